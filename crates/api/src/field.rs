@@ -1,0 +1,215 @@
+//! Paths into objects and the validation errors found there, in upstream's words.
+//! Used by `kinds/*` (validation); turned into a 422 by `status`.
+//! Invariant: collects every error; never stops at the first.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+/// `spec.containers[0].image`. Cheap to extend; rendered only when there is an error.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Path(String);
+
+impl Path {
+    pub fn new(root: &str) -> Self {
+        Self(root.to_string())
+    }
+
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self(name.to_string()) } else { Self(format!("{}.{name}", self.0)) }
+    }
+
+    pub fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorType {
+    NotFound,
+    Required,
+    Duplicate,
+    Invalid,
+    NotSupported,
+    Forbidden,
+    TooLong,
+    TooMany,
+    InternalError,
+    TypeInvalid,
+}
+
+impl ErrorType {
+    fn reason(self) -> &'static str {
+        match self {
+            ErrorType::NotFound => "FieldValueNotFound",
+            ErrorType::Required => "FieldValueRequired",
+            ErrorType::Duplicate => "FieldValueDuplicate",
+            ErrorType::Invalid => "FieldValueInvalid",
+            ErrorType::NotSupported => "FieldValueNotSupported",
+            ErrorType::Forbidden => "FieldValueForbidden",
+            ErrorType::TooLong => "FieldValueTooLong",
+            ErrorType::TooMany => "FieldValueTooMany",
+            ErrorType::InternalError => "InternalError",
+            ErrorType::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            ErrorType::NotFound => "Not found",
+            ErrorType::Required => "Required value",
+            ErrorType::Duplicate => "Duplicate value",
+            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
+            ErrorType::NotSupported => "Unsupported value",
+            ErrorType::Forbidden => "Forbidden",
+            ErrorType::TooLong => "Too long",
+            ErrorType::TooMany => "Too many",
+            ErrorType::InternalError => "Internal error",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    pub kind: ErrorType,
+    pub path: Path,
+    /// What was found there; not shown for `Required`, `Forbidden`, `TooLong` and `InternalError`.
+    pub value: Value,
+    pub detail: String,
+}
+
+impl Error {
+    fn body(&self) -> String {
+        let words = self.kind.words();
+        let head = match self.kind {
+            ErrorType::Required | ErrorType::Forbidden | ErrorType::TooLong | ErrorType::InternalError => {
+                words.to_string()
+            }
+            _ => format!("{words}: {}", shown(&self.value)),
+        };
+        if self.detail.is_empty() { head } else { format!("{head}: {}", self.detail) }
+    }
+
+    /// One entry of `Status.details.causes`.
+    pub fn cause(&self) -> Value {
+        json!({ "reason": self.kind.reason(), "message": self.body(), "field": self.path.to_string() })
+    }
+}
+
+/// Values as Go's `%q`/`%v`/`%#v` show them in field errors.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{text:?}"),
+        Value::Null => "null".to_string(),
+        other => other.to_string(),
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.body())
+    }
+}
+
+/// Everything wrong with one object.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ErrorList(Vec<Error>);
+
+impl ErrorList {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn push(&mut self, kind: ErrorType, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
+        self.0.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into() });
+    }
+
+    pub fn required(&mut self, path: &Path, detail: &str) {
+        self.push(ErrorType::Required, path, "", detail);
+    }
+
+    pub fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
+        self.push(ErrorType::Invalid, path, value, detail);
+    }
+
+    pub fn forbidden(&mut self, path: &Path, detail: impl Into<String>) {
+        self.push(ErrorType::Forbidden, path, "", detail);
+    }
+
+    pub fn duplicate(&mut self, path: &Path, value: impl Into<Value>) {
+        self.push(ErrorType::Duplicate, path, value, "");
+    }
+
+    pub fn not_found(&mut self, path: &Path, value: impl Into<Value>) {
+        self.push(ErrorType::NotFound, path, value, "");
+    }
+
+    pub fn too_long(&mut self, path: &Path, max_bytes: usize) {
+        self.push(ErrorType::TooLong, path, "", format!("may not be more than {max_bytes} bytes"));
+    }
+
+    pub fn too_many(&mut self, path: &Path, found: usize, max: usize) {
+        let plural = if max == 1 { "item" } else { "items" };
+        self.push(ErrorType::TooMany, path, found, format!("must have at most {max} {plural}"));
+    }
+
+    /// `supported` is listed sorted and quoted, as upstream does.
+    pub fn not_supported(&mut self, path: &Path, value: impl Into<Value>, supported: &[&str]) {
+        let mut supported = supported.to_vec();
+        supported.sort_unstable();
+        let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+        self.push(ErrorType::NotSupported, path, value, format!("supported values: {}", quoted.join(", ")));
+    }
+
+    pub fn append(&mut self, mut other: ErrorList) {
+        self.0.append(&mut other.0);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Error> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_upstream_writes_them() {
+        let path = Path::new("spec").child("containers").index(0).child("image");
+        let check = |fill: &dyn Fn(&mut ErrorList), text: &str| {
+            let mut errors = ErrorList::new();
+            fill(&mut errors);
+            assert_eq!(errors.iter().next().unwrap().to_string(), text);
+        };
+        check(&|e| e.required(&path, ""), "spec.containers[0].image: Required value");
+        check(&|e| e.invalid(&path, "x", "no"), "spec.containers[0].image: Invalid value: \"x\": no");
+        check(
+            &|e| e.not_supported(&path, "x", &["b", "a"]),
+            "spec.containers[0].image: Unsupported value: \"x\": supported values: \"a\", \"b\"",
+        );
+        check(&|e| e.too_long(&path, 63), "spec.containers[0].image: Too long: may not be more than 63 bytes");
+        check(
+            &|e| e.too_many(&path, 4, 3),
+            "spec.containers[0].image: Too many: 4: must have at most 3 items",
+        );
+    }
+}

@@ -1,0 +1,12 @@
+//! What Kubernetes objects are: the table of kinds, their schemas, and everything pure that can be said of them.
+//! Read by every other crate.
+//! Invariant: no I/O, no clock, no randomness, no async.
+
+pub mod field;
+pub mod kinds;
+pub mod object;
+pub mod status;
+
+pub use kinds::{Resource, Scope};
+pub use object::{Meta, Object};
+pub use status::{ApiError, Reason};

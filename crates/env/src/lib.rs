@@ -1,0 +1,118 @@
+//! Time, chance and tasks as arguments: real in production, simulated in tests.
+//! Used by every other crate; depends on none of them.
+//! Invariant: nothing else in the workspace asks the system for the time or for a random number.
+
+use std::{future::Future, sync::Arc, sync::Mutex, time::Duration};
+
+use jiff::Timestamp;
+use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+
+/// The handle to the outside that components receive. Cheap to clone.
+#[derive(Clone)]
+pub struct Env(Arc<Inner>);
+
+struct Inner {
+    wall: Wall,
+    start: tokio::time::Instant,
+    rng: Mutex<StdRng>,
+}
+
+enum Wall {
+    System,
+    /// Wall time is `base` plus what tokio's (pausable) clock has advanced.
+    Simulated {
+        base: Timestamp,
+    },
+}
+
+impl Env {
+    /// The real world.
+    pub fn real() -> Self {
+        Self::new(Wall::System, StdRng::from_os_rng())
+    }
+
+    /// A world that starts at `base` and draws all chance from `seed`. With tokio's time paused, sleeping is free.
+    pub fn simulated(base: Timestamp, seed: u64) -> Self {
+        Self::new(Wall::Simulated { base }, StdRng::seed_from_u64(seed))
+    }
+
+    fn new(wall: Wall, rng: StdRng) -> Self {
+        Self(Arc::new(Inner { wall, start: tokio::time::Instant::now(), rng: Mutex::new(rng) }))
+    }
+
+    /// Wall-clock time, for timestamps that people and other machines read.
+    #[allow(clippy::disallowed_methods)]
+    pub fn now(&self) -> Timestamp {
+        match self.0.wall {
+            Wall::System => Timestamp::now(),
+            Wall::Simulated { base } => base + self.0.start.elapsed(),
+        }
+    }
+
+    /// Time since this environment was made; never goes backward. For durations and deadlines.
+    pub fn monotonic(&self) -> Duration {
+        self.0.start.elapsed()
+    }
+
+    pub async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    /// `None` when `future` did not finish within `limit`.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::time::timeout(limit, future).await.ok()
+    }
+
+    pub fn spawn<F>(&self, future: F) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        tokio::spawn(future)
+    }
+
+    pub fn random_u64(&self) -> u64 {
+        self.rng(|r| r.next_u64())
+    }
+
+    /// A number in `[0, 1)`, for jitter.
+    pub fn random_fraction(&self) -> f64 {
+        self.rng(|r| r.random::<f64>())
+    }
+
+    pub fn fill_random(&self, bytes: &mut [u8]) {
+        self.rng(|r| r.fill_bytes(bytes));
+    }
+
+    /// A random (version 4) UUID in its usual text form.
+    pub fn uuid(&self) -> String {
+        let mut bytes = [0; 16];
+        self.fill_random(&mut bytes);
+        uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
+    }
+
+    /// `length` characters of Kubernetes' suffix alphabet (no vowels, no look-alikes).
+    pub fn name_suffix(&self, length: usize) -> String {
+        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        self.rng(|r| (0..length).map(|_| ALPHABET[r.random_range(0..ALPHABET.len())] as char).collect())
+    }
+
+    fn rng<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
+        draw(&mut self.0.rng.lock().expect("the generator is never poisoned: drawing does not panic"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn simulated_time_follows_sleep_and_seed_fixes_chance() {
+        let base: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let (a, b) = (Env::simulated(base, 7), Env::simulated(base, 7));
+        a.sleep(Duration::from_secs(90)).await;
+        assert_eq!(a.now(), base + Duration::from_secs(90));
+        assert_eq!(a.uuid(), b.uuid());
+        assert_eq!(a.name_suffix(5).len(), 5);
+    }
+}

@@ -1,0 +1,144 @@
+//! Revisioned keys, compare-and-set and watch: what the API server keeps its objects in.
+//! `memory`, `embedded` and `etcd` implement the one trait here and pass the one suite in `contract`.
+//! Invariant: knows nothing of Kubernetes; values are opaque bytes. A write is durable before it is acknowledged.
+
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::Stream;
+
+/// The global order of writes. Every successful transaction that changes anything gets the next one.
+pub type Revision = u64;
+
+/// One key as it was at some revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub key: String,
+    pub value: Bytes,
+    pub create_revision: Revision,
+    pub mod_revision: Revision,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    /// Inclusive.
+    pub start: String,
+    /// Exclusive. `prefix_end` makes one from a prefix.
+    pub end: String,
+    /// 0 is no limit.
+    pub limit: usize,
+    /// `None` reads the newest.
+    pub revision: Option<Revision>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RangeResult {
+    pub records: Vec<Record>,
+    /// Records after the last returned one, within the range.
+    pub remaining: u64,
+    /// The revision that was read.
+    pub revision: Revision,
+}
+
+/// Writes that happen together if every comparison holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Transaction {
+    pub compare: Vec<Compare>,
+    pub operations: Vec<Operation>,
+}
+
+/// `mod_revision == 0` means the key must not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compare {
+    pub key: String,
+    pub mod_revision: Revision,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    Put { key: String, value: Bytes, ttl_seconds: Option<u64> },
+    Delete { key: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Done {
+        revision: Revision,
+    },
+    /// A comparison failed. `current` is the state of every compared key, in order (`None`: absent).
+    Conflict {
+        current: Vec<Option<Record>>,
+        revision: Revision,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    pub revision: Revision,
+    pub key: String,
+    pub change: Change,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Put { value: Bytes, created: bool },
+    Delete { previous: Option<Bytes> },
+}
+
+/// What a watch yields: events in revision order, and now and then the revision up to which all events were delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchItem {
+    /// All events of one revision, together.
+    Events(Vec<Event>),
+    Progress(Revision),
+}
+
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchItem, StoreError>> + Send>>;
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The revision asked for has been compacted away.
+    #[error("required revision {requested} has been compacted (oldest is {oldest})")]
+    Compacted { requested: Revision, oldest: Revision },
+    /// A revision that has not happened yet was asked for.
+    #[error("required revision {requested} is in the future (newest is {newest})")]
+    Future { requested: Revision, newest: Revision },
+    #[error("value of {key} is too large: {size} bytes, at most {limit}")]
+    TooLarge { key: String, size: usize, limit: usize },
+    /// Found damaged data: names the file and what to do.
+    #[error("store is corrupted: {0}")]
+    Corrupted(String),
+    #[error("store is unavailable: {0}")]
+    Unavailable(String),
+}
+
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    async fn get(&self, key: &str) -> Result<Option<Record>, StoreError>;
+    async fn range(&self, range: Range) -> Result<RangeResult, StoreError>;
+    /// Number of keys in `[start, end)` at the newest revision.
+    async fn count(&self, start: &str, end: &str) -> Result<u64, StoreError>;
+    async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError>;
+    /// Every event with `revision >= from` on keys in `[start, end)`: none lost, doubled or reordered.
+    /// `from` older than the last compaction fails with `Compacted`. The stream ends with an error if the watcher is
+    /// too slow or the backend is gone; resuming from the last seen revision + 1 is then safe.
+    async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError>;
+    async fn revision(&self) -> Result<Revision, StoreError>;
+    /// Forgets history before `revision`; current values stay.
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
+    /// Bytes on disk, for metrics.
+    async fn size_bytes(&self) -> Result<u64, StoreError>;
+}
+
+/// The end of the range that holds exactly the keys starting with `prefix`.
+pub fn prefix_end(prefix: &str) -> String {
+    let mut end = prefix.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0x7f {
+            end.push(last + 1);
+            return String::from_utf8(end).expect("ASCII below 0x80 stays valid");
+        }
+    }
+    "\u{10ffff}".to_string()
+}
