@@ -207,9 +207,6 @@ mod tests {
             "spec.containers[0].image: Unsupported value: \"x\": supported values: \"a\", \"b\"",
         );
         check(&|e| e.too_long(&path, 63), "spec.containers[0].image: Too long: may not be more than 63 bytes");
-        check(
-            &|e| e.too_many(&path, 4, 3),
-            "spec.containers[0].image: Too many: 4: must have at most 3 items",
-        );
+        check(&|e| e.too_many(&path, 4, 3), "spec.containers[0].image: Too many: 4: must have at most 3 items");
     }
 }

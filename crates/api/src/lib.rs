@@ -4,7 +4,10 @@
 
 pub mod field;
 pub mod kinds;
+pub mod names;
 pub mod object;
+pub mod printing;
+pub mod schema;
 pub mod status;
 
 pub use kinds::{Resource, Scope};

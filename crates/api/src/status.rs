@@ -169,8 +169,7 @@ impl ApiError {
     }
 
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", group_resource(group, resource));
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", group_resource(group, resource));
         Self::about(Reason::Conflict, group, resource, name, message)
     }
 

@@ -1,0 +1,144 @@
+//! THE TABLE of kinds: routes, discovery, OpenAPI, RBAC names, watch caches, quota, GC and printing iterate it.
+//! Rows with behaviour point at one file each beside this one; custom resources make the same `Resource` at run time.
+//! Invariant: nothing else in the workspace lists the kinds.
+
+mod behavior;
+mod table;
+
+use std::sync::{Arc, LazyLock};
+
+pub use behavior::{Behavior, Column, Plain};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+/// One served resource: a row of the table, or a version of a CustomResourceDefinition.
+#[derive(Clone)]
+pub struct Resource {
+    /// Empty for the core group.
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub plural: String,
+    pub singular: String,
+    pub list_kind: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub scope: Scope,
+    pub verbs: Vec<String>,
+    pub subresources: Vec<Subresource>,
+    pub behavior: Arc<dyn Behavior>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subresource {
+    pub name: String,
+    /// The type of its body, which may be of another group (`scale` is `autoscaling/v1 Scale`).
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub verbs: Vec<String>,
+}
+
+impl Resource {
+    /// `v1`, `apps/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// Upstream's `GroupResource.String()`: `pods`, `deployments.apps`.
+    pub fn group_resource(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    pub fn namespaced(&self) -> bool {
+        self.scope == Scope::Namespaced
+    }
+
+    pub fn supports(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|v| v == verb)
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Whether objects of it are kept in the store (reviews and bindings are not).
+    pub fn stored(&self) -> bool {
+        self.supports("get") && self.plural != "componentstatuses"
+    }
+
+    /// `/apis/apps/v1/namespaces/default/deployments/web`; `namespace` is ignored for cluster-scoped kinds.
+    pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
+        let root = if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        };
+        let mut path = match (self.scope, namespace) {
+            (Scope::Namespaced, Some(namespace)) if !namespace.is_empty() => {
+                format!("{root}/namespaces/{namespace}/{}", self.plural)
+            }
+            _ => format!("{root}/{}", self.plural),
+        };
+        if let Some(name) = name {
+            path.push('/');
+            path.push_str(name);
+        }
+        path
+    }
+}
+
+impl std::fmt::Debug for Resource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{} {}", self.group, self.version, self.plural)
+    }
+}
+
+/// The built-in resources, in upstream's discovery order.
+pub fn builtin() -> &'static [Arc<Resource>] {
+    static BUILTIN: LazyLock<Vec<Arc<Resource>>> = LazyLock::new(table::resources);
+    &BUILTIN
+}
+
+/// A built-in resource by its plural name.
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Resource>> {
+    builtin().iter().find(|r| r.group == group && r.version == version && r.plural == plural)
+}
+
+/// A built-in resource by its kind.
+pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Arc<Resource>> {
+    builtin().iter().find(|r| r.group == group && r.version == version && r.kind == kind)
+}
+
+/// The built-in resource of a `k8s-openapi` type.
+pub fn of<K: k8s_openapi::Resource>() -> &'static Arc<Resource> {
+    find_kind(K::GROUP, K::VERSION, K::KIND).unwrap_or_else(|| panic!("{} {} is not served", K::API_VERSION, K::KIND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_names() {
+        let pods = find("", "v1", "pods").unwrap();
+        assert_eq!(pods.path(Some("default"), Some("web")), "/api/v1/namespaces/default/pods/web");
+        assert_eq!(pods.path(None, None), "/api/v1/pods");
+        let deployments = of::<k8s_openapi::api::apps::v1::Deployment>();
+        assert_eq!(deployments.group_resource(), "deployments.apps");
+        assert_eq!(deployments.subresource("scale").unwrap().kind, "Scale");
+        assert_eq!(deployments.path(Some("d"), None), "/apis/apps/v1/namespaces/d/deployments");
+    }
+
+    #[test]
+    fn rows_are_unique() {
+        let mut seen = std::collections::HashSet::new();
+        for r in builtin() {
+            assert!(seen.insert((r.group.clone(), r.version.clone(), r.plural.clone())), "{r:?} twice");
+        }
+    }
+}
