@@ -28,9 +28,11 @@ pub struct Struct {
     pub preserve_unknown: bool,
     /// Replaced as a whole by server-side apply (`x-kubernetes-map-type: atomic`).
     pub atomic: bool,
+    /// Indices into `fields` in the order of the wire; empty for custom resources.
+    pub wire_order: Vec<u16>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Field {
     pub name: String,
     pub node: Node,
@@ -43,10 +45,37 @@ pub struct Field {
     /// The protobuf field number; 0 where there is none (custom resources).
     pub proto: u32,
     pub nullable: bool,
+    pub wire: Wire,
+}
+
+/// What the wire forms need beyond the shape: how Go holds the field. All false for custom resources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wire {
+    /// A pointer in Go: absent and zero differ. Otherwise zero and absent are one.
+    pub pointer: bool,
+    /// Left out of JSON when empty.
+    pub omit_empty: bool,
+    /// A list that protobuf wraps in a message of its own (`ExtraValue`, `Verbs`).
+    pub wrapped: bool,
+    /// The list or map says that it is atomic, rather than being so by silence (OpenAPI prints it).
+    pub said_atomic: bool,
+    /// JSON shows the field here, protobuf inside these messages (outermost first; 0: none): Go's inlined structs.
+    pub inside: [u8; 2],
+    /// A schema or something else, as in `JSONSchemaPropsOrArray`.
+    pub or: Or,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Or {
+    #[default]
+    Nothing,
+    Array,
+    Bool,
+    Strings,
 }
 
 /// The type of one value.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum Node {
     Boolean,
     Int32,
@@ -61,6 +90,7 @@ pub enum Node {
     Quantity,
     IntOrString,
     /// Arbitrary JSON (`RawExtension`, `JSON`, preserved unknown fields).
+    #[default]
     Any,
     /// `FieldsV1` of managed fields.
     Fields,
