@@ -1,0 +1,405 @@
+//! A runtime in memory, for tests: containers have states but no processes.
+//! Implements `Runtime`; tests drive it with `exit`, `fail_next` and `calls`.
+//! Invariant: follows CRI's rules (a container needs a ready sandbox, stop is idempotent), so code that works here
+//! only by breaking them fails.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use tokio_stream::wrappers::BroadcastStream;
+
+use crate::{Error, EventStream, Result, Runtime, RuntimeEvent, v1};
+
+pub struct FakeRuntime {
+    state: Mutex<State>,
+    events: broadcast::Sender<RuntimeEvent>,
+}
+
+#[derive(Default)]
+struct State {
+    sandboxes: BTreeMap<String, v1::PodSandboxStatus>,
+    containers: BTreeMap<String, (String, v1::ContainerStatus)>,
+    images: BTreeMap<String, v1::Image>,
+    pullable: BTreeMap<String, u64>,
+    exec_results: HashMap<String, VecDeque<v1::ExecSyncResponse>>,
+    failures: HashMap<&'static str, VecDeque<Error>>,
+    calls: Vec<String>,
+    next: u64,
+    clock: i64,
+}
+
+impl Default for FakeRuntime {
+    fn default() -> Self {
+        Self { state: Mutex::default(), events: broadcast::channel(1024).0 }
+    }
+}
+
+impl State {
+    fn call(&mut self, name: &'static str, argument: &str) -> Result<()> {
+        self.calls.push(format!("{name} {argument}").trim_end().to_string());
+        self.failures.get_mut(name).and_then(VecDeque::pop_front).map_or(Ok(()), Err)
+    }
+
+    fn id(&mut self, prefix: &str) -> String {
+        self.next += 1;
+        format!("{prefix}{}", self.next)
+    }
+
+    /// A clock that only orders: every reading is later than the one before.
+    fn tick(&mut self) -> i64 {
+        self.clock += 1_000_000;
+        self.clock
+    }
+
+    fn finish(&mut self, id: &str, exit_code: i32) {
+        let now = self.tick();
+        if let Some((_, status)) = self.containers.get_mut(id)
+            && status.state() == v1::ContainerState::ContainerRunning
+        {
+            status.set_state(v1::ContainerState::ContainerExited);
+            status.exit_code = exit_code;
+            status.finished_at = now;
+            status.reason = if exit_code == 0 { "Completed" } else { "Error" }.into();
+        }
+    }
+}
+
+fn missing(what: &str, id: &str) -> Error {
+    Error::NotFound(format!("rpc error: code = NotFound desc = {what} {id:?} not found"))
+}
+
+impl FakeRuntime {
+    /// Makes an image present.
+    pub fn add_image(&self, name: &str, size: u64) {
+        let image = v1::Image {
+            id: format!("sha256:{name}"),
+            repo_tags: vec![name.into()],
+            size,
+            spec: Some(v1::ImageSpec { image: name.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        self.state.lock().images.insert(name.into(), image);
+    }
+
+    /// Makes an image pullable; every other pull fails.
+    pub fn add_pullable(&self, name: &str, size: u64) {
+        self.state.lock().pullable.insert(name.into(), size);
+    }
+
+    /// Ends a container's process.
+    pub fn exit(&self, id: &str, exit_code: i32) {
+        self.state.lock().finish(id, exit_code);
+        let _ = self.events.send(RuntimeEvent::Exited { id: id.into() });
+    }
+
+    /// The next call of `method` (its name in `Runtime`) fails with `error`.
+    pub fn fail_next(&self, method: &'static str, error: Error) {
+        self.state.lock().failures.entry(method).or_default().push_back(error);
+    }
+
+    pub fn push_exec_result(&self, container_id: &str, result: v1::ExecSyncResponse) {
+        self.state.lock().exec_results.entry(container_id.into()).or_default().push_back(result);
+    }
+
+    /// Every mutating call so far, as "method argument".
+    pub fn calls(&self) -> Vec<String> {
+        self.state.lock().calls.clone()
+    }
+
+    /// Ids of the running containers with this name.
+    pub fn running(&self, name: &str) -> Vec<String> {
+        let state = self.state.lock();
+        let matches = |status: &v1::ContainerStatus| {
+            status.state() == v1::ContainerState::ContainerRunning
+                && status.metadata.as_ref().is_some_and(|m| m.name == name)
+        };
+        state.containers.iter().filter(|(_, (_, status))| matches(status)).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+fn selected(labels: &HashMap<String, String>, selector: &HashMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+#[async_trait]
+impl Runtime for FakeRuntime {
+    async fn version(&self) -> Result<v1::VersionResponse> {
+        Ok(v1::VersionResponse {
+            version: "0.1.0".into(),
+            runtime_name: "fake".into(),
+            runtime_version: "1".into(),
+            runtime_api_version: "v1".into(),
+        })
+    }
+
+    async fn status(&self, _verbose: bool) -> Result<v1::StatusResponse> {
+        self.state.lock().call("status", "")?;
+        let condition = |name: &str| v1::RuntimeCondition { r#type: name.into(), status: true, ..Default::default() };
+        let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
+        Ok(v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() })
+    }
+
+    async fn update_runtime_config(&self, _pod_cidr: &str) -> Result<()> {
+        Ok(())
+    }
+
+    async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
+        let mut state = self.state.lock();
+        state.call("run_pod_sandbox", &config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default())?;
+        let (id, created_at) = (state.id("sandbox-"), state.tick());
+        let ip = format!("10.88.0.{}", state.next);
+        let status = v1::PodSandboxStatus {
+            id: id.clone(),
+            metadata: config.metadata,
+            created_at,
+            network: Some(v1::PodSandboxNetworkStatus { ip, additional_ips: vec![] }),
+            labels: config.labels,
+            annotations: config.annotations,
+            runtime_handler: runtime_handler.into(),
+            ..Default::default()
+        };
+        state.sandboxes.insert(id.clone(), status);
+        Ok(id)
+    }
+
+    async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("stop_pod_sandbox", id)?;
+        let inside: Vec<String> =
+            state.containers.iter().filter(|(_, (s, _))| s == id).map(|(id, _)| id.clone()).collect();
+        for container in inside {
+            state.finish(&container, 137);
+        }
+        if let Some(sandbox) = state.sandboxes.get_mut(id) {
+            sandbox.set_state(v1::PodSandboxState::SandboxNotready);
+        }
+        Ok(())
+    }
+
+    async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("remove_pod_sandbox", id)?;
+        state.containers.retain(|_, (sandbox, _)| sandbox != id);
+        state.sandboxes.remove(id);
+        Ok(())
+    }
+
+    async fn pod_sandbox_status(&self, id: &str, _verbose: bool) -> Result<v1::PodSandboxStatusResponse> {
+        let state = self.state.lock();
+        let status = state.sandboxes.get(id).cloned().ok_or_else(|| missing("sandbox", id))?;
+        Ok(v1::PodSandboxStatusResponse { status: Some(status), ..Default::default() })
+    }
+
+    async fn list_pod_sandboxes(&self, filter: Option<v1::PodSandboxFilter>) -> Result<Vec<v1::PodSandbox>> {
+        let mut state = self.state.lock();
+        if let Some(error) = state.failures.get_mut("list_pod_sandboxes").and_then(VecDeque::pop_front) {
+            return Err(error);
+        }
+        let filter = filter.unwrap_or_default();
+        Ok(state
+            .sandboxes
+            .values()
+            .filter(|s| filter.id.is_empty() || s.id == filter.id)
+            .filter(|s| filter.state.as_ref().is_none_or(|wanted| wanted.state == s.state))
+            .filter(|s| selected(&s.labels, &filter.label_selector))
+            .map(|s| v1::PodSandbox {
+                id: s.id.clone(),
+                metadata: s.metadata.clone(),
+                state: s.state,
+                created_at: s.created_at,
+                labels: s.labels.clone(),
+                annotations: s.annotations.clone(),
+                runtime_handler: s.runtime_handler.clone(),
+            })
+            .collect())
+    }
+
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: v1::ContainerConfig,
+        _sandbox_config: v1::PodSandboxConfig,
+    ) -> Result<String> {
+        let mut state = self.state.lock();
+        state.call("create_container", &config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default())?;
+        let sandbox = state.sandboxes.get(sandbox_id).ok_or_else(|| missing("sandbox", sandbox_id))?;
+        if sandbox.state() != v1::PodSandboxState::SandboxReady {
+            return Err(Error::Other(format!("sandbox {sandbox_id:?} is not ready")));
+        }
+        let (id, created_at) = (state.id("container-"), state.tick());
+        let image_ref = config.image.as_ref().map(|i| i.image.clone()).unwrap_or_default();
+        let mut status = v1::ContainerStatus {
+            id: id.clone(),
+            metadata: config.metadata,
+            created_at,
+            image: config.image,
+            image_ref,
+            labels: config.labels,
+            annotations: config.annotations,
+            mounts: config.mounts,
+            log_path: config.log_path,
+            ..Default::default()
+        };
+        status.set_state(v1::ContainerState::ContainerCreated);
+        state.containers.insert(id.clone(), (sandbox_id.into(), status));
+        Ok(id)
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("start_container", id)?;
+        let now = state.tick();
+        let (_, status) = state.containers.get_mut(id).ok_or_else(|| missing("container", id))?;
+        if status.state() != v1::ContainerState::ContainerCreated {
+            return Err(Error::Other(format!("container {id:?} is in {:?} state", status.state())));
+        }
+        status.set_state(v1::ContainerState::ContainerRunning);
+        status.started_at = now;
+        drop(state);
+        let _ = self.events.send(RuntimeEvent::Started { id: id.into() });
+        Ok(())
+    }
+
+    async fn stop_container(&self, id: &str, _timeout_seconds: i64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("stop_container", id)?;
+        state.finish(id, 137);
+        drop(state);
+        let _ = self.events.send(RuntimeEvent::Exited { id: id.into() });
+        Ok(())
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("remove_container", id)?;
+        state.containers.remove(id);
+        Ok(())
+    }
+
+    async fn list_containers(&self, filter: Option<v1::ContainerFilter>) -> Result<Vec<v1::Container>> {
+        let state = self.state.lock();
+        let filter = filter.unwrap_or_default();
+        Ok(state
+            .containers
+            .values()
+            .filter(|(_, c)| filter.id.is_empty() || c.id == filter.id)
+            .filter(|(sandbox, _)| filter.pod_sandbox_id.is_empty() || *sandbox == filter.pod_sandbox_id)
+            .filter(|(_, c)| filter.state.as_ref().is_none_or(|wanted| wanted.state == c.state))
+            .filter(|(_, c)| selected(&c.labels, &filter.label_selector))
+            .map(|(sandbox, c)| v1::Container {
+                id: c.id.clone(),
+                pod_sandbox_id: sandbox.clone(),
+                metadata: c.metadata.clone(),
+                image: c.image.clone(),
+                image_ref: c.image_ref.clone(),
+                state: c.state,
+                created_at: c.created_at,
+                labels: c.labels.clone(),
+                annotations: c.annotations.clone(),
+                image_id: c.image_id.clone(),
+            })
+            .collect())
+    }
+
+    async fn container_status(&self, id: &str, _verbose: bool) -> Result<v1::ContainerStatusResponse> {
+        let state = self.state.lock();
+        let (_, status) = state.containers.get(id).ok_or_else(|| missing("container", id))?;
+        Ok(v1::ContainerStatusResponse { status: Some(status.clone()), info: HashMap::new() })
+    }
+
+    async fn update_container_resources(&self, id: &str, _resources: v1::LinuxContainerResources) -> Result<()> {
+        self.state.lock().call("update_container_resources", id)
+    }
+
+    async fn reopen_container_log(&self, id: &str) -> Result<()> {
+        self.state.lock().call("reopen_container_log", id)
+    }
+
+    async fn exec_sync(&self, id: &str, command: Vec<String>, _timeout_seconds: i64) -> Result<v1::ExecSyncResponse> {
+        let mut state = self.state.lock();
+        state.call("exec_sync", &format!("{id} {}", command.join(" ")))?;
+        Ok(state.exec_results.get_mut(id).and_then(VecDeque::pop_front).unwrap_or_default())
+    }
+
+    async fn exec(&self, request: v1::ExecRequest) -> Result<String> {
+        Err(Error::Unimplemented(format!("the fake runtime cannot stream to {}", request.container_id)))
+    }
+
+    async fn attach(&self, request: v1::AttachRequest) -> Result<String> {
+        Err(Error::Unimplemented(format!("the fake runtime cannot stream to {}", request.container_id)))
+    }
+
+    async fn port_forward(&self, request: v1::PortForwardRequest) -> Result<String> {
+        Err(Error::Unimplemented(format!("the fake runtime cannot stream to {}", request.pod_sandbox_id)))
+    }
+
+    async fn container_stats(&self, _id: &str) -> Result<Option<v1::ContainerStats>> {
+        Ok(None)
+    }
+
+    async fn list_container_stats(&self, _filter: Option<v1::ContainerStatsFilter>) -> Result<Vec<v1::ContainerStats>> {
+        Ok(vec![])
+    }
+
+    async fn pod_sandbox_stats(&self, _id: &str) -> Result<Option<v1::PodSandboxStats>> {
+        Ok(None)
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        _filter: Option<v1::PodSandboxStatsFilter>,
+    ) -> Result<Vec<v1::PodSandboxStats>> {
+        Ok(vec![])
+    }
+
+    async fn list_images(&self, _filter: Option<v1::ImageFilter>) -> Result<Vec<v1::Image>> {
+        Ok(self.state.lock().images.values().cloned().collect())
+    }
+
+    async fn image_status(&self, image: v1::ImageSpec) -> Result<Option<v1::Image>> {
+        let state = self.state.lock();
+        let found = state.images.get(&image.image).or_else(|| state.images.values().find(|i| i.id == image.image));
+        Ok(found.cloned())
+    }
+
+    async fn pull_image(
+        &self,
+        image: v1::ImageSpec,
+        _auth: Option<v1::AuthConfig>,
+        _sandbox_config: Option<v1::PodSandboxConfig>,
+    ) -> Result<String> {
+        let size = {
+            let mut state = self.state.lock();
+            state.call("pull_image", &image.image)?;
+            state.pullable.get(&image.image).copied()
+        };
+        let Some(size) = size else {
+            return Err(Error::NotFound(format!(
+                "rpc error: code = NotFound desc = failed to pull and unpack image {:?}: not found",
+                image.image
+            )));
+        };
+        self.add_image(&image.image, size);
+        let _ = self.events.send(RuntimeEvent::ImagesChanged);
+        Ok(format!("sha256:{}", image.image))
+    }
+
+    async fn remove_image(&self, image: v1::ImageSpec) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("remove_image", &image.image)?;
+        state.images.retain(|name, i| *name != image.image && i.id != image.image);
+        Ok(())
+    }
+
+    async fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse> {
+        Ok(v1::ImageFsInfoResponse::default())
+    }
+
+    async fn events(&self) -> Result<EventStream> {
+        let stream = BroadcastStream::new(self.events.subscribe());
+        Ok(stream.filter_map(|event| async move { event.ok().map(Ok) }).boxed())
+    }
+}
