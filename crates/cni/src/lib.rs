@@ -1,1 +1,96 @@
-//! cni
+//! Our own CNI plugin: bridge with veth pairs, host-local addresses, masquerade, hairpin and host ports in one
+//! short-lived process. Called by the container runtime under the names in [`PLUGIN_NAMES`]; the kubelet writes
+//! its configuration with [`conflist`].
+//! Invariant: what a dead ADD left behind is found again from the container ID alone, so DEL or GC removes it.
+
+mod attach;
+mod cleanup;
+mod conflist;
+mod ipam;
+mod link;
+mod netns;
+mod nft;
+mod portmap;
+mod types;
+
+use std::{
+    io::{Read, Write},
+    path::Path,
+};
+
+use serde_json::{Value, json};
+
+pub use cleanup::{CleanupParams, cleanup};
+pub use conflist::{ConfListParams, conflist};
+pub use types::{Error, NetConf, PortMapping, SUPPORTED_VERSIONS};
+
+/// The names under which the binary acts as a CNI plugin. `loopback` is there because containerd insists on it.
+pub const PLUGIN_NAMES: [&str; 2] = ["minke-cni", "loopback"];
+
+/// Whether a program started as `argv0` should call [`main`].
+pub fn called_as_plugin(argv0: &str) -> bool {
+    Path::new(argv0).file_name().and_then(|name| name.to_str()).is_some_and(|name| PLUGIN_NAMES.contains(&name))
+}
+
+/// The plugin's whole life: environment and stdin in, one JSON document on stdout and an exit status out.
+pub fn main() -> i32 {
+    let mut input = String::new();
+    let read = std::io::stdin().read_to_string(&mut input);
+    let outcome = match read {
+        Ok(_) => run(&Request::from_env(), &input),
+        Err(error) => Err(Error::io(format!("failed to read the network configuration from stdin: {error}"))),
+    };
+    let (document, status) = match outcome {
+        Ok(None) => return 0,
+        Ok(Some(document)) => (document, 0),
+        Err(error) => (error.to_json(&requested_version(&input)), 1),
+    };
+    match writeln!(std::io::stdout(), "{document}") {
+        Ok(()) => status,
+        Err(_) => 1,
+    }
+}
+
+/// The `CNI_*` environment of one call.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    pub command: String,
+    pub container_id: String,
+    pub netns: String,
+    pub ifname: String,
+}
+
+impl Request {
+    fn from_env() -> Self {
+        let var = |name: &str| std::env::var(name).unwrap_or_default();
+        Self {
+            command: var("CNI_COMMAND"),
+            container_id: var("CNI_CONTAINERID"),
+            netns: var("CNI_NETNS"),
+            ifname: var("CNI_IFNAME"),
+        }
+    }
+}
+
+/// One call: `Ok(None)` prints nothing.
+pub fn run(request: &Request, input: &str) -> Result<Option<Value>, Error> {
+    if request.command == "VERSION" {
+        return Ok(Some(json!({
+            "cniVersion": requested_version(input),
+            "supportedVersions": SUPPORTED_VERSIONS,
+        })));
+    }
+    let conf = NetConf::parse(input)?;
+    request.validate()?;
+    // Everything happens on one thread of its own: it changes network namespaces and nobody else may notice.
+    std::thread::scope(|scope| {
+        scope.spawn(|| attach::dispatch(request, &conf)).join().map_err(|_| Error::internal("the plugin panicked"))?
+    })
+}
+
+fn requested_version(input: &str) -> String {
+    serde_json::from_str::<Value>(input)
+        .ok()
+        .and_then(|conf| conf["cniVersion"].as_str().map(str::to_owned))
+        .unwrap_or_else(|| SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.len() - 1].to_owned())
+}

@@ -1,0 +1,272 @@
+//! The CNI verbs: ADD, DEL, CHECK, GC, STATUS, for pods and for `loopback`.
+//! Called by `lib`; puts `ipam`, `link`, `portmap` and `nft` in order.
+//! Invariant: ADD writes the owner down before it makes anything, and every name is derived from the owner.
+
+use std::{collections::HashSet, net::IpAddr, os::fd::AsRawFd};
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use crate::{
+    Request,
+    ipam::{self, Ipam, Owner},
+    link::{Link, Links, mac_of},
+    netns, nft,
+    portmap::{self, HostPorts},
+    types::{AddResult, Error, Interface, NetConf},
+};
+
+pub fn dispatch(request: &Request, conf: &NetConf) -> Result<Option<Value>, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(|error| Error::io(format!("failed to start a runtime: {error}")))?;
+    runtime.block_on(async {
+        if conf.plugin == "loopback" {
+            return loopback(request, conf).await;
+        }
+        match request.command.as_str() {
+            "ADD" => add(request, conf).await.map(|result| Some(result.to_json(&conf.cni_version))),
+            "DEL" => del(request, conf).await.map(|()| None),
+            "CHECK" => check(request, conf).await.map(|()| None),
+            "GC" => collect_garbage(conf).await.map(|()| None),
+            _ => status(conf).map(|()| None),
+        }
+    })
+}
+
+fn owner(request: &Request) -> Owner {
+    Owner { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
+}
+
+/// The host's end of the pair: short enough for the kernel, and found again without any state.
+fn host_link_name(owner: &Owner) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in portmap::key(owner).bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("veth{:010x}", hash >> 24)
+}
+
+async fn add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> {
+    let outcome = try_add(request, conf).await;
+    if outcome.is_err() {
+        // The first failure is the one to report; what this cannot undo, DEL or GC will.
+        let _ = del(request, conf).await;
+    }
+    outcome
+}
+
+async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> {
+    let owner = owner(request);
+    let namespace = netns::open(&request.netns)?
+        .ok_or_else(|| Error::new(3, format!("network namespace {} does not exist", request.netns)))?;
+    let (addresses, transaction) = reserve(conf, &owner)?;
+
+    let host = Links::open()?;
+    let bridge = ensure_bridge(&host, conf).await?;
+    let name = host_link_name(&owner);
+    host.delete(&name).await?;
+    host.add_veth(&name, conf.mtu, &owner.ifname, mac_of(addresses[0]), namespace.as_raw_fd()).await?;
+    let port = host.expect(&name).await?;
+
+    let inside = netns::within(&namespace, || {
+        quiet_interface(&owner.ifname);
+        Links::open()
+    })?;
+    let lo = inside.expect("lo").await?;
+    inside.up(&lo).await?;
+    let pod = inside.expect(&owner.ifname).await?;
+    inside.up(&pod).await?;
+    let mut result = AddResult { ip_interface: 2, ..AddResult::default() };
+    for (network, address) in conf.pod_cidrs.iter().zip(&addresses) {
+        let gateway = ipam::gateway(network);
+        inside.add_address(&pod, IpNet::from(*address)).await?;
+        // Everything goes through the gateway, pods next door too: replies then pass the node's connection
+        // tracking and a Service works without br_netfilter.
+        inside.add_route(&pod, IpNet::from(gateway), None).await?;
+        inside.add_route(&pod, everywhere(gateway), Some(gateway)).await?;
+        result.ips.push((IpNet::from(*address), Some(gateway)));
+        result.routes.push((everywhere(gateway), Some(gateway)));
+    }
+    host.plug(&port, &bridge).await?;
+    transaction.finish()?;
+
+    let describe = |link: &Link, sandbox: Option<&str>| Interface {
+        name: link.name.clone(),
+        mac: link.mac.clone(),
+        mtu: Some(link.mtu),
+        sandbox: sandbox.map(str::to_owned),
+    };
+    result.interfaces = vec![describe(&bridge, None), describe(&port, None), describe(&pod, Some(&request.netns))];
+    Ok(result)
+}
+
+/// Addresses and host ports, written down; the rules for them under way.
+fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, nft::Transaction), Error> {
+    let ipam = Ipam::open(&conf.network_dir())?;
+    let addresses = ipam.allocate(&conf.pod_cidrs, owner)?;
+    let mut ports = HostPorts::load(&ipam);
+    let wanted = portmap::resolve(&conf.runtime_config.port_mappings, &addresses)?;
+    if wanted != ports.of(owner) {
+        ports.set(owner, wanted);
+        ports.save(&ipam)?;
+    }
+    let all = ports.all();
+    if !all.is_empty() {
+        // Finished under the lock: the transactions of two plugins come in the order of what they say.
+        nft::Transaction::start(&nft::host_ports(conf, &all))?.finish()?;
+    }
+    Ok((addresses, nft::Transaction::start(&nft::base(conf))?))
+}
+
+fn everywhere(like: IpAddr) -> IpNet {
+    let any = if like.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    any.parse().expect("a constant")
+}
+
+async fn ensure_bridge(host: &Links, conf: &NetConf) -> Result<Link, Error> {
+    let gateways: Vec<IpNet> = conf
+        .pod_cidrs
+        .iter()
+        .filter_map(|network| IpNet::new(ipam::gateway(network), network.prefix_len()).ok())
+        .collect();
+    let bridge = host.ensure_bridge(&conf.bridge, mac_of(gateways[0].addr()), conf.mtu).await?;
+    let present = host.addresses(&bridge).await?;
+    if gateways.iter().all(|gateway| present.contains(gateway)) {
+        return Ok(bridge);
+    }
+    let name = &conf.bridge;
+    for gateway in &gateways {
+        if gateway.addr().is_ipv4() {
+            netns::sysctl("ipv4/ip_forward", "1")?;
+        } else {
+            netns::sysctl("ipv6/conf/all/forwarding", "1")?;
+            netns::sysctl_if_present(&format!("ipv6/conf/{name}/accept_dad"), "0");
+        }
+    }
+    netns::sysctl_if_present(&format!("ipv4/conf/{name}/send_redirects"), "0");
+    netns::sysctl_if_present(&format!("ipv4/conf/{name}/route_localnet"), "1");
+    host.up(&bridge).await?;
+    // Last: an address on the bridge is the sign that the rest is done.
+    for gateway in gateways {
+        host.add_address(&bridge, gateway).await?;
+    }
+    Ok(bridge)
+}
+
+/// Pods neither listen to routers nor to redirects, and their link-local address is usable at once.
+fn quiet_interface(ifname: &str) {
+    for scope in ["all", "default", ifname] {
+        netns::sysctl_if_present(&format!("ipv4/conf/{scope}/accept_redirects"), "0");
+        netns::sysctl_if_present(&format!("ipv6/conf/{scope}/accept_redirects"), "0");
+    }
+    netns::sysctl_if_present(&format!("ipv6/conf/{ifname}/accept_ra"), "0");
+    netns::sysctl_if_present(&format!("ipv6/conf/{ifname}/accept_dad"), "0");
+    netns::sysctl_if_present(&format!("ipv6/conf/{ifname}/disable_ipv6"), "0");
+}
+
+/// Safe to repeat, and after an ADD that died anywhere. The address goes last: until then nobody else gets it.
+async fn del(request: &Request, conf: &NetConf) -> Result<(), Error> {
+    let owner = owner(request);
+    Links::open()?.delete(&host_link_name(&owner)).await?;
+    let ipam = Ipam::open(&conf.network_dir())?;
+    let mut ports = HostPorts::load(&ipam);
+    if ports.remove(&owner) {
+        ports.save(&ipam)?;
+        nft::Transaction::start(&nft::host_ports(conf, &ports.all()))?.finish()?;
+    }
+    ipam.release(&owner)?;
+    Ok(())
+}
+
+async fn check(request: &Request, conf: &NetConf) -> Result<(), Error> {
+    let owner = owner(request);
+    let held: Vec<IpAddr> = Ipam::open(&conf.network_dir())?
+        .entries()?
+        .into_iter()
+        .filter(|(_, holder)| *holder == owner)
+        .map(|(ip, _)| ip)
+        .collect();
+    if held.len() != conf.pod_cidrs.len() {
+        return Err(Error::check_failed(format!("container {} holds addresses {held:?}", owner.container_id)));
+    }
+    let host = Links::open()?;
+    let missing = |what: &str| Error::check_failed(format!("{what} is missing"));
+    let bridge = host.find(&conf.bridge).await?.ok_or_else(|| missing(&conf.bridge))?;
+    let name = host_link_name(&owner);
+    let port = host.find(&name).await?.ok_or_else(|| missing(&name))?;
+    if port.controller != Some(bridge.index) {
+        return Err(Error::check_failed(format!("{name} is not a port of {}", conf.bridge)));
+    }
+    let namespace = netns::open(&request.netns)?.ok_or_else(|| missing(&request.netns))?;
+    let inside = netns::within(&namespace, Links::open)?;
+    let pod = inside.find(&owner.ifname).await?.ok_or_else(|| missing(&owner.ifname))?;
+    let present = inside.addresses(&pod).await?;
+    match held.iter().find(|ip| !present.iter().any(|net| net.addr() == **ip)) {
+        Some(ip) => Err(Error::check_failed(format!("{ip} is not on {}", owner.ifname))),
+        None => Ok(()),
+    }
+}
+
+/// Frees what belongs to no valid attachment of this network.
+async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
+    let Some(valid) = &conf.valid_attachments else {
+        return Err(Error::invalid_config("GC needs cni.dev/valid-attachments"));
+    };
+    let valid: Vec<Owner> =
+        valid.iter().map(|a| Owner { container_id: a.container_id.clone(), ifname: a.ifname.clone() }).collect();
+    let names: HashSet<String> = valid.iter().map(host_link_name).collect();
+    let keys: HashSet<String> = valid.iter().map(portmap::key).collect();
+
+    let host = Links::open()?;
+    if let Some(bridge) = host.find(&conf.bridge).await? {
+        for link in host.all().await? {
+            let ours = link.controller == Some(bridge.index) && link.name.starts_with("veth");
+            if ours && !names.contains(&link.name) {
+                host.delete(&link.name).await?;
+            }
+        }
+    }
+    let ipam = Ipam::open(&conf.network_dir())?;
+    let mut ports = HostPorts::load(&ipam);
+    if ports.retain(|owner| keys.contains(owner)) {
+        ports.save(&ipam)?;
+        nft::Transaction::start(&nft::host_ports(conf, &ports.all()))?.finish()?;
+    }
+    ipam.release_where(|holder| !valid.contains(holder))?;
+    Ok(())
+}
+
+fn status(conf: &NetConf) -> Result<(), Error> {
+    let unavailable = |error: Error| Error::plugin_not_available(error.message);
+    Ipam::open(&conf.network_dir()).map_err(unavailable)?;
+    nft::Transaction::start("add table inet minke-cni-probe\ndelete table inet minke-cni-probe\n")
+        .and_then(nft::Transaction::finish)
+        .map_err(unavailable)
+}
+
+/// containerd calls `loopback` beside every network.
+async fn loopback(request: &Request, conf: &NetConf) -> Result<Option<Value>, Error> {
+    let add = request.command == "ADD";
+    if !add && request.command != "CHECK" {
+        return Ok(None);
+    }
+    let namespace = netns::open(&request.netns)?
+        .ok_or_else(|| Error::new(3, format!("network namespace {} does not exist", request.netns)))?;
+    let inside = netns::within(&namespace, Links::open)?;
+    let lo = inside.expect("lo").await?;
+    if !add {
+        return Ok(None);
+    }
+    inside.up(&lo).await?;
+    let interface = Interface {
+        name: lo.name.clone(),
+        mac: lo.mac.clone(),
+        mtu: Some(lo.mtu),
+        sandbox: Some(request.netns.clone()),
+    };
+    let ips = inside.addresses(&lo).await?.into_iter().map(|address| (address, None)).collect();
+    let result = AddResult { interfaces: vec![interface], ips, ..AddResult::default() };
+    Ok(Some(result.to_json(&conf.cni_version)))
+}

@@ -1,0 +1,41 @@
+//! The network configuration that the node agent writes into its containerd's CNI directory.
+//! Read back by `types::NetConf` when the runtime calls the plugin.
+//! Invariant: pure.
+
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone)]
+pub struct ConfListParams {
+    /// The network's name; addresses are kept in `<data_dir>/<name>`.
+    pub name: String,
+    pub bridge: String,
+    /// This node's pod networks, one per address family.
+    pub pod_cidrs: Vec<IpNet>,
+    pub mtu: Option<u32>,
+    pub data_dir: PathBuf,
+    /// The nftables table (family inet) for masquerade and host ports.
+    pub table: String,
+    /// Pods and services of the whole cluster: reached without masquerade.
+    pub cluster_cidrs: Vec<IpNet>,
+}
+
+/// Version 1.0.0, because containerd 1.6 knows no newer one.
+pub fn conflist(params: &ConfListParams) -> Value {
+    let texts = |networks: &[IpNet]| networks.iter().map(|network| network.to_string()).collect::<Vec<_>>();
+    let mut plugin = json!({
+        "type": "minke-cni",
+        "bridge": params.bridge,
+        "podCIDRs": texts(&params.pod_cidrs),
+        "clusterCIDRs": texts(&params.cluster_cidrs),
+        "dataDir": params.data_dir,
+        "table": params.table,
+        "capabilities": { "portMappings": true },
+    });
+    if let Some(mtu) = params.mtu {
+        plugin["mtu"] = json!(mtu);
+    }
+    json!({ "cniVersion": "1.0.0", "name": params.name, "plugins": [plugin] })
+}

@@ -1,0 +1,198 @@
+//! Addresses on disk: one file per address, named by it, holding "containerID\nifname".
+//! Used by `attach` and `cleanup`; knows nothing of links.
+//! Invariant: a file under an address' name always has an owner in it, so nothing is allocated to nobody.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+};
+
+use ipnet::IpNet;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::types::Error;
+
+/// The address book of one network, locked against every other process for as long as it lives.
+pub struct Ipam {
+    dir: PathBuf,
+    _lock: Flock<File>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    pub container_id: String,
+    pub ifname: String,
+}
+
+impl Owner {
+    fn parse(text: &str) -> Option<Self> {
+        let (id, ifname) = text.split_once('\n')?;
+        Some(Self { container_id: id.trim().to_owned(), ifname: ifname.trim().to_owned() })
+    }
+}
+
+impl Ipam {
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let failed = |error: io::Error| Error::io(format!("failed to open address store {}: {error}", dir.display()));
+        fs::create_dir_all(dir).map_err(failed)?;
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(failed)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))?;
+        Ok(Self { dir: dir.to_owned(), _lock: lock })
+    }
+
+    /// The directory, for others that keep state under the same lock.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// One address per network for `owner`. What the owner already holds is returned again: a repeated ADD is safe.
+    pub fn allocate(&self, networks: &[IpNet], owner: &Owner) -> Result<Vec<IpAddr>, Error> {
+        let held: Vec<IpAddr> =
+            self.entries()?.into_iter().filter(|(_, holder)| holder == owner).map(|(ip, _)| ip).collect();
+        let mut addresses = Vec::with_capacity(networks.len());
+        for (index, network) in networks.iter().enumerate() {
+            let address = match held.iter().find(|ip| network.contains(*ip)) {
+                Some(ip) => *ip,
+                None => self.allocate_from(index, network, owner)?,
+            };
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+
+    fn allocate_from(&self, index: usize, network: &IpNet, owner: &Owner) -> Result<IpAddr, Error> {
+        let last_file = self.dir.join(format!("last_reserved_ip.{index}"));
+        let last = fs::read_to_string(&last_file).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
+        let (first, end) = pod_range(network);
+        let start = last.map(number).filter(|n| (first..end).contains(n)).map_or(first, |n| n + 1);
+        // From behind the last one given, once around: an address rests before it is used again.
+        for candidate in (start..=end).chain(first..start) {
+            let ip = address(candidate, network);
+            if self.dir.join(ip.to_string()).exists() {
+                continue;
+            }
+            let text = format!("{}\n{}", owner.container_id, owner.ifname);
+            self.write(&ip.to_string(), &text)?;
+            self.write(&format!("last_reserved_ip.{index}"), &ip.to_string())?;
+            return Ok(ip);
+        }
+        Err(Error::new(11, format!("no address left in {network}: {} are in use", end - first + 1)))
+    }
+
+    /// Frees all that `owner` holds and tells what it was. Nothing held is fine.
+    pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
+        self.release_where(|holder| holder == owner)
+    }
+
+    pub fn release_where(&self, doomed: impl Fn(&Owner) -> bool) -> Result<Vec<IpAddr>, Error> {
+        let mut freed = Vec::new();
+        for (ip, holder) in self.entries()? {
+            if doomed(&holder) {
+                fs::remove_file(self.dir.join(ip.to_string()))
+                    .map_err(|error| Error::io(format!("failed to free address {ip}: {error}")))?;
+                freed.push(ip);
+            }
+        }
+        Ok(freed)
+    }
+
+    pub fn entries(&self) -> Result<Vec<(IpAddr, Owner)>, Error> {
+        let failed = |error: io::Error| Error::io(format!("failed to read {}: {error}", self.dir.display()));
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let Some(ip) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let text = fs::read_to_string(entry.path()).map_err(failed)?;
+            // A foreign or torn file has no owner to come back for it: it belongs to whoever GC says is not there.
+            let owner =
+                Owner::parse(&text).unwrap_or_else(|| Owner { container_id: String::new(), ifname: String::new() });
+            entries.push((ip, owner));
+        }
+        Ok(entries)
+    }
+
+    /// Whole or not at all, even when killed: written beside, then renamed. The lock makes the temporary name ours.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        let temporary = self.dir.join(".new");
+        fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, self.dir.join(name)))
+            .map_err(|error| Error::io(format!("failed to write {name} in {}: {error}", self.dir.display())))
+    }
+}
+
+/// The first address of a network is the gateway: it sits on the bridge.
+pub fn gateway(network: &IpNet) -> IpAddr {
+    address(number(network.network()) + 1, network)
+}
+
+/// First and last address for pods. IPv4 keeps the broadcast address out.
+fn pod_range(network: &IpNet) -> (u128, u128) {
+    let last = number(network.broadcast());
+    (number(network.network()) + 2, if network.addr().is_ipv4() { last - 1 } else { last })
+}
+
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(u32::from(ip)),
+        IpAddr::V6(ip) => u128::from(ip),
+    }
+}
+
+fn address(number: u128, like: &IpNet) -> IpAddr {
+    match like {
+        IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from(number as u32)),
+        IpNet::V6(_) => IpAddr::V6(Ipv6Addr::from(number)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(id: &str) -> Owner {
+        Owner { container_id: id.into(), ifname: "eth0".into() }
+    }
+
+    fn check(network: &str, steps: &[(&str, &str)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let networks = [network.parse().unwrap()];
+        for (id, expected) in steps {
+            let ipam = Ipam::open(dir.path()).unwrap();
+            let got = match id.strip_prefix('-') {
+                Some(id) => ipam.release(&owner(id)),
+                None => ipam.allocate(&networks, &owner(id)),
+            };
+            let got = match got {
+                Ok(ips) => ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+                Err(error) => format!("error {}", error.code),
+            };
+            assert_eq!(&got, expected, "{network} {id}");
+        }
+    }
+
+    #[test]
+    fn addresses_rest_before_reuse_and_run_out_cleanly() {
+        check(
+            "10.0.0.0/29",
+            &[
+                ("a", "10.0.0.2"),
+                ("b", "10.0.0.3"),
+                ("b", "10.0.0.3"),
+                ("-a", "10.0.0.2"),
+                ("-a", ""),
+                ("c", "10.0.0.4"),
+                ("d", "10.0.0.5"),
+                ("e", "10.0.0.6"),
+                ("f", "10.0.0.2"),
+                ("g", "error 11"),
+                ("-d", "10.0.0.5"),
+                ("g", "10.0.0.5"),
+            ],
+        );
+        check("fd00::/126", &[("a", "fd00::2"), ("b", "fd00::3"), ("c", "error 11")]);
+    }
+}

@@ -1,0 +1,321 @@
+//! The plugin against real network namespaces: packets, host ports, masquerade, and death in the middle.
+//! Every namespace here is made by the test and removed at its end.
+//! Invariant: nothing touches the machine's own namespace.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsFd,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use nix::sched::{CloneFlags, setns};
+use serde_json::{Value, json};
+
+fn shell(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn require_tools() {
+    assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces: run it as root");
+    for (tool, package) in [("ip", "iproute2"), ("nft", "nftables")] {
+        let found = Command::new(tool).arg("-V").output().is_ok();
+        assert!(found, "{tool} is missing: apt-get install -y {package}");
+    }
+}
+
+/// A node in a namespace of its own, with one neighbour outside of the cluster.
+struct Node {
+    name: String,
+    pods: std::cell::RefCell<Vec<String>>,
+    data: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(test: &str) -> Self {
+        require_tools();
+        let name = format!("minke-test-{test}-{}", std::process::id());
+        let node = Self { pods: Default::default(), data: tempfile::tempdir().unwrap(), name };
+        let n = &node.name;
+        shell(&format!(
+            "ip netns add {n} && ip netns add {n}-out && ip -n {n} link set lo up && ip -n {n}-out link set lo up && \
+             ip -n {n} link add up0 type veth peer name up0 netns {n}-out && \
+             ip -n {n} addr add 192.0.2.1/24 dev up0 && ip -n {n}-out addr add 192.0.2.2/24 dev up0 && \
+             ip -n {n} addr add 2001:db8::1/64 dev up0 nodad && ip -n {n}-out addr add 2001:db8::2/64 dev up0 nodad && \
+             ip -n {n} link set up0 up && ip -n {n}-out link set up0 up && \
+             ip -n {n} route add default via 192.0.2.2"
+        ));
+        node
+    }
+
+    fn pod(&self, id: &str) -> String {
+        let name = format!("{}-{id}", self.name);
+        shell(&format!("ip netns add {name}"));
+        self.pods.borrow_mut().push(name.clone());
+        name
+    }
+
+    fn conf(&self, ports: Value) -> Value {
+        let params = cni::ConfListParams {
+            name: "test".into(),
+            bridge: "mk0".into(),
+            pod_cidrs: vec!["10.99.0.0/24".parse().unwrap(), "fd99::/64".parse().unwrap()],
+            mtu: Some(1400),
+            data_dir: self.data.path().into(),
+            table: "mk-cni".into(),
+            cluster_cidrs: vec!["10.99.0.0/16".parse().unwrap(), "fd99::/56".parse().unwrap()],
+        };
+        let list = cni::conflist(&params);
+        let mut conf = list["plugins"][0].clone();
+        conf["cniVersion"] = json!("1.1.0");
+        conf["name"] = list["name"].clone();
+        conf["runtimeConfig"] = json!({ "portMappings": ports });
+        conf
+    }
+
+    fn command(&self, verb: &str, id: &str) -> Command {
+        let mut command = Command::new("ip");
+        let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minke-cni");
+        command.args(["netns", "exec", &self.name]).arg(example);
+        command.env("CNI_COMMAND", verb).env("CNI_CONTAINERID", id).env("CNI_IFNAME", "eth0");
+        command.env("CNI_NETNS", format!("/run/netns/{}-{id}", self.name));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn call(&self, verb: &str, id: &str, conf: &Value) -> Result<Value, Value> {
+        let mut child = self.command(verb, id).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let value = match stdout.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&stdout).unwrap(),
+        };
+        assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+        if status.success() { Ok(value) } else { Err(value) }
+    }
+
+    fn allocated(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.data.path().join("test")) else { return vec![] };
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.parse::<IpAddr>().is_ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn veths(&self) -> usize {
+        shell(&format!("ip -n {} -o link show type veth", self.name)).matches("veth").count()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for name in self.pods.borrow().iter().chain([&self.name, &format!("{}-out", self.name)]) {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+/// Runs on a thread that lives in the namespace.
+fn inside<T: Send + 'static>(namespace: &str, run: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+    let file = fs::File::open(PathBuf::from("/run/netns").join(namespace)).unwrap();
+    std::thread::spawn(move || {
+        setns(file.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
+        run()
+    })
+}
+
+/// Answers every connection with the address it came from.
+fn serve(namespace: &str, address: &str, connections: usize) -> std::thread::JoinHandle<()> {
+    let address: SocketAddr = address.parse().unwrap();
+    let (ready, started) = std::sync::mpsc::channel();
+    let handle = inside(namespace, move || {
+        let listener = TcpListener::bind(address).unwrap();
+        ready.send(()).unwrap();
+        for _ in 0..connections {
+            let (mut stream, from) = listener.accept().unwrap();
+            stream.write_all(from.ip().to_canonical().to_string().as_bytes()).unwrap();
+        }
+    });
+    started.recv().unwrap();
+    handle
+}
+
+fn ask(namespace: &str, address: &str) -> String {
+    let address: SocketAddr = address.parse().unwrap();
+    inside(namespace, move || {
+        let mut stream = match TcpStream::connect_timeout(&address, Duration::from_secs(3)) {
+            Ok(stream) => stream,
+            Err(error) => return format!("{:?}", error.kind()),
+        };
+        stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    })
+    .join()
+    .unwrap()
+}
+
+#[test]
+fn pods_reach_each_other_and_the_world() {
+    let node = Node::new("net");
+    let (a, b, out) = (node.pod("a"), node.pod("b"), format!("{}-out", node.name));
+    let conf = node.conf(json!([]));
+    let result = node.call("ADD", "a", &conf).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.99.0.2/32", "{result}");
+    assert_eq!(result["ips"][1]["address"], "fd99::2/128");
+    assert_eq!(result["interfaces"][2]["name"], "eth0");
+    let ports = json!([
+        { "hostPort": 8081, "containerPort": 80, "protocol": "tcp" },
+        { "hostPort": 8082, "containerPort": 80, "protocol": "tcp", "hostIP": "127.0.0.1" },
+        { "hostPort": 8083, "containerPort": 53, "protocol": "udp" },
+    ]);
+    let with_ports = node.conf(ports);
+    node.call("ADD", "b", &with_ports).unwrap();
+    node.call("CHECK", "b", &with_ports).unwrap();
+
+    let server = serve(&b, "[::]:80", 8);
+    let outside = serve(&out, "[::]:80", 2);
+    let check = |from: &str, to: &str, seen: &str| assert_eq!(ask(from, to), seen, "{from} -> {to}");
+    check(&a, "10.99.0.3:80", "10.99.0.2");
+    check(&a, "[fd99::3]:80", "fd99::2");
+    check(&a, "192.0.2.2:80", "192.0.2.1");
+    check(&a, "[2001:db8::2]:80", "2001:db8::1");
+    check(&out, "192.0.2.1:8081", "192.0.2.2");
+    check(&out, "[2001:db8::1]:8081", "2001:db8::2");
+    check(&a, "192.0.2.1:8081", "10.99.0.2");
+    check(&node.name, "192.0.2.1:8081", "192.0.2.1");
+    check(&node.name, "127.0.0.1:8082", "10.99.0.1");
+    // A pod through its own host port: hairpin, masqueraded.
+    check(&b, "192.0.2.1:8081", "10.99.0.1");
+    check(&out, "192.0.2.1:8082", "ConnectionRefused");
+    server.join().unwrap();
+    outside.join().unwrap();
+
+    let udp = inside(&b, || {
+        let socket = UdpSocket::bind("0.0.0.0:53").unwrap();
+        let (_, from) = socket.recv_from(&mut [0; 9]).unwrap();
+        socket.send_to(b"yes", from).unwrap();
+    });
+    let answer = inside(&out, || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        socket.send_to(b"there?", "192.0.2.1:8083").unwrap();
+        socket.recv_from(&mut [0; 9]).unwrap().0
+    });
+    assert_eq!(answer.join().unwrap(), 3);
+    udp.join().unwrap();
+
+    // A pod that routes 127.0.0.0/8 to the node must not get at what listens on the node's loopback.
+    let (address, route) = ("ip addr del 127.0.0.1/8 dev lo", "ip route add 127.0.0.0/8 via 10.99.0.1");
+    shell(&format!(
+        "ip netns exec {a} sh -c 'echo 1 > /proc/sys/net/ipv4/conf/eth0/route_localnet && {address} && {route}'"
+    ));
+    let listener = inside(&node.name, || TcpListener::bind("127.0.0.1:7000").unwrap()).join().unwrap();
+    assert_eq!(ask(&a, "127.0.0.1:7000"), "TimedOut");
+    drop(listener);
+
+    for _ in 0..2 {
+        node.call("DEL", "b", &with_ports).unwrap();
+    }
+    let rules = shell(&format!("ip netns exec {} nft list table inet mk-cni", node.name));
+    assert!(!rules.contains("10.99.0.3"), "{rules}");
+    assert_eq!(node.allocated(), ["10.99.0.2", "fd99::2"]);
+    assert_eq!(node.call("CHECK", "b", &with_ports).unwrap_err()["code"], 100);
+
+    let mut gc = conf.clone();
+    gc["cni.dev/valid-attachments"] = json!([]);
+    node.call("GC", "", &gc).unwrap();
+    assert!(node.allocated().is_empty());
+    assert_eq!(node.veths(), 0);
+    node.call("STATUS", "", &conf).unwrap();
+}
+
+#[test]
+fn death_in_the_middle_leaks_nothing() {
+    let node = Node::new("kill");
+    node.pod("a");
+    let conf = node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]));
+    let mut died_during_add = 0;
+    for step in 0..60_u64 {
+        for verb in ["ADD", "DEL"] {
+            if verb == "DEL" {
+                // So that DEL has something to do when it dies.
+                node.call("ADD", "a", &conf).unwrap();
+            }
+            let mut child = node.command(verb, "a").spawn().unwrap();
+            child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_micros(step * 400));
+            child.kill().unwrap();
+            if !child.wait().unwrap().success() && !node.allocated().is_empty() && verb == "ADD" {
+                died_during_add += 1;
+            }
+            node.call("DEL", "a", &conf).unwrap();
+            assert_eq!(node.allocated(), Vec::<String>::new(), "{verb} {step}");
+            assert_eq!(node.veths(), 0, "{verb} {step}");
+        }
+    }
+    println!("{died_during_add} of 60 died with an address in hand");
+    assert!(died_during_add > 0, "no kill hit the middle of ADD");
+    node.call("ADD", "a", &conf).unwrap();
+    node.call("CHECK", "a", &conf).unwrap();
+}
+
+#[test]
+fn many_at_once_get_different_addresses() {
+    let node = Node::new("many");
+    let ids: Vec<String> = (0..12).map(|index| format!("p{index}")).collect();
+    for id in &ids {
+        node.pod(id);
+    }
+    let conf = node.conf(json!([]));
+    let children: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let mut child = node.command("ADD", id).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
+            child
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    assert_eq!(node.allocated().len(), 24);
+    for id in &ids {
+        node.call("CHECK", id, &conf).unwrap();
+    }
+}
+
+#[test]
+fn speaks_every_version() {
+    let node = Node::new("version");
+    node.pod("a");
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let mut conf = node.conf(json!([]));
+        conf["cniVersion"] = json!(version);
+        let result = node.call("ADD", "a", &conf).unwrap();
+        assert_eq!(result["cniVersion"], version);
+        assert_eq!(result["ips"][0].get("version").is_some(), version.starts_with('0'));
+        node.call("DEL", "a", &conf).unwrap();
+    }
+    let mut conf = node.conf(json!([]));
+    conf["cniVersion"] = json!("9.0.0");
+    assert_eq!(node.call("ADD", "a", &conf).unwrap_err()["code"], 1);
+    assert_eq!(node.call("NONSENSE", "a", &node.conf(json!([]))).unwrap_err()["code"], 4);
+    let versions = node.call("VERSION", "", &json!({ "cniVersion": "1.0.0" })).unwrap();
+    assert!(versions["supportedVersions"].as_array().unwrap().contains(&json!("1.1.0")));
+    let loopback = json!({ "cniVersion": "0.3.1", "name": "cni-loopback", "type": "loopback" });
+    assert_eq!(node.call("ADD", "a", &loopback).unwrap()["interfaces"][0]["name"], "lo");
+    node.call("DEL", "a", &loopback).unwrap();
+}
