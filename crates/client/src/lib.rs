@@ -1,1 +1,21 @@
-//! client
+//! How components talk to the API server: typed requests, shared informers, work queues, events, leader election.
+//! The transport is a seam: HTTPS to another process, or a call into the API server of this one.
+//! Invariant: no component reaches the store or another component except through here.
+
+mod api;
+mod events;
+mod https;
+mod informer;
+mod kubeconfig;
+mod leader_election;
+mod transport;
+mod work_queue;
+
+pub use api::{Api, ListParams, Patch};
+pub use events::{EventRecorder, EventType, ObjectRef, reference};
+pub use https::{HttpsConfig, HttpsTransport, Identity};
+pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectChange, ObjectInformer, Subscription};
+pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
+pub use leader_election::{LeaderElection, run_as_leader};
+pub use transport::{Client, ObjectList, Transport, WatchStream};
+pub use work_queue::WorkQueue;

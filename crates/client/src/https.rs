@@ -1,0 +1,231 @@
+//! The transport to an API server in another process: HTTP/2 or HTTP/1.1 over TLS.
+//! Made from flags or a kubeconfig; used wherever a component runs apart.
+//! Invariant: the server's certificate is always checked; the client's can change without a restart.
+
+use std::sync::Arc;
+
+use ::api::{ApiError, Object, Reason, Resource, WatchEvent, WatchKind};
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt, stream};
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+use parking_lot::RwLock;
+use rustls::{client::ResolvesClientCert, pki_types::CertificateDer, sign::CertifiedKey};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    ListParams, ObjectList, Transport, WatchStream,
+    api::{push_query, with_query},
+};
+
+/// No single watch event may be larger (objects are at most 3 MiB, times two for `Table` and managed fields).
+const MAX_EVENT_BYTES: usize = 8 << 20;
+
+/// Who we are to the server.
+#[derive(Clone, Default)]
+pub struct Identity {
+    /// Changed in place when the certificate is renewed.
+    pub certificate: Option<Arc<RwLock<Arc<CertifiedKey>>>>,
+    pub bearer_token: Option<Arc<RwLock<String>>>,
+}
+
+pub struct HttpsConfig {
+    /// `https://127.0.0.1:6443`
+    pub server: String,
+    pub ca: Vec<CertificateDer<'static>>,
+    pub identity: Identity,
+    pub user_agent: String,
+}
+
+pub struct HttpsTransport {
+    server: String,
+    identity: Identity,
+    user_agent: HeaderValue,
+    client: hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+#[derive(Debug)]
+struct CurrentCertificate(Arc<RwLock<Arc<CertifiedKey>>>);
+
+impl ResolvesClientCert for CurrentCertificate {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.read().clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl HttpsTransport {
+    pub fn new(config: HttpsConfig) -> Result<Self, ApiError> {
+        let bad = |what: &str, e: &dyn std::fmt::Display| ApiError::bad_request(format!("{what}: {e}"));
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in config.ca {
+            roots.add(certificate).map_err(|e| bad("certificate authority is not usable", &e))?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| bad("TLS is not usable", &e))?
+            .with_root_certificates(roots);
+        let tls = match &config.identity.certificate {
+            Some(certificate) => builder.with_client_cert_resolver(Arc::new(CurrentCertificate(certificate.clone()))),
+            None => builder.with_no_client_auth(),
+        };
+        let connector =
+            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_all_versions().build();
+        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .http2_adaptive_window(true)
+            .build(connector);
+        let user_agent =
+            HeaderValue::from_str(&config.user_agent).map_err(|e| bad("user agent is not a header value", &e))?;
+        Ok(Self {
+            server: config.server.trim_end_matches('/').to_string(),
+            identity: config.identity,
+            user_agent,
+            client,
+        })
+    }
+
+    /// Sends a request and returns the answer with its body still to come.
+    pub async fn stream(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, ApiError> {
+        let uri = format!("{}{}", self.server, request.uri());
+        *request.uri_mut() =
+            uri.parse::<Uri>().map_err(|e| ApiError::bad_request(format!("{uri} is not an address: {e}")))?;
+        let headers = request.headers_mut();
+        headers.insert(header::USER_AGENT, self.user_agent.clone());
+        if let Some(token) = &self.identity.bearer_token
+            && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.read()))
+        {
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        self.client.request(request.map(Full::new)).await.map_err(|e| {
+            let mut text = e.to_string();
+            let mut source = std::error::Error::source(&e);
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            ApiError::new(Reason::ServiceUnavailable, format!("couldn't reach {}: {text}", self.server))
+        })
+    }
+
+    async fn get(&self, uri: String) -> Result<Response<Incoming>, ApiError> {
+        let request = Request::get(uri)
+            .header(header::ACCEPT, "application/json")
+            .body(Bytes::new())
+            .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
+        let response = self.stream(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        Err(ApiError::from_status(status, &collect(response.into_body()).await?))
+    }
+}
+
+async fn collect(body: Incoming) -> Result<Bytes, ApiError> {
+    let whole = body.collect().await;
+    Ok(whole.map_err(|e| ApiError::new(Reason::ServiceUnavailable, format!("the answer broke off: {e}")))?.to_bytes())
+}
+
+#[async_trait]
+impl Transport for HttpsTransport {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        let (parts, body) = self.stream(request).await?.into_parts();
+        Ok(Response::from_parts(parts, collect(body).await?))
+    }
+
+    async fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        params: &ListParams,
+    ) -> Result<ObjectList, ApiError> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            metadata: Metadata,
+            #[serde(borrow, default)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Metadata {
+            resource_version: String,
+        }
+        let response = self.get(with_query(resource.path(namespace, None), &params.query())).await?;
+        let body = collect(response.into_body()).await?;
+        let list: List<'_> =
+            serde_json::from_slice(&body).map_err(|e| ApiError::internal(format!("couldn't read a list: {e}")))?;
+        let objects = list.items.unwrap_or_default().into_iter();
+        let objects = objects.map(|raw| Object::from_json(raw.get().as_bytes().to_vec()).map(Arc::new));
+        Ok(ObjectList { objects: objects.collect::<Result<_, _>>()?, resource_version: list.metadata.resource_version })
+    }
+
+    async fn watch(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        params: &ListParams,
+        resource_version: &str,
+    ) -> Result<WatchStream, ApiError> {
+        let mut query = ListParams { resource_version: Some(resource_version.to_string()), ..params.clone() }.query();
+        push_query(&mut query, "watch", "true");
+        push_query(&mut query, "allowWatchBookmarks", "true");
+        let response = self.get(with_query(resource.path(namespace, None), &query)).await?;
+        let chunks = response
+            .into_body()
+            .into_data_stream()
+            .map_err(|e| ApiError::new(Reason::ServiceUnavailable, format!("the watch broke off: {e}")));
+        let events = lines(chunks.boxed()).map(|line| line.and_then(|line| parse_event(&line)));
+        Ok(events.boxed())
+    }
+}
+
+/// Splits a byte stream at newlines.
+fn lines(
+    chunks: stream::BoxStream<'static, Result<Bytes, ApiError>>,
+) -> stream::BoxStream<'static, Result<Bytes, ApiError>> {
+    stream::try_unfold((chunks, BytesMut::new(), 0), |(mut chunks, mut buffer, mut searched)| async move {
+        loop {
+            if let Some(at) = buffer[searched..].iter().position(|b| *b == b'\n') {
+                let line = buffer.split_to(searched + at + 1).freeze();
+                return Ok(Some((line, (chunks, buffer, 0))));
+            }
+            searched = buffer.len();
+            if searched > MAX_EVENT_BYTES {
+                return Err(ApiError::internal("a watch event is too large"));
+            }
+            match chunks.try_next().await? {
+                Some(chunk) => buffer.extend_from_slice(&chunk),
+                None => return Ok(None),
+            }
+        }
+    })
+    .boxed()
+}
+
+fn parse_event(line: &[u8]) -> Result<WatchEvent, ApiError> {
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        r#type: String,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    let event: Event<'_> =
+        serde_json::from_slice(line).map_err(|e| ApiError::internal(format!("couldn't read a watch event: {e}")))?;
+    let bytes = event.object.get().as_bytes();
+    match WatchKind::parse(&event.r#type) {
+        Some(kind) => Ok(WatchEvent { kind, object: Arc::new(Object::from_json(bytes.to_vec())?) }),
+        None => {
+            let status: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+            Err(ApiError::from_status(status["code"].as_u64().unwrap_or(500) as u16, bytes))
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! A local cache of one resource, kept true by one list and one watch, shared by everyone in the process.
+//! Fed by `transport`; read by controllers, scheduler, kubelet, proxy and dns through typed views.
+//! Invariant: subscribers see every change of a key in order; a broken watch resumes or relists and misses nothing.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    marker::PhantomData,
+    sync::Arc,
+    time::Duration,
+};
+
+use ::api::{ApiError, Object, Reason, Resource, WatchKind, kinds};
+use env::Env;
+use futures::StreamExt;
+use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Client, ListParams, ObjectList};
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(10);
+
+/// Names an object's values in an index: `spec.nodeName`, the owner's uid, …
+pub type Indexer = fn(&Object) -> Vec<String>;
+
+/// Informers by resource and selector: asking twice gives the same one.
+#[derive(Clone)]
+pub struct InformerFactory {
+    client: Client,
+    env: Env,
+    shutdown: CancellationToken,
+    informers: Arc<Mutex<HashMap<(String, ListParams), ObjectInformer>>>,
+}
+
+impl InformerFactory {
+    pub fn new(client: Client, env: Env, shutdown: CancellationToken) -> Self {
+        Self { client, env, shutdown, informers: Arc::default() }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub fn informer<K: k8s_openapi::Resource>(&self) -> Informer<K> {
+        self.informer_with(ListParams::default())
+    }
+
+    pub fn informer_with<K: k8s_openapi::Resource>(&self, params: ListParams) -> Informer<K> {
+        Informer { objects: self.objects(kinds::of::<K>().clone(), params), kind: PhantomData }
+    }
+
+    /// An informer on any resource, custom ones too.
+    pub fn objects(&self, resource: Arc<Resource>, params: ListParams) -> ObjectInformer {
+        let id = (format!("{}/{}", resource.version, resource.group_resource()), params.clone());
+        self.informers.lock().entry(id).or_insert_with(|| self.start(resource, params)).clone()
+    }
+
+    /// Forgets an informer that nobody wants any more (a deleted custom resource) and stops its watch.
+    pub fn stop(&self, resource: &Resource) {
+        let id = format!("{}/{}", resource.version, resource.group_resource());
+        self.informers.lock().retain(|(of, _), informer| {
+            let keep = *of != id;
+            if !keep {
+                informer.0.shutdown.cancel();
+            }
+            keep
+        });
+    }
+
+    fn start(&self, resource: Arc<Resource>, params: ListParams) -> ObjectInformer {
+        let shutdown = self.shutdown.child_token();
+        let informer = ObjectInformer(Arc::new(Shared {
+            cache: RwLock::default(),
+            subscribers: Mutex::default(),
+            synced: watch::Sender::new(false),
+            shutdown: shutdown.clone(),
+        }));
+        let reflector = Reflector {
+            informer: informer.clone(),
+            client: self.client.clone(),
+            env: self.env.clone(),
+            resource,
+            params,
+        };
+        self.env.spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = reflector.run() => {}
+            }
+        });
+        informer
+    }
+}
+
+/// The untyped cache. `Informer<K>` is the view that most code wants.
+#[derive(Clone)]
+pub struct ObjectInformer(Arc<Shared>);
+
+struct Shared {
+    cache: RwLock<Cache>,
+    subscribers: Mutex<Vec<mpsc::UnboundedSender<ObjectChange>>>,
+    synced: watch::Sender<bool>,
+    shutdown: CancellationToken,
+}
+
+#[derive(Default)]
+struct Cache {
+    objects: HashMap<String, Arc<Object>>,
+    indexes: HashMap<&'static str, Index>,
+}
+
+struct Index {
+    indexer: Indexer,
+    keys: HashMap<String, BTreeSet<String>>,
+}
+
+/// `old` of `None` is an addition, `new` of `None` a removal.
+#[derive(Debug, Clone)]
+pub struct ObjectChange {
+    pub key: String,
+    pub old: Option<Arc<Object>>,
+    pub new: Option<Arc<Object>>,
+}
+
+impl Cache {
+    fn set(&mut self, key: &str, new: Option<Arc<Object>>) -> Option<Arc<Object>> {
+        let old = match &new {
+            Some(object) => self.objects.insert(key.to_string(), object.clone()),
+            None => self.objects.remove(key),
+        };
+        for index in self.indexes.values_mut() {
+            for value in old.iter().flat_map(|o| (index.indexer)(o)) {
+                if let Some(keys) = index.keys.get_mut(&value) {
+                    keys.remove(key);
+                    if keys.is_empty() {
+                        index.keys.remove(&value);
+                    }
+                }
+            }
+            for value in new.iter().flat_map(|o| (index.indexer)(o)) {
+                index.keys.entry(value).or_default().insert(key.to_string());
+            }
+        }
+        old
+    }
+}
+
+impl ObjectInformer {
+    pub fn get(&self, key: &str) -> Option<Arc<Object>> {
+        self.0.cache.read().objects.get(key).cloned()
+    }
+
+    pub fn list(&self) -> Vec<Arc<Object>> {
+        self.0.cache.read().objects.values().cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.cache.read().objects.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds an index; adding the same name again changes nothing.
+    pub fn add_index(&self, name: &'static str, indexer: Indexer) {
+        let mut cache = self.0.cache.write();
+        if cache.indexes.contains_key(name) {
+            return;
+        }
+        let mut keys: HashMap<String, BTreeSet<String>> = HashMap::new();
+        for (key, object) in &cache.objects {
+            for value in indexer(object) {
+                keys.entry(value).or_default().insert(key.clone());
+            }
+        }
+        cache.indexes.insert(name, Index { indexer, keys });
+    }
+
+    /// Objects whose index `name` holds `value`, ordered by key.
+    pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<Object>> {
+        let cache = self.0.cache.read();
+        let Some(keys) = cache.indexes.get(name).and_then(|index| index.keys.get(value)) else { return Vec::new() };
+        keys.iter().filter_map(|key| cache.objects.get(key).cloned()).collect()
+    }
+
+    /// Every change from now on, preceded by an addition for each object that is already here.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<ObjectChange> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        // The cache lock is held so that no change falls between the snapshot and the subscription.
+        let cache = self.0.cache.read();
+        for (key, object) in &cache.objects {
+            let change = ObjectChange { key: key.clone(), old: None, new: Some(object.clone()) };
+            if sender.send(change).is_err() {
+                break;
+            }
+        }
+        self.0.subscribers.lock().push(sender);
+        receiver
+    }
+
+    /// Returns once the first list is in the cache (or the process is shutting down).
+    pub async fn synced(&self) {
+        let mut synced = self.0.synced.subscribe();
+        tokio::select! {
+            _ = synced.wait_for(|done| *done) => {}
+            () = self.0.shutdown.cancelled() => {}
+        }
+    }
+
+    pub fn is_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    fn set(&self, key: String, new: Option<Arc<Object>>) {
+        let mut cache = self.0.cache.write();
+        let old = cache.set(&key, new.clone());
+        if old.is_none() && new.is_none() {
+            return;
+        }
+        let change = ObjectChange { key, old, new };
+        self.0.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()).is_ok());
+    }
+
+    fn replace(&self, list: ObjectList) {
+        let mut gone: BTreeSet<String> = self.0.cache.read().objects.keys().cloned().collect();
+        for object in list.objects {
+            let key = object.key();
+            gone.remove(&key);
+            let known = self.get(&key).is_some_and(|old| {
+                old.meta.resource_version == object.meta.resource_version && old.meta.uid == object.meta.uid
+            });
+            if !known {
+                self.set(key, Some(object));
+            }
+        }
+        for key in gone {
+            self.set(key, None);
+        }
+        self.0.synced.send_replace(true);
+    }
+}
+
+/// One list and one watch, for ever.
+struct Reflector {
+    informer: ObjectInformer,
+    client: Client,
+    env: Env,
+    resource: Arc<Resource>,
+    params: ListParams,
+}
+
+impl Reflector {
+    async fn run(self) {
+        let mut version: Option<String> = None;
+        let mut retry = FIRST_RETRY;
+        loop {
+            match self.step(&mut version).await {
+                Ok(()) => retry = FIRST_RETRY,
+                Err(error) => {
+                    if matches!(error.reason, Reason::Expired | Reason::Gone) || error.code == 410 {
+                        version = None;
+                    }
+                    tracing::debug!(resource = %self.resource.group_resource(), %error, "watch interrupted");
+                    self.env.sleep(retry.mul_f64(0.5 + self.env.random_fraction())).await;
+                    retry = (retry * 2).min(LAST_RETRY);
+                }
+            }
+        }
+    }
+
+    /// Lists if needed, then watches until the stream ends.
+    async fn step(&self, version: &mut Option<String>) -> Result<(), ApiError> {
+        let from = match version {
+            Some(version) => version.clone(),
+            None => {
+                let list = self.client.transport().list(&self.resource, None, &self.params).await?;
+                let from = list.resource_version.clone();
+                self.informer.replace(list);
+                version.insert(from).clone()
+            }
+        };
+        let mut stream = self.client.transport().watch(&self.resource, None, &self.params, &from).await?;
+        while let Some(event) = stream.next().await {
+            let event = event?;
+            *version = Some(event.object.meta.resource_version.to_string());
+            match event.kind {
+                WatchKind::Added | WatchKind::Modified => self.informer.set(event.object.key(), Some(event.object)),
+                WatchKind::Deleted => self.informer.set(event.object.key(), None),
+                WatchKind::Bookmark => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A typed view of an `ObjectInformer`. Objects are parsed once per version, whoever asks first.
+pub struct Informer<K> {
+    objects: ObjectInformer,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        Self { objects: self.objects.clone(), kind: PhantomData }
+    }
+}
+
+#[derive(Debug)]
+pub struct Change<K> {
+    pub key: String,
+    pub old: Option<Arc<K>>,
+    pub new: Option<Arc<K>>,
+}
+
+pub struct Subscription<K> {
+    receiver: mpsc::UnboundedReceiver<ObjectChange>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: DeserializeOwned + Send + Sync + 'static> Informer<K> {
+    pub fn objects(&self) -> &ObjectInformer {
+        &self.objects
+    }
+
+    /// `namespace/name`, or `name` for cluster-scoped kinds.
+    pub fn get(&self, key: &str) -> Option<Arc<K>> {
+        self.objects.get(key).and_then(|o| typed(&o))
+    }
+
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.objects.list().iter().filter_map(typed).collect()
+    }
+
+    pub fn add_index(&self, name: &'static str, indexer: Indexer) {
+        self.objects.add_index(name, indexer);
+    }
+
+    pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
+        self.objects.by_index(name, value).iter().filter_map(typed).collect()
+    }
+
+    pub fn subscribe(&self) -> Subscription<K> {
+        Subscription { receiver: self.objects.subscribe(), kind: PhantomData }
+    }
+
+    pub async fn synced(&self) {
+        self.objects.synced().await;
+    }
+}
+
+impl<K: DeserializeOwned + Send + Sync + 'static> Subscription<K> {
+    /// `None` once the informer has stopped.
+    pub async fn next(&mut self) -> Option<Change<K>> {
+        let change = self.receiver.recv().await?;
+        let view = |o: Option<Arc<Object>>| o.as_ref().and_then(typed);
+        Some(Change { key: change.key, old: view(change.old), new: view(change.new) })
+    }
+
+    /// A change that is already here, without waiting.
+    pub fn try_next(&mut self) -> Option<Change<K>> {
+        let change = self.receiver.try_recv().ok()?;
+        let view = |o: Option<Arc<Object>>| o.as_ref().and_then(typed);
+        Some(Change { key: change.key, old: view(change.old), new: view(change.new) })
+    }
+}
+
+fn typed<K: DeserializeOwned + Send + Sync + 'static>(object: &Arc<Object>) -> Option<Arc<K>> {
+    object.typed::<K>().inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
+}
+
+#[cfg(test)]
+#[path = "informer_tests.rs"]
+mod tests;

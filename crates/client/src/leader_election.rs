@@ -1,0 +1,130 @@
+//! One leader among several processes, by a Lease.
+//! Used by controllers and scheduler when more than one server runs.
+//! Invariant: the work stops before the lease can pass to another.
+
+use std::{future::Future, time::Duration};
+
+use ::api::ApiError;
+use env::Env;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+
+use crate::Client;
+
+#[derive(Debug, Clone)]
+pub struct LeaderElection {
+    pub namespace: String,
+    pub name: String,
+    /// Unique per process.
+    pub identity: String,
+    pub lease_duration: Duration,
+    pub renew_deadline: Duration,
+    pub retry_period: Duration,
+}
+
+impl LeaderElection {
+    /// Upstream's timings.
+    pub fn new(name: &str, identity: String) -> Self {
+        Self {
+            namespace: "kube-system".into(),
+            name: name.into(),
+            identity,
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Waits to become the leader, runs `work`, and returns when `work` ends (`Ok`) or leadership is lost (`Err`).
+pub async fn run_as_leader<T>(
+    election: &LeaderElection,
+    client: &Client,
+    env: &Env,
+    work: impl Future<Output = T>,
+) -> Result<T, ApiError> {
+    let mut seen = Seen::default();
+    while !attempt(election, client, env, &mut seen).await.unwrap_or(false) {
+        env.sleep(jittered(env, election.retry_period)).await;
+    }
+    tracing::info!(lease = election.name, identity = election.identity, "became leader");
+    tokio::select! {
+        output = work => Ok(output),
+        error = renew(election, client, env, &mut seen) => Err(error),
+    }
+}
+
+/// Renews until it no longer can.
+async fn renew(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> ApiError {
+    let mut renewed = env.monotonic();
+    loop {
+        env.sleep(election.retry_period).await;
+        let left = election.renew_deadline.saturating_sub(env.monotonic() - renewed);
+        match env.timeout(left, attempt(election, client, env, seen)).await {
+            Some(Ok(true)) => renewed = env.monotonic(),
+            Some(Ok(false)) => return ApiError::internal(format!("lost the lease {}", election.name)),
+            Some(Err(error)) if env.monotonic() - renewed >= election.renew_deadline => return error,
+            Some(Err(_)) => {}
+            None => return ApiError::internal(format!("couldn't renew the lease {} in time", election.name)),
+        }
+    }
+}
+
+/// Another holder's last renewal as we saw it: its clock is not ours.
+#[derive(Default)]
+struct Seen {
+    spec: Option<LeaseSpec>,
+    at: Duration,
+}
+
+async fn attempt(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> Result<bool, ApiError> {
+    let leases = client.namespaced::<Lease>(&election.namespace);
+    let Some(mut lease) = leases.find(&election.name).await? else {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(election.name.clone()),
+                namespace: Some(election.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(held(election, env.now(), None)),
+        };
+        leases.create(&lease).await?;
+        return Ok(true);
+    };
+    if seen.spec != lease.spec {
+        *seen = Seen { spec: lease.spec.clone(), at: env.monotonic() };
+    }
+    let spec = lease.spec.clone().unwrap_or_default();
+    let holder = spec.holder_identity.clone().unwrap_or_default();
+    let mine = holder == election.identity;
+    let expired = env.monotonic() - seen.at > election.lease_duration;
+    if !mine && !holder.is_empty() && !expired {
+        return Ok(false);
+    }
+    lease.spec = Some(held(election, env.now(), Some((spec, mine))));
+    match leases.replace(&election.name, &lease).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_conflict() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn held(election: &LeaderElection, now: Timestamp, before: Option<(LeaseSpec, bool)>) -> LeaseSpec {
+    let (old, mine) = before.unwrap_or_default();
+    let now = MicroTime(now);
+    LeaseSpec {
+        holder_identity: Some(election.identity.clone()),
+        lease_duration_seconds: Some(election.lease_duration.as_secs() as i32),
+        acquire_time: if mine { old.acquire_time } else { Some(now.clone()) },
+        renew_time: Some(now),
+        lease_transitions: Some(old.lease_transitions.unwrap_or(0) + i32::from(!mine && old.holder_identity.is_some())),
+        ..LeaseSpec::default()
+    }
+}
+
+fn jittered(env: &Env, period: Duration) -> Duration {
+    period.mul_f64(1.0 + 0.2 * env.random_fraction())
+}

@@ -1,0 +1,79 @@
+//! The seam between typed requests and the API server, wherever it runs.
+//! Implemented by `https` here and by the in-process glue in the `minke` crate.
+//! Invariant: one identity per `Client`; a request is never retried here.
+
+use std::sync::Arc;
+
+use ::api::{ApiError, Object, Resource, WatchEvent};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use http::{Request, Response};
+
+use crate::{Api, ListParams};
+
+pub type WatchStream = BoxStream<'static, Result<WatchEvent, ApiError>>;
+
+/// Every object of a list, and the version the list is of.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectList {
+    pub objects: Vec<Arc<Object>>,
+    pub resource_version: String,
+}
+
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// One request with a bounded answer. A non-2xx answer is returned, not an error.
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError>;
+
+    /// A whole list. `namespace` of `None` is all namespaces.
+    async fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        params: &ListParams,
+    ) -> Result<ObjectList, ApiError>;
+
+    /// Changes after `resource_version`, with bookmarks.
+    async fn watch(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        params: &ListParams,
+        resource_version: &str,
+    ) -> Result<WatchStream, ApiError>;
+}
+
+/// A connection to the API server under one identity. Cheap to clone.
+#[derive(Clone)]
+pub struct Client(Arc<dyn Transport>);
+
+impl Client {
+    pub fn new(transport: impl Transport) -> Self {
+        Self(Arc::new(transport))
+    }
+
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.0
+    }
+
+    /// Cluster-scoped objects, or those of all namespaces.
+    pub fn api<K: k8s_openapi::Resource>(&self) -> Api<K> {
+        Api::new(self.clone(), None)
+    }
+
+    pub fn namespaced<K: k8s_openapi::Resource>(&self, namespace: &str) -> Api<K> {
+        Api::new(self.clone(), Some(namespace.to_string()))
+    }
+
+    /// Sends a request and turns any non-2xx answer into an `ApiError`.
+    pub async fn request(&self, request: Request<Bytes>) -> Result<Bytes, ApiError> {
+        let response = self.0.send(request).await?;
+        let status = response.status();
+        if status.is_success() {
+            Ok(response.into_body())
+        } else {
+            Err(ApiError::from_status(status.as_u16(), response.body()))
+        }
+    }
+}

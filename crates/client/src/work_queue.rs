@@ -1,0 +1,229 @@
+//! A queue of keys: each at most once, never processed twice at the same time, retried with growing delays.
+//! Fed by informer subscriptions; drained by controllers, the scheduler and the kubelet.
+//! Invariant: a key added while it is being processed is processed again afterwards; nothing is lost.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    hash::Hash,
+    sync::Arc,
+    time::Duration,
+};
+
+use env::Env;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+const BASE_DELAY: Duration = Duration::from_millis(5);
+const MAX_DELAY: Duration = Duration::from_secs(1000);
+
+pub struct WorkQueue<T>(Arc<Shared<T>>);
+
+impl<T> Clone for WorkQueue<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Shared<T> {
+    env: Env,
+    state: Mutex<State<T>>,
+    wake: Notify,
+}
+
+struct State<T> {
+    ready: VecDeque<T>,
+    /// Keys that want processing; those not in `processing` are also in `ready`.
+    dirty: HashSet<T>,
+    processing: HashSet<T>,
+    failures: HashMap<T, u32>,
+    /// The earliest pending delayed add per key, in monotonic time.
+    delayed: HashMap<T, Duration>,
+    closed: bool,
+}
+
+impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
+    pub fn new(env: Env) -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            dirty: HashSet::new(),
+            processing: HashSet::new(),
+            failures: HashMap::new(),
+            delayed: HashMap::new(),
+            closed: false,
+        };
+        Self(Arc::new(Shared { env, state: Mutex::new(state), wake: Notify::new() }))
+    }
+
+    pub fn add(&self, key: T) {
+        let mut state = self.0.state.lock();
+        if state.closed || !state.dirty.insert(key.clone()) {
+            return;
+        }
+        if !state.processing.contains(&key) {
+            state.ready.push_back(key);
+            drop(state);
+            self.0.wake.notify_one();
+        }
+    }
+
+    /// Adds the key once `delay` has passed. Of several pending delays for one key the earliest counts.
+    pub fn add_after(&self, key: T, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let due = self.0.env.monotonic() + delay;
+        {
+            let mut state = self.0.state.lock();
+            if state.closed || state.delayed.get(&key).is_some_and(|pending| *pending <= due) {
+                return;
+            }
+            state.delayed.insert(key.clone(), due);
+        }
+        let queue = self.clone();
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
+            env.sleep(delay).await;
+            let current = {
+                let mut state = queue.0.state.lock();
+                let current = state.delayed.get(&key) == Some(&due);
+                if current {
+                    state.delayed.remove(&key);
+                }
+                current
+            };
+            if current {
+                queue.add(key);
+            }
+        });
+    }
+
+    /// After a failure: the delay doubles with each one until `forget`.
+    pub fn add_rate_limited(&self, key: T) {
+        let failures = {
+            let mut state = self.0.state.lock();
+            let failures = state.failures.entry(key.clone()).or_insert(0);
+            *failures += 1;
+            *failures
+        };
+        let delay = BASE_DELAY.saturating_mul(1 << (failures - 1).min(20)).min(MAX_DELAY);
+        let jitter = delay.mul_f64(0.1 * self.0.env.random_fraction());
+        self.add_after(key, delay + jitter);
+    }
+
+    /// After a success: the next failure starts from the smallest delay again.
+    pub fn forget(&self, key: &T) {
+        self.0.state.lock().failures.remove(key);
+    }
+
+    /// How often the key has failed since the last `forget`.
+    pub fn failures(&self, key: &T) -> u32 {
+        self.0.state.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// The next key; `None` once the queue is closed. Give it back with `done`.
+    pub async fn get(&self) -> Option<T> {
+        loop {
+            let notified = self.0.wake.notified();
+            {
+                let mut state = self.0.state.lock();
+                if state.closed {
+                    return None;
+                }
+                if let Some(key) = state.ready.pop_front() {
+                    state.dirty.remove(&key);
+                    state.processing.insert(key.clone());
+                    if !state.ready.is_empty() {
+                        self.0.wake.notify_one();
+                    }
+                    return Some(key);
+                }
+            }
+            notified.await;
+        }
+    }
+
+    pub fn done(&self, key: &T) {
+        let mut state = self.0.state.lock();
+        state.processing.remove(key);
+        if state.dirty.contains(key) {
+            state.ready.push_back(key.clone());
+            drop(state);
+            self.0.wake.notify_one();
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.state.lock().ready.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn close(&self) {
+        self.0.state.lock().closed = true;
+        self.0.wake.notify_waiters();
+        self.0.wake.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> WorkQueue<&'static str> {
+        WorkQueue::new(Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_queued_once_and_again_after_processing() {
+        let queue = queue();
+        queue.add("a");
+        queue.add("a");
+        queue.add("b");
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.get().await, Some("a"));
+        queue.add("a");
+        assert_eq!(queue.get().await, Some("b"));
+        assert!(queue.is_empty(), "a is being processed");
+        queue.done(&"a");
+        assert_eq!(queue.get().await, Some("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_keep_the_earliest_and_failures_double() {
+        let queue = queue();
+        queue.add_after("a", Duration::from_secs(60));
+        queue.add_after("a", Duration::from_secs(1));
+        let before = tokio::time::Instant::now();
+        assert_eq!(queue.get().await, Some("a"));
+        assert_eq!(before.elapsed().as_secs(), 1);
+        queue.done(&"a");
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(queue.is_empty(), "the later delay was superseded");
+        for _ in 0..3 {
+            queue.add_rate_limited("b");
+        }
+        assert_eq!(queue.failures(&"b"), 3);
+        queue.forget(&"b");
+        assert_eq!(queue.failures(&"b"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_wakes_every_worker() {
+        let queue = queue();
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                tokio::spawn({
+                    let q = queue.clone();
+                    async move { q.get().await }
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        queue.close();
+        for worker in workers {
+            assert_eq!(worker.await.unwrap(), None);
+        }
+    }
+}
