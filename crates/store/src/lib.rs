@@ -2,7 +2,16 @@
 //! `memory`, `embedded` and `etcd` implement the one trait here and pass the one suite in `contract`.
 //! Invariant: knows nothing of Kubernetes; values are opaque bytes. A write is durable before it is acknowledged.
 
-use std::pin::Pin;
+pub mod backup;
+pub mod embedded;
+pub mod memory;
+mod mvcc;
+
+pub use backup::{backup, restore};
+pub use embedded::{CheckReport, EmbeddedStore, check};
+pub use memory::MemoryStore;
+
+use std::{pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -28,7 +37,7 @@ pub struct Range {
     pub end: String,
     /// 0 is no limit.
     pub limit: usize,
-    /// `None` reads the newest.
+    /// `None` (or 0) reads the newest.
     pub revision: Option<Revision>,
 }
 
@@ -59,6 +68,14 @@ pub struct Compare {
 pub enum Operation {
     Put { key: String, value: Bytes, ttl_seconds: Option<u64> },
     Delete { key: String },
+}
+
+impl Operation {
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +130,39 @@ pub enum StoreError {
     Unavailable(String),
 }
 
+/// The limits of `memory` and `embedded`, declared at construction.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Changes that can be read back or watched from; older history is forgotten.
+    pub history_revisions: usize,
+    /// History older than this is forgotten.
+    pub history_age: Duration,
+    /// Events a watcher may be behind before its stream ends.
+    pub watch_buffer_events: usize,
+    /// Largest key and value together.
+    pub value_bytes: usize,
+    /// Transactions waiting for the disk before callers wait too.
+    pub queue: usize,
+    /// Transactions made durable together.
+    pub group: usize,
+    /// A log file is closed and a new one begun at this size.
+    pub segment_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            history_revisions: 10_000,
+            history_age: Duration::from_secs(5 * 60),
+            watch_buffer_events: 8192,
+            value_bytes: 4 << 20,
+            queue: 4096,
+            group: 1024,
+            segment_bytes: 16 << 20,
+        }
+    }
+}
+
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError>;
@@ -122,23 +172,27 @@ pub trait Store: Send + Sync + 'static {
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError>;
     /// Every event with `revision >= from` on keys in `[start, end)`: none lost, doubled or reordered.
     /// `from` older than the last compaction fails with `Compacted`. The stream ends with an error if the watcher is
-    /// too slow or the backend is gone; resuming from the last seen revision + 1 is then safe.
+    /// too slow or the backend is gone; resuming from the last seen revision + 1 is then safe. `from` 0 is from now on.
     async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError>;
     async fn revision(&self) -> Result<Revision, StoreError>;
     /// Forgets history before `revision`; current values stay.
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
     /// Bytes on disk, for metrics.
     async fn size_bytes(&self) -> Result<u64, StoreError>;
+    /// Keys in `[start, end)` that have a time to live, with the unix milliseconds at which they end, for backups.
+    async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError>;
 }
 
 /// The end of the range that holds exactly the keys starting with `prefix`.
 pub fn prefix_end(prefix: &str) -> String {
-    let mut end = prefix.as_bytes().to_vec();
+    let mut end = prefix.to_string();
     while let Some(last) = end.pop() {
-        if last < 0x7f {
-            end.push(last + 1);
-            return String::from_utf8(end).expect("ASCII below 0x80 stays valid");
+        // UTF-8 sorts as its code points do, so the next code point ends the range; surrogates are none.
+        let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(u32::from(last) + 1) };
+        if let Some(next) = next {
+            end.push(next);
+            return end;
         }
     }
-    "\u{10ffff}".to_string()
+    char::MAX.to_string()
 }

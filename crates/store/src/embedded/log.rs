@@ -1,0 +1,169 @@
+//! The append-only log: groups of records made durable by one sync, in segments of bounded size.
+//! Written by `sequencer` and `reclaim`, read back by `replay`.
+//! Invariant: after a failed append the file ends where it ended before, so nothing half-written is ever followed by data.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::BytesMut;
+
+use super::{
+    record::{GROUP_FRAME, GroupHead, KeyParts},
+    segment::{Location, SEGMENT_HEAD, Segment, sync_directory},
+};
+use crate::{Revision, StoreError};
+
+pub(crate) struct Log {
+    directory: PathBuf,
+    /// Oldest first; the last is written to.
+    pub segments: VecDeque<Arc<Segment>>,
+    /// Where the next group goes in the last segment. Everything before is durable.
+    end: u64,
+    /// Bytes in all segments but the last.
+    sealed_bytes: u64,
+    sequence: u64,
+    /// The last append failed and the file may be longer than `end`.
+    dirty: bool,
+    segment_bytes: u64,
+}
+
+/// Records on their way into the log.
+pub(crate) struct Batch {
+    bytes: BytesMut,
+    /// Offset and length of every record, from the start of the group.
+    places: Vec<(usize, usize)>,
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        let mut bytes = BytesMut::with_capacity(4096);
+        bytes.resize(GROUP_FRAME, 0);
+        Self { bytes, places: Vec::new() }
+    }
+
+    pub fn push(&mut self, record: &KeyParts<'_>) {
+        let start = self.bytes.len();
+        record.encode(&mut self.bytes);
+        self.places.push((start, self.bytes.len() - start));
+    }
+}
+
+impl Log {
+    pub fn create(directory: &Path, segment_bytes: u64) -> io::Result<Self> {
+        let segments = VecDeque::from([Segment::create(directory, 1)?]);
+        Ok(Self::resume(directory, segments, SEGMENT_HEAD, 0, 0, segment_bytes))
+    }
+
+    pub fn resume(
+        directory: &Path,
+        segments: VecDeque<Arc<Segment>>,
+        end: u64,
+        sealed_bytes: u64,
+        sequence: u64,
+        segment_bytes: u64,
+    ) -> Self {
+        let directory = directory.to_path_buf();
+        Self { directory, segments, end, sealed_bytes, sequence, dirty: false, segment_bytes }
+    }
+
+    /// Makes the batch durable and says where its records are. On an error nothing of it is in the log.
+    pub fn append(
+        &mut self,
+        mut batch: Batch,
+        revision: Revision,
+        floor: Revision,
+    ) -> Result<Vec<Location>, StoreError> {
+        let active = self.writable().map_err(|error| self.failed(&error))?;
+        let head = GroupHead {
+            sequence: self.sequence + 1,
+            revision,
+            floor,
+            oldest_segment: self.segments.front().map_or(active.id, |oldest| oldest.id),
+            length: (batch.bytes.len() - GROUP_FRAME) as u32,
+        };
+        let mut encoded = BytesMut::with_capacity(GROUP_FRAME);
+        head.encode(&mut encoded);
+        batch.bytes[..GROUP_FRAME].copy_from_slice(&encoded);
+
+        let written = active.file.write_all_at(&batch.bytes, self.end).and_then(|()| active.file.sync_data());
+        if let Err(error) = written {
+            self.dirty = true;
+            let error = self.failed(&error);
+            // Best effort now; `writable` insists before the next group.
+            let _ = self.cut_back(&active);
+            return Err(error);
+        }
+        let start = self.end;
+        self.end += batch.bytes.len() as u64;
+        self.sequence += 1;
+        let place = |(offset, length): (usize, usize)| Location {
+            segment: active.clone(),
+            offset: (start + offset as u64) as u32,
+            length: length as u32,
+        };
+        Ok(batch.places.into_iter().map(place).collect())
+    }
+
+    /// The last segment, fit to be written to.
+    fn writable(&mut self) -> io::Result<Arc<Segment>> {
+        let Some(active) = self.segments.back().cloned() else { unreachable!("a log has a segment") };
+        if self.dirty {
+            self.cut_back(&active)?;
+        }
+        if self.end < self.segment_bytes {
+            return Ok(active);
+        }
+        let next = Segment::create(&self.directory, active.id + 1)?;
+        self.sealed_bytes += self.end;
+        self.end = SEGMENT_HEAD;
+        self.segments.push_back(next.clone());
+        Ok(next)
+    }
+
+    fn cut_back(&mut self, active: &Segment) -> io::Result<()> {
+        active.file.set_len(self.end)?;
+        active.file.sync_all()?;
+        self.dirty = false;
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) -> StoreError {
+        let advice = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space, writes then work again",
+            _ => "",
+        };
+        StoreError::Unavailable(format!("failed to write to {}: {error}{advice}", self.directory.display()))
+    }
+
+    /// Removes the oldest segment, of which nothing is needed any more.
+    pub fn remove_oldest(&mut self, revision: Revision, floor: Revision) -> Result<(), StoreError> {
+        if self.segments.len() < 2 {
+            return Ok(());
+        }
+        let Some(oldest) = self.segments.pop_front() else { return Ok(()) };
+        // First say in the log that it is not needed, so that a missing file can be told from a removed one.
+        if let Err(error) = self.append(Batch::new(), revision, floor) {
+            self.segments.push_front(oldest);
+            return Err(error);
+        }
+        self.sealed_bytes = self.sealed_bytes.saturating_sub(oldest.len().unwrap_or(0));
+        std::fs::remove_file(&oldest.path).and_then(|()| sync_directory(&self.directory)).map_err(|e| self.failed(&e))
+    }
+
+    pub fn total_bytes(&self) -> u64 {
+        self.sealed_bytes + self.end
+    }
+
+    pub fn live_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.live_bytes()).sum()
+    }
+
+    pub fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+}
