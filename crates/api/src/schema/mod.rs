@@ -2,9 +2,27 @@
 //! Built-in types come from our compact field table; a CustomResourceDefinition builds a `Schema` of its own.
 //! Invariant: describes shape only; rules about values live in `kinds/*`.
 
-use std::collections::HashMap;
+mod defaults;
+mod parse;
+
+use std::{collections::HashMap, sync::LazyLock};
 
 use serde_json::Value;
+
+pub(crate) use parse::wire_key;
+
+/// The types of every served built-in kind, and of the machinery's own (`Status`, `DeleteOptions`, `AdmissionReview`).
+pub fn builtin() -> &'static Schema {
+    static BUILTIN: LazyLock<Schema> = LazyLock::new(|| parse::parse(&[include_str!("served.table")]));
+    &BUILTIN
+}
+
+/// The served types and the alpha, beta and retired ones besides: for reading old objects, never loaded by a server.
+pub fn with_unserved() -> &'static Schema {
+    static ALL: LazyLock<Schema> =
+        LazyLock::new(|| parse::parse(&[include_str!("served.table"), include_str!("unserved.table")]));
+    &ALL
+}
 
 /// A set of types that refer to each other by `TypeId`.
 #[derive(Debug, Clone, Default)]
@@ -53,8 +71,12 @@ pub struct Field {
 pub struct Wire {
     /// A pointer in Go: absent and zero differ. Otherwise zero and absent are one.
     pub pointer: bool,
-    /// Left out of JSON when empty.
+    /// Left out of JSON when empty (which a struct never is).
     pub omit_empty: bool,
+    /// Left out of JSON when zero, structs and times too.
+    pub omit_zero: bool,
+    /// OpenAPI says the patch strategy `replace`, which is also what silence means.
+    pub said_replace: bool,
     /// A list that protobuf wraps in a message of its own (`ExtraValue`, `Verbs`).
     pub wrapped: bool,
     /// The list or map says that it is atomic, rather than being so by silence (OpenAPI prints it).
@@ -114,12 +136,73 @@ impl Schema {
     }
 
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {
-        self.by_kind.get(&(group.to_string(), version.to_string(), kind.to_string())).copied()
+        let find = |group: &str, version: &str| {
+            self.by_kind.get(&(group.to_string(), version.to_string(), kind.to_string())).copied()
+        };
+        // Upstream registers these with every group version.
+        let shared = kind == "WatchEvent" || (kind.ends_with("Options") && !kind.starts_with("Pod"));
+        find(group, version).or_else(|| if shared { find("", "v1") } else { None })
     }
 }
 
 impl Struct {
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.binary_search_by(|f| f.name.as_str().cmp(name)).ok().map(|i| &self.fields[i])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field<'s>(type_name: &str, name: &str) -> &'s Field {
+        let schema = builtin();
+        let id = schema.by_name[type_name];
+        schema.get(id).field(name).unwrap_or_else(|| panic!("{type_name} has no {name}"))
+    }
+
+    #[test]
+    fn the_table_has_the_facts() {
+        let ports = field("io.k8s.api.core.v1.ServiceSpec", "ports");
+        assert_eq!(ports.patch_merge_key.as_deref(), Some("port"));
+        assert!(ports.patch_merge);
+        let Node::List(_, ListType::Map(keys)) = &ports.node else { panic!("{:?}", ports.node) };
+        assert_eq!(keys, &["port", "protocol"]);
+        let protocol = field("io.k8s.api.core.v1.ContainerPort", "protocol");
+        assert_eq!(protocol.default, Some("TCP".into()));
+        let host_path = field("io.k8s.api.core.v1.Volume", "hostPath");
+        assert_eq!((host_path.proto, host_path.wire.inside), (1, [2, 0]));
+        assert!(field("io.k8s.api.apps.v1.DeploymentSpec", "strategy").patch_retain_keys);
+        assert!(field("io.k8s.api.apps.v1.DeploymentSpec", "replicas").wire.pointer);
+    }
+
+    #[test]
+    fn a_granular_reference_to_an_atomic_type() {
+        let schema = builtin();
+        let Node::Struct(id) = field("io.k8s.api.core.v1.PersistentVolumeSpec", "claimRef").node else { panic!() };
+        assert!(!schema.get(id).atomic && schema.get(id).field("namespace").is_some());
+        assert!(schema.get(schema.by_name["io.k8s.api.core.v1.ObjectReference"]).atomic);
+    }
+
+    #[test]
+    fn every_served_kind_has_a_type() {
+        for resource in crate::kinds::builtin() {
+            let found = builtin().find_kind(&resource.group, &resource.version, &resource.kind);
+            assert!(found.is_some(), "{resource:?}");
+            if resource.supports("list") && resource.stored() {
+                assert!(builtin().find_kind(&resource.group, &resource.version, &resource.list_kind).is_some());
+            }
+            for sub in &resource.subresources {
+                assert!(builtin().find_kind(&sub.group, &sub.version, &sub.kind).is_some(), "{resource:?} {sub:?}");
+            }
+        }
+        assert!(builtin().find_kind("apps", "v1", "DeleteOptions").is_some());
+    }
+
+    #[test]
+    fn fields_are_sorted() {
+        for t in &with_unserved().types {
+            assert!(t.fields.is_sorted_by(|a, b| a.name < b.name), "{}", t.name);
+        }
     }
 }
