@@ -2,8 +2,9 @@
 //! Implemented by one file per kind beside this one, and by `custom resources` at run time.
 //! Invariant: pure; sees one object (and its old version), never the store.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::access::set;
 use crate::field::ErrorList;
 
 /// One column of `kubectl get`.
@@ -39,18 +40,15 @@ pub trait Behavior: Send + Sync {
         }
     }
 
-    /// Before an update of `status`: everything but the status and managed metadata stays as it was.
+    /// Before an update of `status`: everything but the status and some metadata stays as it was.
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
-        let status = object.get("status").cloned();
-        let metadata = object.get("metadata").cloned();
-        *object = old.clone();
-        if let Some(metadata) = metadata {
-            keep_status_metadata(object, &metadata);
-        }
-        match status {
-            Some(status) => object["status"] = status,
-            None => drop_field(object, "status"),
-        }
+        reset_to_old(object, old, self.status_update_resets());
+    }
+
+    /// Metadata that an update of `status` leaves as it was, beyond what only the server writes. Most built-in kinds
+    /// let labels and annotations through; the others, and custom resources, do not.
+    fn status_update_resets(&self) -> &'static [&'static str] {
+        &ALL_METADATA
     }
 
     fn validate_create(&self, _object: &Value, _errors: &mut ErrorList) {}
@@ -101,10 +99,15 @@ pub trait Behavior: Send + Sync {
         &PLAIN_COLUMNS
     }
 
-    /// The cells of one object, in the order of `columns`. `now` is for ages.
-    fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+    /// The cells of one object, in the order of `columns`, wide ones included. `now` is for ages.
+    fn cells(&self, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         let meta = &object["metadata"];
-        vec![meta["name"].clone(), json!(crate::printing::age(meta["creationTimestamp"].as_str(), now))]
+        vec![meta["name"].clone(), meta["creationTimestamp"].clone()]
+    }
+
+    /// `conditions` of the table row: says that a pod has completed.
+    fn row_conditions(&self, _object: &Value) -> Vec<Value> {
+        Vec::new()
     }
 
     /// Fields that a field selector may name beyond `metadata.name` and `metadata.namespace`, with their values.
@@ -118,15 +121,10 @@ pub trait Behavior: Send + Sync {
     }
 }
 
+/// What upstream shows of a kind without a printer of its own.
 pub const PLAIN_COLUMNS: [Column; 2] = [
-    Column {
-        name: "Name",
-        kind: "string",
-        format: "name",
-        description: "Name must be unique within a namespace.",
-        priority: 0,
-    },
-    Column { name: "Age", kind: "date", format: "", description: "When the object was created.", priority: 0 },
+    super::columns::name(),
+    Column { name: "Created At", kind: "date", format: "", description: "When the object was created.", priority: 0 },
 ];
 
 /// A kind without behaviour of its own.
@@ -147,12 +145,26 @@ pub fn keep_field(object: &mut Value, old: &Value, field: &str) {
     }
 }
 
-/// What an update of `status` may change in the metadata: only what the server itself manages.
-fn keep_status_metadata(object: &mut Value, metadata: &Value) {
-    for field in ["managedFields", "resourceVersion"] {
-        match metadata.get(field) {
-            Some(value) => object["metadata"][field] = value.clone(),
-            None => drop_field(&mut object["metadata"], field),
+pub const ALL_METADATA: [&str; 4] = ["labels", "annotations", "finalizers", "ownerReferences"];
+const SERVER_METADATA: [&str; 4] = ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
+
+/// Keeps the new status, and of the new metadata what is neither in `resets` nor the server's own.
+pub fn reset_to_old(object: &mut Value, old: &Value, resets: &[&str]) {
+    let mut status = Value::Null;
+    let mut metadata = Value::Null;
+    if let Some(map) = object.as_object_mut() {
+        status = map.remove("status").unwrap_or_default();
+        metadata = map.remove("metadata").unwrap_or_default();
+    }
+    for field in SERVER_METADATA.iter().chain(resets) {
+        set(&mut metadata, field, old["metadata"].get(*field).cloned().unwrap_or_default());
+    }
+    if let (Some(map), Some(old)) = (object.as_object_mut(), old.as_object()) {
+        map.retain(|field, _| old.contains_key(field));
+        for (field, value) in old.iter().filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status")) {
+            map.insert(field.clone(), value.clone());
         }
     }
+    set(object, "metadata", metadata);
+    set(object, "status", status);
 }

@@ -2,7 +2,50 @@
 //! Rows with behaviour point at one file each beside this one; custom resources make the same `Resource` at run time.
 //! Invariant: nothing else in the workspace lists the kinds.
 
+mod access;
+mod admission_registration;
+mod amount;
+mod api_service;
 mod behavior;
+mod certificate_signing_request;
+mod columns;
+mod config_map;
+mod controller_revision;
+mod cron_job;
+mod csi;
+mod custom_resource_definition;
+mod daemon_set;
+mod deployment;
+mod endpoint_slice;
+mod endpoints;
+mod event;
+mod flow_control;
+mod horizontal_pod_autoscaler;
+mod ingress;
+mod job;
+mod lease;
+mod namespace;
+mod network_policy;
+mod node;
+mod persistent_volume;
+mod persistent_volume_claim;
+mod pod;
+mod pod_cells;
+mod pod_disruption_budget;
+mod pod_spec;
+mod pod_template;
+mod quota;
+mod rbac;
+mod replica_set;
+mod replication_controller;
+mod resource;
+mod scheduling;
+mod secret;
+mod service;
+mod service_account;
+mod service_cidr;
+mod stateful_set;
+mod storage_class;
 mod table;
 
 use std::sync::{Arc, LazyLock};

@@ -1,0 +1,66 @@
+//! ControllerRevisions and ComponentStatuses: columns and validation.
+//! Neighbours: the stateful set and daemon set controllers keep their history in revisions.
+//! Invariant: the data of a revision never changes.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Behavior, Column,
+    access::{flag, int_at, items, text},
+    columns::{age, age_of, name, name_of, string},
+};
+
+#[derive(Default)]
+pub struct ControllerRevision;
+
+impl Behavior for ControllerRevision {
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 4] =
+            [name(), string("Controller", "Whose revision it is."), string("Revision", "Its number."), age()];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let owner = items(&object["metadata"], "ownerReferences").iter().find(|owner| flag(owner, "controller"));
+        let owner = owner.map(|owner| {
+            let kind = text(owner, "kind").to_lowercase();
+            match text(owner, "apiVersion").split_once('/') {
+                Some((group, _)) => format!("{kind}.{group}/{}", text(owner, "name")),
+                None => format!("{kind}/{}", text(owner, "name")),
+            }
+        });
+        vec![
+            name_of(object),
+            json!(owner.as_deref().unwrap_or("<none>")),
+            json!(int_at(object, "revision")),
+            age_of(object, now),
+        ]
+    }
+}
+
+#[derive(Default)]
+pub struct ComponentStatus;
+
+impl Behavior for ComponentStatus {
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 4] = [
+            name(),
+            string("Status", "Whether it is healthy."),
+            string("Message", "What it says."),
+            string("Error", "What is wrong."),
+        ];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let healthy = items(object, "conditions").iter().find(|c| text(c, "type") == "Healthy");
+        let status = match healthy.map(|c| text(c, "status")) {
+            Some("True") => "Healthy",
+            Some(_) => "Unhealthy",
+            None => "Unknown",
+        };
+        let said = |field: &str| json!(healthy.map_or("", |c| text(c, field)));
+        vec![name_of(object), json!(status), said("message"), said("error")]
+    }
+}

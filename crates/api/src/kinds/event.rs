@@ -1,0 +1,113 @@
+//! Events of the core group and of events.k8s.io: columns, selectable fields, validation.
+//! Neighbours: `convert`, which turns one form into the other; the core form is stored.
+//! Invariant: both forms show the same cells and select by the same fields.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Behavior, Column,
+    access::{int_at, part, text},
+    columns::{name, name_of, or, string, wide},
+};
+use crate::printing;
+
+/// The core form, or the one of events.k8s.io.
+#[derive(Default)]
+pub struct Event;
+
+const INVOLVED: [&str; 7] = ["kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"];
+
+/// The first of some fields that is there: the two forms call the same thing differently.
+fn first<'a>(event: &'a Value, fields: [&str; 2]) -> &'a Value {
+    fields.iter().filter_map(|field| event.get(*field)).find(|value| !value.is_null()).unwrap_or(&Value::Null)
+}
+
+impl Behavior for Event {
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 10] = [
+            string("Last Seen", "Time since it last happened."),
+            string("Type", "Normal, or Warning."),
+            string("Reason", "What happened, in a word."),
+            string("Object", "What it happened to."),
+            wide("Subobject", "Which part of it."),
+            wide("Source", "Who reported it."),
+            string("Message", "What happened."),
+            wide("First Seen", "Time since it first happened."),
+            wide("Count", "How often it happened."),
+            Column { priority: 1, ..name() },
+        ];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let age = |time: Option<&str>| printing::age(time, now);
+        let event_time = object["eventTime"].as_str();
+        let first_time = first(object, ["firstTimestamp", "deprecatedFirstTimestamp"]).as_str();
+        let first_seen = age(first_time.or(event_time));
+        let mut last_seen = match first(object, ["lastTimestamp", "deprecatedLastTimestamp"]).as_str() {
+            Some(time) => age(Some(time)),
+            None => first_seen.clone(),
+        };
+        let mut count = first(object, ["count", "deprecatedCount"]).as_i64().unwrap_or(0).max(1);
+        if let Some(series) = part(object, "series") {
+            last_seen = age(series["lastObservedTime"].as_str());
+            count = int_at(series, "count");
+        }
+        let target = first(object, ["involvedObject", "regarding"]);
+        let kind = text(target, "kind").to_lowercase();
+        let shown = match text(target, "name") {
+            "" => kind,
+            name => format!("{kind}/{name}"),
+        };
+        let message = first(object, ["message", "note"]).as_str().unwrap_or("");
+        vec![
+            json!(last_seen),
+            json!(text(object, "type")),
+            json!(text(object, "reason")),
+            json!(shown),
+            json!(text(target, "fieldPath")),
+            json!(source(object)),
+            json!(message.trim()),
+            json!(first_seen),
+            json!(count),
+            name_of(object),
+        ]
+    }
+
+    fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {
+        let target = first(object, ["involvedObject", "regarding"]);
+        let mut fields: Vec<(String, String)> =
+            INVOLVED.iter().map(|field| (format!("involvedObject.{field}"), text(target, field).to_string())).collect();
+        let reporter = first(object, ["reportingComponent", "reportingController"]).as_str().unwrap_or("");
+        let source = text(first(object, ["source", "deprecatedSource"]), "component");
+        for (field, value) in [
+            ("reason", text(object, "reason")),
+            ("reportingComponent", reporter),
+            ("source", or(source, reporter)),
+            ("type", text(object, "type")),
+        ] {
+            fields.push((field.to_string(), value.to_string()));
+        }
+        fields
+    }
+
+    fn selectable_field_names(&self) -> Vec<String> {
+        let involved = INVOLVED.iter().map(|field| format!("involvedObject.{field}"));
+        involved.chain(["reason", "reportingComponent", "source", "type"].map(str::to_string)).collect()
+    }
+}
+
+fn source(event: &Value) -> String {
+    let source = first(event, ["source", "deprecatedSource"]);
+    let controller = first(event, ["reportingComponent", "reportingController"]).as_str().unwrap_or("");
+    let component = or(text(source, "component"), controller);
+    match or(text(source, "host"), text(event, "reportingInstance")) {
+        "" => component.to_string(),
+        instance => format!("{component}, {instance}"),
+    }
+}

@@ -1,0 +1,110 @@
+//! Namespaces: defaults, strategy, columns, validation.
+//! Neighbours: the namespace controller, which empties a namespace and then removes the finalizer.
+//! Invariant: a new namespace is Active and carries the `kubernetes` finalizer.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Behavior, Column,
+    access::{default_to, items, part_mut, text_at},
+    behavior::keep_field,
+    columns::{age, age_of, name, name_of, string},
+};
+use crate::names;
+
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+const FINALIZER: &str = "kubernetes";
+
+#[derive(Default)]
+pub struct Namespace;
+
+fn label_with_name(object: &mut Value) {
+    let name = text_at(object, "metadata.name").to_string();
+    if name.is_empty() {
+        return;
+    }
+    if let Some(labels) = part_mut(object, "metadata").and_then(|metadata| part_mut(metadata, "labels")) {
+        labels[NAME_LABEL] = json!(name);
+    }
+}
+
+impl Behavior for Namespace {
+    fn default(&self, object: &mut Value) {
+        label_with_name(object);
+        if let Some(status) = part_mut(object, "status") {
+            default_to(status, "phase", "Active");
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        label_with_name(object);
+        object["status"] = json!({ "phase": "Active" });
+        let Some(spec) = part_mut(object, "spec") else { return };
+        let mut finalizers = items(spec, "finalizers").to_vec();
+        if !finalizers.iter().any(|f| f == FINALIZER) {
+            finalizers.push(json!(FINALIZER));
+        }
+        spec["finalizers"] = Value::Array(finalizers);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        keep_field(object, old, "status");
+        keep_field(object, old, "spec");
+    }
+
+    fn has_status(&self) -> bool {
+        true
+    }
+
+    fn has_generation(&self) -> bool {
+        false
+    }
+
+    fn status_update_resets(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        names::dns_label(name, prefix)
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 3] = [name(), string("Status", "Active, or Terminating."), age()];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name_of(object), json!(text_at(object, "status.phase")), age_of(object, now)]
+    }
+
+    fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {
+        vec![
+            ("status.phase".into(), text_at(object, "status.phase").to_string()),
+            ("name".into(), text_at(object, "metadata.name").to_string()),
+        ]
+    }
+
+    fn selectable_field_names(&self) -> Vec<String> {
+        vec!["status.phase".into(), "name".into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_active() {
+        let mut namespace = json!({ "metadata": { "name": "a" } });
+        Namespace.default(&mut namespace);
+        Namespace.prepare_create(&mut namespace);
+        assert_eq!(
+            namespace,
+            json!({
+                "metadata": { "name": "a", "labels": { "kubernetes.io/metadata.name": "a" } },
+                "spec": { "finalizers": ["kubernetes"] }, "status": { "phase": "Active" },
+            })
+        );
+    }
+}

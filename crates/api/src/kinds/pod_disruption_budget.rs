@@ -1,0 +1,54 @@
+//! PodDisruptionBudgets: strategy, columns, validation.
+//! Neighbours: the disruption controller writes the status, the eviction subresource reads it.
+//! Invariant: either minAvailable or maxUnavailable, never both.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Behavior, Column,
+    access::int_at,
+    columns::{age, age_of, integer, name, name_of, plain, string},
+};
+
+#[derive(Default)]
+pub struct PodDisruptionBudget;
+
+impl Behavior for PodDisruptionBudget {
+    fn has_status(&self) -> bool {
+        true
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn status_update_resets(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 5] = [
+            name(),
+            string("Min Available", "Pods that must stay."),
+            string("Max Unavailable", "Pods that may be away."),
+            integer("Allowed Disruptions", "Pods that may go now."),
+            age(),
+        ];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let bound = |field: &str| match object["spec"].get(field) {
+            None | Some(Value::Null) => json!("N/A"),
+            Some(value) => json!(plain(value)),
+        };
+        vec![
+            name_of(object),
+            bound("minAvailable"),
+            bound("maxUnavailable"),
+            json!(int_at(&object["status"], "disruptionsAllowed")),
+            age_of(object, now),
+        ]
+    }
+}
