@@ -176,7 +176,8 @@ impl Request {
         }
         let id = &self.container_id;
         let legal = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        if !id.is_empty() && !(id.as_bytes()[0].is_ascii_alphanumeric() && id.bytes().all(legal)) {
+        let starts_well = id.bytes().next().is_none_or(|b| b.is_ascii_alphanumeric());
+        if !starts_well || !id.bytes().all(legal) {
             return Err(Error::invalid_environment(format!("invalid characters in containerID {id:?}")));
         }
         let ifname = &self.ifname;

@@ -1,1 +1,22 @@
-//! proxy
+//! The Service proxy: Services and EndpointSlices become nftables maps, changed element by element.
+//! Reads the API through `client`; its pure core is [`rules`]; the agent starts it with [`run`].
+//! Invariant: the rules outlive the process, and the cost of a packet does not depend on the number of Services.
+
+mod confirmed;
+mod conntrack;
+mod health;
+mod model;
+mod monitor;
+mod nft;
+mod render;
+mod rules;
+mod ruleset;
+mod run;
+
+pub use confirmed::Confirmed;
+pub use model::{EndpointInfo, NodeConfig, PortInfo, Protocol, ServiceInfo, SliceInfo, State};
+pub use nft::NftError;
+pub use render::{full, nothing, transaction};
+pub use rules::{Family, Frontend, Key, ServiceRules, Target, Value, rules, service_rules};
+pub use ruleset::{Changes, Ruleset};
+pub use run::{ProxyConfig, remove, run};

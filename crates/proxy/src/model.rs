@@ -1,0 +1,238 @@
+//! Services and EndpointSlices as the proxy needs them: small, typed, indexed by Service.
+//! Fed by `run` from informers; read by `rules`.
+//! Invariant: an object the API server lets through never makes `apply` fail; what is unusable is left out.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+use ipnet::IpNet;
+use k8s_openapi::api::{
+    core::v1::{Service, ServiceSpec},
+    discovery::v1::EndpointSlice,
+};
+
+/// What is true of this node and the same for every Service.
+#[derive(Debug, Clone, Default)]
+pub struct NodeConfig {
+    pub node_name: String,
+    /// Where NodePorts answer: the node's primary address of each family.
+    pub node_addresses: Vec<IpAddr>,
+    /// Let NodePorts answer on 127.0.0.1 too (IPv4 only; the kernel has no such switch for IPv6).
+    pub localhost_node_ports: bool,
+    /// The cluster's pod networks: ClusterIP traffic from anywhere else is masqueraded. Empty: none is.
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    pub fn parse(text: Option<&str>) -> Option<Self> {
+        match text {
+            None | Some("TCP" | "") => Some(Self::Tcp),
+            Some("UDP") => Some(Self::Udp),
+            Some("SCTP") => Some(Self::Sctp),
+            Some(_) => None,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceInfo {
+    pub ports: Vec<PortInfo>,
+    pub cluster_ips: Vec<IpAddr>,
+    pub external_ips: Vec<IpAddr>,
+    pub load_balancer_ips: Vec<IpAddr>,
+    pub external_local: bool,
+    pub internal_local: bool,
+    pub affinity_seconds: Option<u32>,
+    pub source_ranges: Vec<IpNet>,
+    pub health_check_node_port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortInfo {
+    pub name: String,
+    pub protocol: Protocol,
+    pub port: u16,
+    pub node_port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceInfo {
+    pub ports: Vec<(String, Protocol, u16)>,
+    pub endpoints: Vec<EndpointInfo>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointInfo {
+    pub ip: IpAddr,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    pub local: bool,
+}
+
+impl ServiceInfo {
+    /// `None` for what has no virtual address: headless, ExternalName, or another proxy's.
+    pub fn of(service: &Service) -> Option<Self> {
+        let spec = service.spec.as_ref()?;
+        let labels = service.metadata.labels.as_ref();
+        if labels.is_some_and(|labels| labels.contains_key("service.kubernetes.io/service-proxy-name"))
+            || spec.type_.as_deref() == Some("ExternalName")
+        {
+            return None;
+        }
+        let cluster_ips = cluster_ips(spec);
+        if cluster_ips.is_empty() {
+            return None;
+        }
+        let ports = spec.ports.iter().flatten().filter_map(|port| {
+            Some(PortInfo {
+                name: port.name.clone().unwrap_or_default(),
+                protocol: Protocol::parse(port.protocol.as_deref())?,
+                port: u16::try_from(port.port).ok()?,
+                node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0),
+            })
+        });
+        let affinity_seconds = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
+            let config = spec.session_affinity_config.as_ref();
+            let seconds = config.and_then(|config| config.client_ip.as_ref()).and_then(|ip| ip.timeout_seconds);
+            seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(10_800)
+        });
+        let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
+        Some(Self {
+            ports: ports.collect(),
+            cluster_ips,
+            external_ips: parsed(spec.external_ips.iter().flatten()),
+            load_balancer_ips: load_balancer_ips(service),
+            external_local,
+            internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+            affinity_seconds,
+            source_ranges: parsed(spec.load_balancer_source_ranges.iter().flatten()),
+            health_check_node_port: spec
+                .health_check_node_port
+                .and_then(|port| u16::try_from(port).ok())
+                .filter(|port| *port != 0 && external_local),
+        })
+    }
+}
+
+fn cluster_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
+    // "None" does not parse: a headless Service has no address.
+    let ips: Vec<IpAddr> = parsed(spec.cluster_ips.iter().flatten());
+    if ips.is_empty() { parsed(spec.cluster_ip.iter()) } else { ips }
+}
+
+fn load_balancer_ips(service: &Service) -> Vec<IpAddr> {
+    let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    // In mode Proxy the load balancer terminates: traffic for its address must go to it.
+    let short_cut = ingress.into_iter().flatten().filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
+    short_cut.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).collect()
+}
+
+fn parsed<'a, T: std::str::FromStr>(texts: impl Iterator<Item = &'a String>) -> Vec<T> {
+    texts.filter_map(|text| text.trim().parse().ok()).collect()
+}
+
+impl SliceInfo {
+    fn of(slice: &EndpointSlice, node_name: &str) -> Self {
+        let ports = slice.ports.iter().flatten().filter_map(|port| {
+            let number = u16::try_from(port.port?).ok()?;
+            Some((port.name.clone().unwrap_or_default(), Protocol::parse(port.protocol.as_deref())?, number))
+        });
+        let endpoints = slice.endpoints.iter().filter_map(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            let condition = |pick: fn(&k8s_openapi::api::discovery::v1::EndpointConditions) -> Option<bool>| {
+                conditions.and_then(pick)
+            };
+            let ready = condition(|c| c.ready).unwrap_or(true);
+            Some(EndpointInfo {
+                ip: endpoint.addresses.first()?.parse().ok()?,
+                ready,
+                serving: condition(|c| c.serving).unwrap_or(ready),
+                terminating: condition(|c| c.terminating).unwrap_or(false),
+                local: endpoint.node_name.as_deref() == Some(node_name),
+            })
+        });
+        Self { ports: ports.collect(), endpoints: endpoints.collect() }
+    }
+}
+
+/// Everything the rules are made from. Keys are `namespace/name`.
+#[derive(Debug, Default)]
+pub struct State {
+    services: HashMap<String, ServiceInfo>,
+    slices: HashMap<String, BTreeMap<String, SliceInfo>>,
+    service_of_slice: HashMap<String, String>,
+}
+
+impl State {
+    /// `true` when the Service's rules may have to change.
+    pub fn apply_service(&mut self, key: &str, service: Option<&Service>) -> bool {
+        match service.and_then(ServiceInfo::of) {
+            Some(info) if self.services.get(key) == Some(&info) => false,
+            Some(info) => {
+                self.services.insert(key.to_owned(), info);
+                true
+            }
+            None => self.services.remove(key).is_some(),
+        }
+    }
+
+    /// The Services whose rules may have to change: two when a slice moves from one to another.
+    pub fn apply_slice(&mut self, key: &str, slice: Option<&EndpointSlice>, config: &NodeConfig) -> Vec<String> {
+        let owner = slice.filter(|slice| slice.address_type != "FQDN").and_then(|slice| {
+            let name = slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name")?;
+            Some(format!("{}/{name}", slice.metadata.namespace.as_deref().unwrap_or_default()))
+        });
+        let mut dirty = Vec::new();
+        let before = self.service_of_slice.get(key).cloned();
+        if let Some(before) = before.filter(|before| Some(before) != owner.as_ref()) {
+            self.service_of_slice.remove(key);
+            if let Some(slices) = self.slices.get_mut(&before) {
+                slices.remove(key);
+                if slices.is_empty() {
+                    self.slices.remove(&before);
+                }
+            }
+            dirty.push(before);
+        }
+        if let (Some(owner), Some(slice)) = (owner, slice) {
+            let info = SliceInfo::of(slice, &config.node_name);
+            let slices = self.slices.entry(owner.clone()).or_default();
+            if slices.get(key) != Some(&info) {
+                slices.insert(key.to_owned(), info);
+                self.service_of_slice.insert(key.to_owned(), owner.clone());
+                dirty.push(owner);
+            }
+        }
+        dirty
+    }
+
+    pub fn service(&self, key: &str) -> Option<&ServiceInfo> {
+        self.services.get(key)
+    }
+
+    pub fn service_keys(&self) -> impl Iterator<Item = &String> {
+        self.services.keys()
+    }
+
+    pub fn slices(&self, key: &str) -> impl Iterator<Item = &SliceInfo> {
+        self.slices.get(key).into_iter().flat_map(BTreeMap::values)
+    }
+}

@@ -1,0 +1,70 @@
+//! Runs `nft`: one process per transaction, all or nothing.
+//! Used by `run`; the text comes from `render`.
+//! Invariant: a process id is on record before its transaction starts, so `monitor` never takes ours for a stranger's.
+
+use std::{
+    collections::VecDeque,
+    process::{Output, Stdio},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::{io::AsyncWriteExt, process::Command};
+
+#[derive(Debug, thiserror::Error)]
+pub enum NftError {
+    #[error("failed to run nft (apt-get install -y nftables): {0}")]
+    Start(#[from] std::io::Error),
+    #[error("failed to apply nftables rules: {0}")]
+    Refused(String),
+}
+
+/// The last processes of ours; events of older ones have long been read.
+const REMEMBERED: usize = 64;
+
+#[derive(Clone, Default)]
+pub struct Nft {
+    processes: Arc<Mutex<VecDeque<u32>>>,
+}
+
+impl Nft {
+    pub async fn apply(&self, text: String) -> Result<(), NftError> {
+        self.run(&["-f", "-"], text).await.map(drop)
+    }
+
+    pub async fn run(&self, arguments: &[&str], input: String) -> Result<String, NftError> {
+        let mut child = Command::new("nft")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        if let Some(id) = child.id() {
+            let mut processes = self.processes.lock();
+            processes.push_back(id);
+            if processes.len() > REMEMBERED {
+                processes.pop_front();
+            }
+        }
+        let stdin = child.stdin.take();
+        let write = async move {
+            if let Some(mut stdin) = stdin {
+                // A child that gave up early says why on stderr.
+                let _ = stdin.write_all(input.as_bytes()).await;
+            }
+        };
+        let ((), output) = tokio::join!(write, child.wait_with_output());
+        let Output { status, stdout, stderr } = output?;
+        if status.success() {
+            return Ok(String::from_utf8_lossy(&stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&stderr);
+        // The first complaint is the cause; a refused transaction of thousands of lines repeats it for each.
+        Err(NftError::Refused(said.lines().take(6).collect::<Vec<_>>().join("; ")))
+    }
+
+    pub fn is_ours(&self, process: u32) -> bool {
+        self.processes.lock().contains(&process)
+    }
+}

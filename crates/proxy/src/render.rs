@@ -1,0 +1,204 @@
+//! Changes as the text of one nftables transaction.
+//! Reads `ruleset`; fed to `nft -f -` by `nft`.
+//! Invariant: every object is created before it is named and emptied before it is deleted, whatever the changes.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use crate::{
+    model::NodeConfig,
+    rules::{Family, Frontend, Key, MARK, Value},
+    ruleset::{Changes, Ruleset},
+};
+
+/// Words of one family's table.
+struct Words {
+    table: String,
+    ip: &'static str,
+    address: &'static str,
+}
+
+fn words(family: Family, table: &str) -> Words {
+    match family {
+        Family::V4 => Words { table: format!("ip {table}"), ip: "ip", address: "ipv4_addr" },
+        Family::V6 => Words { table: format!("ip6 {table}"), ip: "ip6", address: "ipv6_addr" },
+    }
+}
+
+/// The whole table, in place of whatever is there: old and new change over in one instant.
+pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> String {
+    let mut text = String::new();
+    for family in Family::ALL {
+        let words = words(family, table);
+        // nftables 1.0.6 has no `destroy`: what is added for sure can be deleted for sure.
+        let _ = writeln!(text, "add table {0}\ndelete table {0}\nadd table {0}", words.table);
+        base(&mut text, &words, family, config);
+    }
+    text.push_str(&transaction(&ruleset.everything(), table));
+    text
+}
+
+/// Takes the tables away.
+pub fn nothing(table: &str) -> String {
+    Family::ALL.map(|family| format!("add table {0}\ndelete table {0}\n", words(family, table).table)).concat()
+}
+
+fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
+    let Words { table, ip, address } = words;
+    let mut line = |rule: String| {
+        text.push_str(&rule);
+        text.push('\n');
+    };
+    let frontend = format!("{ip} daddr . meta l4proto . th dport");
+    line(format!("add map {table} services {{ type {address} . inet_proto . inet_service : verdict; }}"));
+    line(format!("add map {table} unserved {{ type {address} . inet_proto . inet_service : verdict; }}"));
+    line(format!("add map {table} endpoints {{ typeof {frontend} . numgen random mod 2 : {ip} daddr . th dport; }}"));
+    line(format!("add set {table} cluster-ips {{ type {address}; }}"));
+    line(format!("add set {table} hairpin {{ type {address} . {address}; }}"));
+    for chain in ["refuse", "dispatch", "check"] {
+        line(format!("add chain {table} {chain}"));
+    }
+    for (chain, hook) in [
+        ("guard", "filter hook prerouting priority -300"),
+        ("prerouting", "nat hook prerouting priority -100"),
+        ("nat-output", "nat hook output priority -100"),
+        ("postrouting", "nat hook postrouting priority 100"),
+        ("input", "filter hook input priority 0"),
+        ("forward", "filter hook forward priority 0"),
+        ("output", "filter hook output priority 0"),
+    ] {
+        line(format!("add chain {table} {chain} {{ type {hook}; }}"));
+    }
+    line(format!("add rule {table} refuse reject"));
+    if family == Family::V4 && config.localhost_node_ports {
+        // route_localnet is on for NodePorts on 127.0.0.1; nobody else may use it.
+        line(format!("add rule {table} guard iif != lo ip daddr 127.0.0.0/8 drop"));
+    }
+    let pods: Vec<String> = config
+        .pod_cidrs
+        .iter()
+        .filter(|net| Family::of(net.addr()) == family)
+        .map(|net| net.trunc().to_string())
+        .collect();
+    if !pods.is_empty() {
+        let pods = pods.join(", ");
+        line(format!("add rule {table} dispatch {ip} daddr @cluster-ips {ip} saddr != {{ {pods} }} {MARK}"));
+    }
+    line(format!("add rule {table} dispatch {frontend} vmap @services"));
+    line(format!("add rule {table} prerouting goto dispatch"));
+    line(format!("add rule {table} nat-output goto dispatch"));
+    // The mark is ours for one journey: taken off before the packet leaves.
+    line(format!(
+        "add rule {table} postrouting meta mark and 0x4000 != 0 meta mark set meta mark xor 0x4000 \
+         masquerade fully-random"
+    ));
+    line(format!(
+        "add rule {table} postrouting ct status dnat {ip} saddr . {ip} daddr @hairpin masquerade fully-random"
+    ));
+    line(format!("add rule {table} check {frontend} vmap @unserved"));
+    // A port that the Service does not have.
+    line(format!("add rule {table} check {ip} daddr @cluster-ips reject"));
+    for chain in ["input", "forward", "output"] {
+        line(format!("add rule {table} {chain} ct state new goto check"));
+    }
+}
+
+/// The changes, in an order the kernel accepts.
+pub fn transaction(changes: &Changes, table: &str) -> String {
+    let mut text = String::new();
+    for (count, masquerade) in &changes.new_balancers {
+        for family in Family::ALL {
+            balancer(&mut text, &words(family, table), *count, *masquerade);
+        }
+    }
+    for ((family, name), seconds) in &changes.new_affinity {
+        let Words { table, address, .. } = words(*family, table);
+        let _ =
+            writeln!(text, "add set {table} {name} {{ type {address}; flags dynamic,timeout; timeout {seconds}s; }}");
+    }
+    for (family, name) in changes.new_chains.keys() {
+        let _ = writeln!(text, "add chain {} {name}", words(*family, table).table);
+    }
+    for (family, name) in changes.changed_chains.keys().chain(&changes.old_chains) {
+        let _ = writeln!(text, "flush chain {} {name}", words(*family, table).table);
+    }
+    for ((family, name), rules) in changes.new_chains.iter().chain(&changes.changed_chains) {
+        for rule in rules {
+            let _ = writeln!(text, "add rule {} {name} {rule}", words(*family, table).table);
+        }
+    }
+    elements(&mut text, changes, table);
+    for (family, name) in &changes.old_chains {
+        let _ = writeln!(text, "delete chain {} {name}", words(*family, table).table);
+    }
+    for (family, name) in &changes.old_affinity {
+        let _ = writeln!(text, "delete set {} {name}", words(*family, table).table);
+    }
+    text
+}
+
+/// One chain for all Services with `count` endpoints: the packet's own destination is the key.
+fn balancer(text: &mut String, words: &Words, count: u32, masquerade: bool) {
+    let Words { table, ip, .. } = words;
+    let name = balancer_name(count, masquerade);
+    let _ = writeln!(text, "add chain {table} {name}");
+    if masquerade {
+        let _ = writeln!(text, "add rule {table} {name} {MARK} goto {}", balancer_name(count, false));
+    } else {
+        let _ = writeln!(
+            text,
+            "add rule {table} {name} meta l4proto {{ tcp, udp, sctp }} dnat {ip} to \
+             {ip} daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints"
+        );
+    }
+}
+
+fn balancer_name(count: u32, masquerade: bool) -> String {
+    if masquerade { format!("masquerade-{count}") } else { format!("balance-{count}") }
+}
+
+fn elements(text: &mut String, changes: &Changes, table: &str) {
+    let mut old: BTreeMap<(Family, &str), String> = BTreeMap::new();
+    let mut new: BTreeMap<(Family, &str), String> = BTreeMap::new();
+    for (key, (before, after)) in &changes.elements {
+        let (family, map, text) = key_text(key);
+        if before.is_some() {
+            let list = old.entry((family, map)).or_default();
+            list.push_str(&text);
+            list.push_str(", ");
+        }
+        if let Some(value) = after {
+            let list = new.entry((family, map)).or_default();
+            list.push_str(&text);
+            value_text(list, value);
+            list.push_str(", ");
+        }
+    }
+    for (verb, lists) in [("delete", &old), ("add", &new)] {
+        for ((family, map), list) in lists {
+            let list = list.trim_end_matches(", ");
+            let _ = writeln!(text, "{verb} element {} {map} {{ {list} }}", words(*family, table).table);
+        }
+    }
+}
+
+fn key_text(key: &Key) -> (Family, &'static str, String) {
+    let frontend = |f: &Frontend| format!("{} . {} . {}", f.ip, f.protocol.name(), f.port);
+    match key {
+        Key::Service(f) => (Family::of(f.ip), "services", frontend(f)),
+        Key::Unserved(f) => (Family::of(f.ip), "unserved", frontend(f)),
+        Key::Endpoint(f, index) => (Family::of(f.ip), "endpoints", format!("{} . {index}", frontend(f))),
+        Key::ClusterIp(ip) => (Family::of(*ip), "cluster-ips", ip.to_string()),
+        Key::Hairpin(ip) => (Family::of(*ip), "hairpin", format!("{ip} . {ip}")),
+    }
+}
+
+fn value_text(text: &mut String, value: &Value) {
+    let _ = match value {
+        Value::Member => Ok(()),
+        Value::Balance { count, masquerade } => write!(text, " : goto {}", balancer_name(*count, *masquerade)),
+        Value::Chain(name) => write!(text, " : goto {name}"),
+        Value::Target(target) => write!(text, " : {} . {}", target.ip, target.port),
+        Value::Reject => write!(text, " : goto refuse"),
+        Value::Drop => write!(text, " : drop"),
+    };
+}

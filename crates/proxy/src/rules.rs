@@ -1,0 +1,388 @@
+//! The pure core: one Service and its endpoints in, the nftables elements and chains that serve it out.
+//! Reads `model`; `ruleset` puts the Services together and `render` writes them down.
+//! Invariant: no input or output, no time; the same state gives the same rules.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
+
+use crate::{
+    model::{NodeConfig, PortInfo, Protocol, ServiceInfo, State},
+    ruleset::Ruleset,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    pub fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// An address under which a Service is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frontend {
+    pub ip: IpAddr,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+/// Where a connection goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Target {
+    pub ip: IpAddr,
+    pub port: u16,
+}
+
+/// The key of an element in one of the table's maps and sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    Service(Frontend),
+    Endpoint(Frontend, u32),
+    /// A frontend with nothing behind it.
+    Unserved(Frontend),
+    ClusterIp(IpAddr),
+    /// A local endpoint that may come back to itself through a Service.
+    Hairpin(IpAddr),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    Member,
+    /// The shared chain for this many endpoints.
+    Balance {
+        count: u32,
+        masquerade: bool,
+    },
+    /// A chain of the Service's own.
+    Chain(Arc<str>),
+    Target(Target),
+    Reject,
+    Drop,
+}
+
+/// All that one Service needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceRules {
+    pub elements: BTreeMap<Key, Value>,
+    pub chains: BTreeMap<(Family, Arc<str>), Vec<String>>,
+    /// Client address sets for session affinity, with their timeout in seconds.
+    pub affinity: BTreeMap<(Family, Arc<str>), u32>,
+    /// Health check port and the number of local endpoints it reports.
+    pub health: Option<(u16, usize)>,
+    /// Every endpoint address that may get a new connection.
+    pub endpoints: BTreeSet<IpAddr>,
+    /// The endpoints in the order of their indexes, so that the next version moves as few as possible.
+    pub order: BTreeMap<(Family, Protocol, u16), Vec<Target>>,
+}
+
+/// The rules of the whole node.
+pub fn rules(state: &State, config: &NodeConfig) -> Ruleset {
+    let mut ruleset = Ruleset::default();
+    let mut keys: Vec<&String> = state.service_keys().collect();
+    keys.sort();
+    for key in keys {
+        ruleset.replace(key, service_rules(key, state, config, None));
+    }
+    ruleset
+}
+
+/// The rules of one Service; `previous` only keeps indexes stable.
+pub fn service_rules(
+    key: &str,
+    state: &State,
+    config: &NodeConfig,
+    previous: Option<&ServiceRules>,
+) -> Option<ServiceRules> {
+    let service = state.service(key)?;
+    let mut rules = ServiceRules::default();
+    let mut local_ips = BTreeSet::new();
+    for port in &service.ports {
+        for family in Family::ALL {
+            let endpoints = Endpoints::choose(state, key, port, family);
+            local_ips.extend(endpoints.local.iter().map(|target| target.ip));
+            for (target, local) in &endpoints.known {
+                if *local && !config.node_addresses.contains(&target.ip) {
+                    rules.elements.insert(Key::Hairpin(target.ip), Value::Member);
+                }
+            }
+            let slot = (family, port.protocol, port.port);
+            let order = settle(previous.and_then(|rules| rules.order.get(&slot)), &endpoints.cluster);
+            Writer { key, service, port, family, config, endpoints: &endpoints, order: &order, rules: &mut rules }
+                .write();
+            rules.order.insert(slot, order);
+        }
+    }
+    for ip in &service.cluster_ips {
+        rules.elements.insert(Key::ClusterIp(*ip), Value::Member);
+    }
+    rules.health = service.health_check_node_port.map(|port| (port, local_ips.len()));
+    Some(rules)
+}
+
+/// The endpoints of one port in one family, by who may use them.
+#[derive(Debug, Default)]
+struct Endpoints {
+    known: BTreeMap<Target, bool>,
+    cluster: Vec<Target>,
+    local: Vec<Target>,
+}
+
+impl Endpoints {
+    /// Ready ones; where there are none, those that still serve while they terminate.
+    fn choose(state: &State, key: &str, port: &PortInfo, family: Family) -> Self {
+        let mut ready = BTreeMap::new();
+        let mut leaving = BTreeMap::new();
+        for slice in state.slices(key) {
+            let matching =
+                slice.ports.iter().filter(|(name, protocol, _)| *name == port.name && *protocol == port.protocol);
+            for (_, _, number) in matching {
+                for endpoint in slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.ip) == family) {
+                    let target = Target { ip: endpoint.ip, port: *number };
+                    if endpoint.ready {
+                        ready.insert(target, endpoint.local);
+                    } else if endpoint.serving && endpoint.terminating {
+                        leaving.insert(target, endpoint.local);
+                    }
+                }
+            }
+        }
+        let all = |from: &BTreeMap<Target, bool>| from.keys().copied().collect::<Vec<_>>();
+        let local = |from: &BTreeMap<Target, bool>| -> Vec<Target> {
+            from.iter().filter(|(_, local)| **local).map(|(target, _)| *target).collect()
+        };
+        let or = |first: Vec<Target>, second: Vec<Target>| if first.is_empty() { second } else { first };
+        Self {
+            cluster: or(all(&ready), all(&leaving)),
+            local: or(local(&ready), local(&leaving)),
+            known: leaving.into_iter().chain(ready).collect(),
+        }
+    }
+}
+
+/// Keeps who stays at their index and fills gaps from the end: a change touches few elements of a long list.
+fn settle(previous: Option<&Vec<Target>>, wanted: &[Target]) -> Vec<Target> {
+    let Some(previous) = previous else { return wanted.to_vec() };
+    let set: BTreeSet<Target> = wanted.iter().copied().collect();
+    let held: BTreeSet<Target> = previous.iter().copied().collect();
+    let mut fresh = wanted.iter().copied().filter(|target| !held.contains(target));
+    let mut slots: Vec<Option<Target>> =
+        previous.iter().map(|target| set.contains(target).then_some(*target).or_else(|| fresh.next())).collect();
+    slots.extend(fresh.map(Some));
+    let mut index = 0;
+    while index < slots.len() {
+        if slots[index].is_none() {
+            slots.swap_remove(index);
+        } else {
+            index += 1;
+        }
+    }
+    slots.into_iter().flatten().collect()
+}
+
+/// Writes the rules of one port in one family.
+struct Writer<'a> {
+    key: &'a str,
+    service: &'a ServiceInfo,
+    port: &'a PortInfo,
+    family: Family,
+    config: &'a NodeConfig,
+    endpoints: &'a Endpoints,
+    order: &'a [Target],
+    rules: &'a mut ServiceRules,
+}
+
+impl Writer<'_> {
+    fn write(&mut self) {
+        self.cluster_ips();
+        let mut external = self.of_family(&self.service.external_ips, self.port.port);
+        if let Some(node_port) = self.port.node_port {
+            external.extend(self.of_family(&self.config.node_addresses, node_port));
+            if self.config.localhost_node_ports {
+                external.extend(self.of_family(&[IpAddr::V4(Ipv4Addr::LOCALHOST)], node_port));
+            }
+        }
+        let balancers = self.of_family(&self.service.load_balancer_ips, self.port.port);
+        if self.service.source_ranges.is_empty() {
+            external.extend(balancers);
+        } else {
+            self.fenced(&balancers);
+        }
+        self.external(&external);
+    }
+
+    fn of_family(&self, ips: &[IpAddr], port: u16) -> Vec<Frontend> {
+        let ours = ips.iter().filter(|ip| Family::of(**ip) == self.family);
+        ours.map(|ip| Frontend { ip: *ip, protocol: self.port.protocol, port }).collect()
+    }
+
+    fn cluster_ips(&mut self) {
+        let frontends = self.of_family(&self.service.cluster_ips, self.port.port);
+        if self.service.internal_local {
+            let local = self.endpoints.local.clone();
+            if local.is_empty() {
+                let verdict = if self.endpoints.cluster.is_empty() { Value::Reject } else { Value::Drop };
+                self.refuse(&frontends, &verdict);
+            } else if self.service.affinity_seconds.is_some() {
+                let chain = self.balancer("int", &local);
+                self.enter(&frontends, &chain);
+            } else {
+                self.balance(&frontends, &local, false);
+            }
+        } else if self.order.is_empty() {
+            self.refuse(&frontends, &Value::Reject);
+        } else if self.service.affinity_seconds.is_some() {
+            let chain = self.balancer("svc", self.order);
+            self.enter(&frontends, &chain);
+        } else {
+            self.balance(&frontends, self.order, false);
+        }
+    }
+
+    /// Traffic from outside: masqueraded under policy Cluster, kept on this node under policy Local.
+    fn external(&mut self, frontends: &[Frontend]) {
+        if frontends.is_empty() {
+            return;
+        }
+        if self.order.is_empty() {
+            self.refuse(frontends, &Value::Reject);
+        } else if self.service.external_local || self.service.affinity_seconds.is_some() {
+            let chain = self.external_chain();
+            self.enter(frontends, &chain);
+        } else {
+            self.balance(frontends, self.order, true);
+        }
+    }
+
+    /// Load balancer addresses that only some sources may use.
+    fn fenced(&mut self, frontends: &[Frontend]) {
+        if frontends.is_empty() {
+            return;
+        }
+        if self.order.is_empty() {
+            self.refuse(frontends, &Value::Reject);
+            return;
+        }
+        let allowed = self.service.source_ranges.iter().filter(|range| Family::of(range.addr()) == self.family);
+        let allowed: Vec<_> = allowed.map(ipnet::IpNet::trunc).collect();
+        let allowed: Vec<String> = ipnet::IpNet::aggregate(&allowed).iter().map(ToString::to_string).collect();
+        let inside = self.external_chain();
+        let word = self.word();
+        let rules = match allowed.is_empty() {
+            true => vec!["drop".to_owned()],
+            false => vec![format!("{word} saddr != {{ {} }} drop", allowed.join(", ")), format!("goto {inside}")],
+        };
+        let chain = self.chain("fw", rules);
+        self.enter(frontends, &chain);
+    }
+
+    fn external_chain(&mut self) -> Arc<str> {
+        let everyone = self.balancer("svc", self.order);
+        if !self.service.external_local {
+            return self.chain("ext", vec![MARK.to_owned(), format!("goto {everyone}")]);
+        }
+        // Pods and the node itself are inside: for them the policy is Cluster.
+        let mut rules = Vec::new();
+        let word = self.word();
+        let pods = self.config.pod_cidrs.iter().filter(|net| Family::of(net.addr()) == self.family);
+        rules.extend(pods.map(|net| format!("{word} saddr {} goto {everyone}", net.trunc())));
+        rules.push(format!("fib saddr type local {MARK} goto {everyone}"));
+        let local = self.endpoints.local.clone();
+        if local.is_empty() {
+            rules.push("drop".to_owned());
+        } else {
+            rules.push(format!("goto {}", self.balancer("loc", &local)));
+        }
+        self.chain("ext", rules)
+    }
+
+    /// The shared way: only elements, no chain of its own.
+    fn balance(&mut self, frontends: &[Frontend], targets: &[Target], masquerade: bool) {
+        self.rules.endpoints.extend(targets.iter().map(|target| target.ip));
+        for frontend in frontends {
+            let value = Value::Balance { count: targets.len() as u32, masquerade };
+            self.rules.elements.insert(Key::Service(*frontend), value);
+            for (index, target) in targets.iter().enumerate() {
+                self.rules.elements.insert(Key::Endpoint(*frontend, index as u32), Value::Target(*target));
+            }
+        }
+    }
+
+    fn enter(&mut self, frontends: &[Frontend], chain: &Arc<str>) {
+        for frontend in frontends {
+            self.rules.elements.insert(Key::Service(*frontend), Value::Chain(chain.clone()));
+        }
+    }
+
+    fn refuse(&mut self, frontends: &[Frontend], verdict: &Value) {
+        for frontend in frontends {
+            self.rules.elements.insert(Key::Unserved(*frontend), verdict.clone());
+        }
+    }
+
+    /// A chain that picks one of `targets`; with affinity, first the one this client had.
+    fn balancer(&mut self, kind: &str, targets: &[Target]) -> Arc<str> {
+        self.rules.endpoints.extend(targets.iter().map(|target| target.ip));
+        let (word, protocol, count) = (self.word(), self.port.protocol.name(), targets.len());
+        let Some(seconds) = self.service.affinity_seconds else {
+            let list: Vec<String> =
+                targets.iter().enumerate().map(|(i, t)| format!("{i} : {} . {}", t.ip, t.port)).collect();
+            let list = list.join(", ");
+            let rule = format!("meta l4proto {protocol} dnat {word} to numgen random mod {count} map {{ {list} }}");
+            return self.chain(kind, vec![rule]);
+        };
+        let chains: Vec<Arc<str>> = targets.iter().map(|target| self.sticky(*target, seconds)).collect();
+        let mut rules: Vec<String> = chains.iter().map(|c| format!("{word} saddr @{c} goto {c}")).collect();
+        let list: Vec<String> = chains.iter().enumerate().map(|(i, chain)| format!("{i} : goto {chain}")).collect();
+        rules.push(format!("numgen random mod {count} vmap {{ {} }}", list.join(", ")));
+        self.chain(kind, rules)
+    }
+
+    /// One endpoint's chain and the set of its clients, under one name.
+    fn sticky(&mut self, target: Target, seconds: u32) -> Arc<str> {
+        let word = self.word();
+        let protocol = self.port.protocol.name();
+        let ip = target.ip.to_string().replace(':', ".");
+        // The timeout is part of the name: a set cannot change its own.
+        let name = format!("ep/{}/{protocol}/{}/{seconds}/{ip}/{}", self.key, self.port.port, target.port);
+        let name: Arc<str> = name.into();
+        self.rules.affinity.insert((self.family, name.clone()), seconds);
+        let to = match target.ip {
+            IpAddr::V4(ip) => format!("{ip}:{}", target.port),
+            IpAddr::V6(ip) => format!("[{ip}]:{}", target.port),
+        };
+        let rules =
+            vec![format!("update @{name} {{ {word} saddr }}"), format!("meta l4proto {protocol} dnat {word} to {to}")];
+        self.rules.chains.insert((self.family, name.clone()), rules);
+        name
+    }
+
+    fn chain(&mut self, kind: &str, rules: Vec<String>) -> Arc<str> {
+        let name = format!("{kind}/{}/{}/{}", self.key, self.port.protocol.name(), self.port.port);
+        let name: Arc<str> = name.into();
+        self.rules.chains.insert((self.family, name.clone()), rules);
+        name
+    }
+
+    fn word(&self) -> &'static str {
+        match self.family {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        }
+    }
+}
+
+/// Marks a packet for masquerade on its way out; the bit is upstream's.
+pub const MARK: &str = "meta mark set meta mark or 0x4000";
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

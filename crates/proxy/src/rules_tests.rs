@@ -1,0 +1,273 @@
+//! What each kind of Service becomes, as data.
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::render;
+
+fn config() -> NodeConfig {
+    NodeConfig {
+        node_name: "here".into(),
+        node_addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        localhost_node_ports: false,
+        pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+    }
+}
+
+/// `ip`, then any of: `local`, `unready`, `leaving` (serving while terminating), `dead`.
+fn slice(endpoints: &[&str]) -> Json {
+    let endpoint = |text: &&str| {
+        let mut words = text.split(' ');
+        let ip = words.next().unwrap();
+        let words: Vec<&str> = words.collect();
+        let has = |word| words.contains(&word);
+        json!({
+            "addresses": [ip],
+            "nodeName": if has("local") { "here" } else { "there" },
+            "conditions": {
+                "ready": !(has("unready") || has("leaving") || has("dead")),
+                "serving": !(has("unready") || has("dead")),
+                "terminating": has("leaving") || has("dead"),
+            },
+        })
+    };
+    json!({
+        "metadata": { "name": "s-1", "namespace": "d", "labels": { "kubernetes.io/service-name": "s" } },
+        "addressType": if endpoints.first().is_some_and(|e| e.contains(':')) { "IPv6" } else { "IPv4" },
+        "ports": [{ "name": "", "port": 8080, "protocol": "TCP" }],
+        "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
+fn state(spec: &Json, endpoints: &[&str]) -> State {
+    let mut full = json!({ "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{ "port": 80 }] });
+    for (field, value) in spec.as_object().unwrap() {
+        full[field] = value.clone();
+    }
+    let service = json!({ "metadata": { "name": "s", "namespace": "d" }, "spec": full });
+    let mut state = State::default();
+    state.apply_service("d/s", Some(&serde_json::from_value(service).unwrap()));
+    let slice = serde_json::from_value(slice(endpoints)).unwrap();
+    state.apply_slice("d/s-1", Some(&slice), &config());
+    state
+}
+
+/// The elements and chains as a reader would write them, without the parts every Service has.
+fn check(spec: Json, endpoints: &[&str], expected: &[&str]) {
+    let ruleset = rules(&state(&spec, endpoints), &config());
+    let mut lines = Vec::new();
+    for line in render::transaction(&ruleset.everything(), "t").lines() {
+        let line = line.replace(" ip t ", " ").replace(" ip6 t ", " ");
+        if let Some(elements) = line.strip_prefix("add element ") {
+            let (map, list) = elements.split_once(" { ").unwrap();
+            let items = list.trim_end_matches(" }").split(", ");
+            lines.extend(items.map(|item| format!("{map} {item}")));
+        } else if let Some(rule) = line.strip_prefix("add rule ") {
+            lines.push(rule.to_owned());
+        }
+    }
+    lines.retain(|line| {
+        !line.starts_with("balance-") && !line.starts_with("masquerade-") && !line.starts_with("cluster-ips")
+    });
+    lines.sort();
+    let mut expected: Vec<String> = expected.iter().map(|line| (*line).to_owned()).collect();
+    expected.sort();
+    assert_eq!(lines, expected, "{spec} {endpoints:?}");
+}
+
+const E1: &str = "endpoints 10.96.0.1 . tcp . 80 . 0 : 10.244.0.2 . 8080";
+
+#[test]
+fn cluster_ips() {
+    check(
+        json!({}),
+        &["10.244.0.2", "10.244.0.3"],
+        &[
+            "services 10.96.0.1 . tcp . 80 : goto balance-2",
+            E1,
+            "endpoints 10.96.0.1 . tcp . 80 . 1 : 10.244.0.3 . 8080",
+        ],
+    );
+    check(json!({}), &[], &["unserved 10.96.0.1 . tcp . 80 : goto refuse"]);
+    check(json!({}), &["10.244.0.9 unready"], &["unserved 10.96.0.1 . tcp . 80 : goto refuse"]);
+    check(json!({ "clusterIP": "None", "clusterIPs": ["None"] }), &["10.244.0.2"], &[]);
+    check(json!({ "type": "ExternalName", "clusterIP": null, "clusterIPs": null }), &[], &[]);
+    check(
+        json!({ "clusterIP": "fd00::1", "clusterIPs": ["fd00::1"] }),
+        &["fd01::2"],
+        &["services fd00::1 . tcp . 80 : goto balance-1", "endpoints fd00::1 . tcp . 80 . 0 : fd01::2 . 8080"],
+    );
+    // The endpoints have a port of another name.
+    check(
+        json!({ "ports": [{ "name": "web", "port": 80 }] }),
+        &["10.244.0.2"],
+        &["unserved 10.96.0.1 . tcp . 80 : goto refuse"],
+    );
+}
+
+#[test]
+fn terminating_endpoints_serve_only_when_nobody_else_does() {
+    check(json!({}), &["10.244.0.2", "10.244.0.3 leaving"], &["services 10.96.0.1 . tcp . 80 : goto balance-1", E1]);
+    check(
+        json!({}),
+        &["10.244.0.2 leaving", "10.244.0.3 dead"],
+        &["services 10.96.0.1 . tcp . 80 : goto balance-1", E1],
+    );
+}
+
+#[test]
+fn hairpin_is_for_local_pods() {
+    check(
+        json!({}),
+        &["10.244.0.2 local"],
+        &["services 10.96.0.1 . tcp . 80 : goto balance-1", E1, "hairpin 10.244.0.2 . 10.244.0.2"],
+    );
+}
+
+#[test]
+fn traffic_from_outside() {
+    let node_port = json!({ "type": "NodePort", "ports": [{ "port": 80, "nodePort": 30080 }] });
+    check(
+        node_port.clone(),
+        &["10.244.0.2"],
+        &[
+            "services 10.96.0.1 . tcp . 80 : goto balance-1",
+            "services 192.0.2.1 . tcp . 30080 : goto masquerade-1",
+            E1,
+            "endpoints 192.0.2.1 . tcp . 30080 . 0 : 10.244.0.2 . 8080",
+            "unserved 2001:db8::1 . tcp . 30080 : goto refuse",
+        ],
+    );
+    let mut local = node_port;
+    local["externalTrafficPolicy"] = json!("Local");
+    check(
+        local,
+        &["10.244.0.2"],
+        &[
+            "services 10.96.0.1 . tcp . 80 : goto balance-1",
+            "services 192.0.2.1 . tcp . 30080 : goto ext/d/s/tcp/80",
+            E1,
+            "unserved 2001:db8::1 . tcp . 30080 : goto refuse",
+            "ext/d/s/tcp/80 ip saddr 10.244.0.0/16 goto svc/d/s/tcp/80",
+            "ext/d/s/tcp/80 fib saddr type local meta mark set meta mark or 0x4000 goto svc/d/s/tcp/80",
+            "ext/d/s/tcp/80 drop",
+            "svc/d/s/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.0.2 . 8080 }",
+        ],
+    );
+    let service = json!({ "externalIPs": ["198.51.100.7"] });
+    check(
+        service,
+        &["10.244.0.2"],
+        &[
+            "services 10.96.0.1 . tcp . 80 : goto balance-1",
+            "services 198.51.100.7 . tcp . 80 : goto masquerade-1",
+            E1,
+            "endpoints 198.51.100.7 . tcp . 80 . 0 : 10.244.0.2 . 8080",
+        ],
+    );
+}
+
+#[test]
+fn internal_traffic_policy_local() {
+    let spec = json!({ "internalTrafficPolicy": "Local" });
+    check(
+        spec.clone(),
+        &["10.244.0.2", "10.244.0.3 local"],
+        &[
+            "services 10.96.0.1 . tcp . 80 : goto balance-1",
+            "endpoints 10.96.0.1 . tcp . 80 . 0 : 10.244.0.3 . 8080",
+            "hairpin 10.244.0.3 . 10.244.0.3",
+        ],
+    );
+    check(spec.clone(), &["10.244.0.2"], &["unserved 10.96.0.1 . tcp . 80 : drop"]);
+    check(spec, &[], &["unserved 10.96.0.1 . tcp . 80 : goto refuse"]);
+}
+
+#[test]
+fn session_affinity() {
+    let spec =
+        json!({ "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 5 } } });
+    let endpoint = "ep/d/s/tcp/80/5/10.244.0.2/8080";
+    check(
+        spec,
+        &["10.244.0.2"],
+        &[
+            "services 10.96.0.1 . tcp . 80 : goto svc/d/s/tcp/80",
+            &format!("svc/d/s/tcp/80 ip saddr @{endpoint} goto {endpoint}"),
+            &format!("svc/d/s/tcp/80 numgen random mod 1 vmap {{ 0 : goto {endpoint} }}"),
+            &format!("{endpoint} update @{endpoint} {{ ip saddr }}"),
+            &format!("{endpoint} meta l4proto tcp dnat ip to 10.244.0.2:8080"),
+        ],
+    );
+}
+
+#[test]
+fn source_ranges_fence_the_load_balancer_only() {
+    let mut service = json!({ "metadata": { "name": "s", "namespace": "d" } });
+    service["spec"] = json!({
+        "type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }],
+        "loadBalancerSourceRanges": ["203.0.113.0/24", "203.0.113.7/32", "2001:db8::/32"],
+    });
+    service["status"] = json!({ "loadBalancer": { "ingress": [
+        { "ip": "198.51.100.8" }, { "ip": "198.51.100.9", "ipMode": "Proxy" },
+    ] } });
+    let mut state = state(&json!({}), &["10.244.0.2"]);
+    state.apply_service("d/s", Some(&serde_json::from_value(service).unwrap()));
+    let ruleset = rules(&state, &config());
+    let text = render::transaction(&ruleset.everything(), "t");
+    assert!(text.contains("add rule ip t fw/d/s/tcp/80 ip saddr != { 203.0.113.0/24 } drop\n"), "{text}");
+    assert!(text.contains("198.51.100.8 . tcp . 80 : goto fw/d/s/tcp/80"), "{text}");
+    assert!(!text.contains("198.51.100.9"), "{text}");
+}
+
+#[test]
+fn a_change_touches_only_its_own_elements() {
+    let endpoints: Vec<String> = (2..100).map(|last| format!("10.244.0.{last}")).collect();
+    let all: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+    let before = state(&json!({}), &all);
+    let mut ruleset = rules(&before, &config());
+    // One from the middle leaves: the last takes its index.
+    let fewer: Vec<&str> = all.iter().copied().filter(|ip| *ip != "10.244.0.50").collect();
+    let after = state(&json!({}), &fewer);
+    let new = service_rules("d/s", &after, &config(), ruleset.service("d/s"));
+    let changes = ruleset.replace("d/s", new);
+    assert_eq!(changes.elements.len(), 3, "{changes:?}");
+    let none = ruleset.replace("d/s", ruleset.service("d/s").cloned());
+    assert!(none.is_empty(), "{none:?}");
+    let gone = ruleset.replace("d/s", None);
+    assert_eq!(gone.elements.len(), 1 + 1 + 97);
+    assert!(ruleset.everything().elements.is_empty());
+}
+
+#[test]
+fn the_first_owner_of_an_address_keeps_it() {
+    let mut state = state(&json!({}), &["10.244.0.2"]);
+    let other = json!({
+        "metadata": { "name": "z", "namespace": "d" },
+        "spec": { "clusterIP": "10.96.0.9", "externalIPs": ["10.96.0.1"], "ports": [{ "port": 80 }] },
+    });
+    state.apply_service("d/z", Some(&serde_json::from_value(other).unwrap()));
+    let mut ruleset = rules(&state, &config());
+    let frontend = Frontend { ip: "10.96.0.1".parse().unwrap(), protocol: Protocol::Tcp, port: 80 };
+    assert!(matches!(ruleset.get(&Key::Service(frontend)), Some(Value::Balance { count: 1, .. })));
+    ruleset.replace("d/s", None);
+    assert_eq!(ruleset.get(&Key::Service(frontend)), None);
+    assert_eq!(ruleset.get(&Key::Unserved(frontend)), Some(&Value::Reject));
+}
+
+#[test]
+fn stale_flows_are_those_of_udp_endpoints_that_left() {
+    let udp = json!({ "ports": [{ "port": 53, "protocol": "UDP" }] });
+    let with = |endpoints: &[&str]| {
+        let mut state = state(&udp, &[]);
+        let mut slice = slice(endpoints);
+        slice["ports"] = json!([{ "name": "", "port": 53, "protocol": "UDP" }]);
+        state.apply_slice("d/s-1", Some(&serde_json::from_value(slice).unwrap()), &config());
+        state
+    };
+    let mut ruleset = rules(&with(&["10.244.0.2", "10.244.0.3"]), &config());
+    let new = service_rules("d/s", &with(&["10.244.0.3"]), &config(), ruleset.service("d/s"));
+    let changes = ruleset.replace("d/s", new);
+    let flows: Vec<String> = changes.stale_flows().iter().map(|(_, target)| target.unwrap().ip.to_string()).collect();
+    assert_eq!(flows, ["10.244.0.2"]);
+}

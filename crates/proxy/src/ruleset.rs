@@ -1,0 +1,194 @@
+//! The rules of all Services together, and what changes in the kernel when one Service changes.
+//! Filled from `rules`; its changes are written down by `render`.
+//! Invariant: an element exists in the kernel while at least one Service claims it; the first claim gives its value.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use crate::{
+    model::Protocol,
+    rules::{Family, Frontend, Key, ServiceRules, Target, Value},
+};
+
+#[derive(Debug, Default)]
+pub struct Ruleset {
+    services: HashMap<Arc<str>, ServiceRules>,
+    claims: HashMap<Key, Claims>,
+    /// The shared chains by count and masquerade. They stay: there are only as many as different counts.
+    balancers: BTreeSet<(u32, bool)>,
+}
+
+/// Nearly always one; a Vec per element would be most of the memory.
+#[derive(Debug)]
+enum Claims {
+    One(Arc<str>, Value),
+    Many(Vec<(Arc<str>, Value)>),
+}
+
+/// What a transaction has to do, in the order in which it has to be written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub new_balancers: BTreeSet<(u32, bool)>,
+    pub new_affinity: BTreeMap<(Family, Arc<str>), u32>,
+    pub new_chains: BTreeMap<(Family, Arc<str>), Vec<String>>,
+    pub changed_chains: BTreeMap<(Family, Arc<str>), Vec<String>>,
+    /// Key to (value in the kernel, value wanted).
+    pub elements: BTreeMap<Key, (Option<Value>, Option<Value>)>,
+    pub old_chains: BTreeSet<(Family, Arc<str>)>,
+    pub old_affinity: BTreeSet<(Family, Arc<str>)>,
+}
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// UDP flows that the kernel would keep sending to where the rules no longer point: the frontend, and the
+    /// endpoint that is gone, or none where there was nothing before.
+    pub fn stale_flows(&self) -> BTreeSet<(Frontend, Option<Target>)> {
+        let mut flows = BTreeSet::new();
+        for (key, (old, new)) in &self.elements {
+            match (key, old, new) {
+                (Key::Endpoint(frontend, _), Some(Value::Target(target)), _) => {
+                    flows.insert((*frontend, Some(*target)));
+                }
+                (Key::Service(frontend), None, Some(_)) => {
+                    flows.insert((*frontend, None));
+                }
+                _ => {}
+            }
+        }
+        for (key, (_, new)) in &self.elements {
+            // Only moved to another index: its flows are fine.
+            if let (Key::Endpoint(frontend, _), Some(Value::Target(target))) = (key, new) {
+                flows.remove(&(*frontend, Some(*target)));
+            }
+        }
+        flows.retain(|(frontend, _)| frontend.protocol == Protocol::Udp);
+        flows
+    }
+}
+
+impl Ruleset {
+    /// Puts new rules in place of a Service's old ones and tells what that changes.
+    pub fn replace(&mut self, service: &str, new: Option<ServiceRules>) -> Changes {
+        let mut changes = Changes::default();
+        self.replace_into(service, new, &mut changes);
+        changes
+    }
+
+    /// The same, gathered with the changes of other Services into one transaction.
+    pub fn replace_into(&mut self, service: &str, new: Option<ServiceRules>, changes: &mut Changes) {
+        let (owner, old) = match self.services.remove_entry(service) {
+            Some((owner, old)) => (owner, old),
+            None => (Arc::from(service), ServiceRules::default()),
+        };
+        let wanted = new.unwrap_or_default();
+        for (key, value) in &old.elements {
+            if wanted.elements.get(key) != Some(value) {
+                self.claim(*key, &owner, wanted.elements.get(key), changes);
+            }
+        }
+        for (key, value) in &wanted.elements {
+            if !old.elements.contains_key(key) {
+                self.claim(*key, &owner, Some(value), changes);
+            }
+        }
+        for (name, rules) in &wanted.chains {
+            match old.chains.get(name) {
+                None => drop(changes.new_chains.insert(name.clone(), rules.clone())),
+                Some(before) if before != rules => drop(changes.changed_chains.insert(name.clone(), rules.clone())),
+                Some(_) => {}
+            }
+        }
+        let gone = old.chains.keys().filter(|name| !wanted.chains.contains_key(*name));
+        changes.old_chains.extend(gone.cloned());
+        let fresh = wanted.affinity.iter().filter(|(name, _)| !old.affinity.contains_key(*name));
+        changes.new_affinity.extend(fresh.map(|(name, seconds)| (name.clone(), *seconds)));
+        let gone = old.affinity.keys().filter(|name| !wanted.affinity.contains_key(*name));
+        changes.old_affinity.extend(gone.cloned());
+        if wanted != ServiceRules::default() {
+            self.services.insert(owner, wanted);
+        }
+    }
+
+    fn claim(&mut self, key: Key, owner: &Arc<str>, value: Option<&Value>, changes: &mut Changes) {
+        let before = self.claims.get(&key).map(|claims| claims.value().clone());
+        let mut list = match self.claims.remove(&key) {
+            None => Vec::new(),
+            Some(Claims::One(holder, held)) => vec![(holder, held)],
+            Some(Claims::Many(list)) => list,
+        };
+        let position = list.iter().position(|(holder, _)| holder == owner);
+        match (position, value) {
+            (Some(at), Some(value)) => list[at].1 = value.clone(),
+            (Some(at), None) => drop(list.remove(at)),
+            (None, Some(value)) => list.push((owner.clone(), value.clone())),
+            (None, None) => {}
+        }
+        if list.len() > 1 && matches!(key, Key::Service(_)) {
+            tracing::warn!(service = %owner, first = %list[0].0, ?key, "two Services claim one address; the first keeps it");
+        }
+        let after = list.first().map(|(_, value)| value.clone());
+        if list.len() > 1 {
+            self.claims.insert(key, Claims::Many(list));
+        } else if let Some((holder, value)) = list.pop() {
+            self.claims.insert(key, Claims::One(holder, value));
+        }
+        if let Some(Value::Balance { count, masquerade }) = after {
+            for chain in [(count, false), (count, masquerade)] {
+                if self.balancers.insert(chain) {
+                    changes.new_balancers.insert(chain);
+                }
+            }
+        }
+        if before != after {
+            // A key may change twice in one transaction; the kernel still has what it had at the first.
+            let entry = changes.elements.entry(key).or_insert((before, None));
+            entry.1 = after;
+            if entry.0 == entry.1 {
+                changes.elements.remove(&key);
+            }
+        }
+    }
+
+    /// Everything, as changes against an empty table.
+    pub fn everything(&self) -> Changes {
+        let mut all = Changes { new_balancers: self.balancers.clone(), ..Changes::default() };
+        for rules in self.services.values() {
+            all.new_affinity.extend(rules.affinity.iter().map(|(name, seconds)| (name.clone(), *seconds)));
+            all.new_chains.extend(rules.chains.iter().map(|(name, rules)| (name.clone(), rules.clone())));
+        }
+        all.elements = self.claims.iter().map(|(key, claims)| (*key, (None, Some(claims.value().clone())))).collect();
+        all
+    }
+
+    pub fn service(&self, key: &str) -> Option<&ServiceRules> {
+        self.services.get(key)
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = (&Arc<str>, &ServiceRules)> {
+        self.services.iter()
+    }
+
+    /// What the map says for `key`, for tests and for those who want to know.
+    pub fn get(&self, key: &Key) -> Option<&Value> {
+        self.claims.get(key).map(Claims::value)
+    }
+
+    pub fn endpoints_of(&self, key: &str) -> impl Iterator<Item = &IpAddr> {
+        self.services.get(key).into_iter().flat_map(|rules| rules.endpoints.iter())
+    }
+}
+
+impl Claims {
+    fn value(&self) -> &Value {
+        match self {
+            Self::One(_, value) => value,
+            Self::Many(list) => &list[0].1,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The shell: watches Services and EndpointSlices, applies what the pure core says, repairs what others break.
+//! Puts `model`, `rules`, `ruleset` and `render` to work; publishes through `confirmed`.
+//! Invariant: one transaction at a time; what was published as applied is in the kernel.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    net::IpAddr,
+    time::Duration,
+};
+
+use client::{InformerFactory, Subscription};
+use env::Env;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    confirmed::Confirmed,
+    conntrack,
+    health::HealthChecks,
+    model::{NodeConfig, State},
+    monitor::{Monitor, Sighting},
+    nft::{Nft, NftError},
+    render,
+    rules::service_rules,
+    ruleset::{Changes, Ruleset},
+};
+
+#[derive(Clone)]
+pub struct ProxyConfig {
+    pub node: NodeConfig,
+    /// The name of our nftables tables, in families ip and ip6.
+    pub table: String,
+    pub confirmed: Confirmed,
+}
+
+impl ProxyConfig {
+    pub fn new(node: NodeConfig) -> Self {
+        Self { node, table: "minke-proxy".to_owned(), confirmed: Confirmed::default() }
+    }
+}
+
+/// Takes all rules away. Stopping does not: rules stay while the proxy restarts.
+pub async fn remove(table: &str) -> Result<(), NftError> {
+    Nft::default().apply(render::nothing(table)).await
+}
+
+const SHORTEST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
+pub async fn run(
+    config: ProxyConfig,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> Result<(), NftError> {
+    let services = informers.informer::<Service>();
+    let slices = informers.informer::<EndpointSlice>();
+    let synced = async { tokio::join!(services.synced(), slices.synced()) };
+    tokio::select! {
+        _ = synced => {}
+        () = shutdown.cancelled() => return Ok(()),
+    }
+    if config.node.localhost_node_ports {
+        let path = "/proc/sys/net/ipv4/conf/all/route_localnet";
+        if let Err(error) = fs::write(path, "1") {
+            tracing::warn!(%error, path, "failed to allow NodePorts on 127.0.0.1");
+        }
+    }
+    let nft = Nft::default();
+    let monitor = Monitor::open(&config.table, nft.clone())?;
+    let proxy = Proxy {
+        health: HealthChecks::new(env.clone()),
+        config,
+        env,
+        nft,
+        state: State::default(),
+        ruleset: Ruleset::default(),
+        dirty: BTreeSet::new(),
+        published: HashMap::new(),
+        retry: None,
+        full_needed: true,
+        full_finished: None,
+        pause: SHORTEST_RETRY,
+    };
+    proxy.run(services.subscribe(), slices.subscribe(), monitor, shutdown).await;
+    Ok(())
+}
+
+struct Proxy {
+    config: ProxyConfig,
+    env: Env,
+    nft: Nft,
+    state: State,
+    ruleset: Ruleset,
+    dirty: BTreeSet<String>,
+    /// What `confirmed` and `health` were last told, by Service.
+    published: HashMap<String, BTreeSet<IpAddr>>,
+    health: HealthChecks,
+    retry: Option<Duration>,
+    full_needed: bool,
+    full_finished: Option<Duration>,
+    pause: Duration,
+}
+
+impl Proxy {
+    async fn run(
+        mut self,
+        mut services: Subscription<Service>,
+        mut slices: Subscription<EndpointSlice>,
+        mut monitor: Monitor,
+        shutdown: CancellationToken,
+    ) {
+        loop {
+            // Everything that is already here goes into one transaction.
+            while let Some(change) = services.try_next() {
+                self.service(&change.key, change.new.as_deref());
+            }
+            while let Some(change) = slices.try_next() {
+                self.slice(&change.key, change.new.as_deref());
+            }
+            if self.retry.is_none() {
+                self.sync(&mut monitor).await;
+            }
+            let until = self.retry.map(|at| at.saturating_sub(self.env.monotonic()));
+            tokio::select! {
+                change = services.next() => match change {
+                    Some(change) => self.service(&change.key, change.new.as_deref()),
+                    None => return,
+                },
+                change = slices.next() => match change {
+                    Some(change) => self.slice(&change.key, change.new.as_deref()),
+                    None => return,
+                },
+                sighting = monitor.next() => self.sighted(sighting).await,
+                () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.retry = None,
+                () = shutdown.cancelled() => return,
+            }
+        }
+    }
+
+    fn service(&mut self, key: &str, service: Option<&Service>) {
+        if self.state.apply_service(key, service) {
+            self.dirty.insert(key.to_owned());
+        }
+    }
+
+    fn slice(&mut self, key: &str, slice: Option<&EndpointSlice>) {
+        self.dirty.extend(self.state.apply_slice(key, slice, &self.config.node));
+    }
+
+    async fn sighted(&mut self, sighting: std::io::Result<Sighting>) {
+        match sighting {
+            Ok(Sighting::Deletion) => {
+                tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
+            }
+            Ok(Sighting::Overrun) => {
+                let chain = ["list", "chain", "ip", &self.config.table, "prerouting"];
+                if self.nft.run(&chain, String::new()).await.is_ok() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "failed to read nftables notifications");
+                self.retry = Some(self.env.monotonic() + LONGEST_RETRY);
+                return;
+            }
+        }
+        self.full_needed = true;
+        // Two agents with the same table name would fight for ever; not at full speed.
+        let now = self.env.monotonic();
+        match self.full_finished {
+            Some(at) if now.saturating_sub(at) < self.pause => {
+                self.retry = Some(now + self.pause);
+                self.pause = (self.pause * 2).min(LONGEST_RETRY);
+            }
+            _ => self.pause = SHORTEST_RETRY,
+        }
+    }
+
+    /// Brings the kernel to what the state says.
+    async fn sync(&mut self, monitor: &mut Monitor) {
+        let mut changes = Changes::default();
+        for key in &self.dirty {
+            let rules = service_rules(key, &self.state, &self.config.node, self.ruleset.service(key));
+            self.ruleset.replace_into(key, rules, &mut changes);
+        }
+        if !changes.is_empty() && !self.full_needed {
+            let text = render::transaction(&changes, &self.config.table);
+            if let Err(error) = self.nft.apply(text).await {
+                tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
+                self.full_needed = true;
+            }
+        }
+        if self.full_needed {
+            let text = render::full(&self.ruleset, &self.config.node, &self.config.table);
+            match self.nft.apply(text).await {
+                Ok(()) => {
+                    monitor.drain();
+                    self.full_needed = false;
+                    self.full_finished = Some(self.env.monotonic());
+                }
+                Err(error) => {
+                    tracing::error!(%error, "failed to write the Service rules; will try again");
+                    self.retry = Some(self.env.monotonic() + self.pause);
+                    self.pause = (self.pause * 2).min(LONGEST_RETRY);
+                    return;
+                }
+            }
+        }
+        self.publish();
+        conntrack::forget(changes.stale_flows()).await;
+    }
+
+    fn publish(&mut self) {
+        for key in std::mem::take(&mut self.dirty) {
+            let old = self.published.remove(&key).unwrap_or_default();
+            let rules = self.ruleset.service(&key);
+            let new = rules.map(|rules| rules.endpoints.clone()).unwrap_or_default();
+            self.config.confirmed.replace(&old, &new);
+            self.health.set(&key, rules.and_then(|rules| rules.health));
+            if !new.is_empty() {
+                self.published.insert(key, new);
+            }
+        }
+        self.config.confirmed.publish();
+    }
+}
