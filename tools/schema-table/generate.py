@@ -56,7 +56,7 @@ class Package:
                 while not m.group(2) and not lines[i + 1].startswith('}'):
                     i += 1
                     body.append(lines[i])
-                self.structs[m.group(1)] = (body, imports)
+                self.structs[m.group(1)] = (body, imports, self.path)
                 self.comments[m.group(1)] = comment
                 comment = []
             elif m := re.match(r'type (\w+) (=\s*)?([\w.\[\]*{}]+)\s*(//.*)?$', line):
@@ -74,7 +74,19 @@ PACKAGES = {}
 def package(path):
     if path not in PACKAGES:
         PACKAGES[path] = Package(path)
+        copy_renamed(PACKAGES[path])
     return PACKAGES[path]
+
+
+def copy_renamed(pkg):
+    """`type A b.A` makes a type of its own with the other's fields."""
+    for name, (target, imports) in list(pkg.named.items()):
+        if '.' in target and target[0].isalpha() and (pkg.path, name) not in SPECIAL:
+            alias, other = target.split('.')
+            origin = imports.get(alias)
+            if origin and os.path.isdir(os.path.join(STAGING, origin)) and other in package(origin).structs and (origin, other) not in SPECIAL:
+                pkg.structs[name] = package(origin).structs[other]
+                del pkg.named[name]
 
 
 def tags(comment):
@@ -118,7 +130,7 @@ class Field:
 
 
 def fields(path, name, inside=()):
-    body, imports = package(path).structs[name]
+    body, imports, path = package(path).structs[name]
     out, comment = [], []
     for line in body:
         stripped = line.strip()
@@ -267,6 +279,7 @@ def write(paths, out):
                     if f.omit_zero: line += ' z'
                     elif f.omit: line += ' ?'
                     if f.wrapped: line += ' w'
+                    if node == 'y' and f.list_type == 'atomic': line += ' A'
                     if f.or_: line += ' ' + f.or_
                     if 'retainKeys' in f.patch: line += ' r'
                     if 'merge' in f.patch: line += ' m'

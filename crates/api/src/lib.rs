@@ -2,14 +2,20 @@
 //! Read by every other crate.
 //! Invariant: no I/O, no clock, no randomness, no async.
 
+pub mod codec;
 pub mod field;
 pub mod kinds;
 pub mod names;
 pub mod object;
+pub mod patch;
 pub mod printing;
+pub mod quantity;
 pub mod schema;
+pub mod selectors;
 pub mod status;
+pub mod watch;
 
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};
 pub use status::{ApiError, Reason};
+pub use watch::{WatchEvent, WatchKind};

@@ -2,6 +2,7 @@
 //! Built-in types come from our compact field table; a CustomResourceDefinition builds a `Schema` of its own.
 //! Invariant: describes shape only; rules about values live in `kinds/*`.
 
+mod canonical;
 mod defaults;
 mod parse;
 
@@ -32,6 +33,8 @@ pub struct Schema {
     pub by_name: HashMap<String, TypeId>,
     /// Root types by group, version, kind.
     pub by_kind: HashMap<(String, String, String), TypeId>,
+    /// The types are Go's: decoding refuses values of another type. A custom resource leaves that to its validation.
+    pub go_types: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

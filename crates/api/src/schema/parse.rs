@@ -11,7 +11,7 @@
 //! TYPE: `s`tring `b`ool `i`nt32 `l`ong `n`umber b`y`tes `t`ime microtime `u` `d`uration `q`uantity int-or-string `x`
 //! `a`ny `f`ields, `Name` or `alias:Name` (`~` after it: granular though the type is atomic), `[]T`, `[!]T` said
 //! atomic, `[set]T`, `[key,key]T`, `{}T`, `{!}T` atomic map.
-//! FLAGS: `!` required `*` pointer `?` omitempty `z` omitzero `w`rapped `oa ob os` schema or array, bool, strings
+//! FLAGS: `!` required `*` pointer `?` omitempty `z` omitzero `w`rapped said-atomic bytes `A` `oa ob os` schema or array, bool, strings
 //! `r` retainKeys `m` merge `R` said replace `m=KEY` merge key `=JSON` default.
 
 use std::collections::HashMap;
@@ -27,7 +27,11 @@ struct Reader<'t> {
 }
 
 pub(super) fn parse(tables: &[&str]) -> Schema {
-    let mut reader = Reader { schema: Schema::default(), packages: HashMap::new(), twins: HashMap::new() };
+    let mut reader = Reader {
+        schema: Schema { go_types: true, ..Schema::default() },
+        packages: HashMap::new(),
+        twins: HashMap::new(),
+    };
     tables.iter().for_each(|table| reader.names(table));
     let named = reader.schema.types.len();
     tables.iter().for_each(|table| reader.fields(table));
@@ -133,6 +137,7 @@ impl<'t> Reader<'t> {
                 "?" => wire.omit_empty = true,
                 "z" => (wire.omit_empty, wire.omit_zero) = (true, true),
                 "w" => wire.wrapped = true,
+                "A" => wire.said_atomic = true,
                 "oa" => wire.or = Or::Array,
                 "ob" => wire.or = Or::Bool,
                 "os" => wire.or = Or::Strings,

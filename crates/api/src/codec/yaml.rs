@@ -1,0 +1,80 @@
+//! YAML as Kubernetes reads it: turned into what the same JSON would say, octal modes and all.
+//! Used through `codec::decode` and `codec::encode`.
+//! Invariant: one document, bounded in depth and in aliases.
+
+use serde::de::DeserializeSeed;
+use serde_json::Value;
+use serde_saphyr::{Options, options::DuplicateKeyPolicy};
+
+use super::{Decoded, cannot_be_handled, typed::Walk, unreadable};
+use crate::{
+    ApiError,
+    schema::{self, Schema, TypeId},
+};
+
+const MAX_DEPTH: usize = 128;
+
+fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
+    let mut options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        duplicate_keys: duplicate_keys,
+        with_snippet: false,
+    };
+    if let Some(budget) = &mut options.budget {
+        budget.max_depth = MAX_DEPTH;
+    }
+    options
+}
+
+pub(super) fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
+    let walk = Walk::new(schema.map_or_else(|| schema::builtin(), |(schema, _)| schema));
+    let read = serde_saphyr::with_deserializer_from_slice_with_options(
+        bytes,
+        options(DuplicateKeyPolicy::LastWins),
+        |reader| match schema {
+            Some((_, id)) => walk.root(id).deserialize(reader),
+            None => walk.any().deserialize(reader),
+        },
+    );
+    let (mut problems, failure) = walk.into_parts();
+    if problems.iter().any(|p| p.starts_with("duplicate field ")) {
+        let line = first_duplicate(bytes);
+        problems.iter_mut().for_each(|problem| retell(problem, line));
+    }
+    match (read, failure) {
+        (Ok(value), _) => Ok(Decoded { value, problems }),
+        (Err(_), Some(failure)) => Err(cannot_be_handled(&type_meta(bytes), schema, &failure)),
+        (Err(error), None) => {
+            let line = error.location().map(|l| format!("line {}: ", l.line())).unwrap_or_default();
+            let why = format!("error converting YAML to JSON: yaml: {line}{}", error.without_snippet());
+            Err(unreadable(bytes, schema, &format!("couldn't get version/kind; json parse error: {why}")))
+        }
+    }
+}
+
+/// Upstream's YAML reader names the line and the key, not the path.
+fn retell(problem: &mut String, line: u64) {
+    if let Some(path) = problem.strip_prefix("duplicate field ") {
+        let path = path.trim_matches('"');
+        let key = path.rsplit('.').next().unwrap_or(path);
+        *problem = format!("yaml: unmarshal errors:\n  line {line}: key {key:?} already set in map");
+    }
+}
+
+fn first_duplicate(bytes: &[u8]) -> u64 {
+    let walk = Walk::new(schema::builtin());
+    let strict = options(DuplicateKeyPolicy::Error);
+    let read = serde_saphyr::with_deserializer_from_slice_with_options(bytes, strict, |r| walk.any().deserialize(r));
+    read.err().and_then(|e| e.location()).map_or(1, |l| l.line())
+}
+
+fn type_meta(bytes: &[u8]) -> Value {
+    let walk = Walk::new(schema::builtin());
+    let lenient = options(DuplicateKeyPolicy::LastWins);
+    serde_saphyr::with_deserializer_from_slice_with_options(bytes, lenient, |r| walk.any().deserialize(r))
+        .unwrap_or_default()
+}
+
+pub(super) fn encode(value: &Value) -> Result<Vec<u8>, ApiError> {
+    serde_saphyr::to_string(value).map(String::into_bytes).map_err(|e| ApiError::internal(e.to_string()))
+}
