@@ -3,12 +3,15 @@
 //! Invariant: knows nothing of Kubernetes; values are opaque bytes. A write is durable before it is acknowledged.
 
 pub mod backup;
+pub mod contract;
 pub mod embedded;
+pub mod etcd;
 pub mod memory;
 mod mvcc;
 
 pub use backup::{backup, restore};
 pub use embedded::{CheckReport, EmbeddedStore, check};
+pub use etcd::{EtcdStore, EtcdTls};
 pub use memory::MemoryStore;
 
 use std::{pin::Pin, time::Duration};

@@ -1,0 +1,285 @@
+//! A store in an etcd cluster, for more than one API server.
+//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `convert` maps what etcd says.
+//! Invariant: keeps no data of its own; every answer is etcd's.
+
+mod convert;
+mod lease;
+mod watch;
+
+use std::{collections::HashMap, future::Future, time::Duration};
+
+use async_trait::async_trait;
+use env::Env;
+use etcd_client::{
+    Certificate, Client, CompareOp, ConnectOptions, GetOptions, Identity, PutOptions, TlsOptions, Txn, TxnOp,
+};
+
+use crate::{
+    Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream,
+    mvcc::group::last_per_key,
+};
+use convert::{Refusal, refusal, revision_of};
+use lease::Leases;
+
+/// A request that takes longer has failed.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// An unlimited range comes as one message.
+const MESSAGE_BYTES: usize = 1 << 30;
+
+/// PEM texts for talking to etcd over TLS.
+#[derive(Clone, Default)]
+pub struct EtcdTls {
+    /// Who may have signed etcd's certificate.
+    pub ca: Vec<u8>,
+    /// Our own certificate and key, when etcd asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in etcd's certificate, when it is not the one in the endpoint.
+    pub server_name: Option<String>,
+}
+
+pub struct EtcdStore {
+    client: Client,
+    prefix: String,
+    env: Env,
+    leases: Leases,
+}
+
+impl EtcdStore {
+    /// `prefix` goes before every key, so that several clusters can share one etcd; usually empty.
+    pub async fn connect(
+        endpoints: &[String],
+        prefix: &str,
+        tls: Option<EtcdTls>,
+        env: Env,
+    ) -> Result<Self, StoreError> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_keep_alive(KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT)
+            .with_require_leader(true);
+        if let Some(tls) = tls {
+            options = options.with_tls(tls_options(tls));
+        }
+        let failed = |reason: String| {
+            StoreError::Unavailable(format!("failed to connect to etcd at {}: {reason}", endpoints.join(",")))
+        };
+        let client = Client::connect(endpoints, Some(options)).await.map_err(|e| failed(e.to_string()))?;
+        let leases = Leases::new(env.clone());
+        let store = Self { client, prefix: prefix.to_string(), env, leases };
+        // Connecting is lazy: ask something, so that a wrong endpoint is told here and not by the first request.
+        store.revision().await.map_err(|e| failed(e.to_string()))?;
+        Ok(store)
+    }
+
+    fn key(&self, key: &str) -> String {
+        // etcd has no empty key; the smallest one stands for it as the start of a range.
+        match format!("{}{key}", self.prefix) {
+            full if full.is_empty() => "\0".to_string(),
+            full => full,
+        }
+    }
+
+    async fn get_range(&self, key: &str, options: GetOptions) -> Result<etcd_client::GetResponse, StoreError> {
+        let requested = key.to_string();
+        let mut client = self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES);
+        self.call(async move { client.get(requested, Some(options)).await }).await
+    }
+
+    /// Waits for an answer, but not for ever.
+    async fn call<T>(&self, request: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, StoreError> {
+        match self.env.timeout(REQUEST_TIMEOUT, request).await {
+            Some(answer) => answer.map_err(|error| convert::error(&error)),
+            None => Err(StoreError::Unavailable(format!("etcd did not answer within {REQUEST_TIMEOUT:?}"))),
+        }
+    }
+
+    /// Fills in what etcd does not say: which revisions there are.
+    async fn explain(&self, error: StoreError, requested: Revision) -> StoreError {
+        match refusal(&error) {
+            Some(Refusal::Compacted) => match watch::oldest_revision(&self.client, &self.env).await {
+                Ok(oldest) => StoreError::Compacted { requested, oldest },
+                Err(error) => error,
+            },
+            Some(Refusal::Future) => match self.revision().await {
+                Ok(newest) => StoreError::Future { requested, newest },
+                Err(error) => error,
+            },
+            None => error,
+        }
+    }
+
+    /// Fails unless `revision` can still be read.
+    async fn check_readable(&self, revision: Revision) -> Result<(), StoreError> {
+        let options = GetOptions::new().with_revision(revision as i64).with_count_only();
+        match self.get_range("\0", options).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.explain(error, revision).await),
+        }
+    }
+
+    async fn build(&self, transaction: &Transaction) -> Result<Txn, StoreError> {
+        let compare = |c: &crate::Compare| {
+            etcd_client::Compare::mod_revision(self.key(&c.key), CompareOp::Equal, c.mod_revision as i64)
+        };
+        let mut operations = Vec::with_capacity(transaction.operations.len());
+        for operation in last_per_key(transaction.operations.clone()) {
+            operations.push(match operation {
+                Operation::Put { key, value, ttl_seconds } => {
+                    let options = match ttl_seconds {
+                        Some(ttl) => {
+                            let mut client = self.client.lease_client();
+                            let grant = |ttl| async move { client.grant(ttl, None).await.map(|lease| lease.id()) };
+                            Some(PutOptions::new().with_lease(self.call(self.leases.for_ttl(ttl, grant)).await?))
+                        }
+                        None => None,
+                    };
+                    TxnOp::put(self.key(&key), value.to_vec(), options)
+                }
+                Operation::Delete { key } => TxnOp::delete(self.key(&key), None),
+            });
+        }
+        let reads: Vec<TxnOp> = transaction.compare.iter().map(|c| TxnOp::get(self.key(&c.key), None)).collect();
+        let compares: Vec<_> = transaction.compare.iter().map(compare).collect();
+        Ok(Txn::new().when(compares).and_then(operations).or_else(reads))
+    }
+}
+
+fn tls_options(tls: EtcdTls) -> TlsOptions {
+    let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca));
+    if let Some((certificate, key)) = tls.identity {
+        options = options.identity(Identity::from_pem(certificate, key));
+    }
+    match tls.server_name {
+        Some(name) => options.domain_name(name),
+        None => options,
+    }
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
+        let mut answer = self.get_range(&self.key(key), GetOptions::new()).await?;
+        Ok(answer.take_kvs().into_iter().next().map(|kv| convert::record(&self.prefix, kv)))
+    }
+
+    async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
+        let requested = range.revision.unwrap_or(0);
+        if range.start >= range.end {
+            if requested != 0 {
+                self.check_readable(requested).await?;
+            }
+            return Ok(RangeResult { revision: self.revision().await?, ..RangeResult::default() });
+        }
+        let options = GetOptions::new()
+            .with_range(self.key(&range.end))
+            .with_limit(range.limit as i64)
+            .with_revision(requested as i64);
+        let mut answer = match self.get_range(&self.key(&range.start), options).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.explain(error, requested).await),
+        };
+        let current = revision_of(answer.header());
+        let total = answer.count() as u64;
+        let records: Vec<Record> = answer.take_kvs().into_iter().map(|kv| convert::record(&self.prefix, kv)).collect();
+        Ok(RangeResult {
+            remaining: total.saturating_sub(records.len() as u64),
+            records,
+            revision: if requested == 0 { current } else { requested },
+        })
+    }
+
+    async fn count(&self, start: &str, end: &str) -> Result<u64, StoreError> {
+        if start >= end {
+            return Ok(0);
+        }
+        let options = GetOptions::new().with_range(self.key(end)).with_count_only();
+        Ok(self.get_range(&self.key(start), options).await?.count() as u64)
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
+        let mut retried = false;
+        loop {
+            let built = self.build(&transaction).await?;
+            let mut client = self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES);
+            let answer = match self.call(async move { client.txn(built).await }).await {
+                Ok(answer) => answer,
+                // The shared lease ended meanwhile: take a new one, once.
+                Err(error) if !retried && convert::is_lease_gone(&error) => {
+                    self.leases.forget();
+                    retried = true;
+                    continue;
+                }
+                Err(error) => return Err(convert::too_large(error, &transaction)),
+            };
+            let revision = revision_of(answer.header());
+            if answer.succeeded() {
+                return Ok(Outcome::Done { revision });
+            }
+            let current = answer.op_responses().into_iter().map(|response| match response {
+                etcd_client::TxnOpResponse::Get(mut read) => {
+                    read.take_kvs().into_iter().next().map(|kv| convert::record(&self.prefix, kv))
+                }
+                _ => None,
+            });
+            return Ok(Outcome::Conflict { current: current.collect(), revision });
+        }
+    }
+
+    async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
+        let current = self.revision().await?;
+        let from = if from == 0 { current + 1 } else { from };
+        if from <= current {
+            self.check_readable(from).await?;
+        }
+        let range = (self.key(start), self.key(end));
+        watch::follow(self.client.clone(), self.env.clone(), self.prefix.clone(), range, from).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        let answer = self.get_range("\0", GetOptions::new().with_count_only()).await?;
+        Ok(revision_of(answer.header()))
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        let mut client = self.client.kv_client();
+        match self.call(async move { client.compact(revision as i64, None).await }).await {
+            Ok(_) => Ok(()),
+            Err(error) => match self.explain(error, revision).await {
+                // Compacted to just there already.
+                StoreError::Compacted { requested, oldest } if requested == oldest => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+
+    async fn size_bytes(&self) -> Result<u64, StoreError> {
+        let mut client = self.client.maintenance_client();
+        Ok(self.call(async move { client.status().await }).await?.db_size() as u64)
+    }
+
+    async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        let options = GetOptions::new().with_range(self.key(end)).with_keys_only();
+        let answer = self.get_range(&self.key(start), options).await?;
+        let mut ends: HashMap<i64, u64> = HashMap::new();
+        let mut deadlines = Vec::new();
+        for kv in answer.kvs().iter().filter(|kv| kv.lease() != 0) {
+            let at = match ends.get(&kv.lease()) {
+                Some(at) => *at,
+                None => {
+                    let (mut client, lease) = (self.client.lease_client(), kv.lease());
+                    let left = self.call(async move { client.time_to_live(lease, None).await }).await?.ttl();
+                    let at = self.env.now().as_millisecond().max(0) as u64 + left.max(0) as u64 * 1000;
+                    ends.insert(lease, at);
+                    at
+                }
+            };
+            deadlines.push((convert::key(&self.prefix, kv.key()), at));
+        }
+        Ok(deadlines)
+    }
+}

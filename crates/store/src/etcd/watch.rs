@@ -1,0 +1,153 @@
+//! One watch that goes on across reconnects and restarts of etcd, from the revision after the last one delivered.
+//! Made by `EtcdStore::watch`.
+//! Invariant: delivers every revision once and in order, or ends with an error.
+
+use std::{collections::VecDeque, time::Duration};
+
+use env::Env;
+use etcd_client::{Client, WatchOptions, WatchResponse};
+
+use super::{
+    MESSAGE_BYTES, REQUEST_TIMEOUT,
+    convert::{self, revision_of},
+};
+use crate::{Event, Revision, StoreError, WatchItem, WatchStream};
+
+/// After this long without etcd the stream ends.
+const RECONNECT_LIMIT: Duration = Duration::from_secs(60);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+
+struct Follower {
+    client: Client,
+    env: Env,
+    prefix: String,
+    range: (String, String),
+    /// The first revision not delivered yet.
+    next: Revision,
+    stream: Option<etcd_client::WatchStream>,
+    ready: VecDeque<WatchItem>,
+    ended: bool,
+}
+
+pub(super) async fn follow(
+    client: Client,
+    env: Env,
+    prefix: String,
+    range: (String, String),
+    from: Revision,
+) -> Result<WatchStream, StoreError> {
+    let mut follower =
+        Follower { client, env, prefix, range, next: from, stream: None, ready: VecDeque::new(), ended: false };
+    follower.connect().await?;
+    Ok(Box::pin(futures::stream::unfold(follower, |mut follower| async move {
+        if follower.ended {
+            return None;
+        }
+        let item = follower.next_item().await;
+        follower.ended = item.is_err();
+        Some((item, follower))
+    })))
+}
+
+/// The oldest revision that etcd can read. To be asked after it refused one: etcd tells only a watch.
+pub(super) async fn oldest_revision(client: &Client, env: &Env) -> Result<Revision, StoreError> {
+    let ask = async {
+        let options = WatchOptions::new().with_start_revision(1);
+        let mut stream = client.watch_client().watch("\0", Some(options)).await?;
+        while let Some(answer) = stream.message().await? {
+            if answer.canceled() {
+                return Ok(answer.compact_revision().max(0) as u64);
+            }
+        }
+        Err(etcd_client::Error::WatchError("etcd ended a watch".into()))
+    };
+    match env.timeout(REQUEST_TIMEOUT, ask).await {
+        Some(answer) => answer.map_err(|error| convert::error(&error)),
+        None => Err(StoreError::Unavailable("etcd did not say which revisions it has".into())),
+    }
+}
+
+impl Follower {
+    async fn connect(&mut self) -> Result<(), StoreError> {
+        let options = WatchOptions::new()
+            .with_range(self.range.1.clone())
+            .with_start_revision(self.next as i64)
+            .with_prev_key()
+            .with_progress_notify();
+        let mut client = self.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
+        let start = self.range.0.clone();
+        let stream = match self.env.timeout(REQUEST_TIMEOUT, client.watch(start, Some(options))).await {
+            Some(stream) => stream.map_err(|error| convert::error(&error))?,
+            None => return Err(StoreError::Unavailable("etcd did not answer a watch".into())),
+        };
+        self.stream = Some(stream);
+        Ok(())
+    }
+
+    async fn next_item(&mut self) -> Result<WatchItem, StoreError> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Ok(item);
+            }
+            let answer = match self.stream.as_mut() {
+                Some(stream) => stream.message().await,
+                None => Ok(None),
+            };
+            match answer {
+                Ok(Some(answer)) => self.take_in(&answer)?,
+                Ok(None) => self.reconnect("etcd ended the watch").await?,
+                Err(error) => self.reconnect(&error.to_string()).await?,
+            }
+        }
+    }
+
+    fn take_in(&mut self, answer: &WatchResponse) -> Result<(), StoreError> {
+        if answer.canceled() {
+            if answer.compact_revision() > 0 {
+                let oldest = answer.compact_revision() as u64;
+                return Err(StoreError::Compacted { requested: self.next, oldest });
+            }
+            tracing::debug!(reason = answer.cancel_reason(), "etcd cancelled a watch");
+            self.stream = None;
+            return Ok(());
+        }
+        let mut revisions: Vec<Vec<Event>> = Vec::new();
+        for event in answer.events().iter().filter_map(|event| convert::event(&self.prefix, event)) {
+            // What was delivered before a reconnect may come again.
+            if event.revision < self.next {
+                continue;
+            }
+            match revisions.last_mut() {
+                Some(together) if together[0].revision == event.revision => together.push(event),
+                _ => revisions.push(vec![event]),
+            }
+        }
+        if let Some(last) = revisions.last() {
+            self.next = last[0].revision + 1;
+        }
+        self.ready.extend(revisions.into_iter().map(WatchItem::Events));
+        let reached = revision_of(answer.header());
+        // A new watch is up to date only if it began after the newest revision; a later answer without events says
+        // that it is.
+        if answer.events().is_empty() && (!answer.created() || self.next > reached) {
+            self.ready.push_back(WatchItem::Progress(reached));
+        }
+        Ok(())
+    }
+
+    async fn reconnect(&mut self, reason: &str) -> Result<(), StoreError> {
+        tracing::debug!(reason, next = self.next, "watch lost etcd, reconnecting");
+        self.stream = None;
+        let began = self.env.monotonic();
+        let mut backoff = FIRST_BACKOFF;
+        loop {
+            self.env.sleep(backoff.mul_f64(0.5 + self.env.random_fraction())).await;
+            match self.connect().await {
+                Ok(()) => return Ok(()),
+                Err(error) if self.env.monotonic() - began > RECONNECT_LIMIT => return Err(error),
+                Err(_) => backoff = (backoff * 2).min(LONGEST_BACKOFF),
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Watches on etcd go on when etcd is killed and started again; two stores on one etcd see each other's writes.
+
+use std::collections::BTreeSet;
+
+use store::{
+    Operation, Outcome, Store, Transaction,
+    contract::{next_events, put, write},
+    prefix_end,
+};
+
+use crate::etcd_server::EtcdServer;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_survives_kill_and_restart() {
+    let mut server = EtcdServer::start().await;
+    let store = server.connect("").await;
+    let from = store.revision().await.unwrap() + 1;
+    let mut stream = store.watch("/w/", &prefix_end("/w/"), from).await.unwrap();
+    let mut want = Vec::new();
+    for round in 0..3 {
+        for n in 0..20 {
+            want.push((write(&store, vec![put("/w/a", &format!("{round}.{n}"))]).await, format!("{round}.{n}")));
+        }
+        // Read a part only, so that the rest has to come after the restart.
+        server.kill();
+        server.launch();
+        let operations = vec![put("/w/a", &format!("{round}.after"))];
+        let transaction = Transaction { compare: vec![], operations };
+        let revision = loop {
+            match store.transact(transaction.clone()).await {
+                Ok(Outcome::Done { revision }) => break revision,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            }
+        };
+        want.push((revision, format!("{round}.after")));
+        while want.len() > 10 {
+            let (revision, value) = want.remove(0);
+            let events = next_events(&mut stream).await;
+            let store::Change::Put { value: got, .. } = &events[0].change else { panic!("{events:?}") };
+            assert_eq!((events[0].revision, &got[..]), (revision, value.as_bytes()));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_stores_share_one_etcd_and_prefixes_keep_them_apart() {
+    let server = EtcdServer::start().await;
+    let (one, two, apart) = (server.connect("").await, server.connect("").await, server.connect("/apart").await);
+    let mut stream = two.watch("/k/", &prefix_end("/k/"), 0).await.unwrap();
+    let revision = write(&one, vec![put("/k/a", "from one")]).await;
+    write(&apart, vec![put("/k/a", "from apart")]).await;
+    let last = write(&two, vec![put("/k/b", "from two")]).await;
+    let events = [next_events(&mut stream).await, next_events(&mut stream).await].concat();
+    assert_eq!(events.iter().map(|e| e.revision).collect::<Vec<_>>(), [revision, last]);
+    assert_eq!(&one.get("/k/b").await.unwrap().unwrap().value[..], b"from two");
+    assert_eq!(&apart.get("/k/a").await.unwrap().unwrap().value[..], b"from apart");
+    assert_eq!(one.count("/k/", &prefix_end("/k/")).await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_keys_share_few_leases() {
+    let server = EtcdServer::start().await;
+    let store = server.connect("").await;
+    for n in 0..50 {
+        let value = "x".into();
+        write(&store, vec![Operation::Put { key: format!("/events/{n}"), value, ttl_seconds: Some(3600) }]).await;
+    }
+    let deadlines = store.deadlines("/events/", &prefix_end("/events/")).await.unwrap();
+    assert_eq!(deadlines.len(), 50);
+    let distinct: BTreeSet<_> = deadlines.iter().map(|(_, at)| at / 5000).collect();
+    assert!(distinct.len() <= 2, "{distinct:?}");
+}
