@@ -1,1 +1,57 @@
-fn main() {}
+//! Starts any subset of the components in one process.
+//! Every other crate is a library; this one knows which of them run together.
+//! Invariant: no behaviour of a component lives here.
+
+mod agent;
+mod commands;
+mod demo;
+mod dns_service;
+mod down;
+mod flags;
+mod host;
+mod images;
+mod instance;
+mod local;
+mod pki;
+mod preflight;
+mod process;
+mod report;
+mod server;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let called_as = std::env::args().next().unwrap_or_default();
+    if cni::called_as_plugin(&called_as) {
+        return ExitCode::from(cni::main() as u8);
+    }
+    let flags = flags::Flags::parse();
+    start_logging();
+    match commands::run(flags.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("minke: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// To stderr, filtered by `MINKE_LOG`: `info`, `debug`, `kubelet=debug,info`, …
+fn start_logging() {
+    use std::io::IsTerminal;
+    let filter = std::env::var("MINKE_LOG").unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
+/// Few threads: nothing here computes for long, and idle threads cost memory.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
+}

@@ -1,0 +1,37 @@
+# Short names for what people do here. `make help` lists them.
+.DEFAULT_GOAL := help
+MINKE := target/release/minke
+export CARGO_TERM_PROGRESS_WHEN ?= auto
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: ## Install what is missing, build, start a cluster with a demo, print the kubeconfig
+	@tools/install run
+	@cargo build --release --locked -p minke
+	@$(MINKE) up --demo
+
+down: ## Stop the cluster; PURGE=1 also removes its data
+	@test -x $(MINKE) || cargo build --release --locked -p minke
+	@$(MINKE) down $(if $(filter 1,$(PURGE)),--purge)
+
+build: ## Build the release binary
+	cargo build --release --locked -p minke
+
+test: ## Everything that is checked before a change lands
+	@tools/install test
+	@tools/test all
+
+test-fast: ## Format, lints and unit tests only
+	@tools/test fast
+
+test-reference: ## Compare with the published Kubernetes API; needs REFERENCE (default ../shared/k8s-1.35)
+	@tools/test reference
+
+bench: ## Figures as ratios, on this machine
+	@tools/bench
+
+fmt: ## Format the code
+	cargo fmt --all
+
+.PHONY: help up down build test test-fast test-reference bench fmt

@@ -1,0 +1,306 @@
+//! A node in this process: containerd, pod network, kubelet, service proxy and cluster DNS.
+//! Started by `up` beside the control plane, and by `minke agent` apart from it.
+//! Invariant: reaches the cluster only through `client`.
+
+use std::{
+    net::IpAddr,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use client::{Client, HttpsTransport, InformerFactory, ListParams, from_kubeconfig};
+use cri::containerd::{Containerd, ContainerdConfig};
+use env::Env;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    dns_service, flags, host, images,
+    instance::Instance,
+    local,
+    pki::{Current, Leaf},
+    report::Reporter,
+    server::{self, ControlPlane},
+};
+
+/// The container runtime: our own containerd, or one that was already there.
+pub struct Runtime {
+    endpoint: PathBuf,
+    /// Dropping it would end the supervision.
+    _containerd: Option<Containerd>,
+}
+
+impl Runtime {
+    pub async fn start(flags: &flags::Node, instance: &Instance, env: &Env) -> Result<Self> {
+        if let Some(endpoint) = &flags.container_runtime_endpoint {
+            let endpoint = PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint));
+            anyhow::ensure!(
+                endpoint.exists(),
+                "there is no runtime at {}: start it, or leave out --container-runtime-endpoint",
+                endpoint.display()
+            );
+            return Ok(Self { endpoint, _containerd: None });
+        }
+        install_plugin(&instance.cni_bin())?;
+        let mut config = ContainerdConfig::new(instance.containerd_root(), instance.containerd_state(), images::PAUSE);
+        config.cni_bin_dir = instance.cni_bin();
+        config.cni_conf_dir = instance.cni_conf();
+        config.registry_config_dir = instance.data.join("registries");
+        let containerd = Containerd::start(config, env.clone()).await.context("containerd did not start")?;
+        let endpoint = containerd.socket();
+        images::import_own(&endpoint, images::PAUSE, images::pause_archive()?).await?;
+        Ok(Self { endpoint, _containerd: Some(containerd) })
+    }
+
+    pub fn endpoint(&self) -> &Path {
+        &self.endpoint
+    }
+}
+
+/// Our plugin is this very binary, called under another name.
+fn install_plugin(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let binary = std::env::current_exe()?;
+    for name in cni::PLUGIN_NAMES {
+        let link = directory.join(name);
+        if std::fs::read_link(&link).is_ok_and(|target| target == binary) {
+            continue;
+        }
+        if link.symlink_metadata().is_ok() {
+            std::fs::remove_file(&link)?;
+        }
+        symlink(&binary, &link).with_context(|| format!("failed to install the network plugin {}", link.display()))?;
+    }
+    // Foreign configurations may name the standard plugins: Debian puts them here.
+    for entry in std::fs::read_dir("/usr/lib/cni").into_iter().flatten().flatten() {
+        let link = directory.join(entry.file_name());
+        if link.symlink_metadata().is_err() {
+            symlink(entry.path(), &link)?;
+        }
+    }
+    Ok(())
+}
+
+pub struct Node {
+    name: String,
+    address: IpAddr,
+    flags: flags::Node,
+    instance: Instance,
+    runtime: Runtime,
+    pod_cidrs: Vec<IpNet>,
+    service_cidrs: Vec<IpNet>,
+    kubelet: Client,
+    proxy: Client,
+    serving: Option<Current>,
+    client_ca: String,
+}
+
+impl Node {
+    /// The node of the all-in-one process.
+    pub fn local(
+        flags: &flags::Node,
+        server: &flags::Server,
+        plane: &ControlPlane,
+        runtime: Runtime,
+        instance: &Instance,
+    ) -> Result<Self> {
+        let name = node_name(flags)?;
+        let address = plane.address.ip();
+        let user = format!("system:node:{name}");
+        let serving = plane.pki.rotating(Leaf {
+            name: "kubelet".into(),
+            common_name: user.clone(),
+            organizations: vec!["system:nodes".into()],
+            dns_names: vec![name.clone()],
+            addresses: vec![address],
+            server: true,
+            client: true,
+        })?;
+        Ok(Self {
+            kubelet: local::client(&plane.api, &user, &["system:nodes"]),
+            proxy: local::client(&plane.api, "system:kube-proxy", &[]),
+            serving: Some(serving),
+            client_ca: plane.pki.ca_pem().to_string(),
+            name,
+            address,
+            flags: flags.clone(),
+            instance: instance.clone(),
+            runtime,
+            pod_cidrs: server.pod_cidr.clone(),
+            service_cidrs: server.service_cidr.clone(),
+        })
+    }
+
+    /// A node apart from the control plane, with the credentials of a kubeconfig.
+    pub fn remote(flags: &flags::Agent, runtime: Runtime, instance: &Instance) -> Result<Self> {
+        let connection = from_kubeconfig(&flags.kubeconfig, "minke-agent")?;
+        let serving = connection.identity.certificate.clone().map(Current);
+        let client_ca = std::fs::read_to_string(instance.pki().join("ca.crt")).unwrap_or_default();
+        let client = Client::new(HttpsTransport::new(connection)?);
+        Ok(Self {
+            name: node_name(&flags.node)?,
+            address: host::address()?,
+            flags: flags.node.clone(),
+            instance: instance.clone(),
+            runtime,
+            pod_cidrs: flags.pod_cidr.clone(),
+            service_cidrs: flags.service_cidr.clone(),
+            kubelet: client.clone(),
+            proxy: client,
+            serving,
+            client_ca,
+        })
+    }
+
+    /// Starts everything and returns once the node is Ready.
+    pub async fn start(self, env: &Env, shutdown: &CancellationToken, report: &Reporter) -> Result<()> {
+        let node = Arc::new(self);
+        let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
+        node.start_network(env, shutdown, &informers)?;
+        node.start_kubelet(env, shutdown)?;
+        let ready = node.ready(env, shutdown).await;
+        ready.then_some(()).context("the node did not become ready")?;
+        report.step(&format!("node {} ready", node.name));
+        Ok(())
+    }
+
+    pub fn start_kubelet(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+        let config = kubelet::Config {
+            node_name: self.name.clone(),
+            root_dir: self.instance.kubelet(),
+            log_dir: self.instance.data.join("log"),
+            runtime_endpoint: self.runtime.endpoint().to_path_buf(),
+            node_ips: vec![self.address],
+            cluster_dns: vec![server::dns_address(&self.service_cidrs)?],
+            cluster_domain: server::cluster_domain(),
+            cgroup_root: self.instance.cgroup(),
+            port: self.flags.kubelet_port,
+            healthz_port: self.flags.healthz_port,
+            serving_certificate: self.serving.clone().map(|c| Arc::new(c) as _),
+            client_ca_pem: self.client_ca.clone().into_bytes(),
+            manifest_dir: self.flags.pod_manifest_path.clone(),
+            manifest_url: self.flags.manifest_url.clone(),
+            ..kubelet::Config::default()
+        };
+        let informers = InformerFactory::new(self.kubelet.clone(), env.clone(), shutdown.clone());
+        let (client, env, shutdown) = (self.kubelet.clone(), env.clone(), shutdown.clone());
+        env.clone().spawn(async move {
+            if let Err(error) = kubelet::run(config, client, informers, env, shutdown).await {
+                tracing::error!(%error, "the kubelet stopped");
+            }
+        });
+        Ok(())
+    }
+
+    /// The pod network once the node has its range, the service proxy, and DNS.
+    fn start_network(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) -> Result<()> {
+        if self.flags.cni == "minke" {
+            let node = self.clone();
+            let env = env.clone();
+            let shutdown = shutdown.clone();
+            env.clone().spawn(async move {
+                if let Err(error) = node.configure_network(&env, &shutdown).await {
+                    tracing::error!(error = format!("{error:#}"), "failed to configure the pod network");
+                }
+            });
+        }
+        self.start_proxy(env, shutdown, informers);
+        Ok(())
+    }
+
+    pub fn start_proxy(&self, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) {
+        let config = proxy::ProxyConfig {
+            table: self.instance.proxy_table(),
+            node_name: self.name.clone(),
+            node_addresses: vec![self.address],
+            cluster_cidrs: self.pod_cidrs.clone(),
+            ..proxy::ProxyConfig::default()
+        };
+        let (informers, env, shutdown) = (informers.clone(), env.clone(), shutdown.clone());
+        env.clone().spawn(async move {
+            if let Err(error) = proxy::run(config, informers, env, shutdown).await {
+                tracing::error!(%error, "the service proxy stopped");
+            }
+        });
+    }
+
+    /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
+    async fn configure_network(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+        let pod_cidrs = self.pod_range(env, shutdown).await?;
+        let conflist = cni::conflist(&cni::ConfListParams {
+            name: self.instance.id.clone(),
+            bridge: self.instance.bridge(),
+            pod_cidrs: pod_cidrs.clone(),
+            mtu: None,
+            data_dir: self.instance.cni_data(),
+            table: self.instance.cni_table(),
+            cluster_cidrs: self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect(),
+        });
+        std::fs::create_dir_all(self.instance.cni_conf())?;
+        let file = self.instance.cni_conf().join("10-minke.conflist");
+        let temporary = file.with_extension("tmp");
+        std::fs::write(&temporary, serde_json::to_vec_pretty(&conflist)?)?;
+        std::fs::rename(&temporary, &file)?;
+        dns_service::run(dns_service::Params {
+            node_name: self.name.clone(),
+            bridge: self.instance.bridge(),
+            pod_cidrs,
+            service_address: server::dns_address(&self.service_cidrs)?,
+            domain: server::cluster_domain(),
+            client: self.kubelet.clone(),
+            informers: InformerFactory::new(self.proxy.clone(), env.clone(), shutdown.clone()),
+            env: env.clone(),
+            shutdown: shutdown.clone(),
+        })
+        .await
+    }
+
+    async fn pod_range(&self, env: &Env, shutdown: &CancellationToken) -> Result<Vec<IpNet>> {
+        let mut found = Vec::new();
+        self.watch_node(env, shutdown, |node| {
+            let spec = node.spec.clone().unwrap_or_default();
+            found = spec.pod_cidrs.unwrap_or_default().iter().filter_map(|c| c.parse().ok()).collect();
+            !found.is_empty()
+        })
+        .await;
+        anyhow::ensure!(!found.is_empty(), "the node got no pod range");
+        Ok(found)
+    }
+
+    async fn ready(&self, env: &Env, shutdown: &CancellationToken) -> bool {
+        self.watch_node(env, shutdown, |node| {
+            let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+            conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        })
+        .await
+    }
+
+    /// Returns `true` once `wanted` holds of our Node object; `false` when the process is stopping.
+    async fn watch_node(&self, env: &Env, shutdown: &CancellationToken, mut wanted: impl FnMut(&NodeObject) -> bool) -> bool {
+        let stop = shutdown.child_token();
+        let _guard = stop.clone().drop_guard();
+        let informers = InformerFactory::new(self.kubelet.clone(), env.clone(), stop.clone());
+        let name = ListParams::fields(format!("metadata.name={}", self.name));
+        let mut nodes = informers.informer_with::<NodeObject>(name).subscribe();
+        loop {
+            tokio::select! {
+                change = nodes.next() => match change {
+                    Some(change) if change.new.as_ref().is_some_and(|node| wanted(node)) => return true,
+                    Some(_) => {}
+                    None => return false,
+                },
+                () = shutdown.cancelled() => return false,
+            }
+        }
+    }
+}
+
+fn node_name(flags: &flags::Node) -> Result<String> {
+    match &flags.node_name {
+        Some(name) => Ok(name.clone()),
+        None => host::node_name(),
+    }
+}

@@ -1,0 +1,169 @@
+//! What each command does, in a few lines each; the work is in the other modules.
+//! Called by `main`.
+//! Invariant: every long-running command ends cleanly on SIGTERM.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use client::{Client, HttpsTransport, InformerFactory, from_kubeconfig};
+use env::Env;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent, down,
+    flags::{Agent, Command, Image, Remote, Server, Store},
+    images,
+    pki::Pki,
+    preflight,
+    process::{self, PidFile},
+    report::Reporter,
+    runtime, server, up,
+};
+
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Up(flags) => up::up(flags),
+        Command::Down(flags) => down::down(&flags),
+        Command::Server(flags) => runtime()?.block_on(run_server(flags, true)),
+        Command::Apiserver(flags) => runtime()?.block_on(run_server(flags, false)),
+        Command::ControllerManager(flags) => runtime()?.block_on(run_controller_manager(flags)),
+        Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(flags)),
+        Command::Agent(flags) => runtime()?.block_on(run_agent(flags, Parts::All)),
+        Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags, Parts::Kubelet)),
+        Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
+        Command::Image(command) => runtime()?.block_on(run_image(command)),
+        Command::Store(command) => runtime()?.block_on(run_store(command)),
+    }
+}
+
+/// Runs what `start` starts until the process is told to stop.
+async fn until_stopped<T>(start: impl AsyncFnOnce(&Env, &CancellationToken, &Reporter) -> Result<T>) -> Result<()> {
+    let env = Env::real();
+    let shutdown = CancellationToken::new();
+    let report = Reporter::new(env.clone(), false);
+    let running = start(&env, &shutdown, &report).await?;
+    process::until_stopped().await?;
+    shutdown.cancel();
+    drop(running);
+    Ok(())
+}
+
+async fn run_server(flags: Server, whole: bool) -> Result<()> {
+    until_stopped(async |env, shutdown, report| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let pid = PidFile::take(&instance)?;
+        let plane = server::start_api(&flags, &instance, env, shutdown, report).await?;
+        if whole {
+            server::start_controllers(&plane, &flags, env, shutdown)?;
+        }
+        Ok((pid, plane))
+    })
+    .await
+}
+
+fn connect(flags: &Remote, name: &str) -> Result<Client> {
+    Ok(Client::new(HttpsTransport::new(from_kubeconfig(&flags.kubeconfig, name)?)?))
+}
+
+async fn run_controller_manager(flags: Remote) -> Result<()> {
+    until_stopped(async |env, shutdown, _| {
+        let client = connect(&flags, "minke-controller-manager")?;
+        let pki = Pki::open(&flags.data.instance().pki(), env.clone())?;
+        let config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
+        server::run_controllers(config, client, env, shutdown);
+        Ok(())
+    })
+    .await
+}
+
+async fn run_scheduler(flags: Remote) -> Result<()> {
+    until_stopped(async |env, shutdown, _| {
+        server::run_scheduler(connect(&flags, "minke-scheduler")?, env, shutdown);
+        Ok(())
+    })
+    .await
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    All,
+    Kubelet,
+    Proxy,
+}
+
+async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
+    preflight::root()?;
+    preflight::node_tools()?;
+    until_stopped(async |env, shutdown, report| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let connection = from_kubeconfig(&flags.kubeconfig, "minke-agent")?;
+        if parts == Parts::Proxy {
+            let client = Client::new(HttpsTransport::new(connection)?);
+            let informers = InformerFactory::new(client, env.clone(), shutdown.clone());
+            agent::start_proxy(&flags, &instance, env, shutdown, &informers)?;
+            return Ok(());
+        }
+        let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
+        let node = agent::Node::remote(&flags, runtime, &instance)?;
+        match parts {
+            Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown),
+            _ => node.start(env, shutdown, report).await,
+        }
+    })
+    .await
+}
+
+async fn run_image(command: Image) -> Result<()> {
+    match command {
+        Image::Import { data, files } => {
+            let socket = data.instance().containerd_state().join("containerd.sock");
+            if !socket.exists() {
+                bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
+            }
+            let display = crate::report::Display::new("importing");
+            for file in &files {
+                display.waiting(&format!("importing {}", file.display()));
+                let (archive, _kept) = images::plain(file)?;
+                let names = images::import(&socket, &archive).await?;
+                if names.is_empty() {
+                    bail!("{} holds no image for this machine", file.display());
+                }
+                for name in names {
+                    println!("{name}");
+                }
+            }
+            display.finish();
+            Ok(())
+        }
+        Image::Ls { data } => {
+            let socket = data.instance().containerd_state().join("containerd.sock");
+            images::list(&socket).await.with_context(|| format!("no cluster runs in {}", data.path.display()))
+        }
+    }
+}
+
+async fn run_store(command: Store) -> Result<()> {
+    let env = Env::real();
+    match command {
+        Store::Backup { data, file } => {
+            let instance = data.instance();
+            let store = store::EmbeddedStore::open(&instance.store(), env)?;
+            let mut out = std::fs::File::create(&file).with_context(|| format!("can't write {}", file.display()))?;
+            store::backup(&store, &mut out).await?;
+            out.sync_all()?;
+            println!("wrote {}", file.display());
+        }
+        Store::Restore { data, file } => {
+            let mut input = std::fs::File::open(&file).with_context(|| format!("can't open {}", file.display()))?;
+            store::restore(&data.instance().store(), &mut input)?;
+            println!("restored {}", data.instance().store().display());
+        }
+        Store::Check { data } => {
+            let report = store::check(&data.instance().store())?;
+            println!("{report:?}");
+        }
+    }
+    Ok(())
+}

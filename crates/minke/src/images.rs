@@ -1,0 +1,128 @@
+//! Images without a registry: our own pause and demo images, and archives that people import.
+//! Used by `agent` when it starts and by `minke image`.
+//! Invariant: needs no network.
+
+use std::{
+    fs::File,
+    io::{BufReader, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context, Result, bail};
+use image::Image;
+use tokio::process::Command;
+
+pub const PAUSE: &str = "minke.local/pause:1";
+pub const DEMO: &str = "minke.local/demo:1";
+
+const PAUSE_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
+const DEMO_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo"));
+const BUSYBOX: &str = "/bin/busybox";
+
+pub fn pause_archive() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    Image::new().file("pause", 0o755, PAUSE_PROGRAM)?.entrypoint(&["/pause"]).write(PAUSE, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The demo server, with a shell for `kubectl exec` where Debian's static busybox is installed.
+pub fn demo_archive() -> Result<Vec<u8>> {
+    let mut image = Image::new().file("demo", 0o755, DEMO_PROGRAM)?.directory("bin", 0o755)?.directory("tmp", 0o1777)?;
+    if let Ok(busybox) = std::fs::read(BUSYBOX) {
+        image = image.file("bin/busybox", 0o755, &busybox)?;
+        for applet in ["sh", "ls", "cat", "ps", "wget", "nslookup", "ip", "sleep", "env", "hostname"] {
+            image = image.symlink(&format!("bin/{applet}"), "/bin/busybox")?;
+        }
+    }
+    let mut bytes = Vec::new();
+    image.env(&["PATH=/bin"]).entrypoint(&["/demo"]).write(DEMO, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Imports one archive through containerd's own client, which unpacks it as well. Returns the names it printed.
+pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>> {
+    let output = ctr(socket)
+        .args(["images", "import", "--all-platforms=false"])
+        .arg(archive)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .context("failed to run ctr: install it with apt-get install containerd")?;
+    if !output.status.success() {
+        bail!("containerd did not take {}: {}", archive.display(), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names = text.lines().filter_map(|line| line.strip_prefix("unpacking ")).filter_map(|l| l.split_whitespace().next());
+    Ok(names.map(str::to_string).collect())
+}
+
+/// Imports an archive that we made, unless containerd has it.
+pub async fn import_own(socket: &Path, reference: &str, archive: Vec<u8>) -> Result<()> {
+    let listed = ctr(socket).args(["images", "ls", "-q", &format!("name=={reference}")]).output().await?;
+    if String::from_utf8_lossy(&listed.stdout).lines().any(|line| line == reference) {
+        return Ok(());
+    }
+    let mut file = tempfile::NamedTempFile::new().context("failed to make a temporary file for an image")?;
+    file.write_all(&archive)?;
+    import(socket, file.path()).await.map(drop)
+}
+
+/// Prints every image: name, size, digest.
+pub async fn list(socket: &Path) -> Result<()> {
+    let runtime = cri::RemoteRuntime::connect(socket).await?;
+    let mut images = cri::Runtime::list_images(&runtime).await?;
+    images.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
+    println!("{:<60} {:>10}  ID", "IMAGE", "SIZE");
+    for image in images {
+        let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or_default();
+        println!("{name:<60} {:>8.1}MB  {}", image.size as f64 / 1e6, image.id.get(..19).unwrap_or(&image.id));
+    }
+    Ok(())
+}
+
+fn ctr(socket: &Path) -> Command {
+    let mut command = Command::new("ctr");
+    command.arg("--address").arg(socket).args(["--namespace", "k8s.io"]).stdin(Stdio::null());
+    command
+}
+
+/// The archive as containerd wants it: plain. Compressed ones are unpacked into a temporary file.
+pub fn plain(path: &Path) -> Result<(PathBuf, Option<tempfile::NamedTempFile>)> {
+    let mut file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
+    let mut magic = [0; 4];
+    let length = file.read(&mut magic).with_context(|| format!("can't read {}", path.display()))?;
+    file.seek(SeekFrom::Start(0))?;
+    let mut reader: Box<dyn Read> = match &magic[..length] {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file))),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::Decoder::new(file)?),
+        _ => return Ok((path.to_path_buf(), None)),
+    };
+    let mut unpacked = tempfile::NamedTempFile::new()?;
+    std::io::copy(&mut reader, &mut unpacked).with_context(|| format!("{} is damaged", path.display()))?;
+    Ok((unpacked.path().to_path_buf(), Some(unpacked)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressed_archives_are_unpacked() {
+        let directory = tempfile::tempdir().unwrap();
+        let archive = pause_archive().unwrap();
+        let check = |name: &str, content: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let (plain, _kept) = plain(&path).unwrap();
+            assert_eq!(std::fs::read(plain).unwrap(), archive, "{name}");
+        };
+        check("plain", &archive);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&archive).unwrap();
+        check("gzip", &gzip.finish().unwrap());
+        check("zstd", &zstd::encode_all(archive.as_slice(), 1).unwrap());
+        let error = plain(&directory.path().join("absent")).unwrap_err();
+        assert!(error.to_string().contains("can't open"), "{error}");
+    }
+}

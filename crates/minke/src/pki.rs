@@ -1,0 +1,326 @@
+//! Every certificate and key of the cluster: made at first start, renewed before they expire.
+//! Used by `server` and `agent` when they start components.
+//! Invariant: private files are mode 0600 and written whole or not at all; a key never leaves this machine.
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use env::Env;
+use parking_lot::RwLock;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::{
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+
+const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
+const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+/// Clocks of nodes differ: a certificate is valid a little before it was made.
+const BACKDATE: Duration = Duration::from_secs(300);
+
+/// A certificate to be issued: `<name>.crt` and `<name>.key`.
+#[derive(Debug, Clone, Default)]
+pub struct Leaf {
+    pub name: String,
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub dns_names: Vec<String>,
+    pub addresses: Vec<IpAddr>,
+    pub server: bool,
+    pub client: bool,
+}
+
+impl Leaf {
+    pub fn client(name: &str, user: &str, groups: &[&str]) -> Self {
+        Self {
+            name: name.into(),
+            common_name: user.into(),
+            organizations: groups.iter().map(|g| g.to_string()).collect(),
+            client: true,
+            ..Self::default()
+        }
+    }
+}
+
+pub struct Pem {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// The certificate in use now: rustls asks at every handshake, so a renewal needs no restart.
+#[derive(Debug, Clone)]
+pub struct Current(pub Arc<RwLock<Arc<CertifiedKey>>>);
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.read().clone())
+    }
+}
+
+pub struct Pki {
+    directory: PathBuf,
+    ca_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    env: Env,
+}
+
+impl Pki {
+    /// Opens the directory, making the cluster CA if there is none yet.
+    pub fn open(directory: &Path, env: Env) -> Result<Arc<Self>> {
+        fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
+        let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+        if !certificate.exists() {
+            let pem = make_ca(&env)?;
+            write_private(&key, &pem.key)?;
+            write_public(&certificate, &pem.certificate)?;
+        }
+        let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()));
+        let ca_pem = read(&certificate)?;
+        let damaged = || format!("{} or its key is damaged: restore them from a backup", certificate.display());
+        let key = KeyPair::from_pem(&read(&key)?).with_context(damaged)?;
+        let issuer = Issuer::from_ca_cert_pem(&ca_pem, key).with_context(damaged)?;
+        Ok(Arc::new(Self { directory: directory.to_path_buf(), ca_pem, issuer, env }))
+    }
+
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    pub fn ca_key_pem(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.directory.join("ca.key"))?)
+    }
+
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
+    /// The key that signs ServiceAccount tokens, as PKCS#8 PEM.
+    pub fn service_account_key(&self) -> Result<String> {
+        let path = self.directory.join("sa.key");
+        if !path.exists() {
+            write_private(&path, &KeyPair::generate()?.serialize_pem())?;
+        }
+        fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
+    }
+
+    /// The certificate from disk if it is still good for this leaf, else a new one.
+    pub fn leaf(&self, leaf: &Leaf) -> Result<Pem> {
+        let (certificate, key) = (self.path(&format!("{}.crt", leaf.name)), self.path(&format!("{}.key", leaf.name)));
+        if let (Ok(certificate), Ok(key)) = (fs::read_to_string(&certificate), fs::read_to_string(&key))
+            && self.still_good(leaf, &certificate)
+        {
+            return Ok(Pem { certificate, key });
+        }
+        let pem = self.issue(leaf)?;
+        write_private(&key, &pem.key)?;
+        write_public(&certificate, &pem.certificate)?;
+        Ok(pem)
+    }
+
+    /// A certificate that renews itself at two thirds of its life, for as long as the process runs.
+    pub fn rotating(self: &Arc<Self>, leaf: Leaf) -> Result<Current> {
+        let current = Current(Arc::new(RwLock::new(Arc::new(self.certified(&leaf)?))));
+        let (pki, kept) = (self.clone(), current.clone());
+        self.env.clone().spawn(async move {
+            loop {
+                let wait = pki.until_renewal(&kept.0.read().cert[0]);
+                pki.env.sleep(wait).await;
+                match pki.certified(&leaf) {
+                    Ok(renewed) => *kept.0.write() = Arc::new(renewed),
+                    Err(error) => {
+                        tracing::error!(%error, certificate = leaf.name, "failed to renew a certificate");
+                        pki.env.sleep(Duration::from_secs(3600)).await;
+                    }
+                }
+            }
+        });
+        Ok(current)
+    }
+
+    fn certified(&self, leaf: &Leaf) -> Result<CertifiedKey> {
+        let pem = self.leaf(leaf)?;
+        client::certified_key(pem.certificate.as_bytes(), pem.key.as_bytes()).map_err(anyhow::Error::msg)
+    }
+
+    fn issue(&self, leaf: &Leaf) -> Result<Pem> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(leaf.dns_names.clone())?;
+        params.subject_alt_names.extend(leaf.addresses.iter().map(|a| SanType::IpAddress(*a)));
+        params.distinguished_name.push(DnType::CommonName, leaf.common_name.clone());
+        for organization in &leaf.organizations {
+            params.distinguished_name.push(DnType::OrganizationName, organization.clone());
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = [
+            leaf.server.then_some(ExtendedKeyUsagePurpose::ServerAuth),
+            leaf.client.then_some(ExtendedKeyUsagePurpose::ClientAuth),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        set_validity(&mut params, &self.env, LEAF_LIFETIME)?;
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Pem { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// Same names, same issuer, more than a third of its life left.
+    fn still_good(&self, leaf: &Leaf, pem: &str) -> bool {
+        let Ok((_, der)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
+        let Ok((_, ca)) = x509_parser::pem::parse_x509_pem(self.ca_pem.as_bytes()) else { return false };
+        let (Ok(certificate), Ok(ca)) = (der.parse_x509(), ca.parse_x509()) else { return false };
+        let mut dns = Vec::new();
+        let mut addresses = Vec::new();
+        for name in certificate.subject_alternative_name().ok().flatten().iter().flat_map(|e| &e.value.general_names) {
+            match name {
+                x509_parser::extensions::GeneralName::DNSName(name) => dns.push(name.to_string()),
+                x509_parser::extensions::GeneralName::IPAddress(bytes) => addresses.extend(address(bytes)),
+                _ => {}
+            }
+        }
+        let organizations: Vec<_> =
+            certificate.subject().iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_string).collect();
+        let common_name = certificate.subject().iter_common_name().next().and_then(|c| c.as_str().ok());
+        certificate.issuer() == ca.subject()
+            && certificate.verify_signature_by(&ca)
+            && common_name == Some(leaf.common_name.as_str())
+            && organizations == leaf.organizations
+            && dns == leaf.dns_names
+            && addresses == leaf.addresses
+            && self.until_renewal(&der.contents) > Duration::ZERO
+    }
+
+    fn until_renewal(&self, der: &[u8]) -> Duration {
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(der) else { return Duration::ZERO };
+        let (from, to) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
+        let renewal = from + (to - from) * 2 / 3;
+        Duration::from_secs(u64::try_from(renewal - self.env.now().as_second()).unwrap_or(0))
+    }
+}
+
+/// Whether `ca` signed it: only keys that we make ourselves occur here.
+trait VerifiedBy {
+    fn verify_signature_by(&self, ca: &x509_parser::certificate::X509Certificate<'_>) -> bool;
+}
+
+impl VerifiedBy for x509_parser::certificate::X509Certificate<'_> {
+    fn verify_signature_by(&self, ca: &x509_parser::certificate::X509Certificate<'_>) -> bool {
+        let key = rustls::crypto::aws_lc_rs::default_provider();
+        let Some(algorithms) = key
+            .signature_verification_algorithms
+            .mapping
+            .iter()
+            .find(|(scheme, _)| *scheme == rustls::SignatureScheme::ECDSA_NISTP256_SHA256)
+        else {
+            return false;
+        };
+        let spki = ca.public_key().subject_public_key.data.as_ref();
+        let signature = self.signature_value.data.as_ref();
+        algorithms.1.iter().any(|a| a.verify_signature(spki, self.tbs_certificate.as_ref(), signature).is_ok())
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+fn make_ca(env: &Env) -> Result<Pem> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, "minke-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    set_validity(&mut params, env, CA_LIFETIME)?;
+    Ok(Pem { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+}
+
+fn set_validity(params: &mut CertificateParams, env: &Env, lifetime: Duration) -> Result<()> {
+    let now = time::OffsetDateTime::from_unix_timestamp(env.now().as_second())?;
+    params.not_before = now - BACKDATE;
+    params.not_after = now + lifetime;
+    Ok(())
+}
+
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    write(path, text, 0o600)
+}
+
+pub fn write_public(path: &Path, text: &str) -> Result<()> {
+    write(path, text, 0o644)
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
+    let write = || -> io::Result<()> {
+        let temporary = path.with_extension("tmp");
+        let _ = fs::remove_file(&temporary);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().with_context(|| format!("failed to write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn leaf() -> Leaf {
+        Leaf {
+            dns_names: vec!["kubernetes".into()],
+            addresses: vec!["10.96.0.1".parse().unwrap()],
+            server: true,
+            ..Leaf::client("apiserver", "kube-apiserver", &["a", "b"])
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_are_kept_until_something_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let env = Env::real();
+        let pki = Pki::open(directory.path(), env.clone()).unwrap();
+        let first = pki.leaf(&leaf()).unwrap();
+        assert_eq!(pki.leaf(&leaf()).unwrap().certificate, first.certificate, "kept");
+        let reopened = Pki::open(directory.path(), env.clone()).unwrap();
+        assert_eq!(reopened.leaf(&leaf()).unwrap().certificate, first.certificate, "kept over a restart");
+        let moved = Leaf { addresses: vec!["10.96.0.2".parse().unwrap()], ..leaf() };
+        assert_ne!(pki.leaf(&moved).unwrap().certificate, first.certificate, "another address");
+        for file in ["ca.key", "apiserver.key"] {
+            let mode = fs::metadata(directory.path().join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+        // A foreign CA under the same name: nothing it signed is kept.
+        let foreign = tempfile::tempdir().unwrap();
+        let other = Pki::open(foreign.path(), env).unwrap().leaf(&leaf()).unwrap();
+        assert!(!pki.still_good(&leaf(), &other.certificate));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_renews_itself_at_two_thirds_of_its_life() {
+        let directory = tempfile::tempdir().unwrap();
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let pki = Pki::open(directory.path(), env.clone()).unwrap();
+        let current = pki.rotating(leaf()).unwrap();
+        let first = current.0.read().cert[0].clone();
+        env.sleep(LEAF_LIFETIME / 2).await;
+        assert_eq!(current.0.read().cert[0], first);
+        env.sleep(LEAF_LIFETIME / 4).await;
+        assert_ne!(current.0.read().cert[0], first);
+    }
+}

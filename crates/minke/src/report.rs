@@ -1,0 +1,145 @@
+//! How a start is told: steps with their times, as a progress display or as lines for the process that waits.
+//! Written by `server` and `agent`; shown by `up`.
+//! Invariant: colour and spinners only on a terminal.
+
+use std::{
+    io::{IsTerminal, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use env::Env;
+use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
+
+/// The foreground process tells its steps to the waiting one in this form, one per line on stdout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    Step { milliseconds: u64, text: String },
+    Failed(String),
+    Ready,
+}
+
+impl Line {
+    pub fn encode(&self) -> String {
+        match self {
+            Line::Step { milliseconds, text } => format!("step {milliseconds} {text}"),
+            Line::Failed(text) => format!("failed {}", text.replace('\n', " ")),
+            Line::Ready => "ready".to_string(),
+        }
+    }
+
+    pub fn parse(line: &str) -> Option<Self> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "step" => {
+                let (milliseconds, text) = rest.split_once(' ')?;
+                Some(Line::Step { milliseconds: milliseconds.parse().ok()?, text: text.to_string() })
+            }
+            "failed" => Some(Line::Failed(rest.to_string())),
+            "ready" => Some(Line::Ready),
+            _ => None,
+        }
+    }
+}
+
+/// Where a starting process tells its steps. Times count from when it was made.
+#[derive(Clone)]
+pub struct Reporter(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    started: Duration,
+    supervised: bool,
+    done: Mutex<bool>,
+}
+
+impl Reporter {
+    /// `supervised`: another process reads our stdout until `ready`.
+    pub fn new(env: Env, supervised: bool) -> Self {
+        let started = env.monotonic();
+        Self(Arc::new(Inner { env, started, supervised, done: Mutex::new(false) }))
+    }
+
+    pub fn step(&self, text: &str) {
+        let milliseconds = (self.0.env.monotonic() - self.0.started).as_millis() as u64;
+        tracing::info!(milliseconds, "{text}");
+        self.tell(Line::Step { milliseconds, text: text.to_string() });
+    }
+
+    pub fn failed(&self, text: &str) {
+        self.tell(Line::Failed(text.to_string()));
+    }
+
+    pub fn ready(&self) {
+        self.tell(Line::Ready);
+        // The reader goes away now: nothing may be written to it any more.
+        *self.0.done.lock() = true;
+    }
+
+    fn tell(&self, line: Line) {
+        let done = self.0.done.lock();
+        if self.0.supervised && !*done {
+            let mut stdout = std::io::stdout().lock();
+            if writeln!(stdout, "{}", line.encode()).and_then(|()| stdout.flush()).is_err() {
+                tracing::warn!("the process that waited for us is gone");
+            }
+        }
+    }
+}
+
+/// What the waiting process shows.
+pub struct Display {
+    spinner: Option<ProgressBar>,
+}
+
+impl Display {
+    pub fn new(waiting_for: &str) -> Self {
+        let spinner = std::io::stderr().is_terminal().then(|| {
+            let spinner = ProgressBar::new_spinner();
+            spinner.set_style(ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").expect("valid template"));
+            spinner.enable_steady_tick(Duration::from_millis(80));
+            spinner
+        });
+        let display = Self { spinner };
+        display.waiting(waiting_for);
+        display
+    }
+
+    pub fn waiting(&self, text: &str) {
+        if let Some(spinner) = &self.spinner {
+            spinner.set_message(text.to_string());
+        }
+    }
+
+    pub fn step(&self, milliseconds: u64, text: &str) {
+        let line = format!("{text:<44} {:>6.2} s", milliseconds as f64 / 1000.0);
+        match &self.spinner {
+            Some(spinner) => spinner.suspend(|| println!("\x1b[32m✓\x1b[0m {line}")),
+            None => println!("✓ {line}"),
+        }
+    }
+
+    pub fn finish(self) {
+        if let Some(spinner) = self.spinner {
+            spinner.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_survive_the_pipe() {
+        for line in [
+            Line::Step { milliseconds: 412, text: "API server ready on port 6443".into() },
+            Line::Failed("can't listen on 0.0.0.0:6443".into()),
+            Line::Ready,
+        ] {
+            assert_eq!(Line::parse(&line.encode()), Some(line));
+        }
+        assert_eq!(Line::parse("something else"), None);
+    }
+}

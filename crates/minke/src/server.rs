@@ -1,0 +1,217 @@
+//! The control plane in this process: store, API server, controllers, scheduler.
+//! Started by `up`, `minke server` and the single-component commands.
+//! Invariant: controllers and scheduler reach the API server only through `client`.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use apiserver::{ApiServer, config};
+use client::{Client, InformerFactory};
+use env::Env;
+use ipnet::IpNet;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    flags, host,
+    instance::Instance,
+    local,
+    pki::{Leaf, Pki, write_private},
+    preflight,
+    report::Reporter,
+};
+
+pub const MASTERS: &str = "system:masters";
+const DOMAIN: &str = "cluster.local";
+
+/// A running API server and what others need to join it.
+pub struct ControlPlane {
+    pub api: Arc<ApiServer>,
+    pub pki: Arc<Pki>,
+    pub address: SocketAddr,
+}
+
+/// Opens the store and serves the API. Returns once it answers.
+pub async fn start_api(
+    flags: &flags::Server,
+    instance: &Instance,
+    env: &Env,
+    shutdown: &CancellationToken,
+    report: &Reporter,
+) -> Result<ControlPlane> {
+    let listener = preflight::listen(SocketAddr::new(flags.bind_address, flags.port), "--port")?;
+    let port = listener.local_addr()?.port();
+    let advertise = match flags.advertise_address {
+        Some(address) => address,
+        None if !flags.bind_address.is_unspecified() => flags.bind_address,
+        None => host::address()?,
+    };
+    let pki = Pki::open(&instance.pki(), env.clone())?;
+    let store = open_store(&flags.store, instance, env).await?;
+    let config = api_config(flags, &pki, advertise, port)?;
+    let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
+    let address = SocketAddr::new(advertise, port);
+    write_kubeconfigs(instance, &pki, flags.bind_address, address)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let serving = api.clone();
+    let until = shutdown.clone();
+    env.spawn(async move {
+        if let Err(error) = serving.serve(listener, until).await {
+            tracing::error!(%error, "the API server stopped serving");
+        }
+    });
+    api.ready().await;
+    report.step(&format!("API server ready on port {port}"));
+    Ok(ControlPlane { api, pki, address })
+}
+
+async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<dyn Store>> {
+    match choice.split_once('=').unwrap_or((choice, "")) {
+        ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(&instance.store(), env.clone())?)),
+        ("etcd", urls) if !urls.is_empty() => {
+            let endpoints: Vec<String> = urls.split(',').map(str::to_string).collect();
+            let options = store::EtcdOptions::default();
+            let etcd = store::EtcdStore::connect(&endpoints, options, env.clone()).await;
+            Ok(Arc::new(etcd.with_context(|| format!("etcd at {urls} can't be reached"))?))
+        }
+        _ => bail!("--store {choice} is not known: use `embedded` or `etcd=URL`"),
+    }
+}
+
+fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+    let service_ip = first_address(&flags.service_cidr)?;
+    let mut addresses = vec![service_ip, advertise, IpAddr::from([127, 0, 0, 1])];
+    addresses.extend(Some(flags.bind_address).filter(|a| !a.is_unspecified() && !addresses.contains(a)));
+    addresses.dedup();
+    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
+    let serving = pki.rotating(Leaf {
+        name: "apiserver".into(),
+        common_name: "kube-apiserver".into(),
+        dns_names: names.iter().map(|n| n.to_string()).collect(),
+        addresses,
+        server: true,
+        ..Leaf::default()
+    })?;
+    let kubelet_client = pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &[MASTERS]))?;
+    let mut config = config::Config::in_process(pki.service_account_key()?);
+    config.advertise_address = advertise;
+    config.port = port;
+    config.service_cidrs = flags.service_cidr.clone();
+    config.node_ports = port_range(&flags.service_node_port_range)?;
+    config.serving_certificate = Some(Arc::new(serving));
+    config.client_ca_pem = pki.ca_pem().as_bytes().to_vec();
+    config.kubelet_client = Some(config::KubeletClient {
+        certificate_pem: kubelet_client.certificate.into_bytes(),
+        key_pem: kubelet_client.key.into_bytes(),
+        ca_pem: pki.ca_pem().as_bytes().to_vec(),
+    });
+    Ok(config)
+}
+
+fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>> {
+    let parse = || -> Option<(u16, u16)> {
+        let (from, to) = text.split_once('-')?;
+        Some((from.parse().ok()?, to.parse().ok()?))
+    };
+    match parse() {
+        Some((from, to)) if from <= to => Ok(from..=to),
+        _ => bail!("--service-node-port-range {text} is not a range: write it as 30000-32767"),
+    }
+}
+
+/// The address of the `kubernetes` Service: the first of the range.
+pub fn first_address(service_cidrs: &[IpNet]) -> Result<IpAddr> {
+    nth_address(service_cidrs, 1)
+}
+
+/// The cluster DNS address: the tenth of the range, as everywhere.
+pub fn dns_address(service_cidrs: &[IpNet]) -> Result<IpAddr> {
+    nth_address(service_cidrs, 10)
+}
+
+fn nth_address(cidrs: &[IpNet], n: usize) -> Result<IpAddr> {
+    let cidr = cidrs.first().context("--service-cidr is empty")?;
+    let address = match cidr {
+        IpNet::V4(net) => IpAddr::from((u32::from(net.network()) + n as u32).to_be_bytes()),
+        IpNet::V6(net) => IpAddr::from((u128::from(net.network()) + n as u128).to_be_bytes()),
+    };
+    if !cidr.contains(&address) {
+        bail!("--service-cidr {cidr} is too small: give it at least 16 addresses");
+    }
+    Ok(address)
+}
+
+/// The admin's file, and one for each component that can run apart.
+fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: SocketAddr) -> Result<()> {
+    let local = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
+    let here = format!("https://{}", SocketAddr::new(local, address.port()));
+    let directory = instance.data.join("kubeconfig");
+    fs::create_dir_all(&directory)?;
+    let components = [
+        (instance.admin_kubeconfig(), Leaf::client("admin", "kubernetes-admin", &[MASTERS])),
+        (directory.join("controller-manager"), Leaf::client("controller-manager", "system:kube-controller-manager", &[])),
+        (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", &[])),
+        (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", &[])),
+    ];
+    for (path, leaf) in components {
+        let pem = pki.leaf(&leaf)?;
+        let text = client::kubeconfig_yaml(&here, pki.ca_pem(), &leaf.common_name, &pem.certificate, &pem.key);
+        write_private(&path, &text)?;
+    }
+    Ok(())
+}
+
+/// Starts the controllers and the scheduler as clients of the API server in this process.
+pub fn start_controllers(plane: &ControlPlane, flags: &flags::Server, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    let controllers = local::client(&plane.api, "system:kube-controller-manager", &[MASTERS]);
+    let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    run_controllers(config, controllers, env, shutdown);
+    run_scheduler(local::client(&plane.api, "system:kube-scheduler", &[]), env, shutdown);
+    Ok(())
+}
+
+pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {
+    Ok(controllers::Config {
+        cluster_cidrs: pod_cidrs.to_vec(),
+        service_cidrs: service_cidrs.to_vec(),
+        ca_certificate_pem: pki.ca_pem().to_string(),
+        ca_key_pem: pki.ca_key_pem()?,
+        ..controllers::Config::default()
+    })
+}
+
+pub fn run_controllers(config: controllers::Config, client: Client, env: &Env, shutdown: &CancellationToken) {
+    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    let (env, shutdown) = (env.clone(), shutdown.clone());
+    env.clone().spawn(async move { controllers::run(config, client, informers, env, shutdown).await });
+}
+
+pub fn run_scheduler(client: Client, env: &Env, shutdown: &CancellationToken) {
+    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    let (env, shutdown) = (env.clone(), shutdown.clone());
+    env.clone().spawn(async move { scheduler::run(scheduler::Config::default(), client, informers, env, shutdown).await });
+}
+
+pub fn cluster_domain() -> String {
+    DOMAIN.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_addresses_and_port_ranges() {
+        let cidr: Vec<IpNet> = vec!["10.96.0.0/12".parse().unwrap()];
+        assert_eq!(first_address(&cidr).unwrap().to_string(), "10.96.0.1");
+        assert_eq!(dns_address(&cidr).unwrap().to_string(), "10.96.0.10");
+        let tiny: Vec<IpNet> = vec!["10.96.0.0/30".parse().unwrap()];
+        assert!(dns_address(&tiny).unwrap_err().to_string().contains("too small"));
+        assert_eq!(port_range("30000-32767").unwrap(), 30000..=32767);
+        assert!(port_range("32767").unwrap_err().to_string().contains("write it as"));
+    }
+}

@@ -1,0 +1,125 @@
+//! `minke up`: starts the cluster, in this process or in one that stays behind, and waits until it is ready.
+//! Uses `server` and `agent`; stopped by `down`.
+//! Invariant: a second `up` on a running cluster changes nothing; a failed one leaves nothing half-started.
+
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use env::Env;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent, demo, flags,
+    instance::Instance,
+    preflight,
+    process::{self, PidFile},
+    report::{Display, Line, Reporter},
+    server,
+};
+
+/// Set for the process that stays behind: its stdout is read by the one that waits.
+const SUPERVISED: &str = "MINKE_SUPERVISED";
+
+pub fn up(flags: flags::Up) -> Result<()> {
+    let instance = flags.server.data.instance();
+    if flags.foreground {
+        return crate::runtime()?.block_on(foreground(flags, &instance));
+    }
+    preflight::root()?;
+    if let Some(pid) = process::running(&instance)? {
+        println!("minke is already running (process {pid})");
+        println!("\nexport KUBECONFIG={}", instance.admin_kubeconfig().display());
+        return Ok(());
+    }
+    preflight::data_directory(&instance.data)?;
+    let display = Display::new("starting");
+    match wait_for_child(&instance, &display) {
+        Ok(()) => {
+            display.finish();
+            summary(&instance)
+        }
+        Err(error) => {
+            display.finish();
+            // Whatever had started is taken down again: the user gets an error, not half a cluster.
+            crate::down::down(&flags::Down { data: flags.server.data, purge: false })?;
+            Err(error)
+        }
+    }
+}
+
+/// Starts ourselves again in the background with the same arguments and follows what it tells.
+fn wait_for_child(instance: &Instance, display: &Display) -> Result<()> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(instance.log_file())?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1)).arg("--foreground").env(SUPERVISED, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+    let mut child = command.spawn().context("failed to start the background process")?;
+    let stdout = child.stdout.take().context("the background process has no output")?;
+    for line in BufReader::new(stdout).lines() {
+        match Line::parse(&line?) {
+            Some(Line::Step { milliseconds, text }) => display.step(milliseconds, &text),
+            Some(Line::Failed(text)) => bail!("{text}"),
+            Some(Line::Ready) => return Ok(()),
+            None => {}
+        }
+    }
+    let status = child.wait()?;
+    bail!("minke stopped while starting ({status}): see {}", instance.log_file().display())
+}
+
+fn summary(instance: &Instance) -> Result<()> {
+    let pid = process::running(instance)?.context("the cluster is gone again")?;
+    println!("\nminke runs as process {pid}; its log is {}", instance.log_file().display());
+    println!("stop it with: minke down{}", data_flag(instance));
+    println!("\nexport KUBECONFIG={}", instance.admin_kubeconfig().display());
+    Ok(())
+}
+
+fn data_flag(instance: &Instance) -> String {
+    let usual = std::path::Path::new(crate::instance::DEFAULT_DATA_DIRECTORY);
+    if instance.data == usual { String::new() } else { format!(" --data-dir {}", instance.data.display()) }
+}
+
+async fn foreground(flags: flags::Up, instance: &Instance) -> Result<()> {
+    let env = Env::real();
+    let report = Reporter::new(env.clone(), std::env::var_os(SUPERVISED).is_some());
+    let shutdown = CancellationToken::new();
+    let result = run(&flags, instance, &env, &shutdown, &report).await;
+    if let Err(error) = &result {
+        report.failed(&format!("{error:#}"));
+    }
+    shutdown.cancel();
+    result
+}
+
+async fn run(
+    flags: &flags::Up,
+    instance: &Instance,
+    env: &Env,
+    shutdown: &CancellationToken,
+    report: &Reporter,
+) -> Result<()> {
+    preflight::root()?;
+    preflight::data_directory(&instance.data)?;
+    if flags.node.container_runtime_endpoint.is_none() {
+        preflight::node_tools()?;
+    }
+    let _pid = PidFile::take(instance)?;
+    let runtime = agent::Runtime::start(&flags.node, instance, env);
+    let (plane, runtime) = tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
+    server::start_controllers(&plane, &flags.server, env, shutdown)?;
+    let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
+    node.start(env, shutdown, report).await?;
+    if flags.demo {
+        let admin = crate::local::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
+        demo::run(&admin, env, shutdown, report).await?;
+    }
+    report.ready();
+    process::until_stopped().await?;
+    tracing::info!("stopping; containers go on");
+    Ok(())
+}
