@@ -59,12 +59,12 @@ impl Links {
         Ok(messages.iter().map(Link::of).collect())
     }
 
-    /// The bridge, made when missing. Its MAC is fixed, so it does not change as ports come and go.
+    /// The bridge, made when missing and still down. Its MAC is fixed, so it does not change as ports come and go.
     pub async fn ensure_bridge(&self, name: &str, mac: [u8; 6], mtu: Option<u32>) -> Result<Link, Error> {
         if let Some(link) = self.find(name).await? {
             return Ok(link);
         }
-        let mut builder = LinkBridge::new(name).address(mac.to_vec()).up();
+        let mut builder = LinkBridge::new(name).address(mac.to_vec());
         if let Some(mtu) = mtu {
             builder = builder.mtu(mtu);
         }
