@@ -1,0 +1,90 @@
+//! What an operator can set for the controllers, with upstream's defaults.
+//! Read by `table` (which controllers run) and by single controllers.
+//! Invariant: plain data; nothing here is looked up from the system.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// The key pair that signs certificate requests.
+#[derive(Clone)]
+pub struct CertificateAuthority {
+    pub certificate_pem: String,
+    pub key_pem: String,
+}
+
+#[derive(Clone)]
+pub struct Config {
+    /// Upstream's `--controllers`: `*` is every controller that is on by default, `name` turns on, `-name` turns off.
+    pub controllers: Vec<String>,
+    /// Addresses of pods, at most one range per family. Empty: nodes get no podCIDR.
+    pub cluster_cidrs: Vec<IpNet>,
+    pub node_cidr_mask_size_ipv4: u8,
+    pub node_cidr_mask_size_ipv6: u8,
+    /// Never handed to nodes even where it lies inside `cluster_cidrs`.
+    pub service_cidrs: Vec<IpNet>,
+    /// Without it certificate requests stay unsigned.
+    pub certificate_authority: Option<CertificateAuthority>,
+    /// What `kube-root-ca.crt` says in every namespace. Without it the ConfigMaps are not made.
+    pub root_ca_pem: Option<String>,
+    /// How long a signed certificate is valid at most.
+    pub certificate_duration: Duration,
+    /// A node that was silent for this long is Unknown.
+    pub node_monitor_grace_period: Duration,
+    /// The same for a node that has never reported.
+    pub node_startup_grace_period: Duration,
+    /// Finished pods beyond this number are deleted, oldest first. Zero: never.
+    pub terminated_pod_gc_threshold: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            controllers: vec!["*".into()],
+            cluster_cidrs: Vec::new(),
+            node_cidr_mask_size_ipv4: 24,
+            node_cidr_mask_size_ipv6: 64,
+            service_cidrs: Vec::new(),
+            certificate_authority: None,
+            root_ca_pem: None,
+            certificate_duration: Duration::from_secs(365 * 24 * 3600),
+            node_monitor_grace_period: Duration::from_secs(50),
+            node_startup_grace_period: Duration::from_secs(60),
+            terminated_pod_gc_threshold: 12_500,
+        }
+    }
+}
+
+impl Config {
+    /// Whether the controller `name` runs: an explicit word wins over `*`.
+    pub fn enabled(&self, name: &str, on_by_default: bool) -> bool {
+        let mut star = false;
+        for word in &self.controllers {
+            match word.as_str() {
+                word if word == name => return true,
+                "*" => star = true,
+                word if word.strip_prefix('-') == Some(name) => return false,
+                _ => {}
+            }
+        }
+        star && on_by_default
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_flag() {
+        let check = |words: &[&str], name: &str, default: bool, expected: bool| {
+            let config = Config { controllers: words.iter().map(|w| w.to_string()).collect(), ..Config::default() };
+            assert_eq!(config.enabled(name, default), expected, "{words:?} {name}");
+        };
+        check(&["*"], "job-controller", true, true);
+        check(&["*"], "token-cleaner", false, false);
+        check(&["*", "token-cleaner"], "token-cleaner", false, true);
+        check(&["*", "-job-controller"], "job-controller", true, false);
+        check(&["job-controller"], "cronjob-controller", true, false);
+    }
+}

@@ -1,0 +1,112 @@
+//! Writes of our own that the cache has not shown yet, so that nothing is created or deleted twice.
+//! Filled by `pod_control` before a request, emptied by the watch; asked by controllers before they count.
+//! Invariant: an expectation that is never met is dropped after five minutes.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use env::Env;
+use parking_lot::Mutex;
+
+const LIFETIME: Duration = Duration::from_secs(300);
+
+#[derive(Clone)]
+pub struct Expectations {
+    env: Env,
+    owners: Arc<Mutex<HashMap<String, Pending>>>,
+}
+
+struct Pending {
+    /// Keys of objects to appear: names are drawn before the request, so no watch event can overtake the note.
+    created: HashSet<String>,
+    /// Uids of objects to go.
+    deleted: HashSet<String>,
+    since: Duration,
+}
+
+impl Expectations {
+    pub fn new(env: Env) -> Self {
+        Self { env, owners: Arc::default() }
+    }
+
+    pub fn expect_created(&self, owner: &str, key: &str) {
+        self.note(owner, |pending| pending.created.insert(key.to_string()));
+    }
+
+    pub fn expect_deleted(&self, owner: &str, uid: &str) {
+        self.note(owner, |pending| pending.deleted.insert(uid.to_string()));
+    }
+
+    fn note(&self, owner: &str, note: impl FnOnce(&mut Pending) -> bool) {
+        let since = self.env.monotonic();
+        let mut owners = self.owners.lock();
+        let pending = owners.entry(owner.to_string()).or_insert_with(|| Pending {
+            created: HashSet::new(),
+            deleted: HashSet::new(),
+            since,
+        });
+        pending.since = since;
+        note(pending);
+    }
+
+    /// The object was seen, or the request to create it failed.
+    pub fn created(&self, owner: &str, key: &str) {
+        self.settle(owner, |pending| pending.created.remove(key));
+    }
+
+    /// The object is gone or going, or the request to delete it failed.
+    pub fn deleted(&self, owner: &str, uid: &str) {
+        self.settle(owner, |pending| pending.deleted.remove(uid));
+    }
+
+    fn settle(&self, owner: &str, settle: impl FnOnce(&mut Pending) -> bool) {
+        let mut owners = self.owners.lock();
+        let Some(pending) = owners.get_mut(owner) else { return };
+        settle(pending);
+        if pending.created.is_empty() && pending.deleted.is_empty() {
+            owners.remove(owner);
+        }
+    }
+
+    /// `None` when everything has been seen; otherwise how long until we stop waiting for it.
+    pub fn waiting(&self, owner: &str) -> Option<Duration> {
+        let now = self.env.monotonic();
+        let mut owners = self.owners.lock();
+        let left = LIFETIME.saturating_sub(now.saturating_sub(owners.get(owner)?.since));
+        if left.is_zero() {
+            owners.remove(owner);
+            return None;
+        }
+        Some(left)
+    }
+
+    pub fn forget(&self, owner: &str) {
+        self.owners.lock().remove(owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_until_seen_or_too_old() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let expectations = Expectations::new(env.clone());
+        assert_eq!(expectations.waiting("a"), None);
+        expectations.expect_created("a", "ns/one");
+        expectations.expect_deleted("a", "uid");
+        assert!(expectations.waiting("a").is_some());
+        expectations.created("a", "ns/one");
+        expectations.created("a", "ns/unknown");
+        assert!(expectations.waiting("a").is_some());
+        expectations.deleted("a", "uid");
+        assert_eq!(expectations.waiting("a"), None);
+        expectations.expect_created("a", "ns/two");
+        env.sleep(LIFETIME).await;
+        assert_eq!(expectations.waiting("a"), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! The core: how many pods to make or which to take away, and what the status says.
+//! Called by the controller beside it with claimed pods.
+//! Invariant: at most `BURST` pods are made or deleted in one go.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use api::ApiError;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::{ReplicaSetCondition, ReplicaSetStatus},
+    core::v1::Pod,
+};
+
+use crate::{
+    meta::{Object, count, labels, time},
+    pods,
+};
+
+const BURST: usize = 500;
+
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub create: usize,
+    pub delete: Vec<Arc<Pod>>,
+}
+
+pub struct Counts {
+    pub wanted: i32,
+    pub min_ready_seconds: i32,
+    pub generation: i64,
+    /// ReplicationControllers have no such counter.
+    pub reports_terminating: bool,
+    pub template_labels: BTreeMap<String, String>,
+}
+
+/// `related` counts the active pods of the family on a node; only asked when some pods must be chosen to go.
+pub fn plan(wanted: i32, pods: &[Arc<Pod>], related: impl Fn(&str) -> usize, now: Timestamp) -> Plan {
+    let wanted = wanted.max(0) as usize;
+    let mut active: Vec<_> = pods.iter().filter(|pod| pods::active(pod)).cloned().collect();
+    if active.len() <= wanted {
+        return Plan { create: (wanted - active.len()).min(BURST), delete: Vec::new() };
+    }
+    let surplus = active.len() - wanted;
+    if surplus < active.len() {
+        let mut ranks: HashMap<String, usize> = HashMap::new();
+        for pod in &active {
+            let node = pods::node_name(pod);
+            if !ranks.contains_key(node) {
+                ranks.insert(node.to_string(), related(node));
+            }
+        }
+        pods::sort_victims(&mut active, now, |pod| ranks.get(pods::node_name(pod)).copied().unwrap_or(0));
+    }
+    active.truncate(surplus.min(BURST));
+    Plan { create: 0, delete: active }
+}
+
+/// The new status where it differs, and when a ready pod will become available.
+pub fn status(
+    old: &ReplicaSetStatus,
+    counts: &Counts,
+    pods: &[Arc<Pod>],
+    failure: Option<&ApiError>,
+    now: Timestamp,
+) -> (Option<ReplicaSetStatus>, Option<Duration>) {
+    let active: Vec<_> = pods.iter().filter(|pod| pods::active(pod)).collect();
+    let fully_labeled = active.iter().filter(|pod| {
+        let have = labels(pod.meta());
+        counts.template_labels.iter().all(|(key, value)| have.get(key) == Some(value))
+    });
+    let terminating = pods.iter().filter(|pod| pod.deleting() && !pods::finished(pod));
+    let waits: Vec<_> =
+        active.iter().filter_map(|pod| pods::available_in(pod, counts.min_ready_seconds, now)).collect();
+    let again = waits.iter().filter(|wait| !wait.is_zero()).min().copied();
+    let new = ReplicaSetStatus {
+        replicas: active.len() as i32,
+        fully_labeled_replicas: count(fully_labeled.count()),
+        ready_replicas: count(waits.len()),
+        available_replicas: count(waits.iter().filter(|wait| wait.is_zero()).count()),
+        terminating_replicas: counts.reports_terminating.then(|| terminating.count() as i32),
+        observed_generation: Some(counts.generation.max(old.observed_generation.unwrap_or(0))),
+        conditions: conditions(old, counts, active.len(), failure, now),
+    };
+    (Some(new).filter(|new| new != old), again)
+}
+
+fn conditions(
+    old: &ReplicaSetStatus,
+    counts: &Counts,
+    active: usize,
+    failure: Option<&ApiError>,
+    now: Timestamp,
+) -> Option<Vec<ReplicaSetCondition>> {
+    let mut conditions = old.conditions.clone().unwrap_or_default();
+    let known = conditions.iter().any(|c| c.type_ == "ReplicaFailure");
+    match failure {
+        Some(error) if !known => conditions.push(ReplicaSetCondition {
+            type_: "ReplicaFailure".into(),
+            status: "True".into(),
+            reason: Some(if (active as i32) < counts.wanted { "FailedCreate" } else { "FailedDelete" }.into()),
+            message: Some(error.message.clone()),
+            last_transition_time: Some(time(now)),
+        }),
+        None => conditions.retain(|c| c.type_ != "ReplicaFailure"),
+        Some(_) => {}
+    }
+    Some(conditions).filter(|c| !c.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::testing::pod;
+
+    fn now() -> Timestamp {
+        "2026-01-01T01:00:00Z".parse().unwrap()
+    }
+
+    fn some_pods(count: usize) -> Vec<Arc<Pod>> {
+        (0..count).map(|i| Arc::new(pod(&format!("p{i}"), Some("2026-01-01T00:00:00Z")))).collect()
+    }
+
+    #[test]
+    fn counts() {
+        let check = |wanted: i32, pods: Vec<Arc<Pod>>, create: usize, delete: usize| {
+            let plan = plan(wanted, &pods, |_| 0, now());
+            assert_eq!((plan.create, plan.delete.len()), (create, delete));
+        };
+        check(3, some_pods(0), 3, 0);
+        check(3, some_pods(3), 0, 0);
+        check(3, some_pods(5), 0, 2);
+        check(0, some_pods(5), 0, 5);
+        check(2000, some_pods(0), 500, 0);
+        let mut failed = pod("failed", None);
+        failed.status.as_mut().unwrap().phase = Some("Failed".into());
+        check(1, vec![Arc::new(failed)], 1, 0);
+    }
+
+    #[test]
+    fn status_counts_and_failures() {
+        let counts = Counts {
+            wanted: 2,
+            min_ready_seconds: 3605,
+            generation: 4,
+            reports_terminating: true,
+            template_labels: BTreeMap::new(),
+        };
+        let pods = [some_pods(1), vec![Arc::new(pod("unready", None))]].concat();
+        let error = ApiError::internal("quota");
+        let (new, again) = status(&ReplicaSetStatus::default(), &counts, &pods, Some(&error), now());
+        let new = new.unwrap();
+        assert_eq!((new.replicas, new.ready_replicas, new.available_replicas), (2, Some(1), None));
+        assert_eq!((new.observed_generation, again), (Some(4), Some(Duration::from_secs(5))));
+        assert_eq!(new.conditions.as_ref().unwrap()[0].reason.as_deref(), Some("FailedDelete"));
+        let (same, _) = status(&new, &counts, &pods, Some(&ApiError::internal("other")), now());
+        assert_eq!(same, None, "one failure is reported once");
+        let (healed, _) = status(&new, &counts, &pods, None, now());
+        assert_eq!(healed.unwrap().conditions, None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Every resource that the server stores: the table's rows and the custom resources of the moment.
+//! Read by the namespace controller, the garbage collector and the resource quota controller.
+//! Invariant: one version per resource, the one that the server prefers.
+
+use std::{collections::HashSet, sync::Arc};
+
+use api::{
+    Resource, Scope,
+    kinds::{self, Plain},
+};
+use client::{Informer, InformerFactory};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+#[derive(Clone)]
+pub struct Resources {
+    definitions: Informer<CustomResourceDefinition>,
+}
+
+impl Resources {
+    pub fn new(informers: &InformerFactory) -> Self {
+        Self { definitions: informers.informer() }
+    }
+
+    pub fn definitions(&self) -> &Informer<CustomResourceDefinition> {
+        &self.definitions
+    }
+
+    /// Resources that can be listed, watched and deleted, each once.
+    pub fn all(&self) -> Vec<Arc<Resource>> {
+        let mut seen = HashSet::new();
+        builtin()
+            .into_iter()
+            .chain(self.definitions.list().iter().filter_map(|definition| custom(definition)))
+            .filter(|resource| seen.insert(resource.group_resource()))
+            .collect()
+    }
+
+    /// The resource of an owner reference. Any served version will do: objects are the same in all of them.
+    pub fn find(&self, api_version: &str, kind: &str) -> Option<Arc<Resource>> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        if let Some(known) = kinds::find_kind(group, version, kind) {
+            return Some(known.clone());
+        }
+        let definitions = self.definitions.list();
+        let definition = definitions.iter().find(|d| {
+            d.spec.group == group
+                && d.spec.names.kind == kind
+                && d.spec.versions.iter().any(|v| v.name == version && v.served)
+        })?;
+        custom(definition)
+    }
+}
+
+/// Built-in resources, without second views of the same objects (events.k8s.io shows the core group's events).
+fn builtin() -> Vec<Arc<Resource>> {
+    let mut seen = HashSet::new();
+    kinds::builtin()
+        .iter()
+        .filter(|r| r.stored() && ["list", "watch", "delete"].iter().all(|verb| r.supports(verb)))
+        .filter(|r| r.group != "events.k8s.io" && seen.insert(r.group_resource()))
+        .cloned()
+        .collect()
+}
+
+/// `None` until the definition is established.
+pub fn custom(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
+    let conditions = definition.status.as_ref().and_then(|s| s.conditions.as_ref());
+    if !conditions.into_iter().flatten().any(|c| c.type_ == "Established" && c.status == "True") {
+        return None;
+    }
+    let spec = &definition.spec;
+    let version = spec.versions.iter().find(|v| v.storage && v.served).or(spec.versions.iter().find(|v| v.served))?;
+    let names = &spec.names;
+    let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+    Some(Arc::new(Resource {
+        group: spec.group.clone(),
+        version: version.name.clone(),
+        kind: names.kind.clone(),
+        plural: names.plural.clone(),
+        singular: names.singular.clone().unwrap_or_else(|| names.kind.to_lowercase()),
+        list_kind: names.list_kind.clone().unwrap_or_else(|| format!("{}List", names.kind)),
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        scope: if spec.scope == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
+        verbs: verbs.map(String::from).to_vec(),
+        subresources: Vec::new(),
+        behavior: Arc::new(Plain),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn custom_resources_need_to_be_established() {
+        let mut definition: CustomResourceDefinition = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "whales.sea.example" },
+            "spec": { "group": "sea.example", "scope": "Namespaced",
+                "names": { "kind": "Whale", "plural": "whales" },
+                "versions": [{ "name": "v1alpha1", "served": true, "storage": false },
+                             { "name": "v1", "served": true, "storage": true }] },
+        }))
+        .unwrap();
+        assert!(custom(&definition).is_none());
+        definition.status = serde_json::from_value(serde_json::json!({
+            "conditions": [{ "type": "Established", "status": "True" }],
+        }))
+        .unwrap();
+        let resource = custom(&definition).unwrap();
+        assert_eq!(resource.path(Some("d"), Some("x")), "/apis/sea.example/v1/namespaces/d/whales/x");
+    }
+
+    #[test]
+    fn builtin_resources_appear_once() {
+        let names: Vec<_> = builtin().iter().map(|r| r.group_resource()).collect();
+        assert!(names.contains(&"pods".to_string()) && names.contains(&"events".to_string()));
+        assert!(!names.contains(&"bindings".to_string()) && !names.contains(&"events.events.k8s.io".to_string()));
+    }
+}
