@@ -25,6 +25,8 @@ use crate::{
 };
 
 const READ_BUFFER: usize = 256 << 10;
+/// Disks write this much at once; after a power cut some sectors of a write may be there and others empty.
+const SECTOR: usize = 512;
 
 pub(crate) struct Replayed {
     pub segments: VecDeque<Arc<Segment>>,
@@ -91,7 +93,7 @@ pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -
         let torn = length - replayed.end;
         if torn > 0 {
             let rest = tail(&segment, replayed.end, length)?;
-            if !last || record::finds_group(&rest, replayed.sequence) {
+            if !last || !is_torn(&rest, replayed.end, replayed.sequence) {
                 return Err(damaged(&segment.path, replayed.end, "checksum does not match"));
             }
             replayed.torn_bytes += torn;
@@ -104,6 +106,26 @@ pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -
         return Err(missing(directory, replayed.oldest_needed));
     }
     Ok(replayed)
+}
+
+/// Whether `rest`, at `offset` of the last segment, is what a crash leaves of one group, and not damage: it ends before
+/// the group does, or sectors of it were never written, and no intact group follows.
+fn is_torn(rest: &Bytes, offset: u64, sequence: u64) -> bool {
+    if record::finds_group(rest, sequence + 1) {
+        return false;
+    }
+    let complete = match rest.get(..GROUP_FRAME).map(|head| record::decode_frame(&rest.slice_ref(head))) {
+        None => false,
+        Some(Some(Frame::Group(head))) => GROUP_FRAME + head.length as usize <= rest.len(),
+        Some(_) => true,
+    };
+    !complete || has_empty_sector(rest, offset)
+}
+
+fn has_empty_sector(rest: &[u8], offset: u64) -> bool {
+    let first = SECTOR - (offset as usize % SECTOR);
+    let (head, aligned) = rest.split_at(first.min(rest.len()));
+    std::iter::once(head).chain(aligned.chunks(SECTOR)).any(|sector| sector.iter().all(|byte| *byte == 0))
 }
 
 fn missing(directory: &Path, id: u32) -> StoreError {
