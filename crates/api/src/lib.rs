@@ -5,6 +5,7 @@
 pub mod codec;
 pub mod field;
 pub mod kinds;
+pub mod managed_fields;
 pub mod names;
 pub mod object;
 pub mod patch;

@@ -1,0 +1,308 @@
+//! JSON patch (RFC 6902), with the reach and the words of the library upstream uses: indices may be negative, and every
+//! failure names the operation and the path.
+//! Used through `patch`.
+//! Invariant: a patch of more than `MAX_JSON_PATCH_OPERATIONS` is refused before any of it is done.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::unprocessable;
+use crate::{ApiError, Reason};
+
+pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
+/// What copies may add in total: without a limit, doubling copies would fill the memory.
+const MAX_COPIED_NODES: usize = 1_000_000;
+
+#[derive(Deserialize)]
+struct Operation {
+    #[serde(default)]
+    op: String,
+    path: Option<String>,
+    from: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    value: Option<Value>,
+}
+
+/// Tells `null` from absent.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// Applies `patch` (the request's body) to `doc`.
+pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
+    let operations: Vec<Operation> = serde_json::from_slice(patch).map_err(|e| {
+        ApiError::bad_request(match patch.iter().find(|b| !b.is_ascii_whitespace()) {
+            Some(b'{') => {
+                "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+                    .to_string()
+            }
+            _ => format!("error decoding patch: {e}"),
+        })
+    })?;
+    if operations.len() > MAX_JSON_PATCH_OPERATIONS {
+        let message = format!(
+            "The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {}",
+            operations.len()
+        );
+        return Err(ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: {message}")));
+    }
+    let mut result = doc.clone();
+    let mut copied = 0;
+    for operation in operations {
+        apply(&mut result, operation, &mut copied).map_err(unprocessable)?;
+    }
+    Ok(result)
+}
+
+const MISSING: &str = "missing value";
+
+fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<(), String> {
+    let Operation { op, path, from, value } = operation;
+    if !["add", "remove", "replace", "move", "test", "copy"].contains(&op.as_str()) {
+        return Err(format!("Unexpected kind: {}", if op.is_empty() { "unknown" } else { &op }));
+    }
+    let path = path.ok_or_else(|| format!("{op} operation failed to decode path: {MISSING}"))?;
+    match op.as_str() {
+        "add" => {
+            let (parent, key) = locate(doc, &path)
+                .ok_or_else(|| format!("add operation does not apply: doc is missing path: \"{path}\": {MISSING}"))?;
+            insert(parent, &key, value.unwrap_or_default()).map_err(|e| format!("error in add for path: '{path}': {e}"))
+        }
+        "remove" => {
+            let (parent, key) = locate(doc, &path).ok_or_else(|| {
+                format!("remove operation does not apply: doc is missing path: \"{path}\": {MISSING}")
+            })?;
+            take(parent, &key).map(drop).map_err(|e| format!("error in remove for path: '{path}': {e}"))
+        }
+        "replace" => {
+            let value = value.unwrap_or_default();
+            if path.is_empty() {
+                if !(value.is_object() || value.is_array()) {
+                    return Err("replace operation value must be object or array".into());
+                }
+                *doc = value;
+                return Ok(());
+            }
+            let (parent, key) = locate(doc, &path)
+                .ok_or_else(|| format!("replace operation does not apply: doc is missing path: {path}: {MISSING}"))?;
+            let place = get(parent, &key)
+                .map_err(|_| format!("replace operation does not apply: doc is missing key: {path}: {MISSING}"))?;
+            *place = value;
+            Ok(())
+        }
+        "test" => {
+            let failed = || format!("testing value {path} failed: test failed");
+            let found = match path.as_str() {
+                "" => Some(&*doc),
+                _ => {
+                    let (parent, key) = locate(doc, &path)
+                        .ok_or_else(|| format!("test operation does not apply: is missing path: {path}: {MISSING}"))?;
+                    get(parent, &key).ok().map(|place| &*place)
+                }
+            };
+            let wanted = value.unwrap_or_default();
+            if same(found.unwrap_or(&Value::Null), &wanted) { Ok(()) } else { Err(failed()) }
+        }
+        "move" | "copy" => {
+            let from = from.ok_or_else(|| format!("{op} operation failed to decode from: {MISSING}"))?;
+            let (parent, key) = locate(doc, &from)
+                .ok_or_else(|| format!("{op} operation does not apply: doc is missing from path: {from}: {MISSING}"))?;
+            let value = if op == "move" {
+                if path.starts_with(&format!("{from}/")) {
+                    return Err(format!("error in move for path: '{path}': cannot move a value into itself"));
+                }
+                take(parent, &key).map_err(|e| format!("error in move for path: '{key}': {e}"))?
+            } else {
+                get(parent, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?.clone()
+            };
+            if op == "copy" {
+                *copied += nodes(&value);
+                if *copied > MAX_COPIED_NODES {
+                    return Err(format!(
+                        "unable to copy, the accumulated size increase of copy exceeds the limit {MAX_COPIED_NODES}"
+                    ));
+                }
+            }
+            let (parent, key) = locate(doc, &path).ok_or_else(|| {
+                format!("{op} operation does not apply: doc is missing destination path: {path}: {MISSING}")
+            })?;
+            insert(parent, &key, value).map_err(|e| match op.as_str() {
+                "move" => format!("error in move for path: '{path}': {e}"),
+                _ => format!("error while adding value during copy: {e}"),
+            })
+        }
+        _ => Err(format!("Unexpected kind: {op}")),
+    }
+}
+
+fn nodes(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(nodes).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(nodes).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// Equal as JSON: `1` and `1.0` are the same number.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
+        }
+        _ => a == b,
+    }
+}
+
+/// The container that holds the last step of `path`, and that step.
+fn locate<'a>(doc: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
+    let mut steps = path.split('/').skip(1).map(|s| s.replace("~1", "/").replace("~0", "~"));
+    let mut key = steps.next()?;
+    let mut parent = doc;
+    for next in steps {
+        parent = get(parent, &key).ok()?;
+        key = next;
+    }
+    (parent.is_object() || parent.is_array()).then_some((parent, key))
+}
+
+/// An index into a list of `length`, negative from the end.
+fn index(key: &str, length: usize) -> Result<usize, String> {
+    let number: i64 = key.parse().map_err(|_| format!("value was not a proper array index: '{key}'"))?;
+    let at = if number < 0 { number + length as i64 } else { number };
+    usize::try_from(at).map_err(|_| format!("Unable to access invalid index: {number}: invalid index referenced"))
+}
+
+fn get<'a>(parent: &'a mut Value, key: &str) -> Result<&'a mut Value, String> {
+    match parent {
+        Value::Object(map) => {
+            map.get_mut(key).ok_or_else(|| format!("unable to get nonexistent key: {key}: {MISSING}"))
+        }
+        Value::Array(list) => {
+            let at = index(key, list.len())?;
+            list.get_mut(at).ok_or_else(|| format!("Unable to access invalid index: {key}: invalid index referenced"))
+        }
+        _ => Err(MISSING.into()),
+    }
+}
+
+fn take(parent: &mut Value, key: &str) -> Result<Value, String> {
+    match parent {
+        Value::Object(map) => {
+            map.remove(key).ok_or_else(|| format!("Unable to remove nonexistent key: {key}: {MISSING}"))
+        }
+        Value::Array(list) => {
+            let at = index(key, list.len())?;
+            if at >= list.len() {
+                return Err(format!("Unable to access invalid index: {key}: invalid index referenced"));
+            }
+            Ok(list.remove(at))
+        }
+        _ => Err(MISSING.into()),
+    }
+}
+
+fn insert(parent: &mut Value, key: &str, value: Value) -> Result<(), String> {
+    match parent {
+        Value::Object(map) => {
+            map.insert(key.to_string(), value);
+            Ok(())
+        }
+        Value::Array(list) if key == "-" => {
+            list.push(value);
+            Ok(())
+        }
+        Value::Array(list) => {
+            // One past the end is a place to insert at, also when counted from the end.
+            let at = index(key, list.len() + usize::from(key.starts_with('-')))?;
+            if at > list.len() {
+                return Err(format!("Unable to access invalid index: {key}: invalid index referenced"));
+            }
+            list.insert(at, value);
+            Ok(())
+        }
+        _ => Err(MISSING.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn operations_apply() {
+        let check = |doc: Value, patch: Value, result: Value| {
+            assert_eq!(json_patch(&doc, patch.to_string().as_bytes()).unwrap(), result, "{doc} + {patch}");
+        };
+        check(json!({"a": 1}), json!([{"op": "add", "path": "/b", "value": 2}]), json!({"a": 1, "b": 2}));
+        check(json!({"a": [1, 3]}), json!([{"op": "add", "path": "/a/1", "value": 2}]), json!({"a": [1, 2, 3]}));
+        check(json!({"a": [1]}), json!([{"op": "add", "path": "/a/-", "value": 2}]), json!({"a": [1, 2]}));
+        check(json!({"a": [1, 2]}), json!([{"op": "remove", "path": "/a/-1"}]), json!({"a": [1]}));
+        check(json!({"a": 1}), json!([{"op": "replace", "path": "/a", "value": null}]), json!({"a": null}));
+        check(json!({"a": {"b": 1}}), json!([{"op": "move", "from": "/a/b", "path": "/c"}]), json!({"a": {}, "c": 1}));
+        check(json!({"a": 1}), json!([{"op": "copy", "from": "/a", "path": "/b"}]), json!({"a": 1, "b": 1}));
+        check(json!({"a": 1}), json!([{"op": "test", "path": "/a", "value": 1.0}]), json!({"a": 1}));
+        check(json!({}), json!([{"op": "test", "path": "/a", "value": null}]), json!({}));
+        check(json!({"a/b~": 1}), json!([{"op": "remove", "path": "/a~1b~0"}]), json!({}));
+    }
+
+    #[test]
+    fn failures_are_told_in_upstreams_words() {
+        let check = |patch: Value, code: u16, message: &str| {
+            let doc = json!({"a": {"b": [1]}});
+            let error = json_patch(&doc, patch.to_string().as_bytes()).unwrap_err();
+            let cause = error.details.as_ref().and_then(|d| d["causes"][0]["message"].as_str().map(String::from));
+            assert_eq!((error.code, cause.unwrap_or_else(|| error.message.clone()).as_str()), (code, message));
+        };
+        check(json!([{"op": "test", "path": "/a/b/0", "value": 2}]), 422, "testing value /a/b/0 failed: test failed");
+        check(
+            json!([{"op": "remove", "path": "/a/c"}]),
+            422,
+            "error in remove for path: '/a/c': Unable to remove nonexistent key: c: missing value",
+        );
+        check(
+            json!([{"op": "replace", "path": "/x", "value": 1}]),
+            422,
+            "replace operation does not apply: doc is missing key: /x: missing value",
+        );
+        check(
+            json!([{"op": "add", "path": "/x/y", "value": 1}]),
+            422,
+            "add operation does not apply: doc is missing path: \"/x/y\": missing value",
+        );
+        check(
+            json!([{"op": "add", "path": "/a/b/7", "value": 1}]),
+            422,
+            "error in add for path: '/a/b/7': Unable to access invalid index: 7: invalid index referenced",
+        );
+        check(json!([{"op": "swap", "path": "/x"}]), 422, "Unexpected kind: swap");
+        let many = vec![json!({"op": "test", "path": "/x"}); MAX_JSON_PATCH_OPERATIONS + 1];
+        check(
+            Value::from(many),
+            413,
+            "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001",
+        );
+        assert_eq!(json_patch(&json!({}), b"[{").unwrap_err().code, 400);
+        assert_eq!(json_patch(&json!({}), b"{}").unwrap_err().code, 400);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(
+            ops in prop::collection::vec(
+                ("(add|remove|replace|move|test|copy|x)", "(/[ab01-]{0,2}){0,3}", "(/[ab01-]{0,2}){0,3}"), 0..6,
+            ),
+        ) {
+            let doc = json!({"a": {"b": [1, {"a": 2}]}, "b": [[]]});
+            let patch: Vec<Value> = ops
+                .into_iter()
+                .map(|(op, path, from)| json!({"op": op, "path": path, "from": from, "value": {"a": [0]}}))
+                .collect();
+            let _ = json_patch(&doc, Value::from(patch).to_string().as_bytes());
+        }
+    }
+}

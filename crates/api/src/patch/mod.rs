@@ -1,0 +1,51 @@
+//! The three patches of the API: JSON patch, merge patch and strategic merge patch.
+//! Used by `apiserver` (PATCH) and `cli`; server-side apply is in `managed_fields`.
+//! Invariant: pure; the document that comes in is never half-patched, an error leaves nothing behind.
+
+mod json;
+mod merge;
+mod order;
+mod strategic;
+
+pub use json::{MAX_JSON_PATCH_OPERATIONS, json_patch};
+pub use merge::{merge_diff, merge_patch};
+pub use strategic::strategic;
+
+use serde_json::{Value, json};
+
+use crate::{ApiError, Reason};
+
+/// 422, as upstream answers a patch that does not fit its document. Its message says nothing, so the cause does.
+fn unprocessable(cause: impl Into<String>) -> ApiError {
+    let cause: String = cause.into();
+    ApiError::new(Reason::Invalid, "the server rejected our request due to an error in our request")
+        .with_details(json!({ "causes": [{ "reason": "UnexpectedServerResponse", "message": cause }] }))
+}
+
+/// A value as Go's `%v` prints it, because some messages carry one.
+fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let mut pairs: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", go_text(v))).collect();
+            pairs.sort_unstable();
+            format!("map[{}]", pairs.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The Go type of a decoded value.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nil",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
