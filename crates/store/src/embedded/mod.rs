@@ -203,7 +203,11 @@ pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, StoreError> {
 /// The log as it is on disk, its torn tail cut off, and how many bytes that was.
 fn recover(path: &Path, ids: &[u32], core: &mut Core<Location>, segment_bytes: u64) -> Result<(Log, u64), StoreError> {
     if ids.is_empty() {
-        return Ok((Log::create(path, segment_bytes).map_err(|e| unreadable(path, &e))?, 0));
+        let log = Log::create(path, segment_bytes).map_err(|e| unreadable(path, &e))?;
+        if let Some(parent) = path.canonicalize().ok().as_deref().and_then(Path::parent) {
+            segment::sync_directory(parent).map_err(|e| unreadable(parent, &e))?;
+        }
+        return Ok((log, 0));
     }
     let mut replayed = replay::replay(path, ids, core)?;
     while let Some(done) = replayed.segments.pop_front_if(|segment| segment.id < replayed.oldest_needed) {

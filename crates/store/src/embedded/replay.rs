@@ -82,9 +82,7 @@ pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -
         let last = at + 1 == ids.len();
         let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
         if last && at > 0 && length < SEGMENT_HEAD {
-            // Cut off while it was being made; nothing can be in it.
-            replayed.torn_bytes += length;
-            std::fs::remove_file(&segment.path).map_err(|e| unreadable(&segment.path, &e))?;
+            // Cut off while it was being made; nothing can be in it, and it will be made again.
             break;
         }
         segment.check_head().map_err(|reason| damaged(&segment.path, 0, &reason))?;

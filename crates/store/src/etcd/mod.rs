@@ -1,7 +1,8 @@
 //! A store in an etcd cluster, for more than one API server.
-//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `convert` maps what etcd says.
+//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `compaction` forgets, `convert` maps what etcd says.
 //! Invariant: keeps no data of its own; every answer is etcd's.
 
+mod compaction;
 mod convert;
 mod lease;
 mod watch;
@@ -45,11 +46,29 @@ pub struct EtcdStore {
     prefix: String,
     env: Env,
     leases: Leases,
+    compaction: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for EtcdStore {
+    fn drop(&mut self) {
+        self.compaction.abort();
+    }
 }
 
 impl EtcdStore {
     /// `prefix` goes before every key, so that several clusters can share one etcd; usually empty.
     pub async fn connect(
+        endpoints: &[String],
+        prefix: &str,
+        tls: Option<EtcdTls>,
+        env: Env,
+    ) -> Result<Self, StoreError> {
+        Self::connect_keeping(compaction::INTERVAL, endpoints, prefix, tls, env).await
+    }
+
+    /// As `connect`, with history kept for `history_age` (at most twice that).
+    pub async fn connect_keeping(
+        history_age: Duration,
         endpoints: &[String],
         prefix: &str,
         tls: Option<EtcdTls>,
@@ -67,7 +86,8 @@ impl EtcdStore {
         };
         let client = Client::connect(endpoints, Some(options)).await.map_err(|e| failed(e.to_string()))?;
         let leases = Leases::new(env.clone());
-        let store = Self { client, prefix: prefix.to_string(), env, leases };
+        let compaction = env.spawn(compaction::run(client.clone(), env.clone(), history_age));
+        let store = Self { client, prefix: prefix.to_string(), env, leases, compaction };
         // Connecting is lazy: ask something, so that a wrong endpoint is told here and not by the first request.
         store.revision().await.map_err(|e| failed(e.to_string()))?;
         Ok(store)
@@ -232,6 +252,9 @@ impl Store for EtcdStore {
         let from = if from == 0 { current + 1 } else { from };
         if from <= current {
             self.check_readable(from).await?;
+        }
+        if start >= end {
+            return Ok(Box::pin(futures::stream::pending()));
         }
         let range = (self.key(start), self.key(end));
         watch::follow(self.client.clone(), self.env.clone(), self.prefix.clone(), range, from).await

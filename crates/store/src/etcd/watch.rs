@@ -27,6 +27,8 @@ struct Follower {
     next: Revision,
     stream: Option<etcd_client::WatchStream>,
     ready: VecDeque<WatchItem>,
+    /// Since when (monotonic) nothing good was heard, and how long to wait before the next attempt.
+    lost: Option<(Duration, Duration)>,
     ended: bool,
 }
 
@@ -37,8 +39,9 @@ pub(super) async fn follow(
     range: (String, String),
     from: Revision,
 ) -> Result<WatchStream, StoreError> {
+    let ready = VecDeque::new();
     let mut follower =
-        Follower { client, env, prefix, range, next: from, stream: None, ready: VecDeque::new(), ended: false };
+        Follower { client, env, prefix, range, next: from, stream: None, ready, lost: None, ended: false };
     follower.connect().await?;
     Ok(Box::pin(futures::stream::unfold(follower, |mut follower| async move {
         if follower.ended {
@@ -95,23 +98,25 @@ impl Follower {
                 None => Ok(None),
             };
             match answer {
-                Ok(Some(answer)) => self.take_in(&answer)?,
-                Ok(None) => self.reconnect("etcd ended the watch").await?,
-                Err(error) => self.reconnect(&error.to_string()).await?,
+                Ok(Some(answer)) if answer.canceled() => {
+                    if answer.compact_revision() > 0 {
+                        let oldest = answer.compact_revision() as u64;
+                        return Err(StoreError::Compacted { requested: self.next, oldest });
+                    }
+                    self.reconnect(format!("etcd cancelled the watch: {}", answer.cancel_reason())).await?;
+                }
+                Ok(Some(answer)) => {
+                    // Only what comes after the first answer shows that the watch works.
+                    self.lost = self.lost.filter(|_| answer.created());
+                    self.take_in(&answer);
+                }
+                Ok(None) => self.reconnect("etcd ended the watch".into()).await?,
+                Err(error) => self.reconnect(error.to_string()).await?,
             }
         }
     }
 
-    fn take_in(&mut self, answer: &WatchResponse) -> Result<(), StoreError> {
-        if answer.canceled() {
-            if answer.compact_revision() > 0 {
-                let oldest = answer.compact_revision() as u64;
-                return Err(StoreError::Compacted { requested: self.next, oldest });
-            }
-            tracing::debug!(reason = answer.cancel_reason(), "etcd cancelled a watch");
-            self.stream = None;
-            return Ok(());
-        }
+    fn take_in(&mut self, answer: &WatchResponse) {
         let mut revisions: Vec<Vec<Event>> = Vec::new();
         for event in answer.events().iter().filter_map(|event| convert::event(&self.prefix, event)) {
             // What was delivered before a reconnect may come again.
@@ -133,21 +138,22 @@ impl Follower {
         if answer.events().is_empty() && (!answer.created() || self.next > reached) {
             self.ready.push_back(WatchItem::Progress(reached));
         }
-        Ok(())
     }
 
-    async fn reconnect(&mut self, reason: &str) -> Result<(), StoreError> {
+    async fn reconnect(&mut self, reason: String) -> Result<(), StoreError> {
         tracing::debug!(reason, next = self.next, "watch lost etcd, reconnecting");
         self.stream = None;
-        let began = self.env.monotonic();
-        let mut backoff = FIRST_BACKOFF;
-        loop {
+        let mut error = StoreError::Unavailable(reason);
+        let (since, mut backoff) = self.lost.unwrap_or((self.env.monotonic(), FIRST_BACKOFF));
+        while self.env.monotonic() - since < RECONNECT_LIMIT {
             self.env.sleep(backoff.mul_f64(0.5 + self.env.random_fraction())).await;
+            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            self.lost = Some((since, backoff));
             match self.connect().await {
                 Ok(()) => return Ok(()),
-                Err(error) if self.env.monotonic() - began > RECONNECT_LIMIT => return Err(error),
-                Err(_) => backoff = (backoff * 2).min(LONGEST_BACKOFF),
+                Err(failed) => error = failed,
             }
         }
+        Err(error)
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use store::{
-    Operation, Outcome, Store, Transaction,
-    contract::{next_events, put, write},
+    Operation, Outcome, Store, StoreError, Transaction,
+    contract::{next_events, put, under, write},
     prefix_end,
 };
 
@@ -56,6 +56,35 @@ async fn two_stores_share_one_etcd_and_prefixes_keep_them_apart() {
     assert_eq!(&one.get("/k/b").await.unwrap().unwrap().value[..], b"from two");
     assert_eq!(&apart.get("/k/a").await.unwrap().unwrap().value[..], b"from apart");
     assert_eq!(one.count("/k/", &prefix_end("/k/")).await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_is_forgotten_once_for_all_servers() {
+    let server = EtcdServer::start().await;
+    let (age, endpoints) = (std::time::Duration::from_millis(500), [server.endpoint()]);
+    let connect = || store::EtcdStore::connect_keeping(age, &endpoints, "", None, env::Env::real());
+    let (one, _two) = (connect().await.unwrap(), connect().await.unwrap());
+    let first = write(&one, vec![put("/h/a", "1")]).await;
+    for _ in 0..40 {
+        tokio::time::sleep(age / 4).await;
+        write(&one, vec![put("/h/a", "2")]).await;
+        match one.range(under("/h/", 0, Some(first))).await {
+            Ok(_) => {}
+            Err(StoreError::Compacted { oldest, .. }) => {
+                assert!(oldest > first);
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("nothing was forgotten");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named() {
+    let endpoints = ["http://127.0.0.1:1".to_string()];
+    let refused = store::EtcdStore::connect(&endpoints, "", None, env::Env::real()).await.err().unwrap().to_string();
+    assert!(refused.contains("failed to connect to etcd at http://127.0.0.1:1"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -54,8 +54,12 @@ impl EtcdServer {
         }
     }
 
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.client_port)
+    }
+
     pub async fn connect(&self, prefix: &str) -> EtcdStore {
-        let endpoints = [format!("http://127.0.0.1:{}", self.client_port)];
+        let endpoints = [self.endpoint()];
         let mut last = None;
         for _ in 0..200 {
             match EtcdStore::connect(&endpoints, prefix, None, Env::real()).await {
