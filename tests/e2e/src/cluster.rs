@@ -1,0 +1,126 @@
+//! A cluster of a test's own: other ports, data directory, ranges and names than anyone else's.
+//! Shared by `tests/cluster` (started by `tests/e2e/run`), made one by one in `tests/lifecycle`.
+//! Invariant: `down --purge` runs when it is dropped.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use crate::{BUSYBOX, Kubectl, busybox_archive};
+
+/// The binary under test.
+pub fn minke() -> PathBuf {
+    std::env::var_os("MINKE").map(PathBuf::from).expect("set MINKE to the binary, or use tests/e2e/run")
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+pub struct Cluster {
+    pub data: PathBuf,
+    pub arguments: Vec<String>,
+    owned: bool,
+    _directory: Option<tempfile::TempDir>,
+}
+
+#[derive(Default)]
+pub struct Options {
+    pub extra: Vec<String>,
+}
+
+impl Cluster {
+    /// The one that `tests/e2e/run` started.
+    pub fn shared() -> Self {
+        let data =
+            std::env::var_os("MINKE_E2E_DATA").expect("use tests/e2e/run, or set MINKE_E2E_DATA to a data directory");
+        Self { data: data.into(), arguments: Vec::new(), owned: false, _directory: None }
+    }
+
+    /// Flags for a cluster that clashes with nobody, not yet started.
+    pub fn prepare(options: Options) -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(0);
+        let directory = tempfile::Builder::new().prefix("mk-").tempdir().expect("a temporary directory");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) as u32 + (std::process::id() % 20) * 10;
+        let mut arguments = vec![
+            "--data-dir".into(),
+            directory.path().display().to_string(),
+            "--port".into(),
+            free_port().to_string(),
+            "--kubelet-port".into(),
+            free_port().to_string(),
+            "--healthz-port".into(),
+            "0".into(),
+            "--node-name".into(),
+            "node-1".into(),
+            "--pod-cidr".into(),
+            format!("10.{}.0.0/16", 20 + number % 100),
+            "--service-cidr".into(),
+            format!("10.{}.0.0/16", 130 + number % 100),
+        ];
+        arguments.extend(options.extra);
+        Self { data: directory.path().to_path_buf(), arguments, owned: true, _directory: Some(directory) }
+    }
+
+    pub fn start(options: Options) -> Self {
+        let cluster = Self::prepare(options);
+        let output = cluster.up();
+        assert!(output.status.success(), "minke up failed:\n{}\n{}", text(&output.stdout), text(&output.stderr));
+        cluster
+    }
+
+    pub fn up(&self) -> std::process::Output {
+        Command::new(minke()).arg("up").args(&self.arguments).stdin(Stdio::null()).output().expect("minke runs")
+    }
+
+    pub fn down(&self, purge: bool) -> std::process::Output {
+        let mut command = Command::new(minke());
+        command.arg("down").arg("--data-dir").arg(&self.data);
+        if purge {
+            command.arg("--purge");
+        }
+        command.stdin(Stdio::null()).output().expect("minke runs")
+    }
+
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(&self.data.join("admin.kubeconfig"))
+    }
+
+    pub fn pid(&self) -> i32 {
+        let text = std::fs::read_to_string(self.data.join("minke.pid")).expect("a pid file");
+        text.trim().parse().expect("a process id")
+    }
+
+    pub fn import_busybox(&self) {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), busybox_archive(BUSYBOX)).expect("room for an image");
+        self.import(file.path());
+    }
+
+    pub fn import(&self, archive: &Path) {
+        let output =
+            Command::new(minke()).args(["image", "import", "--data-dir"]).arg(&self.data).arg(archive).output();
+        let output = output.expect("minke runs");
+        assert!(output.status.success(), "import failed: {}", text(&output.stderr));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.owned {
+            if std::thread::panicking() {
+                let log = std::fs::read_to_string(self.data.join("minke.log")).unwrap_or_default();
+                let lines: Vec<_> = log.lines().rev().take(60).collect();
+                eprintln!("the end of minke.log:\n{}", lines.into_iter().rev().collect::<Vec<_>>().join("\n"));
+            }
+            self.down(true);
+        }
+    }
+}

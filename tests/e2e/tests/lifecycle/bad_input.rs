@@ -1,0 +1,73 @@
+//! Bad input gets one line that says what is wrong and what to do, and leaves nothing half-started.
+
+use std::{
+    net::TcpListener,
+    process::{Command, Stdio},
+};
+
+use e2e::{Cluster, Options, minke};
+
+/// Runs `minke up` and expects one line with `text`; afterwards nothing of it runs.
+#[track_caller]
+fn refused(cluster: &Cluster, mut command: Command, text: &str) {
+    let output = command.stdin(Stdio::null()).output().expect("minke runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "it was accepted");
+    let line = said.lines().find(|l| l.starts_with("minke: ")).unwrap_or_else(|| panic!("no message in {said:?}"));
+    assert!(line.contains(text), "expected {text:?} in {line:?}");
+    let data = cluster.data.display().to_string();
+    for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        assert!(!words.contains(&data) || words.contains("cargo"), "still running: {words}");
+    }
+}
+
+fn up(cluster: &Cluster) -> Command {
+    let mut command = Command::new(minke());
+    command.arg("up").args(&cluster.arguments);
+    command
+}
+
+#[test]
+fn a_port_in_use() {
+    let cluster = Cluster::prepare(Options::default());
+    let taken = TcpListener::bind("0.0.0.0:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let mut command = up(&cluster);
+    command.args(["--port", &port]);
+    refused(&cluster, command, "choose another port with --port");
+}
+
+#[test]
+fn no_root() {
+    let cluster = Cluster::prepare(Options::default());
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(minke()).arg("up").args(&cluster.arguments);
+    refused(&cluster, command, "must run as root");
+}
+
+#[test]
+fn a_broken_data_directory() {
+    let cluster = Cluster::prepare(Options::default());
+    std::fs::create_dir_all(cluster.data.join("pki")).expect("a directory");
+    for file in ["ca.crt", "ca.key"] {
+        std::fs::write(cluster.data.join("pki").join(file), "rubbish").expect("written");
+    }
+    refused(&cluster, up(&cluster), "damaged");
+}
+
+#[test]
+fn a_missing_tool() {
+    let cluster = Cluster::prepare(Options::default());
+    let mut command = up(&cluster);
+    let empty = tempfile::tempdir().expect("a directory");
+    command.env("PATH", empty.path());
+    refused(&cluster, command, "apt-get install");
+}
+
+#[test]
+fn an_unknown_store() {
+    let cluster = Cluster::prepare(Options { extra: vec!["--store".into(), "paper".into()] });
+    refused(&cluster, up(&cluster), "use `embedded` or `etcd=URL`");
+}

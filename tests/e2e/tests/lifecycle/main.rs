@@ -1,0 +1,6 @@
+//! Tests that start, kill and remove clusters of their own, one at a time.
+
+mod apart;
+mod bad_input;
+mod leftovers;
+mod survival;
