@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::kinds::{
-    access::{entries, items, part},
-    amount,
+use crate::{
+    kinds::{
+        access::{entries, items, part},
+        amount,
+    },
+    quantity::Quantity,
 };
 
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
@@ -42,12 +45,12 @@ pub fn class(spec: &Value) -> &'static str {
 }
 
 /// Adds the positive amounts of one kind and says how many resources had one.
-fn sum(resources: &Value, key: &str, into: &mut BTreeMap<&'static str, i128>) -> usize {
+fn sum(resources: &Value, key: &str, into: &mut BTreeMap<&'static str, Quantity>) -> usize {
     let mut found = 0;
     for (name, quantity) in entries(resources, key) {
         let Some(name) = COMPUTE.iter().find(|compute| **compute == name) else { continue };
-        let Some(nanos) = amount::nanos(quantity).filter(|n| *n > 0) else { continue };
-        *into.entry(name).or_default() += nanos;
+        let Some(quantity) = amount::of(quantity).filter(|quantity| quantity.sign() > 0) else { continue };
+        into.entry(name).and_modify(|sum| sum.add(&quantity)).or_insert(quantity);
         found += 1;
     }
     found
