@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Options,
+    Options, UNOWNED,
     conflict::{self, Conflict},
     last_applied, managed_fields,
     managers::{Manager, Managers, Operation},
@@ -13,7 +13,7 @@ use super::{
     set::Set,
     set_managed_fields, take_managed_fields,
     typed::Typed,
-    unowned, update,
+    update,
 };
 use crate::{
     ApiError, Reason,
@@ -38,6 +38,9 @@ pub fn apply(
     let mut managers = Managers::parse(managed_fields(&object))
         .map_err(|e| ApiError::new(Reason::Unknown, format!("failed to decode managed fields: {e}")))?;
     take_managed_fields(&mut object);
+    for manager in &mut managers.0 {
+        attempt.typed.reconcile(&attempt.node, &mut manager.set);
+    }
     if managers.is_empty() && live.is_some() {
         let before = Options { manager: BEFORE_FIRST_APPLY, ..options };
         let nothing = Value::Object(Map::new());
@@ -102,7 +105,7 @@ impl Attempt<'_> {
         self.take_over(object, &new, &ignored, &mut others)?;
 
         let changed = !equal(object, &new);
-        me.set = me.set.difference(&unowned());
+        me.set = me.set.difference(&UNOWNED);
         if changed {
             me.time = Some(self.options.time());
         }

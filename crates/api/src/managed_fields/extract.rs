@@ -9,7 +9,7 @@ use super::{
     set::Set,
     typed::{Shape, Typed, is_void},
 };
-use crate::schema::Node;
+use crate::schema::{ListType, Node};
 
 impl Typed<'_> {
     /// Every field and element that `value` mentions.
@@ -101,5 +101,30 @@ impl Typed<'_> {
             result.put(entry.element.clone(), entry.member || parent, children);
         }
         result
+    }
+    /// Ownership of parts of what has since become atomic (by an upgrade, or a new version of a custom resource)
+    /// becomes ownership of the whole.
+    pub fn reconcile(&self, node: &Node, set: &mut Set) {
+        for entry in set.entries_mut() {
+            let child = match (&entry.element, node) {
+                (PathElement::Field(name), Node::Struct(_)) => self.field(node, name).map(|field| &field.node),
+                (PathElement::Field(_), Node::Map(value, _)) => Some(value.as_ref()),
+                (_, Node::List(element, _)) => Some(element.as_ref()),
+                _ => None,
+            };
+            let Some(child) = child.filter(|_| !entry.children.is_empty()) else { continue };
+            let atomic = match child {
+                Node::Struct(id) => self.schema.get(*id).atomic,
+                Node::Map(_, atomic) => *atomic,
+                Node::List(_, kind) => *kind == ListType::Atomic,
+                _ => false,
+            };
+            if atomic {
+                entry.member = true;
+                entry.children = Set::default();
+            } else {
+                self.reconcile(child, &mut entry.children);
+            }
+        }
     }
 }

@@ -19,9 +19,13 @@ mod validate;
 #[cfg(test)]
 mod apply_tests;
 #[cfg(test)]
+mod builtin_tests;
+#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod update_tests;
+
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -62,10 +66,20 @@ impl Options<'_> {
 
 /// What upstream's strategies reset on each endpoint of a built-in kind.
 fn default_reset(schema: &Schema, root: TypeId, subresource: &str) -> &'static [&'static str] {
-    let has_status = schema.get(root).field("status").is_some_and(|f| f.proto != 0);
-    match subresource {
-        "" if has_status => &["status"],
-        "status" => &["spec"],
+    let kind = schema.get(root);
+    match (subresource, kind.name.rsplit('.').next().unwrap_or_default()) {
+        ("", _) if kind.field("status").is_some_and(|f| f.proto != 0) => &["status"],
+        ("status", "Deployment") => &["spec", "metadata.labels"],
+        ("status", "Pod") => &["spec", "metadata.deletionTimestamp", "metadata.ownerReferences"],
+        (
+            "status",
+            "FlowSchema"
+            | "PriorityLevelConfiguration"
+            | "ResourceClaim"
+            | "ValidatingAdmissionPolicy"
+            | "VolumeAttachment",
+        ) => &["spec", "metadata"],
+        ("status", _) => &["spec"],
         _ => &[],
     }
 }
@@ -81,7 +95,7 @@ pub fn validate(managed_fields: Option<&Value>) -> Result<(), String> {
 }
 
 /// What nobody owns, because the server sets it or it is the object's name.
-fn unowned() -> Set {
+static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
     Set::of_paths(&[
         "apiVersion",
         "kind",
@@ -96,7 +110,7 @@ fn unowned() -> Set {
         "metadata.managedFields",
         "metadata.resourceVersion",
     ])
-}
+});
 
 fn managed_fields(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")

@@ -52,6 +52,10 @@ impl Set {
         &self.entries
     }
 
+    pub fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
     fn entry(&mut self, element: PathElement) -> &mut Entry {
         let at = match self.entries.last() {
             Some(last) if last.element < element => self.entries.len(),

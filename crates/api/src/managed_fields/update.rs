@@ -6,12 +6,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{
-    Options, managed_fields,
+    Options, UNOWNED, managed_fields,
     managers::{Manager, Managers, Operation},
     set::Set,
     set_managed_fields, take_managed_fields,
     typed::Typed,
-    unowned,
 };
 use crate::schema::{Node, Schema, TypeId};
 
@@ -78,8 +77,11 @@ pub(super) fn record(
 ) {
     let typed = Typed { schema };
     let node = Node::Struct(root);
+    for manager in &mut managers.0 {
+        typed.reconcile(&node, &mut manager.set);
+    }
     let changes = typed.compare(&node, live, new).without(&options.ignored(schema, root));
-    let written = changes.modified.union(&changes.added).difference(&unowned());
+    let written = changes.modified.union(&changes.added).difference(&UNOWNED);
     let touched: Set = changes.modified.union(&changes.added).union(&changes.removed);
     if touched.is_empty() {
         return;
