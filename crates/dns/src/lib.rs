@@ -1,1 +1,18 @@
-//! dns
+//! The cluster's DNS: Services, headless names and pods from the API, everything else from upstream.
+//! Reads the API through `client`; its pure core is [`Zone`]; the agent starts it with [`run`].
+//! Invariant: an answer about the cluster never waits for anything.
+
+mod cache;
+mod forward;
+mod index;
+mod resolv_conf;
+mod run;
+mod server;
+mod zone;
+
+pub use forward::Forwarder;
+pub use index::{PodRecords, Zone};
+pub use resolv_conf::{DnsPolicy, PodDns, ResolvConf};
+pub use run::{DnsConfig, DnsError, run};
+pub use server::Server;
+pub use zone::Answer;

@@ -1,0 +1,133 @@
+//! The shell: informers into the zone, sockets out of it.
+//! Puts `index`, `server` and `forward` to work; started by the agent.
+//! Invariant: answers are given only after the first lists, so a restart never says NXDOMAIN to a name that exists.
+
+use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
+
+use client::InformerFactory;
+use env::Env;
+use k8s_openapi::api::{
+    core::v1::{Namespace, Pod, Service},
+    discovery::v1::EndpointSlice,
+};
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    forward::Forwarder,
+    index::{PodRecords, Zone},
+    resolv_conf::ResolvConf,
+    server::Server,
+};
+
+#[derive(Debug, Clone)]
+pub struct DnsConfig {
+    /// Where to answer, UDP and TCP.
+    pub listen: Vec<SocketAddr>,
+    /// Puts the listening addresses on this interface first (`lo` for the cluster DNS address on every node).
+    pub interface: Option<String>,
+    pub cluster_domain: String,
+    /// Who knows everything else. Our own addresses among them are ignored.
+    pub upstreams: Vec<SocketAddr>,
+    pub pod_records: PodRecords,
+    /// How long others may remember our answers, in seconds.
+    pub ttl_seconds: u32,
+    /// How long we remember upstream's at most.
+    pub cache: Duration,
+}
+
+impl DnsConfig {
+    pub fn new(listen: Vec<SocketAddr>, cluster_domain: &str) -> Self {
+        Self {
+            listen,
+            interface: None,
+            cluster_domain: cluster_domain.to_owned(),
+            upstreams: ResolvConf::read("/etc/resolv.conf").upstreams(),
+            pod_records: PodRecords::default(),
+            ttl_seconds: 5,
+            cache: Duration::from_secs(30),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DnsError {
+    #[error("invalid cluster domain {0:?}: {1}")]
+    Domain(String, hickory_proto::ProtoError),
+    #[error("failed to put {0} on {1}: {2}")]
+    Address(SocketAddr, String, String),
+    #[error("failed to listen for DNS on {0:?}: {1}")]
+    Listen(Vec<SocketAddr>, std::io::Error),
+}
+
+/// Runs until `shutdown`.
+pub async fn run(
+    config: DnsConfig,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> Result<(), DnsError> {
+    let mut zone = Zone::new(&config.cluster_domain, config.ttl_seconds, config.pod_records)
+        .map_err(|error| DnsError::Domain(config.cluster_domain.clone(), error))?;
+    zone.set_server_addresses(config.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect());
+    let zone = Arc::new(RwLock::new(zone));
+    let synced = follow(&config, &informers, &env, &zone);
+    tokio::select! {
+        () = synced => {}
+        () = shutdown.cancelled() => return Ok(()),
+    }
+    if let Some(interface) = &config.interface {
+        for address in &config.listen {
+            assign(*address, interface)?;
+        }
+    }
+    let upstreams = config.upstreams.iter().filter(|upstream| !config.listen.contains(upstream)).copied().collect();
+    let forwarder = Forwarder::new(env.clone(), upstreams, config.cache);
+    let server = Server::bind(&config.listen, zone, forwarder, env)
+        .await
+        .map_err(|error| DnsError::Listen(config.listen.clone(), error))?;
+    server.serve(shutdown).await;
+    Ok(())
+}
+
+fn assign(address: SocketAddr, interface: &str) -> Result<(), DnsError> {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = format!("{}/{bits}", address.ip());
+    let output = Command::new("ip").args(["address", "replace", &prefix, "dev", interface]).output();
+    let problem = match output {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => format!("{error} (apt-get install -y iproute2)"),
+    };
+    Err(DnsError::Address(address, interface.to_owned(), problem))
+}
+
+/// Starts a follower per kind and returns when each has applied its first list. Followers end with their informer.
+async fn follow(config: &DnsConfig, informers: &InformerFactory, env: &Env, zone: &Arc<RwLock<Zone>>) {
+    macro_rules! follow {
+        ($kind:ty, $apply:expr, $delete:expr) => {{
+            let informer = informers.informer::<$kind>();
+            informer.synced().await;
+            let mut changes = informer.subscribe();
+            let zone = zone.clone();
+            let apply = move |zone: &RwLock<Zone>, key: &str, new: Option<&$kind>| match new {
+                Some(object) => $apply(&mut zone.write(), key, object),
+                None => $delete(&mut zone.write(), key),
+            };
+            while let Some(change) = changes.try_next() {
+                apply(&zone, &change.key, change.new.as_deref());
+            }
+            env.spawn(async move {
+                while let Some(change) = changes.next().await {
+                    apply(&zone, &change.key, change.new.as_deref());
+                }
+            });
+        }};
+    }
+    follow!(Namespace, |zone: &mut Zone, key: &str, _: &Namespace| zone.apply_namespace(key), Zone::delete_namespace);
+    follow!(EndpointSlice, Zone::apply_endpoint_slice, Zone::delete_endpoint_slice);
+    follow!(Service, Zone::apply_service, Zone::delete_service);
+    if config.pod_records == PodRecords::Verified {
+        follow!(Pod, Zone::apply_pod, Zone::delete_pod);
+    }
+}

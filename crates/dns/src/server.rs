@@ -1,0 +1,291 @@
+//! The wire: UDP and TCP, EDNS, truncation; answers from the zone at once, the rest through `forward`.
+//! Started by `run`; the zone is shared with it.
+//! Invariant: the zone's lock is never held across an await.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use env::Env;
+use hickory_proto::{
+    op::{Edns, Message, MessageType, OpCode, Query, ResponseCode},
+    rr::{DNSClass, Name, RData, Record, RecordType},
+};
+use parking_lot::RwLock;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::Semaphore,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    forward::{Forwarder, PAYLOAD},
+    index::Zone,
+    zone::Answer,
+};
+
+const TCP_CONNECTIONS: usize = 256;
+const TCP_IDLE: Duration = Duration::from_secs(10);
+/// ExternalName may point at ExternalName; not for ever.
+const LONGEST_ALIAS_CHAIN: usize = 8;
+
+pub struct Server {
+    shared: Arc<Shared>,
+    sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
+}
+
+struct Shared {
+    env: Env,
+    zone: Arc<RwLock<Zone>>,
+    forwarder: Forwarder,
+    tcp_slots: Arc<Semaphore>,
+    turn: AtomicUsize,
+}
+
+impl Server {
+    /// Takes the addresses, each for UDP and TCP. Port 0 takes any free one.
+    pub async fn bind(
+        addresses: &[SocketAddr],
+        zone: Arc<RwLock<Zone>>,
+        forwarder: Forwarder,
+        env: Env,
+    ) -> std::io::Result<Self> {
+        let mut sockets = Vec::new();
+        for address in addresses {
+            let tcp = TcpListener::bind(address).await?;
+            let udp = UdpSocket::bind(tcp.local_addr()?).await?;
+            sockets.push((Arc::new(udp), tcp));
+        }
+        let tcp_slots = Arc::new(Semaphore::new(TCP_CONNECTIONS));
+        let shared = Shared { env, zone, forwarder, tcp_slots, turn: AtomicUsize::new(0) };
+        Ok(Self { shared: Arc::new(shared), sockets })
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().filter_map(|(udp, _)| udp.local_addr().ok()).collect()
+    }
+
+    pub async fn serve(self, shutdown: CancellationToken) {
+        for (udp, tcp) in self.sockets {
+            let env = self.shared.env.clone();
+            let (shared, stop) = (self.shared.clone(), shutdown.clone());
+            env.spawn(async move { stop.run_until_cancelled(serve_udp(shared, udp)).await });
+            let (shared, stop) = (self.shared.clone(), shutdown.clone());
+            env.spawn(async move { stop.run_until_cancelled(serve_tcp(shared, tcp)).await });
+        }
+        shutdown.cancelled().await;
+    }
+}
+
+async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
+    let mut buffer = vec![0; 4096];
+    loop {
+        // An error here is about a client that went away; the socket stays.
+        let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
+        match shared.begin(&buffer[..length]) {
+            Begun::Nothing => {}
+            Begun::Done { response, limit } => {
+                let _ = socket.send_to(&encode(response, limit), from).await;
+            }
+            Begun::Ask(pending) => {
+                let (shared, socket) = (shared.clone(), socket.clone());
+                shared.env.clone().spawn(async move {
+                    let limit = pending.limit;
+                    let response = shared.finish(*pending).await;
+                    let _ = socket.send_to(&encode(response, limit), from).await;
+                });
+            }
+        }
+    }
+}
+
+async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        // Beyond the limit a connection is closed at once; the client asks again.
+        let Ok(slot) = shared.tcp_slots.clone().try_acquire_owned() else { continue };
+        let shared = shared.clone();
+        shared.env.clone().spawn(async move {
+            converse(&shared, stream).await;
+            drop(slot);
+        });
+    }
+}
+
+async fn converse(shared: &Shared, mut stream: TcpStream) {
+    loop {
+        let question = async {
+            let length = stream.read_u16().await?;
+            let mut bytes = vec![0; usize::from(length)];
+            stream.read_exact(&mut bytes).await?;
+            Ok::<_, std::io::Error>(bytes)
+        };
+        let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE, question).await else { return };
+        let response = match shared.begin(&bytes) {
+            Begun::Nothing => return,
+            Begun::Done { response, .. } => response,
+            Begun::Ask(pending) => shared.finish(*pending).await,
+        };
+        let bytes = encode(response, usize::from(u16::MAX));
+        let length = (bytes.len() as u16).to_be_bytes();
+        if stream.write_all(&[&length[..], &bytes].concat()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// How far a question got without waiting.
+enum Begun {
+    /// Not a question at all.
+    Nothing,
+    Done {
+        response: Message,
+        limit: usize,
+    },
+    Ask(Box<Pending>),
+}
+
+/// An answer that still needs upstream's records of `query`.
+struct Pending {
+    response: Message,
+    query: Query,
+    dnssec: bool,
+    limit: usize,
+}
+
+impl Shared {
+    fn begin(&self, bytes: &[u8]) -> Begun {
+        let request = match Message::from_vec(bytes) {
+            Ok(request) if request.metadata.message_type == MessageType::Query => request,
+            Ok(_) => return Begun::Nothing,
+            Err(_) if bytes.len() >= 12 && bytes[2] & 0x80 == 0 => {
+                let id = u16::from_be_bytes([bytes[0], bytes[1]]);
+                let response = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
+                return Begun::Done { response, limit: 512 };
+            }
+            Err(_) => return Begun::Nothing,
+        };
+        let mut response = Message::response(request.metadata.id, request.metadata.op_code);
+        response.metadata.recursion_desired = request.metadata.recursion_desired;
+        response.metadata.recursion_available = true;
+        response.add_queries(request.queries.iter().cloned());
+        let mut limit = 512;
+        let mut dnssec = false;
+        if let Some(asked) = &request.edns {
+            limit = usize::from(asked.max_payload().clamp(512, PAYLOAD));
+            dnssec = asked.flags().dnssec_ok;
+            let mut edns = Edns::new();
+            edns.set_max_payload(PAYLOAD);
+            if asked.version() > 0 {
+                response.set_edns(edns);
+                response.metadata.response_code = ResponseCode::BADVERS;
+                return Begun::Done { response, limit };
+            }
+            response.set_edns(edns);
+        }
+        let refuse = |mut response: Message, code| {
+            response.metadata.response_code = code;
+            Begun::Done { response, limit }
+        };
+        if request.metadata.op_code != OpCode::Query {
+            return refuse(response, ResponseCode::NotImp);
+        }
+        let [query] = request.queries.as_slice() else { return refuse(response, ResponseCode::FormErr) };
+        if !matches!(query.query_class(), DNSClass::IN | DNSClass::ANY) {
+            return refuse(response, ResponseCode::Refused);
+        }
+        match self.from_zone(&mut response, query) {
+            None => Begun::Done { response, limit },
+            Some(query) => Begun::Ask(Box::new(Pending { response, query, dnssec, limit })),
+        }
+    }
+
+    /// Fills in what the zone knows; returns what upstream has to be asked for the rest.
+    fn from_zone(&self, response: &mut Message, query: &Query) -> Option<Query> {
+        let mut name: Name = query.name().clone();
+        let zone = self.zone.read();
+        for _ in 0..LONGEST_ALIAS_CHAIN {
+            match zone.answer(&name, query.query_type()) {
+                Answer::NotOurs => return Some(Query::query(name, query.query_type())),
+                Answer::Records { mut answers, additionals } => {
+                    let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                    let length = answers.len();
+                    answers.rotate_left(turn % length.max(1));
+                    response.answers.extend(answers);
+                    response.additionals.extend(additionals);
+                    response.metadata.authoritative = true;
+                    return None;
+                }
+                Answer::NoData(soa) => {
+                    response.add_authority(soa);
+                    response.metadata.authoritative = true;
+                    return None;
+                }
+                Answer::NxDomain(soa) => {
+                    response.add_authority(soa);
+                    response.metadata.authoritative = true;
+                    response.metadata.response_code = ResponseCode::NXDomain;
+                    return None;
+                }
+                Answer::Alias { record, target } => {
+                    response.add_answer(record);
+                    response.metadata.authoritative = true;
+                    if query.query_type() == RecordType::CNAME {
+                        return None;
+                    }
+                    name = target;
+                }
+            }
+        }
+        response.metadata.response_code = ResponseCode::ServFail;
+        None
+    }
+
+    async fn finish(&self, pending: Pending) -> Message {
+        let Pending { mut response, query, dnssec, .. } = pending;
+        match self.forwarder.ask(&query, dnssec).await {
+            Ok(answer) => {
+                response.metadata.response_code = answer.metadata.response_code;
+                response.metadata.authentic_data = answer.metadata.authentic_data;
+                response.answers.extend(answer.answers.into_iter().filter(|record| !own_alias(record, &query)));
+                response.authorities.extend(answer.authorities);
+                response.additionals.extend(answer.additionals);
+            }
+            Err(error) => {
+                tracing::debug!(name = %query.name(), %error, "failed to forward a question");
+                // The alias itself is known even when its target is not.
+                if response.answers.is_empty() {
+                    response.metadata.response_code = ResponseCode::ServFail;
+                }
+            }
+        }
+        response
+    }
+}
+
+/// A CNAME to itself would send resolvers in circles.
+fn own_alias(record: &Record, query: &Query) -> bool {
+    matches!(&record.data, RData::CNAME(target) if target.0 == *query.name() && record.name == *query.name())
+}
+
+/// Within `limit`; what does not fit is cut off and says so, and the client comes back over TCP.
+fn encode(mut response: Message, limit: usize) -> Vec<u8> {
+    let whole = response.to_vec().unwrap_or_default();
+    if !whole.is_empty() && whole.len() <= limit {
+        return whole;
+    }
+    // Additional records are a courtesy.
+    response.additionals.clear();
+    if let Ok(bytes) = response.to_vec()
+        && bytes.len() <= limit
+    {
+        return bytes;
+    }
+    response.truncate().to_vec().unwrap_or_default()
+}

@@ -1,0 +1,124 @@
+//! The server as `dig` sees it: UDP, TCP, EDNS, truncation, forwarding. Loopback only.
+//! Upstream is a second server of ours with another zone.
+//! Invariant: no question leaves the machine.
+
+use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
+
+use dns::{Forwarder, PodRecords, Server, Zone};
+use env::Env;
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+struct Running {
+    address: SocketAddr,
+    zone: Arc<RwLock<Zone>>,
+    stop: CancellationToken,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn start(domain: &str, upstreams: Vec<SocketAddr>) -> Running {
+    let env = Env::real();
+    let zone = Arc::new(RwLock::new(Zone::new(domain, 5, PodRecords::Insecure).unwrap()));
+    let forwarder = Forwarder::new(env.clone(), upstreams, Duration::from_secs(30));
+    let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], zone.clone(), forwarder, env).await.unwrap();
+    let (address, stop) = (server.addresses()[0], CancellationToken::new());
+    tokio::spawn(server.serve(stop.clone()));
+    Running { address, zone, stop }
+}
+
+fn service(running: &Running, key: &str, spec: Value) {
+    let object = json!({ "metadata": {}, "spec": spec });
+    running.zone.write().apply_service(key, &serde_json::from_value(object).unwrap());
+}
+
+fn endpoints(running: &Running, key: &str, service: &str, count: usize) {
+    let endpoints: Vec<Value> = (0..count)
+        .map(|index| json!({ "addresses": [format!("10.244.{}.{}", index / 250, index % 250 + 1)] }))
+        .collect();
+    let slice = json!({
+        "metadata": { "labels": { "kubernetes.io/service-name": service } }, "addressType": "IPv4",
+        "ports": [{ "name": "sql", "port": 5432 }], "endpoints": endpoints,
+    });
+    running.zone.write().apply_endpoint_slice(key, &serde_json::from_value(slice).unwrap());
+}
+
+async fn dig(to: SocketAddr, arguments: &str) -> String {
+    let mut command = Command::new("dig");
+    command.arg("@127.0.0.1").arg("-p").arg(to.port().to_string()).args(["+time=5", "+tries=1"]);
+    command.args(arguments.split(' '));
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
+    let output = output.expect("dig is missing: apt-get install -y bind9-dnsutils");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dig_gets_its_answers() {
+    let upstream = start("example.test", vec![]).await;
+    service(&upstream, "d/www", json!({ "clusterIP": "192.0.2.80" }));
+    let ours = start("cluster.local", vec!["127.0.0.1:1".parse().unwrap(), upstream.address]).await;
+    service(
+        &ours,
+        "d/web",
+        json!({
+            "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"], "ports": [{ "name": "http", "port": 80 }],
+        }),
+    );
+    service(&ours, "d/db", json!({ "clusterIP": "None" }));
+    service(&ours, "d/ext", json!({ "type": "ExternalName", "externalName": "www.d.svc.example.test" }));
+    service(&ours, "d/near", json!({ "type": "ExternalName", "externalName": "web.d.svc.cluster.local" }));
+    service(&ours, "d/loop", json!({ "type": "ExternalName", "externalName": "loop.d.svc.cluster.local" }));
+    endpoints(&ours, "d/db-1", "db", 3);
+
+    for (arguments, expected) in [
+        ("+short web.d.svc.cluster.local A", "10.96.0.1\n"),
+        ("+short +tcp web.d.svc.cluster.local AAAA", "fd00::1\n"),
+        ("+short _http._tcp.web.d.svc.cluster.local SRV", "0 100 80 web.d.svc.cluster.local.\n"),
+        ("+short -x 10.96.0.1", "web.d.svc.cluster.local.\n"),
+        ("+short 1-2-3-4.d.pod.cluster.local", "1.2.3.4\n"),
+        ("+short www.d.svc.example.test", "192.0.2.80\n"),
+        ("+short ext.d.svc.cluster.local", "www.d.svc.example.test.\n192.0.2.80\n"),
+        ("+short near.d.svc.cluster.local", "web.d.svc.cluster.local.\n10.96.0.1\n"),
+        ("+short ext.d.svc.cluster.local CNAME", "www.d.svc.example.test.\n"),
+    ] {
+        assert_eq!(dig(ours.address, arguments).await, expected, "dig {arguments}");
+    }
+    for (arguments, parts) in [
+        ("web.d.svc.cluster.local", &["status: NOERROR", "flags: qr aa rd ra", "udp: 1232"][..]),
+        ("+noedns web.d.svc.cluster.local", &["status: NOERROR", "ADDITIONAL: 0"]),
+        ("no.d.svc.cluster.local", &["status: NXDOMAIN", "SOA\tns.dns.cluster.local. hostmaster.cluster.local."]),
+        ("db.d.svc.cluster.local AAAA", &["status: NOERROR", "ANSWER: 0", "SOA\tns.dns.cluster.local."]),
+        ("no.d.svc.example.test", &["status: NXDOMAIN", "SOA\tns.dns.example.test."]),
+        ("loop.d.svc.cluster.local", &["status: SERVFAIL"]),
+        ("+edns=1 +noednsneg web.d.svc.cluster.local", &["status: BADVERS"]),
+        ("web.d.svc.cluster.local CH A", &["status: REFUSED"]),
+        ("+opcode=status web.d.svc.cluster.local", &["status: NOTIMP"]),
+    ] {
+        let got = dig(ours.address, arguments).await;
+        for part in parts {
+            assert!(got.contains(part), "dig {arguments}: no {part:?} in {got}");
+        }
+    }
+
+    // More than a datagram holds.
+    endpoints(&ours, "d/db-1", "db", 300);
+    let cut = dig(ours.address, "+ignore db.d.svc.cluster.local").await;
+    assert!(cut.contains("flags: qr aa tc rd ra") && cut.contains("ANSWER: 0"), "{cut}");
+    let whole = dig(ours.address, "+short db.d.svc.cluster.local").await;
+    assert_eq!(whole.lines().count(), 300);
+
+    // The next question sees the change.
+    endpoints(&ours, "d/db-1", "db", 1);
+    assert_eq!(dig(ours.address, "+short db.d.svc.cluster.local").await, "10.244.0.1\n");
+
+    // Upstream is gone: what was learned stays for its time, the rest fails at once.
+    drop(upstream);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(dig(ours.address, "+short www.d.svc.example.test").await, "192.0.2.80\n");
+    assert!(dig(ours.address, "other.d.svc.example.test").await.contains("status: SERVFAIL"));
+}
