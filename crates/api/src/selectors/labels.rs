@@ -10,9 +10,11 @@ use serde_json::Value;
 use super::{
     check_size,
     lexer::{Token, scan},
-    syntax::{label_key, label_value},
 };
-use crate::field::{ErrorList, Path};
+use crate::{
+    field::{ErrorList, Path},
+    names,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
@@ -45,7 +47,7 @@ pub struct LabelSelector {
 impl Requirement {
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, String> {
         let mut errors = ErrorList::new();
-        if let Some(complaint) = joined(label_key(key)) {
+        if let Some(complaint) = joined(names::qualified_name(key)) {
             errors.invalid(&Path::new("key"), key, complaint);
         }
         let path = Path::new("values");
@@ -72,7 +74,7 @@ impl Requirement {
             _ => {}
         }
         for (i, value) in values.iter().enumerate() {
-            if let Some(complaint) = joined(label_value(value)) {
+            if let Some(complaint) = joined(names::label_value(value)) {
                 errors.invalid(&path.index(i).key(key), value.as_str(), complaint);
             }
         }
@@ -263,7 +265,7 @@ impl Parser {
         if token != Token::Identifier {
             return Err(format!("found '{key}', expected: identifier"));
         }
-        if let Some(complaint) = joined(label_key(&key)) {
+        if let Some(complaint) = joined(names::qualified_name(&key)) {
             return Err(format!("<nil>: Invalid value: {key:?}: {complaint}"));
         }
         if negated {

@@ -5,11 +5,9 @@
 mod fields;
 mod labels;
 mod lexer;
-mod syntax;
 
 pub use fields::{FieldRequirement, FieldSelector};
 pub use labels::{LabelSelector, Operator, Requirement};
-pub use syntax::{label_key, label_value};
 
 /// No selector is longer: a URL cannot carry more, and nothing good needs it.
 pub const MAX_SELECTOR_BYTES: usize = 256 * 1024;
