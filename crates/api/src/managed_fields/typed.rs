@@ -19,7 +19,7 @@ pub struct Typed<'a> {
 pub enum Shape<'n> {
     /// Owned as a whole: scalars, and lists and maps that are atomic.
     Leaf,
-    /// A struct or map whose entries are owned one by one. `None`: an explicit null.
+    /// A struct or map whose entries are owned one by one.
     Map,
     /// A list whose elements are owned one by one.
     List(&'n Node, &'n ListType),

@@ -15,7 +15,6 @@ use super::{
 use crate::schema::{Node, Schema, TypeId};
 
 /// Writes `metadata.managedFields` of `new`, which is about to replace `live` (`None`: it is being created).
-#[allow(clippy::too_many_arguments)]
 pub fn track_update(
     schema: &Schema,
     root: TypeId,

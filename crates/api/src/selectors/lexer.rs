@@ -1,4 +1,4 @@
-//! The words of a label selector.
+//! The tokens of a label selector.
 //! Read by `labels`.
 //! Invariant: always ends with `End`.
 
