@@ -1,1 +1,39 @@
-//! apiserver
+//! The API server: every kind of the table, served to stock clients over TLS and to this process directly.
+//! Reads `api` (what objects are) and `store` (where they lie); used by `minke`, `sim` and tests.
+//! Invariant: every request, from a socket or from this process, takes the one path in `pipeline`.
+
+pub mod admission;
+pub mod authn;
+pub mod authz;
+pub mod body;
+pub mod cluster;
+pub mod config;
+pub mod registry;
+pub mod request_info;
+pub mod watch_cache;
+
+mod bootstrap;
+mod call;
+mod codec;
+mod crd;
+mod discovery;
+mod health;
+mod metrics;
+mod negotiate;
+mod openapi;
+mod pipeline;
+mod query;
+mod respond;
+mod served;
+mod server;
+mod storage;
+mod streaming;
+mod table;
+
+pub use body::Body;
+pub use call::InProcess;
+pub use config::Config;
+pub use pipeline::ApiServer;
+pub use query::Query;
+pub use respond::{ObjectList, ObjectStream};
+pub use served::{Served, ServedResources};

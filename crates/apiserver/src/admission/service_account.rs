@@ -1,0 +1,102 @@
+//! Pods run as a ServiceAccount that exists, and find its token mounted.
+//! A row of the table in `admission`.
+//! Invariant: mirror pods and pods that opted out get no token.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use api::ApiError;
+
+use super::{Attributes, Operation, Plugin};
+use crate::cluster::Cluster;
+
+pub struct ServiceAccount(pub Arc<Cluster>);
+
+const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+#[async_trait]
+impl Plugin for ServiceAccount {
+    fn name(&self) -> &'static str {
+        "ServiceAccount"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let creates_pod = a.is("", "pods") && a.subresource.is_empty() && a.operation == Operation::Create;
+        if !creates_pod || !a.object["spec"].is_object() {
+            return Ok(());
+        }
+        if a.object["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string() {
+            return Ok(());
+        }
+        let spec = &mut a.object["spec"];
+        let name = match spec["serviceAccountName"].as_str().filter(|n| !n.is_empty()) {
+            Some(name) => name.to_string(),
+            None => "default".to_string(),
+        };
+        spec["serviceAccountName"] = json!(name);
+        spec["serviceAccount"] = json!(name);
+        let Some(account) = self.0.fresh_get("serviceaccounts", a.namespace, &name).await? else {
+            let why =
+                format!("error looking up service account {}/{name}: serviceaccount \"{name}\" not found", a.namespace);
+            return Err(a.forbidden(&why));
+        };
+        let account = account.value();
+        let spec = &mut a.object["spec"];
+        let automount = spec["automountServiceAccountToken"]
+            .as_bool()
+            .or_else(|| account["automountServiceAccountToken"].as_bool())
+            .unwrap_or(true);
+        if automount {
+            mount_token(spec, &self.0.env.name_suffix(5));
+        }
+        let secrets = account["imagePullSecrets"].as_array().filter(|s| !s.is_empty());
+        if let (Some(secrets), true) = (secrets, spec["imagePullSecrets"].as_array().is_none_or(|s| s.is_empty())) {
+            spec["imagePullSecrets"] = json!(secrets);
+        }
+        Ok(())
+    }
+}
+
+/// Adds the projected volume and mounts it where a container has nothing at that path yet.
+fn mount_token(spec: &mut Value, suffix: &str) {
+    let volume = format!("kube-api-access-{suffix}");
+    let mut used = false;
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().into_iter().flatten() {
+            let mounts = container["volumeMounts"].as_array();
+            if mounts.is_some_and(|m| m.iter().any(|m| m["mountPath"] == MOUNT_PATH)) {
+                continue;
+            }
+            used = true;
+            push(container, "volumeMounts", json!({ "name": volume, "readOnly": true, "mountPath": MOUNT_PATH }));
+        }
+    }
+    if used {
+        push(spec, "volumes", token_volume(&volume));
+    }
+}
+
+fn push(parent: &mut Value, list: &str, item: Value) {
+    match parent[list].as_array_mut() {
+        Some(items) => items.push(item),
+        None => parent[list] = json!([item]),
+    }
+}
+
+fn token_volume(name: &str) -> Value {
+    let namespace =
+        json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
+    json!({
+        "name": name,
+        "projected": {
+            "defaultMode": 0o644,
+            "sources": [
+                { "serviceAccountToken": { "path": "token", "expirationSeconds": 3607 } },
+                { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+                { "downwardAPI": { "items": [namespace] } },
+            ],
+        },
+    })
+}

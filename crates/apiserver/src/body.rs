@@ -1,0 +1,55 @@
+//! Bodies of requests and responses, over sockets and in process alike.
+//! Used by every handler; `server` adapts hyper's own body to it.
+//! Invariant: a body is never read without a limit.
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, TryStreamExt};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+
+use api::{ApiError, Reason};
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub fn empty() -> Body {
+    full(Bytes::new())
+}
+
+pub fn stream(chunks: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Body {
+    StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync()
+}
+
+/// The whole body, or the error a client gets when it is longer than `limit` or breaks off.
+pub async fn read_all(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let too_large =
+        || ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: limit is {limit}"));
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| ApiError::bad_request(format!("error reading the request body: {e}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(too_large());
+        }
+        // Most bodies come in one piece and need no copy.
+        match first.is_empty() {
+            true => first = data,
+            false => rest.extend_from_slice(&data),
+        }
+    }
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+    whole.extend_from_slice(&first);
+    whole.extend_from_slice(&rest);
+    Ok(whole.freeze())
+}

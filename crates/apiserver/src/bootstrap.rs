@@ -1,0 +1,123 @@
+//! What every cluster has from the start: founding namespaces, the `kubernetes` Service, system priorities.
+//! Run by `pipeline` before the server is ready.
+//! Invariant: goes through the registry like any client; what exists already is left alone.
+
+use std::sync::Arc;
+
+use http::{Method, Request, header};
+use serde_json::{Value, json};
+
+use api::{ApiError, Reason};
+
+use crate::{authn::User, body, pipeline::ApiServer, registry::service_address};
+
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    for name in NAMESPACES {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        ensure(server, "/api/v1/namespaces", namespace).await?;
+    }
+    let classes = [
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+    ];
+    for (name, value, description) in classes {
+        let class = json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": name },
+            "value": value, "description": description,
+        });
+        ensure(server, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await?;
+    }
+    kubernetes_service(server).await?;
+    let authentication = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" },
+        "data": { "client-ca-file": String::from_utf8_lossy(&server.config.client_ca_pem) },
+    });
+    ensure(server, "/api/v1/namespaces/kube-system/configmaps", authentication).await
+}
+
+async fn kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let config = &server.config;
+    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
+    let Some(address) = config.service_cidrs.first().map(|n| service_address(n, 1)) else { return Ok(()) };
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address.to_string(), "sessionAffinity": "None",
+            "ports": [{ "name": "https", "protocol": "TCP", "port": 443, "targetPort": config.port }],
+        },
+    });
+    ensure(server, "/api/v1/namespaces/default/services", service).await?;
+    let endpoint = config.advertise_address;
+    let family = if endpoint.is_ipv4() { "IPv4" } else { "IPv6" };
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
+        },
+        "subsets": [{
+            "addresses": [{ "ip": endpoint.to_string() }],
+            "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
+        }],
+    });
+    // The address may have changed since the last start.
+    replace(server, "/api/v1/namespaces/default/endpoints", endpoints).await?;
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": { "kubernetes.io/service-name": "kubernetes" },
+        },
+        "addressType": family,
+        "endpoints": [{ "addresses": [endpoint.to_string()], "conditions": { "ready": true } }],
+        "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
+    });
+    replace(server, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", slice).await
+}
+
+async fn ensure(server: &Arc<ApiServer>, path: &str, object: Value) -> Result<(), ApiError> {
+    match send(server, Method::POST, path, &object).await {
+        Err(e) if e.reason == Reason::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+async fn replace(server: &Arc<ApiServer>, path: &str, object: Value) -> Result<(), ApiError> {
+    match send(server, Method::POST, path, &object).await {
+        Err(e) if e.reason == Reason::AlreadyExists => {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            send(server, Method::PUT, &format!("{path}/{name}"), &object).await
+        }
+        other => other,
+    }
+}
+
+async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &Value) -> Result<(), ApiError> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::USER_AGENT, "kube-apiserver")
+        .body(body::full(object.to_string()))
+        .map_err(|e| ApiError::internal(e.to_string()))?;
+    let user = User::new("system:apiserver", &["system:masters"]);
+    let response = server.handle(ApiServer::in_process_request(user, request)).await;
+    if response.status().is_success() {
+        return Ok(());
+    }
+    let code = response.status().as_u16();
+    let bytes = body::read_all(response.into_body(), 1 << 20).await?;
+    Err(ApiError::from_status(code, &bytes))
+}

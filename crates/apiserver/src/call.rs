@@ -1,0 +1,78 @@
+//! One request on its way through the pipeline, once it is known who sends it.
+//! Made by `pipeline`; read by every handler.
+//! Invariant: carries no Authorization header; that is gone after authentication.
+
+use http::{HeaderMap, Method, Uri, header};
+use parking_lot::Mutex;
+
+use api::ApiError;
+
+use crate::{
+    authn::User,
+    negotiate::{self, Output},
+    query::Query,
+    request_info::RequestInfo,
+};
+
+/// Marks a request that comes from this process, with the identity it acts under. It skips TLS and nothing else.
+#[derive(Debug, Clone)]
+pub struct InProcess(pub User);
+
+pub struct Call {
+    pub info: RequestInfo,
+    pub method: Method,
+    pub uri: Uri,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub user: User,
+    pub in_process: bool,
+    pub loopback: bool,
+    pub warnings: Mutex<Vec<String>>,
+    /// Present when the client asked to switch protocols on its connection.
+    pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
+}
+
+impl Call {
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock();
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    /// The same request about another object.
+    pub fn with_info(&self, info: RequestInfo) -> Self {
+        Self {
+            info,
+            method: self.method.clone(),
+            uri: self.uri.clone(),
+            query: self.query.clone(),
+            headers: self.headers.clone(),
+            user: self.user.clone(),
+            in_process: self.in_process,
+            loopback: self.loopback,
+            warnings: Mutex::default(),
+            upgrade: Mutex::default(),
+        }
+    }
+
+    pub fn header(&self, name: impl header::AsHeaderName) -> &str {
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
+    }
+
+    pub fn output(&self, views: bool) -> Result<Output, ApiError> {
+        negotiate::output(&self.headers, self.pretty(), views)
+    }
+
+    fn pretty(&self) -> bool {
+        let agent = self.header(header::USER_AGENT);
+        let by_hand = agent.starts_with("curl") || agent.starts_with("Wget");
+        self.query.optional_flag("pretty").unwrap_or(by_hand)
+    }
+
+    /// Whether the client asked for a protocol switch (exec, port-forward, …).
+    pub fn wants_upgrade(&self) -> bool {
+        self.header(header::CONNECTION).to_ascii_lowercase().contains("upgrade")
+    }
+}

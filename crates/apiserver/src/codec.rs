@@ -1,0 +1,71 @@
+//! Bodies to values and values to bodies, in the forms of `negotiate`.
+//! The one place that knows which codec of `api` does what.
+//! Invariant: never panics on input; says what was wrong in upstream's words.
+
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use api::{
+    ApiError,
+    codec::{ContentType, Decoded},
+    schema::{Schema, TypeId},
+};
+
+use crate::negotiate::Media;
+
+pub fn builtin_schema() -> Arc<Schema> {
+    // Shared with custom resources, whose schemas are counted; the one copy lives as long as the process.
+    static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(|| Arc::new(api::schema::builtin().clone()));
+    SCHEMA.clone()
+}
+
+pub fn decode(bytes: &[u8], media: Media, schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
+    let content = match media {
+        Media::Json => ContentType::Json,
+        Media::Yaml => ContentType::Yaml,
+        Media::Protobuf => ContentType::Protobuf,
+    };
+    api::codec::decode(bytes, content, schema)
+}
+
+pub fn yaml(value: &Value) -> Bytes {
+    api::codec::encode(value, ContentType::Yaml).unwrap_or_default().into()
+}
+
+/// One object in protobuf, in its envelope. `None`: this type has no protobuf form.
+pub fn protobuf(value: &Value) -> Option<Bytes> {
+    api::codec::encode(value, ContentType::Protobuf).ok().map(Bytes::from)
+}
+
+/// A value that was patched, checked against its type again.
+pub fn retype(value: &Value, schema: &Schema, id: TypeId) -> Result<Decoded, ApiError> {
+    let bytes = serde_json::to_vec(value).map_err(|e| ApiError::internal(e.to_string()))?;
+    decode(&bytes, Media::Json, Some((schema, id)))
+}
+
+/// One event of a protobuf watch: a big-endian length, then `WatchEvent{type = 1, object{raw = 1} = 2}`. The event has
+/// no envelope, the object in it does.
+pub fn protobuf_watch_frame(kind: &str, object: &[u8]) -> Bytes {
+    let mut raw = Vec::with_capacity(object.len() + 8);
+    field(&mut raw, 1, object);
+    let mut event = Vec::with_capacity(raw.len() + 24);
+    field(&mut event, 1, kind.as_bytes());
+    field(&mut event, 2, &raw);
+    let mut out = Vec::with_capacity(event.len() + 4);
+    out.extend_from_slice(&(event.len() as u32).to_be_bytes());
+    out.extend_from_slice(&event);
+    out.into()
+}
+
+fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
+    out.push(number << 3 | 2);
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        out.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    out.push(length as u8);
+    out.extend_from_slice(bytes);
+}

@@ -1,0 +1,108 @@
+//! What an API server is told at construction.
+//! Filled in by `minke` and by tests.
+//! Invariant: nothing here changes later; certificates that are renewed sit behind a resolver.
+
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use rustls::server::ResolvesServerCert;
+
+use crate::watch_cache;
+
+#[derive(Clone)]
+pub struct Config {
+    /// Where clients reach this server: the endpoint of the `kubernetes` Service.
+    pub advertise_address: IpAddr,
+    pub port: u16,
+    /// Service addresses; the first family is the default one.
+    pub service_cidrs: Vec<IpNet>,
+    pub node_ports: RangeInclusive<u16>,
+    /// Asked at every handshake, so a renewed certificate needs no restart. `None`: no listener is served.
+    pub serving_certificate: Option<Arc<dyn ResolvesServerCert>>,
+    /// PEM of the authorities whose client certificates are believed.
+    pub client_ca_pem: Vec<u8>,
+    pub service_accounts: ServiceAccounts,
+    /// How kubelets are spoken to for logs, exec and the like.
+    pub kubelet_client: Option<KubeletClient>,
+    pub authorization_modes: Vec<String>,
+    pub enable_admission_plugins: Vec<String>,
+    pub disable_admission_plugins: Vec<String>,
+    pub anonymous_auth: bool,
+    pub limits: Limits,
+}
+
+#[derive(Clone)]
+pub struct ServiceAccounts {
+    /// `https://kubernetes.default.svc.cluster.local`
+    pub issuer: String,
+    pub audiences: Vec<String>,
+    /// PEM (PKCS#8) of the RSA or P-256 key that signs tokens.
+    pub signing_key_pem: String,
+    /// PEM public keys that are believed besides the signing key's own.
+    pub verification_keys_pem: Vec<String>,
+    pub max_token_expiration: Duration,
+}
+
+#[derive(Clone)]
+pub struct KubeletClient {
+    pub certificate_pem: Vec<u8>,
+    pub key_pem: Vec<u8>,
+    /// Authorities of the kubelets' serving certificates.
+    pub ca_pem: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Beyond these, 429 with Retry-After.
+    pub requests_in_flight: usize,
+    pub mutating_requests_in_flight: usize,
+    /// Beyond this, 504. Long-running requests are apart.
+    pub request_timeout: Duration,
+    /// Beyond this, 413.
+    pub body_bytes: usize,
+    /// A watch without timeoutSeconds ends after this and up to as much again.
+    pub min_watch: Duration,
+    pub event_ttl: Duration,
+    pub watch_cache: watch_cache::Limits,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests_in_flight: 400,
+            mutating_requests_in_flight: 200,
+            request_timeout: Duration::from_secs(60),
+            body_bytes: 3 << 20,
+            min_watch: Duration::from_secs(1800),
+            event_ttl: Duration::from_secs(3600),
+            watch_cache: watch_cache::Limits::default(),
+        }
+    }
+}
+
+impl Config {
+    /// A server that is reached in process only: `signing_key_pem` is all it cannot do without.
+    pub fn in_process(signing_key_pem: String) -> Self {
+        Self {
+            advertise_address: IpAddr::from([127, 0, 0, 1]),
+            port: 6443,
+            service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant network")],
+            node_ports: 30000..=32767,
+            serving_certificate: None,
+            client_ca_pem: Vec::new(),
+            service_accounts: ServiceAccounts {
+                issuer: "https://kubernetes.default.svc.cluster.local".into(),
+                audiences: vec!["https://kubernetes.default.svc.cluster.local".into()],
+                signing_key_pem,
+                verification_keys_pem: Vec::new(),
+                max_token_expiration: Duration::from_secs(365 * 86400),
+            },
+            kubelet_client: None,
+            authorization_modes: vec!["Node".into(), "RBAC".into()],
+            enable_admission_plugins: Vec::new(),
+            disable_admission_plugins: Vec::new(),
+            anonymous_auth: true,
+            limits: Limits::default(),
+        }
+    }
+}

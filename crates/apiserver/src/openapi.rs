@@ -1,0 +1,119 @@
+//! `/openapi/v2` and `/openapi/v3`: the schemas of everything served.
+//! Read by kubectl (validation, explain, apply) and by client generators; the documents come from `api::openapi`.
+//! Invariant: an address with a hash in it never changes its answer.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+
+use api::{ApiError, Resource};
+
+use crate::{
+    body::Body,
+    call::Call,
+    negotiate,
+    pipeline::ApiServer,
+    registry::not_found_path,
+    respond::{Reply, content_response},
+    served::Set,
+};
+
+const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// Documents made so far for one generation of the served resources: they are large, so only on demand.
+#[derive(Default)]
+pub struct Documents(Mutex<(u64, HashMap<String, Bytes>)>);
+
+impl Documents {
+    fn get(&self, generation: u64, name: &str, make: impl FnOnce() -> Bytes) -> Bytes {
+        {
+            let mut cached = self.0.lock();
+            if cached.0 != generation {
+                *cached = (generation, HashMap::new());
+            }
+            if let Some(found) = cached.1.get(name) {
+                return found.clone();
+            }
+        }
+        // Made outside the lock; making one twice is harmless.
+        let made = make();
+        let mut cached = self.0.lock();
+        if cached.0 == generation {
+            cached.1.insert(name.to_string(), made.clone());
+        }
+        made
+    }
+}
+
+pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
+    let set = server.cluster.served.current();
+    let parts: Vec<&str> = call.info.path.split('/').filter(|p| !p.is_empty()).collect();
+    let response = match parts[..] {
+        ["openapi", "v2"] => v2(server, call, &set)?,
+        ["openapi", "v3"] => {
+            let extra = crate::crd::extra_schemas(&set);
+            let index = server
+                .openapi
+                .get(set.generation, "v3", || api::openapi::v3_index(&resources(&set), &extra).to_string().into());
+            document(call, index, "application/json")
+        }
+        ["openapi", "v3", "api", version] => v3(server, call, &set, "", version)?,
+        ["openapi", "v3", "apis", group, version] => v3(server, call, &set, group, version)?,
+        _ => return Err(not_found_path()),
+    };
+    Ok(Reply::Raw(response))
+}
+
+fn resources(set: &Set) -> Vec<Arc<Resource>> {
+    set.resources.iter().map(|s| s.resource.clone()).collect()
+}
+
+fn v2(server: &ApiServer, call: &Call, set: &Set) -> Result<Response<Body>, ApiError> {
+    let extra = crate::crd::extra_schemas(set);
+    let json = || -> Bytes { api::openapi::v2(&resources(set), &extra).to_string().into() };
+    // client-go sends the parameter where others send a plain type.
+    let protobuf = negotiate::accept(&call.headers)
+        .iter()
+        .any(|c| c.media.starts_with("application/com.github.proto-openapi.spec.v2"));
+    Ok(match protobuf {
+        true => {
+            let make = || api::openapi::v2_protobuf(&api::openapi::v2(&resources(set), &extra)).into();
+            document(call, server.openapi.get(set.generation, "v2+protobuf", make), V2_PROTOBUF)
+        }
+        false => document(call, server.openapi.get(set.generation, "v2", json), "application/json"),
+    })
+}
+
+fn v3(server: &ApiServer, call: &Call, set: &Set, group: &str, version: &str) -> Result<Response<Body>, ApiError> {
+    if !set.serves_version(group, version) {
+        return Err(not_found_path());
+    }
+    let name = api::openapi::v3_path(group, version);
+    let extra = crate::crd::extra_schemas(set);
+    let make = || api::openapi::v3(group, version, &resources(set), &extra).to_string().into();
+    let bytes = server.openapi.get(set.generation, &name, make);
+    let mut response = document(call, bytes, "application/json");
+    if call.query.text("hash").is_some() {
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    }
+    Ok(response)
+}
+
+fn document(call: &Call, bytes: Bytes, content: &'static str) -> Response<Body> {
+    let digest = Sha256::digest(&bytes);
+    let hex: String = digest.iter().map(|b| format!("{b:02X}")).collect();
+    let tag = format!("\"{hex}\"");
+    if call.header(header::IF_NONE_MATCH) == tag {
+        return content_response(StatusCode::NOT_MODIFIED, Bytes::new(), content);
+    }
+    let mut response = content_response(StatusCode::OK, bytes, content);
+    if let Ok(value) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}

@@ -1,0 +1,231 @@
+//! The order of a request, in one function.
+//! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
+//! Invariant: nothing reaches a handler that was not authenticated and authorized.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use futures::FutureExt;
+use http::{HeaderValue, Request, Response, header, request::Parts};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use api::{ApiError, Reason};
+use env::Env;
+use store::Store;
+
+use crate::{
+    admission,
+    authn::{
+        self, Credentials, User,
+        service_account::{Keys, ServiceAccountTokens},
+    },
+    authz::{self, Decision},
+    body::{self, Body},
+    bootstrap,
+    call::{Call, InProcess},
+    cluster::Cluster,
+    config::Config,
+    discovery, health,
+    metrics::Metrics,
+    openapi,
+    query::Query,
+    registry::{Allocations, Registry, not_found_path},
+    request_info::RequestInfo,
+    respond::{self, Reply},
+    served::ServedResources,
+    server::Peer,
+    watch_cache::{WatchCache, store_error},
+};
+
+pub struct ApiServer {
+    pub config: Arc<Config>,
+    pub cluster: Arc<Cluster>,
+    pub(crate) registry: Registry,
+    pub(crate) metrics: Metrics,
+    pub(crate) health: health::Health,
+    pub(crate) openapi: openapi::Documents,
+    authentication: authn::Chain,
+    authorizer: Arc<authz::Chain>,
+    reads: Semaphore,
+    writes: Semaphore,
+    env: Env,
+}
+
+impl ApiServer {
+    /// Loads the cache, writes what every cluster has, and is then ready to serve.
+    pub async fn new(config: Config, store: Arc<dyn Store>, env: Env) -> Result<Arc<Self>, ApiError> {
+        let config = Arc::new(config);
+        let limits = config.limits.watch_cache.clone();
+        let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
+        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
+        let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
+        let tokens = Arc::new(ServiceAccountTokens { keys, cluster: cluster.clone() });
+        let authentication = authn::chain(&config, tokens.clone());
+        let authorizer = Arc::new(authz::chain(&config, &cluster));
+        let services = cluster.list("services", "").into_iter().map(|s| s.value());
+        let registry = Registry {
+            allocations: Allocations::new(&config, env.clone(), services),
+            admission: admission::Chain::new(&config, &cluster),
+            authorizer: authorizer.clone(),
+            tokens,
+            cluster: cluster.clone(),
+            config: config.clone(),
+        };
+        let server = Arc::new(Self {
+            reads: Semaphore::new(config.limits.requests_in_flight),
+            writes: Semaphore::new(config.limits.mutating_requests_in_flight),
+            metrics: Metrics::default(),
+            health: health::Health::default(),
+            openapi: openapi::Documents::default(),
+            registry,
+            authentication,
+            authorizer,
+            cluster,
+            config,
+            env,
+        });
+        bootstrap::run(&server).await?;
+        server.health.bootstrapped();
+        Ok(server)
+    }
+
+    pub fn ready(&self) -> bool {
+        self.health.is_ready()
+    }
+
+    /// One request, whatever it came in on.
+    pub async fn handle(self: &Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let start = self.env.monotonic();
+        let served = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind().await;
+        let response = served.unwrap_or_else(|_| {
+            tracing::error!(path = info.path, verb = info.verb, "a handler panicked");
+            let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
+            respond::error_response(&error, crate::negotiate::Output::JSON)
+        });
+        self.metrics.request(&info, response.status().as_u16(), self.env.monotonic() - start);
+        response
+    }
+
+    /// Identity, then limits and time, then permission, then the handler.
+    async fn guarded(self: &Arc<Self>, parts: Parts, body: Body, info: RequestInfo, query: Query) -> Response<Body> {
+        let mut call = match self.identify(parts, info, query).await {
+            Ok(call) => call,
+            Err(response) => return *response,
+        };
+        if let Err(e) = self.impersonate(&mut call).await {
+            return respond::error(&call, &e);
+        }
+        let long = call.info.is_long_running();
+        let permit = match self.admit_in_flight(&call, long) {
+            Ok(permit) => permit,
+            Err(e) => return respond::error(&call, &e),
+        };
+        let limit = self.config.limits.request_timeout;
+        let handled = match long {
+            true => self.dispatch(&call, body).await,
+            false => self.env.timeout(limit, self.dispatch(&call, body)).await.unwrap_or_else(|| {
+                let text = "request did not complete within the allotted timeout";
+                Err(ApiError::new(Reason::Timeout, format!("Timeout: {text}")))
+            }),
+        };
+        drop(permit);
+        respond::reply(&call, &self.env, handled)
+    }
+
+    async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {
+        let in_process = parts.extensions.remove::<InProcess>();
+        let user = match &in_process {
+            Some(InProcess(user)) => Ok(user.clone().authenticated()),
+            None => {
+                let credentials = Credentials { headers: &parts.headers, extensions: &parts.extensions };
+                self.authentication.authenticate(&credentials).await
+            }
+        };
+        parts.headers.remove(header::AUTHORIZATION);
+        let failure = user.as_ref().err().cloned();
+        let call = Call {
+            info,
+            query,
+            method: parts.method,
+            uri: parts.uri,
+            user: user.unwrap_or_default(),
+            in_process: in_process.is_some(),
+            loopback: parts.extensions.get::<Peer>().is_none_or(|p| p.0.ip().is_loopback()),
+            warnings: Mutex::default(),
+            upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            headers: parts.headers,
+        };
+        match failure {
+            Some(error) => Err(Box::new(respond::error(&call, &error))),
+            None => Ok(call),
+        }
+    }
+
+    /// Acting as someone else, for those who may.
+    async fn impersonate(&self, call: &mut Call) -> Result<(), ApiError> {
+        let Some(wanted) = authn::impersonation(&call.headers)? else { return Ok(()) };
+        for attributes in wanted.permissions(&call.user) {
+            self.authorize(&attributes).await?;
+        }
+        call.user = wanted.user();
+        let names: Vec<_> = call.headers.keys().filter(|n| n.as_str().starts_with("impersonate-")).cloned().collect();
+        names.into_iter().for_each(|n| drop(call.headers.remove(n)));
+        Ok(())
+    }
+
+    async fn authorize(&self, attributes: &authz::Attributes) -> Result<(), ApiError> {
+        match self.authorizer.authorize(attributes).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => Err(authz::refusal(attributes, &reason)),
+        }
+    }
+
+    /// Requests in flight are limited; long-running ones are counted apart and the process's own are not limited.
+    fn admit_in_flight(&self, call: &Call, long: bool) -> Result<Option<tokio::sync::SemaphorePermit<'_>>, ApiError> {
+        if long || call.in_process || call.user.in_group("system:masters") {
+            return Ok(None);
+        }
+        let pool = if call.info.is_mutating() { &self.writes } else { &self.reads };
+        pool.try_acquire().map(Some).map_err(|_| {
+            self.metrics.dropped(call.info.is_mutating());
+            ApiError::too_many_requests("Too many requests, please try again later.", 1)
+        })
+    }
+
+    async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
+        self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
+        if call.info.is_resource {
+            let bytes = match call.info.is_mutating() || call.info.subresource == "proxy" {
+                true => body::read_all(body, self.config.limits.body_bytes).await?,
+                false => Default::default(),
+            };
+            return self.registry.dispatch(call, bytes).await;
+        }
+        self.serve_path(call)
+    }
+
+    fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
+        let path = call.info.path.trim_end_matches('/');
+        let first = path.split('/').nth(1).unwrap_or_default();
+        match first {
+            "api" | "apis" => discovery::serve(self, call),
+            "openapi" => openapi::serve(self, call),
+            "healthz" | "livez" | "readyz" => health::serve(self, call),
+            "version" => Ok(Reply::Value(http::StatusCode::OK, discovery::version())),
+            "metrics" => Ok(Reply::Raw(self.metrics.render(&self.cluster))),
+            ".well-known" | "openid" => authn::service_account::serve(&self.registry.tokens.keys, path),
+            "" => Ok(Reply::Value(http::StatusCode::OK, discovery::paths(self))),
+            _ => Err(not_found_path()),
+        }
+    }
+
+    /// A request from inside this process, as `user`.
+    pub fn in_process_request(user: User, mut request: Request<Body>) -> Request<Body> {
+        request.extensions_mut().insert(InProcess(user));
+        request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
+        request
+    }
+}

@@ -1,0 +1,145 @@
+//! `create`: a new object, completed, checked and stored under a name nobody has.
+//! Part of `registry`; also used by a PUT or apply that creates.
+//! Invariant: what was allocated for an object that is not stored is given back.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use api::{ApiError, Object, field::ErrorList};
+
+use super::{Lost, Registry, managed, object_meta, object_reply, options::WriteOptions};
+use crate::{
+    admission::{Attributes, Operation},
+    call::Call,
+    respond::Reply,
+    served::Served,
+    storage,
+};
+
+/// How often a taken generated name is replaced by another.
+const NAME_ATTEMPTS: usize = 8;
+
+impl Registry {
+    pub(super) async fn create(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
+        let options = WriteOptions::from_query(call, "CreateOptions")?;
+        let object = self.decode(call, served, body, &options)?;
+        let object = self.create_object(call, served, object, &options, false).await?;
+        Ok(object_reply(StatusCode::CREATED, served, object))
+    }
+
+    /// `managed` objects (from server-side apply) already carry their managed fields.
+    pub(super) async fn create_object(
+        &self,
+        call: &Call,
+        served: &Arc<Served>,
+        mut object: Value,
+        options: &WriteOptions,
+        managed: bool,
+    ) -> Result<Arc<Object>, ApiError> {
+        let namespace = call.info.namespace.as_str();
+        object_meta::set_type(&mut object, served);
+        object_meta::ensure_namespace(&mut object, served, namespace)?;
+        object_meta::clear_system_fields(&mut object)?;
+        let generated = object_meta::generate_name(&mut object, &self.cluster.env);
+        self.default(served, &mut object);
+        if !managed {
+            managed::track(served, None, &mut object, options, "", self.cluster.env.now());
+        }
+        let mut object = self.admit_create(call, served, object, options).await?;
+        self.default(served, &mut object);
+        served.behavior.prepare_create(&mut object);
+        object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
+        let allocation = self.allocations.for_create(served, &mut object, options.dry_run)?;
+        self.validate_create(call, served, &object, options).await?;
+        let object = self.to_storage(served, object).await?;
+        if options.dry_run {
+            return self.view(served, &Arc::new(Object::from_value(&object)?)).await;
+        }
+        let stored = self.insert(served, object, generated).await?;
+        allocation.keep();
+        self.view(served, &stored).await
+    }
+
+    pub(super) fn default(&self, served: &Served, object: &mut Value) {
+        if let Some((schema, id)) = &served.schema {
+            schema.apply_defaults(*id, object);
+        }
+        served.behavior.default(object);
+    }
+
+    async fn admit_create(
+        &self,
+        call: &Call,
+        served: &Served,
+        object: Value,
+        options: &WriteOptions,
+    ) -> Result<Value, ApiError> {
+        let name = object_meta::text(&object, "name").to_string();
+        let mut attributes = self.create_attributes(call, served, object, &name, options);
+        self.admission.admit(&mut attributes).await?;
+        attributes.warnings.drain(..).for_each(|w| call.warn(w));
+        Ok(attributes.object)
+    }
+
+    fn create_attributes<'a>(
+        &self,
+        call: &'a Call,
+        served: &'a Served,
+        object: Value,
+        name: &'a str,
+        options: &WriteOptions,
+    ) -> Attributes<'a> {
+        Attributes {
+            user: &call.user,
+            operation: Operation::Create,
+            resource: &served.resource,
+            subresource: "",
+            namespace: &call.info.namespace,
+            name,
+            object,
+            old: Value::Null,
+            dry_run: options.dry_run,
+            options: options.to_value("CreateOptions"),
+            warnings: Vec::new(),
+        }
+    }
+
+    async fn validate_create(
+        &self,
+        call: &Call,
+        served: &Served,
+        object: &Value,
+        options: &WriteOptions,
+    ) -> Result<(), ApiError> {
+        let name = object_meta::text(object, "name").to_string();
+        let mut errors = ErrorList::new();
+        object_meta::validate_create(object, served, &mut errors);
+        served.behavior.validate_create(object, &mut errors);
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
+        }
+        served.behavior.warnings(object, None).into_iter().for_each(|w| call.warn(w));
+        if self.admission.has_validators() {
+            let attributes = self.create_attributes(call, served, object.clone(), &name, options);
+            self.admission.validate(&attributes).await?;
+            attributes.warnings.iter().for_each(|w| call.warn(w));
+        }
+        Ok(())
+    }
+
+    async fn insert(&self, served: &Served, mut object: Value, generated: bool) -> Result<Arc<Object>, ApiError> {
+        let attempts = if generated { NAME_ATTEMPTS } else { 1 };
+        for _ in 0..attempts {
+            let (namespace, name) = (object_meta::text(&object, "namespace"), object_meta::text(&object, "name"));
+            let key = served.key(namespace, name);
+            match self.commit(served, &key, Some(&object), 0).await? {
+                Ok((bytes, revision)) => return Ok(Arc::new(storage::decode(&bytes, revision)?)),
+                Err(Lost(_)) if generated => object_meta::regenerate_name(&mut object, &self.cluster.env),
+                Err(Lost(_)) => break,
+            }
+        }
+        Err(ApiError::already_exists(&served.group, &served.plural, object_meta::text(&object, "name")))
+    }
+}

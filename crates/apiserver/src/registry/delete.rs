@@ -1,0 +1,330 @@
+//! `delete`: at once, after a grace period, or once the last finalizer is gone.
+//! Part of `registry`; `collection` and `eviction` delete through here.
+//! Invariant: `decide` is pure; the shell only carries its decision out on the version it was made for.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use api::{ApiError, Object, Reason};
+
+use super::{
+    Lost, Registry, namespace, object_meta,
+    options::{DeleteOptions, Propagation},
+};
+use crate::{
+    admission::{Attributes, Operation},
+    call::Call,
+    respond::Reply,
+    served::Served,
+    storage,
+};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// What deleting comes down to.
+#[derive(Debug, PartialEq)]
+enum Decision {
+    Remove,
+    /// Marked; a kubelet, a finalizer or a controller ends it.
+    Update(Value),
+    /// Already on its way and nothing to change.
+    Pending,
+}
+
+/// What became of the object.
+pub(super) enum Deleted {
+    Removed(Arc<Object>),
+    Marked(Arc<Object>),
+}
+
+impl Registry {
+    pub(super) async fn delete(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
+        let options = DeleteOptions::from_request(call, body)?;
+        let deleted = self.delete_object(call, served, &call.info.namespace, &call.info.name, &options).await?;
+        Ok(match deleted {
+            Deleted::Marked(object) => {
+                let status = match options.orphan_dependents {
+                    Some(false) => StatusCode::ACCEPTED,
+                    _ => StatusCode::OK,
+                };
+                Reply::Object(status, served.clone(), object)
+            }
+            Deleted::Removed(object) if returns_object(served) => Reply::Object(StatusCode::OK, served.clone(), object),
+            Deleted::Removed(object) => Reply::Value(StatusCode::OK, success(served, &object)),
+        })
+    }
+
+    pub(super) async fn delete_object(
+        &self,
+        call: &Call,
+        served: &Arc<Served>,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        // Deletions are rare next to reads: deciding on the newest version saves a second round.
+        let mut current = self.cluster.live(served, namespace, name).await?;
+        loop {
+            let Some(object) = &current else {
+                return Err(ApiError::not_found(&served.group, &served.plural, name));
+            };
+            match self.delete_attempt(call, served, namespace, name, object, options).await? {
+                Ok(deleted) => return Ok(deleted),
+                Err(Lost(newer)) => current = newer,
+            }
+        }
+    }
+
+    async fn delete_attempt(
+        &self,
+        call: &Call,
+        served: &Arc<Served>,
+        namespace: &str,
+        name: &str,
+        object: &Arc<Object>,
+        options: &DeleteOptions,
+    ) -> Result<Result<Deleted, Lost>, ApiError> {
+        preconditions(served, object, options)?;
+        let old = object.value();
+        let mut attributes = Attributes {
+            user: &call.user,
+            operation: Operation::Delete,
+            resource: &served.resource,
+            subresource: "",
+            namespace,
+            name,
+            object: Value::Null,
+            old: old.clone(),
+            dry_run: options.dry_run,
+            options: options.to_value(),
+            warnings: Vec::new(),
+        };
+        self.admission.admit(&mut attributes).await?;
+        self.admission.validate(&attributes).await?;
+        attributes.warnings.iter().for_each(|w| call.warn(w));
+        let decision = decide(served, &old, options, self.cluster.env.now())?;
+        let key = served.key(namespace, name);
+        let expected = object.meta.resource_version;
+        match decision {
+            Decision::Pending => Ok(Ok(Deleted::Marked(self.view(served, object).await?))),
+            Decision::Remove if options.dry_run => Ok(Ok(Deleted::Removed(self.view(served, object).await?))),
+            Decision::Remove => match self.commit(served, &key, None, expected).await? {
+                Ok((_, revision)) => {
+                    self.allocations.release(served, &old);
+                    let last = storage::decode(&storage::without_revision(object.json()), revision)?;
+                    Ok(Ok(Deleted::Removed(self.view(served, &Arc::new(last)).await?)))
+                }
+                Err(lost) => Ok(Err(lost)),
+            },
+            Decision::Update(new) if options.dry_run => {
+                Ok(Ok(Deleted::Marked(self.view(served, &Arc::new(Object::from_value(&new)?)).await?)))
+            }
+            Decision::Update(new) => match self.commit(served, &key, Some(&new), expected).await? {
+                Ok((bytes, revision)) => {
+                    let marked = Arc::new(storage::decode(&bytes, revision)?);
+                    Ok(Ok(Deleted::Marked(self.view(served, &marked).await?)))
+                }
+                Err(lost) => Ok(Err(lost)),
+            },
+        }
+    }
+}
+
+fn preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
+    let meta = &object.meta;
+    let conflict = |why: String| Err(ApiError::conflict(&served.group, &served.plural, &meta.name, &why));
+    if let Some(uid) = options.uid.as_ref().filter(|u| **u != meta.uid) {
+        return conflict(format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
+             deleted and then recreated",
+            meta.uid
+        ));
+    }
+    let version = meta.resource_version.to_string();
+    if let Some(wanted) = options.resource_version.as_ref().filter(|v| **v != version) {
+        return conflict(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
+             ({version}). The object might have been modified"
+        ));
+    }
+    Ok(())
+}
+
+fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp) -> Result<Decision, ApiError> {
+    if namespace::is(served) {
+        return decide_namespace(old, now);
+    }
+    let mut new = old.clone();
+    let deleting = old["metadata"]["deletionTimestamp"].as_str();
+    let granted = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let mut graceful = false;
+    match deleting {
+        Some(deadline) if granted > 0 => match options.grace_period_seconds {
+            // A grace period can only be shortened.
+            Some(asked) if asked < granted => {
+                shorten(&mut new, deadline, granted, asked, now);
+                graceful = asked > 0;
+            }
+            _ => return Ok(Decision::Pending),
+        },
+        Some(_) => {}
+        None => {
+            let grace = served.behavior.grace_period_seconds(old, options.grace_period_seconds);
+            if let Some(seconds) = grace.filter(|s| *s > 0) {
+                mark(&mut new, now, seconds);
+                graceful = true;
+            }
+        }
+    }
+    set_finalizers(&mut new, options);
+    if graceful {
+        return Ok(Decision::Update(new));
+    }
+    let held = new["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    if !held {
+        return Ok(Decision::Remove);
+    }
+    if deleting.is_none() {
+        mark(&mut new, now, 0);
+    } else {
+        object_meta::metadata_mut(&mut new).insert("deletionGracePeriodSeconds".into(), 0.into());
+    }
+    Ok(if new == *old { Decision::Pending } else { Decision::Update(new) })
+}
+
+fn mark(object: &mut Value, now: Timestamp, seconds: i64) {
+    let deadline = Timestamp::from_second(now.as_second().saturating_add(seconds)).unwrap_or(now);
+    let generation = object["metadata"]["generation"].as_i64();
+    let metadata = object_meta::metadata_mut(object);
+    metadata.insert("deletionTimestamp".into(), object_meta::timestamp(deadline).into());
+    metadata.insert("deletionGracePeriodSeconds".into(), seconds.into());
+    if let Some(generation) = generation.filter(|g| *g > 0) {
+        metadata.insert("generation".into(), (generation + 1).into());
+    }
+}
+
+/// Moves the deadline to where it would be had the shorter period been asked for at first, but not into the past.
+fn shorten(object: &mut Value, deadline: &str, granted: i64, asked: i64, now: Timestamp) {
+    let deadline = deadline.parse::<Timestamp>().unwrap_or(now).as_second() - granted + asked;
+    let (deadline, asked) = match deadline < now.as_second() {
+        true => (now.as_second(), asked.min(1)),
+        false => (deadline, asked),
+    };
+    let deadline = Timestamp::from_second(deadline).unwrap_or(now);
+    let metadata = object_meta::metadata_mut(object);
+    metadata.insert("deletionTimestamp".into(), object_meta::timestamp(deadline).into());
+    metadata.insert("deletionGracePeriodSeconds".into(), asked.into());
+}
+
+/// How dependents are treated is said by two finalizers the garbage collector acts on.
+fn set_finalizers(object: &mut Value, options: &DeleteOptions) {
+    let policy = match (options.propagation, options.orphan_dependents) {
+        (Some(policy), _) => policy,
+        (None, Some(true)) => Propagation::Orphan,
+        (None, Some(false)) => Propagation::Background,
+        // Unsaid: whatever the object already says.
+        (None, None) => return,
+    };
+    let metadata = object_meta::metadata_mut(object);
+    let found = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut finalizers: Vec<Value> = found.into_iter().filter(|f| f != ORPHAN && f != FOREGROUND).collect();
+    match policy {
+        Propagation::Orphan => finalizers.push(ORPHAN.into()),
+        Propagation::Foreground => finalizers.push(FOREGROUND.into()),
+        Propagation::Background => {}
+    }
+    match finalizers.is_empty() {
+        true => metadata.remove("finalizers"),
+        false => metadata.insert("finalizers".into(), finalizers.into()),
+    };
+}
+
+fn decide_namespace(old: &Value, now: Timestamp) -> Result<Decision, ApiError> {
+    let held = namespace::held(old) || old["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    if !held {
+        return Ok(Decision::Remove);
+    }
+    if old["metadata"]["deletionTimestamp"].is_string() {
+        let text = "The system is ensuring all content is removed from this namespace.  Upon completion, this \
+                    namespace will automatically be purged by the system.";
+        let name = object_meta::text(old, "name");
+        let message = format!("Operation cannot be fulfilled on namespaces {name:?}: {text}");
+        let details = json!({ "name": name, "kind": "namespaces" });
+        return Err(ApiError::new(Reason::Conflict, message).with_details(details));
+    }
+    let mut new = old.clone();
+    let metadata = object_meta::metadata_mut(&mut new);
+    metadata.insert("deletionTimestamp".into(), object_meta::timestamp(now).into());
+    new["status"]["phase"] = "Terminating".into();
+    Ok(Decision::Update(new))
+}
+
+/// These kinds answer a deletion with the object, the others with a Status.
+fn returns_object(served: &Served) -> bool {
+    const KINDS: [&str; 19] = [
+        "pods",
+        "services",
+        "serviceaccounts",
+        "podtemplates",
+        "resourcequotas",
+        "persistentvolumes",
+        "persistentvolumeclaims",
+        "storageclasses",
+        "csidrivers",
+        "csinodes",
+        "csistoragecapacities",
+        "volumeattachments",
+        "volumeattributesclasses",
+        "resourceclaims",
+        "resourceclaimtemplates",
+        "resourceslices",
+        "deviceclasses",
+        "ipaddresses",
+        "servicecidrs",
+    ];
+    served.custom.is_none() && KINDS.contains(&served.plural.as_str())
+}
+
+fn success(served: &Served, object: &Object) -> Value {
+    let mut details = json!({ "name": object.meta.name, "kind": served.plural, "uid": object.meta.uid });
+    if !served.group.is_empty() {
+        details["group"] = served.group.as_str().into();
+    }
+    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::served::ServedResources;
+
+    #[test]
+    fn decides_by_grace_and_finalizers() {
+        let resources = ServedResources::new();
+        let configmaps = resources.find("", "v1", "configmaps").unwrap();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let check = |finalizers: Value, options: Value, expected: &str| {
+            let mut old = json!({ "metadata": { "name": "a", "finalizers": finalizers } });
+            if old["metadata"]["finalizers"].is_null() {
+                object_meta::metadata_mut(&mut old).remove("finalizers");
+            }
+            let options = DeleteOptions::from_value(&options).unwrap();
+            let found = match decide(&configmaps, &old, &options, now).unwrap() {
+                Decision::Remove => "remove".to_string(),
+                Decision::Pending => "pending".to_string(),
+                Decision::Update(v) => v["metadata"]["finalizers"].to_string(),
+            };
+            assert_eq!(found, expected);
+        };
+        check(Value::Null, json!({}), "remove");
+        check(json!(["x/y"]), json!({}), "[\"x/y\"]");
+        check(Value::Null, json!({ "propagationPolicy": "Foreground" }), "[\"foregroundDeletion\"]");
+        check(Value::Null, json!({ "propagationPolicy": "Orphan" }), "[\"orphan\"]");
+        check(Value::Null, json!({ "orphanDependents": true }), "[\"orphan\"]");
+        check(json!(["orphan"]), json!({ "propagationPolicy": "Background" }), "remove");
+    }
+}

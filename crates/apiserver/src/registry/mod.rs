@@ -1,0 +1,201 @@
+//! One registry for all kinds: what each verb does to the objects of a resource.
+//! Called by `pipeline` after authorization; reads `watch_cache`, writes `store`.
+//! Invariant: every write is compare-and-set on the revision it was decided on.
+
+pub mod custom;
+
+mod collection;
+mod connect;
+mod convert;
+mod create;
+mod delete;
+mod eviction;
+mod managed;
+mod namespace;
+mod object_meta;
+mod options;
+mod patch;
+mod read;
+mod reviews;
+mod scale;
+mod selection;
+mod service;
+mod subresource;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use api::{ApiError, Object, Reason};
+use store::{Compare, Operation, Outcome, Revision, Transaction};
+
+use crate::{
+    admission, authn, authz, call::Call, cluster::Cluster, codec, config::Config, negotiate, respond::Reply,
+    served::Served, storage, watch_cache::store_error,
+};
+
+pub use selection::Selection;
+pub use service::{Allocations, nth as service_address};
+
+pub struct Registry {
+    pub config: Arc<Config>,
+    pub cluster: Arc<Cluster>,
+    pub admission: admission::Chain,
+    pub authorizer: Arc<authz::Chain>,
+    pub tokens: Arc<authn::service_account::ServiceAccountTokens>,
+    pub allocations: Allocations,
+}
+
+/// Why a transaction on one key did not happen: what is there instead.
+pub struct Lost(pub Option<Arc<Object>>);
+
+impl Registry {
+    pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
+        let info = &call.info;
+        let set = self.cluster.served.current();
+        let served = set.find(&info.group, &info.version, &info.resource).cloned().ok_or_else(not_found_path)?;
+        self.check_scope(&served, call)?;
+        if !info.subresource.is_empty() {
+            return self.subresource(call, &served, body).await;
+        }
+        if !served.supports(&info.verb) {
+            return Err(ApiError::method_not_allowed(&served.group, &served.plural, &info.verb));
+        }
+        if !served.stored() {
+            return self.review(call, &served, body).await;
+        }
+        match info.verb.as_str() {
+            "get" => self.get(call, &served).await,
+            "list" => self.list(call, &served).await,
+            "watch" => self.watch(call, &served).await,
+            "create" => self.create(call, &served, &body).await,
+            "update" => self.put(call, &served, &body).await,
+            "patch" => self.patch(call, &served, &body).await,
+            "delete" => self.delete(call, &served, &body).await,
+            "deletecollection" => self.delete_collection(call, &served, &body).await,
+            other => Err(ApiError::method_not_allowed(&served.group, &served.plural, other)),
+        }
+    }
+
+    /// Namespaced kinds are written in a namespace; cluster-scoped kinds are not found in one.
+    fn check_scope(&self, served: &Served, call: &Call) -> Result<(), ApiError> {
+        let info = &call.info;
+        let inside = !info.namespace.is_empty() && info.resource != "namespaces";
+        if inside && !served.namespaced() {
+            return Err(not_found_path());
+        }
+        let whole = matches!(info.verb.as_str(), "list" | "watch");
+        if served.namespaced() && info.namespace.is_empty() && !whole {
+            return Err(match info.verb.as_str() {
+                "create" | "deletecollection" => not_allowed_path(),
+                _ => not_found_path(),
+            });
+        }
+        if info.verb == "create" && info.subresource.is_empty() && !info.name.is_empty() {
+            return Err(not_allowed_path());
+        }
+        Ok(())
+    }
+
+    /// Decodes a body that must be of `served`'s kind, and says what was wrong with it as far as the client cares.
+    fn decode(
+        &self,
+        call: &Call,
+        served: &Served,
+        bytes: &[u8],
+        options: &options::WriteOptions,
+    ) -> Result<Value, ApiError> {
+        let schema = served.schema.as_ref().map(|(s, id)| (&**s, *id));
+        let media = negotiate::input(&call.headers)?;
+        let decoded = codec::decode(bytes, media, schema)?;
+        self.check_type(&decoded.value, &served.api_version(), &served.kind)?;
+        report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
+        Ok(decoded.value)
+    }
+
+    fn check_type(&self, value: &Value, api_version: &str, kind: &str) -> Result<(), ApiError> {
+        if !value.is_object() {
+            return Err(ApiError::bad_request(format!("couldn't get version/kind; the body is not a {kind} object")));
+        }
+        let text = |field: &str| value[field].as_str().unwrap_or_default();
+        if !text("apiVersion").is_empty() && text("apiVersion") != api_version {
+            return Err(ApiError::bad_request(format!(
+                "the API version in the data ({}) does not match the expected API version ({api_version})",
+                text("apiVersion")
+            )));
+        }
+        if !text("kind").is_empty() && text("kind") != kind {
+            return Err(ApiError::bad_request(format!(
+                "the kind in the data ({}) does not match the expected kind ({kind})",
+                text("kind")
+            )));
+        }
+        Ok(())
+    }
+
+    /// Writes `object` if the key still has `expected` (0: does not exist).
+    async fn commit(
+        &self,
+        served: &Served,
+        key: &str,
+        object: Option<&Value>,
+        expected: Revision,
+    ) -> Result<Result<(Bytes, Revision), Lost>, ApiError> {
+        let value = object.map(storage::encode).unwrap_or_default();
+        let ttl_seconds =
+            (served.plural == "events" && served.custom.is_none()).then(|| self.config.limits.event_ttl.as_secs());
+        let operation = match object {
+            Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
+            None => Operation::Delete { key: key.to_string() },
+        };
+        let compare = vec![Compare { key: key.to_string(), mod_revision: expected }];
+        let transaction = Transaction { compare, operations: vec![operation] };
+        match self.cluster.store.transact(transaction).await.map_err(store_error)? {
+            Outcome::Done { revision } => Ok(Ok((value, revision))),
+            Outcome::Conflict { mut current, .. } => {
+                let record = current.pop().flatten();
+                let object = record.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
+                Ok(Err(Lost(object.map(Arc::new))))
+            }
+        }
+    }
+}
+
+/// Unknown and duplicate fields: refused, reported or ignored, as asked for.
+pub fn report_problems(
+    call: &Call,
+    kind: &str,
+    version: &str,
+    problems: &[String],
+    options: &options::WriteOptions,
+) -> Result<(), ApiError> {
+    match options.field_validation {
+        options::FieldValidation::Strict if !problems.is_empty() => Err(ApiError::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+            problems.join(", ")
+        ))),
+        options::FieldValidation::Warn => {
+            problems.iter().for_each(|p| call.warn(p));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The answer to a path that is nothing here.
+pub fn not_found_path() -> ApiError {
+    ApiError::new(Reason::NotFound, "the server could not find the requested resource").with_details(json!({}))
+}
+
+pub fn not_allowed_path() -> ApiError {
+    ApiError::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
+        .with_details(json!({}))
+}
+
+pub fn object_reply(status: StatusCode, served: &Arc<Served>, object: Arc<Object>) -> Reply {
+    Reply::Object(status, served.clone(), object)
+}

@@ -1,0 +1,181 @@
+//! The metadata only the server writes: names, uids, timestamps, generations.
+//! Used by `create` and `update`.
+//! Invariant: a client can neither set nor lose any of it.
+
+use serde_json::{Map, Value, json};
+
+use api::{
+    ApiError,
+    field::{ErrorList, Path},
+};
+use env::Env;
+use jiff::Timestamp;
+
+use crate::served::Served;
+
+/// Longest generated name; the suffix takes five.
+const MAX_NAME: usize = 63;
+const SUFFIX: usize = 5;
+
+pub fn timestamp(now: Timestamp) -> String {
+    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}
+
+pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    object["metadata"].as_object_mut().expect("made an object above")
+}
+
+pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// The type of the body is the type of the resource, whether the client wrote it or not.
+pub fn set_type(object: &mut Value, served: &Served) {
+    object["kind"] = served.kind.as_str().into();
+    object["apiVersion"] = served.api_version().into();
+}
+
+/// The namespace of the request is the namespace of the object.
+pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) -> Result<(), ApiError> {
+    let expected = if served.namespaced() { namespace } else { "" };
+    let found = text(object, "namespace");
+    if found == expected {
+        return Ok(());
+    }
+    if !found.is_empty() {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    metadata_mut(object).insert("namespace".into(), expected.into());
+    Ok(())
+}
+
+/// Forgets what a client may not bring to a creation.
+pub fn clear_system_fields(object: &mut Value) -> Result<(), ApiError> {
+    if !text(object, "resourceVersion").is_empty() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let metadata = metadata_mut(object);
+    for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        metadata.remove(field);
+    }
+    drop_empty(metadata);
+    Ok(())
+}
+
+/// Fields that are absent when empty, as Go's `omitempty` has them.
+fn drop_empty(metadata: &mut Map<String, Value>) {
+    metadata.retain(|_, v| match v {
+        Value::Null => false,
+        Value::String(s) => !s.is_empty(),
+        Value::Array(a) => !a.is_empty(),
+        Value::Object(o) => !o.is_empty(),
+        _ => true,
+    });
+}
+
+/// True if the name was generated and may be generated again when it is taken.
+pub fn generate_name(object: &mut Value, env: &Env) -> bool {
+    let prefix = text(object, "generateName").to_string();
+    if prefix.is_empty() || !text(object, "name").is_empty() {
+        return false;
+    }
+    regenerate_name(object, env);
+    true
+}
+
+pub fn regenerate_name(object: &mut Value, env: &Env) {
+    let mut base = text(object, "generateName").to_string();
+    while base.len() > MAX_NAME - SUFFIX {
+        base.pop();
+    }
+    metadata_mut(object).insert("name".into(), format!("{base}{}", env.name_suffix(SUFFIX)).into());
+}
+
+pub fn fill_system_fields(object: &mut Value, served: &Served, env: &Env) {
+    let generation = served.behavior.has_generation();
+    let metadata = metadata_mut(object);
+    metadata.insert("uid".into(), env.uuid().into());
+    metadata.insert("creationTimestamp".into(), timestamp(env.now()).into());
+    if generation {
+        metadata.insert("generation".into(), 1.into());
+    }
+}
+
+/// What an update cannot change stays as it was, whatever the client sent.
+pub fn keep_system_fields(object: &mut Value, old: &Value, namespaced: bool) {
+    let old = &old["metadata"];
+    let metadata = metadata_mut(object);
+    let mut fields = vec![
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "uid",
+        "generateName",
+    ];
+    if namespaced {
+        fields.push("namespace");
+    } else {
+        metadata.remove("namespace");
+    }
+    for field in fields {
+        match old.get(field) {
+            Some(value) => {
+                metadata.insert(field.into(), value.clone());
+            }
+            None => {
+                metadata.remove(field);
+            }
+        }
+    }
+    metadata.remove("selfLink");
+    drop_empty(metadata);
+}
+
+/// The generation grows when anything but metadata and status changed.
+pub fn bump_generation(object: &mut Value, old: &Value) {
+    let desired = |v: &Value| -> Vec<(String, Value)> {
+        let fields = v.as_object().into_iter().flatten();
+        let kept = fields.filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind"));
+        kept.map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    if desired(object) != desired(old) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+        metadata_mut(object).insert("generation".into(), generation.into());
+    }
+}
+
+pub fn validate_create(object: &Value, served: &Served, errors: &mut ErrorList) {
+    let path = Path::new("metadata").child("name");
+    let name = text(object, "name");
+    if name.is_empty() {
+        errors.required(&path, "name or generateName is required");
+    } else {
+        for complaint in served.behavior.validate_name(name, false) {
+            errors.invalid(&path, name, complaint);
+        }
+    }
+    if let Some(prefix) = object["metadata"]["generateName"].as_str().filter(|p| !p.is_empty()) {
+        for complaint in served.behavior.validate_name(prefix, true) {
+            errors.invalid(&Path::new("metadata").child("generateName"), prefix, complaint);
+        }
+    }
+    if served.namespaced() {
+        let namespace = text(object, "namespace");
+        for complaint in api::names::dns_label(namespace, false) {
+            errors.invalid(&Path::new("metadata").child("namespace"), namespace, complaint);
+        }
+    }
+}
+
+pub fn validate_update(object: &Value, old: &Value, errors: &mut ErrorList) {
+    let path = Path::new("metadata").child("name");
+    if object["metadata"]["name"] != old["metadata"]["name"] {
+        errors.invalid(&path, object["metadata"]["name"].clone(), "field is immutable");
+    }
+}

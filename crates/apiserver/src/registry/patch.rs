@@ -1,0 +1,175 @@
+//! `patch`: the four patch types, each a transform of the current object.
+//! Part of `registry`; the patches themselves are in `api::patch` and `api::managed_fields`.
+//! Invariant: a patch that loses a race is applied again to the newer version.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use api::ApiError;
+
+use super::{
+    Registry, object_meta, object_reply,
+    options::WriteOptions,
+    update::{Change, Transform},
+};
+use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PatchType {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl PatchType {
+    pub(super) fn from_call(call: &Call, served: &Served) -> Result<Self, ApiError> {
+        let accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+        match negotiate::content_type(&call.headers).as_str() {
+            "application/json-patch+json" => Ok(PatchType::Json),
+            "application/merge-patch+json" => Ok(PatchType::Merge),
+            "application/strategic-merge-patch+json" if served.custom.is_none() => Ok(PatchType::Strategic),
+            "application/apply-patch+yaml" => Ok(PatchType::Apply),
+            _ if served.custom.is_some() => Err(negotiate::unsupported(accepted.into())),
+            _ => Err(negotiate::unsupported(format!("{accepted}, application/strategic-merge-patch+json"))),
+        }
+    }
+}
+
+impl Registry {
+    pub(super) async fn patch(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
+        let options = WriteOptions::from_query(call, "PatchOptions")?;
+        let kind = PatchType::from_call(call, served)?;
+        if kind == PatchType::Apply && call.query.text("fieldManager").is_none() {
+            let mut errors = api::field::ErrorList::new();
+            errors.required(&api::field::Path::new("fieldManager"), "is required for apply patch");
+            return Err(ApiError::invalid("meta.k8s.io", "PatchOptions", "", errors));
+        }
+        if kind != PatchType::Apply && options.force {
+            let mut errors = api::field::ErrorList::new();
+            errors.forbidden(&api::field::Path::new("force"), "may not be specified for non-apply patch");
+            return Err(ApiError::invalid("meta.k8s.io", "PatchOptions", "", errors));
+        }
+        if kind == PatchType::Apply {
+            return self.apply(call, served, body, &options).await;
+        }
+        let transform = self.patcher(call, served, kind, body, &options)?;
+        self.patch_with(call, served, &options, &*transform, None, false).await
+    }
+
+    async fn patch_with(
+        &self,
+        call: &Call,
+        served: &Arc<Served>,
+        options: &WriteOptions,
+        transform: Transform<'_>,
+        otherwise: Option<&Value>,
+        apply: bool,
+    ) -> Result<Reply, ApiError> {
+        let change = Change {
+            call,
+            served,
+            namespace: &call.info.namespace,
+            name: &call.info.name,
+            subresource: &call.info.subresource,
+            options,
+            transform,
+            otherwise,
+            apply,
+        };
+        let (status, object) = self.change(&change).await?;
+        Ok(object_reply(status, served, object))
+    }
+
+    /// A patch of one of the first three types as a function of the current object.
+    pub(super) fn patcher<'a>(
+        &self,
+        call: &'a Call,
+        served: &'a Served,
+        kind: PatchType,
+        body: &'a [u8],
+        options: &'a WriteOptions,
+    ) -> Result<Box<dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync + 'a>, ApiError> {
+        let patch: Value = match kind {
+            PatchType::Json => Value::Null,
+            _ => {
+                serde_json::from_slice(body).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?
+            }
+        };
+        let name = call.info.name.as_str();
+        Ok(Box::new(move |old: &Value| {
+            let patched = match kind {
+                PatchType::Json => api::patch::json_patch(old, body)?,
+                PatchType::Merge => api::patch::merge_patch(old, &patch)?,
+                _ => match &served.schema {
+                    Some((schema, id)) => api::patch::strategic(schema, *id, old, &patch)?,
+                    None => api::patch::merge_patch(old, &patch)?,
+                },
+            };
+            checked(call, served, name, patched, old, options)
+        }))
+    }
+
+    async fn apply(
+        &self,
+        call: &Call,
+        served: &Arc<Served>,
+        body: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Reply, ApiError> {
+        let schema = served.schema.as_ref().map(|(s, id)| (&**s, *id));
+        let decoded = codec::decode(body, negotiate::Media::Yaml, schema)?;
+        super::report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
+        let mut applied = decoded.value;
+        self.check_type(&applied, &served.api_version(), &served.kind)?;
+        object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
+        let name = call.info.name.as_str();
+        match object_meta::text(&applied, "name") {
+            "" => {
+                object_meta::metadata_mut(&mut applied).insert("name".into(), name.into());
+            }
+            found if found != name => {
+                return Err(ApiError::bad_request(format!(
+                    "the name of the object ({found}) does not match the name on the URL ({name})"
+                )));
+            }
+            _ => {}
+        }
+        let now = self.cluster.env.now();
+        let subresource = call.info.subresource.as_str();
+        let made = super::managed::apply(served, None, &applied, options, subresource, now)?;
+        let otherwise = (subresource.is_empty()).then_some(&made);
+        let transform = |old: &Value| super::managed::apply(served, Some(old), &applied, options, subresource, now);
+        self.patch_with(call, served, options, &transform, otherwise, true).await
+    }
+}
+
+/// A patched document must still be an object of its kind under its name.
+fn checked(
+    call: &Call,
+    served: &Served,
+    name: &str,
+    mut patched: Value,
+    old: &Value,
+    options: &WriteOptions,
+) -> Result<Value, ApiError> {
+    if !patched.is_object() {
+        return Err(ApiError::bad_request("the patched document is not an object"));
+    }
+    if let Some((schema, id)) = &served.schema {
+        let retyped = codec::retype(&patched, schema, *id)?;
+        super::report_problems(call, &served.kind, &served.version, &retyped.problems, options)?;
+        patched = retyped.value;
+    }
+    if patched["kind"] != old["kind"] || patched["apiVersion"] != old["apiVersion"] {
+        object_meta::set_type(&mut patched, served);
+    }
+    let found = object_meta::text(&patched, "name");
+    if found != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({name})"
+        )));
+    }
+    Ok(patched)
+}

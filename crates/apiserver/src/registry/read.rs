@@ -1,0 +1,229 @@
+//! `get` and `list`: reads from the watch cache, as fresh as was asked for; older pages from the store.
+//! Part of `registry`.
+//! Invariant: all pages of one list show one moment.
+
+use std::sync::Arc;
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use api::{
+    ApiError, Object,
+    field::{ErrorList, Path},
+};
+use store::{Range, Revision};
+
+use super::{Registry, Selection, object_reply};
+use crate::{
+    call::Call,
+    respond::{ListReply, Reply},
+    served::Served,
+    storage,
+    watch_cache::{Entry, store_error, too_large},
+};
+
+/// How old an answer may be.
+pub enum Freshness {
+    /// As new as everything acknowledged so far.
+    Newest,
+    Any,
+    NotOlderThan(Revision),
+    Exact(Revision),
+}
+
+impl Freshness {
+    pub fn from_call(call: &Call) -> Result<Self, ApiError> {
+        let version = call.query.text("resourceVersion");
+        let matching = call.query.text("resourceVersionMatch");
+        let mut errors = ErrorList::new();
+        let path = Path::new("resourceVersionMatch");
+        match (matching, version) {
+            (Some(_), None) if !call.query.flag("sendInitialEvents") => {
+                errors.forbidden(&path, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+            }
+            (Some("Exact"), Some("0")) => {
+                errors.forbidden(&path, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+            }
+            (Some(other), _) if !matches!(other, "Exact" | "NotOlderThan") => {
+                errors.not_supported(&path, other, &["Exact", "NotOlderThan", ""]);
+            }
+            _ => {}
+        }
+        if !errors.is_empty() {
+            return Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", errors));
+        }
+        let Some(version) = version else { return Ok(Freshness::Newest) };
+        let number: Revision = version.parse().map_err(|_| {
+            let mut errors = ErrorList::new();
+            let detail = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+            errors.invalid(&Path::new("resourceVersion"), version, detail);
+            ApiError::invalid("", "", "", errors)
+        })?;
+        Ok(match (number, matching) {
+            (0, _) => Freshness::Any,
+            (n, Some("Exact")) => Freshness::Exact(n),
+            // With a limit and no explicit match, upstream reads exactly there.
+            (n, None) if call.query.number("limit")?.unwrap_or(0) > 0 => Freshness::Exact(n),
+            (n, _) => Freshness::NotOlderThan(n),
+        })
+    }
+}
+
+/// What a continue token says: go on with `start` as things were at `revision`.
+struct Continue {
+    revision: Revision,
+    start: String,
+}
+
+impl Continue {
+    fn encode(&self) -> String {
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": self.revision, "start": self.start });
+        BASE64_URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn decode(token: &str) -> Result<Self, ApiError> {
+        let wrong = |why: &str| ApiError::bad_request(format!("continue key is not valid: {why}"));
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|e| wrong(&e.to_string()))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(&e.to_string()))?;
+        if value["v"] != "meta.k8s.io/v1" {
+            return Err(wrong("server does not recognize this encoded version"));
+        }
+        let start =
+            value["start"].as_str().filter(|s| !s.is_empty()).ok_or_else(|| wrong("encoded start key empty"))?;
+        let revision = value["rv"].as_i64().unwrap_or(0);
+        let revision = Revision::try_from(revision).map_err(|_| wrong("encoded resourceVersion is negative"))?;
+        Ok(Self { revision, start: start.to_string() })
+    }
+}
+
+impl Registry {
+    pub(super) async fn get(&self, call: &Call, served: &Arc<Served>) -> Result<Reply, ApiError> {
+        let object = self.get_object(call, served).await?;
+        Ok(object_reply(StatusCode::OK, served, object))
+    }
+
+    pub(super) async fn get_object(&self, call: &Call, served: &Served) -> Result<Arc<Object>, ApiError> {
+        let info = &call.info;
+        match Freshness::from_call(call)? {
+            Freshness::Newest => self.cluster.cache.wait_until_fresh().await?,
+            Freshness::NotOlderThan(revision) | Freshness::Exact(revision) => {
+                self.cluster.cache.wait_for(revision).await?;
+            }
+            Freshness::Any => {}
+        }
+        let key = storage::local_key(&served.resource, &info.namespace, &info.name);
+        let entry = self.cluster.cache.resource(&served.prefix).get(&key);
+        let entry = entry.ok_or_else(|| ApiError::not_found(&served.group, &served.plural, &info.name))?;
+        self.view(served, &entry.object).await
+    }
+
+    pub(super) async fn list(&self, call: &Call, served: &Arc<Served>) -> Result<Reply, ApiError> {
+        let selection = Selection::from_call(call, served)?;
+        let limit = call.query.number("limit")?.unwrap_or(0).max(0) as usize;
+        let continued = call.query.text("continue").map(Continue::decode).transpose()?;
+        if let Some(token) = continued {
+            if call.query.text("resourceVersion").is_some_and(|v| v != "0") {
+                return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            return self.page(served, &selection, limit, token).await;
+        }
+        let cache = &self.cluster.cache;
+        let limit = match Freshness::from_call(call)? {
+            Freshness::Newest => {
+                cache.wait_until_fresh().await?;
+                limit
+            }
+            Freshness::NotOlderThan(revision) => {
+                cache.wait_for(revision).await?;
+                limit
+            }
+            // Any age is fine: upstream then sends everything and ignores the limit.
+            Freshness::Any => 0,
+            Freshness::Exact(revision) => {
+                let token = Continue { revision, start: selection.prefix.clone() };
+                return self.page(served, &selection, limit, token).await;
+            }
+        };
+        let applied = cache.revision();
+        let resource = cache.resource(&served.prefix);
+        let snapshot = resource.list(&selection.prefix, None, limit, applied, |e| selection.matches(served, e));
+        let next = snapshot.next.map(|start| Continue { revision: snapshot.revision, start });
+        self.list_reply(served, &selection, snapshot.entries, snapshot.revision, next, snapshot.remaining).await
+    }
+
+    /// One page of the past: from the cache if nothing changed since, from the store's history otherwise.
+    async fn page(
+        &self,
+        served: &Arc<Served>,
+        selection: &Selection,
+        limit: usize,
+        token: Continue,
+    ) -> Result<Reply, ApiError> {
+        let cache = &self.cluster.cache;
+        let resource = cache.resource(&served.prefix);
+        if token.revision > cache.revision() {
+            cache.wait_for(token.revision).await.map_err(|_| too_large(token.revision, cache.revision()))?;
+        }
+        let revision = token.revision;
+        if resource.unchanged_since(revision) {
+            let keep = |e: &Entry| selection.matches(served, e);
+            let snapshot = resource.list(&selection.prefix, Some(&token.start), limit, revision, keep);
+            // Checked again: a change in between would have mixed two moments.
+            if resource.unchanged_since(revision) {
+                let next = snapshot.next.map(|start| Continue { revision, start });
+                let (entries, remaining) = (snapshot.entries, snapshot.remaining);
+                return self.list_reply(served, selection, entries, revision, next, remaining).await;
+            }
+        }
+        let end = store::prefix_end(&format!("{}{}", served.prefix, selection.prefix));
+        let mut start = format!("{}{}", served.prefix, token.start);
+        let mut entries: Vec<Arc<Entry>> = Vec::new();
+        loop {
+            let range = Range { start, end: end.clone(), limit: limit.max(1000), revision: Some(revision) };
+            let page = self.cluster.store.range(range).await.map_err(|e| expired_page(store_error(e)))?;
+            for (index, record) in page.records.iter().enumerate() {
+                let entry = Arc::new(Entry::new(storage::decode(&record.value, record.mod_revision)?));
+                if !selection.matches(served, &entry) {
+                    continue;
+                }
+                if limit > 0 && entries.len() == limit {
+                    let next = Continue { revision, start: record.key[served.prefix.len()..].to_string() };
+                    let remaining = page.records.len() - index + page.remaining as usize;
+                    return self.list_reply(served, selection, entries, revision, Some(next), remaining).await;
+                }
+                entries.push(entry);
+            }
+            match page.records.last() {
+                Some(last) if page.remaining > 0 => start = format!("{}\0", last.key),
+                _ => return self.list_reply(served, selection, entries, revision, None, 0).await,
+            }
+        }
+    }
+
+    async fn list_reply(
+        &self,
+        served: &Arc<Served>,
+        selection: &Selection,
+        entries: Vec<Arc<Entry>>,
+        revision: Revision,
+        next: Option<Continue>,
+        remaining: usize,
+    ) -> Result<Reply, ApiError> {
+        let objects = self.views(served, entries.iter().map(|e| e.object.clone()).collect()).await?;
+        // With selectors nobody knows how many are left without looking at them.
+        let remaining = (next.is_some() && selection.is_everything()).then_some(remaining);
+        let next = next.map(|n| n.encode());
+        Ok(Reply::List(ListReply { served: served.clone(), objects, revision, next, remaining }))
+    }
+}
+
+fn expired_page(error: ApiError) -> ApiError {
+    match error.reason {
+        api::Reason::Expired => ApiError::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter.",
+        ),
+        _ => error,
+    }
+}

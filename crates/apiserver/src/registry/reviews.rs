@@ -1,0 +1,196 @@
+//! Kinds that are asked, not stored: access and token reviews, and the old binding and component status.
+//! Part of `registry`.
+//! Invariant: writes nothing, except that a Binding binds its pod.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use api::{ApiError, field::ErrorList};
+
+use super::{Registry, not_found_path, object_meta, options::WriteOptions};
+use crate::{
+    authn::User,
+    authz::{Attributes, Decision},
+    call::Call,
+    respond::Reply,
+    served::Served,
+};
+
+impl Registry {
+    pub(super) async fn review(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
+        let options = WriteOptions::from_query(call, "CreateOptions")?;
+        if served.plural == "componentstatuses" {
+            return component_statuses(call, served);
+        }
+        let mut review = self.decode(call, served, &body, &options)?;
+        object_meta::set_type(&mut review, served);
+        object_meta::metadata_mut(&mut review);
+        let status = match served.plural.as_str() {
+            "selfsubjectreviews" => json!({ "userInfo": user_info(&call.user) }),
+            "tokenreviews" => self.review_token(&review).await,
+            "selfsubjectaccessreviews" => self.review_access(&review, call.user.clone()).await?,
+            "subjectaccessreviews" => self.review_access(&review, spec_user(&review)?).await?,
+            "localsubjectaccessreviews" => {
+                let namespace = review["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or_default();
+                if namespace != call.info.namespace {
+                    let why =
+                        format!("spec.resourceAttributes.namespace must match namespace: {}", call.info.namespace);
+                    return Err(ApiError::bad_request(why));
+                }
+                self.review_access(&review, spec_user(&review)?).await?
+            }
+            "selfsubjectrulesreviews" => {
+                let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+                if namespace.is_empty() {
+                    return Err(ApiError::bad_request("no namespace on request"));
+                }
+                self.review_rules(&call.user, namespace).await
+            }
+            "bindings" => {
+                let pods = self.cluster.served.find("", "v1", "pods").ok_or_else(not_found_path)?;
+                let mut pod_call_info = call.info.clone();
+                pod_call_info.name = object_meta::text(&review, "name").to_string();
+                let named = call.with_info(pod_call_info);
+                return self.bind_pod(&named, &pods, &review, &options).await;
+            }
+            _ => return Err(not_found_path()),
+        };
+        review["status"] = status;
+        Ok(Reply::Value(StatusCode::CREATED, review))
+    }
+
+    async fn review_token(&self, review: &Value) -> Value {
+        let token = review["spec"]["token"].as_str().unwrap_or_default();
+        let wanted: Vec<&str> =
+            review["spec"]["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let unauthenticated = |error: &str| json!({ "user": {}, "error": error });
+        match self.tokens.review(token).await {
+            Some(Ok((user, audiences))) => {
+                let own = &self.tokens.keys.audiences;
+                let fits = |a: &&String| match wanted.is_empty() {
+                    true => own.contains(a),
+                    false => wanted.contains(&a.as_str()),
+                };
+                let audiences: Vec<&String> = audiences.iter().filter(fits).collect();
+                match audiences.is_empty() {
+                    true => unauthenticated("token audiences do not match"),
+                    false => json!({
+                        "authenticated": true, "user": user_info(&user.authenticated()), "audiences": audiences,
+                    }),
+                }
+            }
+            _ => unauthenticated("[invalid bearer token, token lookup failed]"),
+        }
+    }
+
+    async fn review_access(&self, review: &Value, user: User) -> Result<Value, ApiError> {
+        let spec = &review["spec"];
+        let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+        if resource.is_object() == path.is_object() {
+            let mut errors = ErrorList::new();
+            let field = api::field::Path::new("spec").child("resourceAttributes");
+            errors.invalid(
+                &field,
+                Value::Null,
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            );
+            return Err(ApiError::invalid(
+                "authorization.k8s.io",
+                review["kind"].as_str().unwrap_or_default(),
+                "",
+                errors,
+            ));
+        }
+        let of = |v: &Value, field: &str| v[field].as_str().unwrap_or_default().to_string();
+        let attributes = match resource.is_object() {
+            true => Attributes {
+                user,
+                is_resource: true,
+                verb: of(resource, "verb"),
+                group: of(resource, "group"),
+                version: of(resource, "version"),
+                resource: of(resource, "resource"),
+                subresource: of(resource, "subresource"),
+                namespace: of(resource, "namespace"),
+                name: of(resource, "name"),
+                path: String::new(),
+            },
+            false => Attributes { user, verb: of(path, "verb"), path: of(path, "path"), ..Attributes::default() },
+        };
+        let (allowed, denied, reason) = match self.authorizer.authorize(&attributes).await {
+            Decision::Allow(reason) => (true, false, reason),
+            Decision::Deny(reason) => (false, true, reason),
+            Decision::NoOpinion(reason) => (false, false, reason),
+        };
+        let mut status = json!({ "allowed": allowed });
+        if denied {
+            status["denied"] = true.into();
+        }
+        if !reason.is_empty() {
+            status["reason"] = reason.into();
+        }
+        Ok(status)
+    }
+
+    async fn review_rules(&self, user: &User, namespace: &str) -> Value {
+        let (mut resources, mut paths) = (Vec::new(), Vec::new());
+        for authorizer in &self.authorizer.0 {
+            let (more, other) = authorizer.rules(user, namespace).await;
+            resources.extend(more);
+            paths.extend(other);
+        }
+        json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false })
+    }
+}
+
+fn user_info(user: &User) -> Value {
+    let mut info = json!({ "username": user.name, "groups": user.groups });
+    if !user.uid.is_empty() {
+        info["uid"] = user.uid.as_str().into();
+    }
+    if !user.extra.is_empty() {
+        info["extra"] = json!(user.extra);
+    }
+    info
+}
+
+fn spec_user(review: &Value) -> Result<User, ApiError> {
+    let spec = &review["spec"];
+    let texts = |v: &Value| v.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect();
+    let user = User {
+        name: spec["user"].as_str().unwrap_or_default().to_string(),
+        uid: spec["uid"].as_str().unwrap_or_default().to_string(),
+        groups: texts(&spec["groups"]),
+        extra: spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect(),
+    };
+    if user.name.is_empty() && user.groups.is_empty() {
+        let mut errors = ErrorList::new();
+        errors.invalid(
+            &api::field::Path::new("spec").child("user"),
+            "",
+            "at least one of user or group must be specified",
+        );
+        return Err(ApiError::invalid("authorization.k8s.io", review["kind"].as_str().unwrap_or_default(), "", errors));
+    }
+    Ok(user)
+}
+
+/// Deprecated upstream: the scheduler and controllers are reported by their own health checks, so this is the store.
+fn component_statuses(call: &Call, served: &Served) -> Result<Reply, ApiError> {
+    let condition = json!([{ "type": "Healthy", "status": "True", "message": "ok" }]);
+    let component = |name: &str| json!({ "kind": served.kind, "apiVersion": served.api_version(), "metadata": { "name": name }, "conditions": condition });
+    match call.info.name.as_str() {
+        "" => Ok(Reply::Value(
+            StatusCode::OK,
+            json!({
+                "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": {},
+                "items": [component("etcd-0")],
+            }),
+        )),
+        "etcd-0" => Ok(Reply::Value(StatusCode::OK, component("etcd-0"))),
+        other => Err(ApiError::not_found(&served.group, &served.plural, other)),
+    }
+}

@@ -1,0 +1,146 @@
+//! `scale`: replicas and selector of a workload, in one shape for all kinds.
+//! Part of `registry`.
+//! Invariant: writing a Scale changes the replicas of its object and nothing else.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use api::{ApiError, selectors::LabelSelector};
+
+use super::{Registry, not_allowed_path, object_meta, options::WriteOptions, patch::PatchType};
+use crate::{call::Call, codec, respond::Reply, served::Served};
+
+/// Where a kind keeps what a Scale shows; JSON pointers.
+struct Paths {
+    spec: String,
+    status: String,
+    selector: Option<String>,
+}
+
+fn paths(served: &Served) -> Paths {
+    match &served.custom {
+        Some(custom) => Paths {
+            spec: pointer(&custom.scale.spec_replicas),
+            status: pointer(&custom.scale.status_replicas),
+            selector: custom.scale.label_selector.as_deref().map(pointer),
+        },
+        None => Paths {
+            spec: "/spec/replicas".into(),
+            status: "/status/replicas".into(),
+            selector: Some("/spec/selector".into()),
+        },
+    }
+}
+
+/// `.spec.replicas` as `/spec/replicas`.
+fn pointer(path: &str) -> String {
+    path.replace('.', "/")
+}
+
+impl Registry {
+    pub(super) async fn scale(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
+        if call.info.verb == "get" {
+            let object = self.get_object(call, served).await?;
+            return Ok(Reply::Value(StatusCode::OK, scale_of(served, &object.value())));
+        }
+        let options = WriteOptions::from_query(call, "UpdateOptions")?;
+        let (_, object) = match call.info.verb.as_str() {
+            "update" => {
+                let scale = self.decode_as(call, body, "autoscaling", "v1", "Scale")?;
+                self.change_part(call, served, &options, &|old| put(served, old, &scale)).await?
+            }
+            "patch" => {
+                let kind = PatchType::from_call(call, served)?;
+                let transform = |old: &Value| put(served, old, &patched(kind, &scale_of(served, old), body)?);
+                self.change_part(call, served, &options, &transform).await?
+            }
+            _ => return Err(not_allowed_path()),
+        };
+        Ok(Reply::Value(StatusCode::OK, scale_of(served, &object.value())))
+    }
+}
+
+fn patched(kind: PatchType, scale: &Value, body: &[u8]) -> Result<Value, ApiError> {
+    let schema = codec::builtin_schema();
+    let document =
+        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::negotiate::Media::Yaml, None)?.value) };
+    match (kind, schema.find_kind("autoscaling", "v1", "Scale")) {
+        (PatchType::Json, _) => api::patch::json_patch(scale, body),
+        (PatchType::Strategic, Some(id)) => api::patch::strategic(&schema, id, scale, &document()?),
+        _ => api::patch::merge_patch(scale, &document()?),
+    }
+}
+
+fn put(served: &Served, old: &Value, scale: &Value) -> Result<Value, ApiError> {
+    let replicas = &scale["spec"]["replicas"];
+    let number = if replicas.is_null() { Some(0) } else { replicas.as_i64() };
+    let name = object_meta::text(old, "name");
+    let Some(number) = number.filter(|n| *n >= 0) else {
+        let mut errors = api::field::ErrorList::new();
+        let path = api::field::Path::new("spec").child("replicas");
+        errors.invalid(&path, replicas.clone(), "must be greater than or equal to 0");
+        return Err(ApiError::invalid("autoscaling", "Scale", name, errors));
+    };
+    let uid = object_meta::text(scale, "uid");
+    if !uid.is_empty() && uid != object_meta::text(old, "uid") {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            object_meta::text(old, "uid")
+        );
+        return Err(ApiError::conflict(&served.group, &served.plural, name, &why));
+    }
+    let mut new = old.clone();
+    set_at(&mut new, &paths(served).spec, number.into());
+    let version = object_meta::text(scale, "resourceVersion").to_string();
+    object_meta::metadata_mut(&mut new).insert("resourceVersion".into(), version.into());
+    Ok(new)
+}
+
+fn set_at(object: &mut Value, pointer: &str, value: Value) {
+    let mut place = object;
+    for part in pointer.split('/').filter(|p| !p.is_empty()) {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[part];
+    }
+    *place = value;
+}
+
+fn scale_of(served: &Served, object: &Value) -> Value {
+    let paths = paths(served);
+    let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let meta = &object["metadata"];
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = meta.get(field) {
+            metadata[field] = value.clone();
+        }
+    }
+    let mut status = json!({ "replicas": number(&paths.status) });
+    let selector = paths.selector.as_ref().and_then(|p| object.pointer(p)).and_then(selector_text);
+    if let Some(selector) = selector {
+        status["selector"] = selector.into();
+    }
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": { "replicas": number(&paths.spec) }, "status": status,
+    })
+}
+
+/// A selector in its text form: custom resources keep text, ReplicationControllers plain labels, the others structure.
+fn selector_text(selector: &Value) -> Option<String> {
+    match selector {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(map) if map.contains_key("matchLabels") || map.contains_key("matchExpressions") => {
+            LabelSelector::from_value(selector).ok().map(|s| s.to_string())
+        }
+        Value::Object(map) => {
+            let pairs = map.iter().filter_map(|(k, v)| Some(format!("{k}={}", v.as_str()?)));
+            Some(pairs.collect::<Vec<_>>().join(","))
+        }
+        _ => None,
+    }
+}

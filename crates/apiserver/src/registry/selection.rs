@@ -1,0 +1,74 @@
+//! Which objects of a resource a list or watch is about: namespace, labels, fields.
+//! Used by `read`, `watch` and `collection`.
+//! Invariant: field values of an object version are computed at most once.
+
+use api::{
+    ApiError,
+    selectors::{FieldSelector, LabelSelector},
+};
+
+use crate::{call::Call, served::Served, watch_cache::Entry};
+
+pub struct Selection {
+    /// Of the keys: `namespace/`, or empty.
+    pub prefix: String,
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+impl Selection {
+    pub fn from_call(call: &Call, served: &Served) -> Result<Self, ApiError> {
+        let wrong = |e: String| ApiError::bad_request(e);
+        let labels = LabelSelector::parse(call.query.get("labelSelector").unwrap_or_default())
+            .map_err(|e| wrong(format!("unable to parse requirement: {e}")))?;
+        let fields = FieldSelector::parse(call.query.get("fieldSelector").unwrap_or_default()).map_err(wrong)?;
+        let known = served.selectable_names();
+        for requirement in fields.requirements() {
+            let field = requirement.field.as_str();
+            let common = field == "metadata.name" || (field == "metadata.namespace" && served.namespaced());
+            if !common && !known.iter().any(|k| k == field) {
+                return Err(ApiError::bad_request(format!(
+                    "Unable to find {:?} that match label selector {:?}, field selector {:?}: field label not supported: {field}",
+                    format!("{}, Resource={}", served.api_version(), served.plural),
+                    call.query.get("labelSelector").unwrap_or_default(),
+                    call.query.get("fieldSelector").unwrap_or_default(),
+                )));
+            }
+        }
+        let namespaced = served.namespaced() && !call.info.namespace.is_empty();
+        let prefix = if namespaced { format!("{}/", call.info.namespace) } else { String::new() };
+        Ok(Self { prefix, labels, fields })
+    }
+
+    /// Narrowed to one object.
+    pub fn with_name(mut self, name: &str) -> Self {
+        self.fields = FieldSelector::one("metadata.name", name);
+        self
+    }
+
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether the labels and fields fit; the prefix is the caller's business.
+    pub fn matches(&self, served: &Served, entry: &Entry) -> bool {
+        let meta = &entry.object.meta;
+        if !self.labels.is_empty() && !self.labels.matches(&meta.labels) {
+            return false;
+        }
+        if self.fields.is_empty() {
+            return true;
+        }
+        let only_common = self.fields.requirements().iter().all(|r| r.field.starts_with("metadata."));
+        let fields = if only_common { &[] } else { entry.fields(|o| served.selectable_values(&o.value())) };
+        self.fields.matches(|field| match field {
+            "metadata.name" => &meta.name,
+            "metadata.namespace" => meta.namespace.as_deref().unwrap_or_default(),
+            other => fields.iter().find(|(name, _)| name == other).map_or("", |(_, value)| value),
+        })
+    }
+
+    pub fn in_namespace(&self, entry: &Entry) -> bool {
+        self.prefix.is_empty() || entry.object.meta.namespace.as_deref() == self.prefix.strip_suffix('/')
+    }
+}

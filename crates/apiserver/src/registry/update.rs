@@ -1,0 +1,261 @@
+//! Changes of existing objects: PUT, every patch and every subresource end here.
+//! Part of `registry`.
+//! Invariant: decided on one version, stored only if that is still the newest; otherwise decided again.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use api::{ApiError, Object, field::ErrorList};
+
+use super::{Lost, Registry, managed, namespace, object_meta, object_reply, options::WriteOptions};
+use crate::{
+    admission::{Attributes, Operation},
+    call::Call,
+    respond::Reply,
+    served::Served,
+    storage,
+};
+
+/// Contended objects are tried this often before the client is told to try itself.
+const ATTEMPTS: usize = 50;
+
+/// From the current object (in the served version) to the wanted one.
+pub(super) type Transform<'a> = &'a (dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync);
+
+pub(super) struct Change<'a> {
+    pub call: &'a Call,
+    pub served: &'a Arc<Served>,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub subresource: &'a str,
+    pub options: &'a WriteOptions,
+    pub transform: Transform<'a>,
+    /// What to create if there is nothing yet.
+    pub otherwise: Option<&'a Value>,
+    /// The transform is a server-side apply and keeps the managed fields itself.
+    pub apply: bool,
+}
+
+/// A version and whether it is known to be the newest.
+struct Current {
+    object: Arc<Object>,
+    live: bool,
+}
+
+impl Registry {
+    pub(super) async fn put(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
+        let options = WriteOptions::from_query(call, "UpdateOptions")?;
+        let mut object = self.decode(call, served, body, &options)?;
+        object_meta::set_type(&mut object, served);
+        object_meta::ensure_namespace(&mut object, served, &call.info.namespace)?;
+        let name = &call.info.name;
+        match object_meta::text(&object, "name") {
+            "" => {
+                object_meta::metadata_mut(&mut object).insert("name".into(), name.as_str().into());
+            }
+            found if found != name => {
+                return Err(ApiError::bad_request(format!(
+                    "the name of the object ({found}) does not match the name on the URL ({name})"
+                )));
+            }
+            _ => {}
+        }
+        let create = served.behavior.allow_create_on_update() && call.info.subresource.is_empty();
+        let change = Change {
+            call,
+            served,
+            namespace: &call.info.namespace,
+            name,
+            subresource: &call.info.subresource,
+            options: &options,
+            transform: &|_| Ok(object.clone()),
+            otherwise: create.then_some(&object),
+            apply: false,
+        };
+        let (status, object) = self.change(&change).await?;
+        Ok(object_reply(status, served, object))
+    }
+
+    pub(super) async fn change(&self, change: &Change<'_>) -> Result<(StatusCode, Arc<Object>), ApiError> {
+        let served = change.served;
+        let not_found = || ApiError::not_found(&served.group, &served.plural, change.name);
+        let local = storage::local_key(&served.resource, change.namespace, change.name);
+        let cached = self.cluster.cache.resource(&served.prefix).get(&local);
+        let mut current = match cached {
+            Some(entry) => Some(Current { object: entry.object.clone(), live: false }),
+            None => self.live(change).await?,
+        };
+        for _ in 0..ATTEMPTS {
+            let Some(now) = &current else {
+                return match change.otherwise {
+                    Some(object) => {
+                        let made = self
+                            .create_object(change.call, served, object.clone(), change.options, change.apply)
+                            .await?;
+                        Ok((StatusCode::CREATED, made))
+                    }
+                    None => Err(not_found()),
+                };
+            };
+            match self.attempt(change, &now.object).await {
+                Ok(Ok(object)) => return Ok((StatusCode::OK, object)),
+                Ok(Err(Lost(newer))) => current = newer.map(|object| Current { object, live: true }),
+                Err(e) if now.live => return Err(e),
+                // Decided on what may be an old version: only the newest may refuse.
+                Err(e) => {
+                    let newest = self.live(change).await?;
+                    if newest
+                        .as_ref()
+                        .is_some_and(|n| n.object.meta.resource_version == now.object.meta.resource_version)
+                    {
+                        return Err(e);
+                    }
+                    current = newest;
+                }
+            }
+        }
+        Err(ApiError::modified(&served.group, &served.plural, change.name))
+    }
+
+    async fn live(&self, change: &Change<'_>) -> Result<Option<Current>, ApiError> {
+        let object = self.cluster.live(change.served, change.namespace, change.name).await?;
+        Ok(object.map(|object| Current { object, live: true }))
+    }
+
+    async fn attempt(&self, change: &Change<'_>, current: &Arc<Object>) -> Result<Result<Arc<Object>, Lost>, ApiError> {
+        let served = change.served;
+        let shown = self.view(served, current).await?;
+        let old = shown.value();
+        let mut new = (change.transform)(&old)?;
+        self.check_preconditions(served, change.name, &new, &old)?;
+        object_meta::keep_system_fields(&mut new, &old, served.namespaced());
+        object_meta::metadata_mut(&mut new)
+            .insert("resourceVersion".into(), old["metadata"]["resourceVersion"].clone());
+        self.default(served, &mut new);
+        if !change.apply {
+            managed::track(served, Some(&old), &mut new, change.options, change.subresource, self.cluster.env.now());
+        }
+        let mut new = self.admit_update(change, new, &old).await?;
+        self.default(served, &mut new);
+        self.prepare(change, &mut new, &old);
+        let allocation = self.allocations.for_update(served, &mut new, &old, change.options.dry_run)?;
+        self.validate_update(change, &new, &old).await?;
+        if managed::same(&new, &old) {
+            return Ok(Ok(shown));
+        }
+        let gone = finishes_deletion(served, &new, &old);
+        let stored = self.to_storage(served, new).await?;
+        if change.options.dry_run {
+            return Ok(Ok(self.view(served, &Arc::new(Object::from_value(&stored)?)).await?));
+        }
+        let key = served.key(change.namespace, change.name);
+        let expected = current.meta.resource_version;
+        let object = if gone { None } else { Some(&stored) };
+        match self.commit(served, &key, object, expected).await? {
+            Ok((bytes, revision)) => {
+                let bytes = if gone { storage::encode(&stored) } else { bytes };
+                allocation.keep();
+                if gone {
+                    self.allocations.release(served, &stored);
+                }
+                let object = Arc::new(storage::decode(&bytes, revision)?);
+                Ok(Ok(self.view(served, &object).await?))
+            }
+            Err(lost) => Ok(Err(lost)),
+        }
+    }
+
+    fn check_preconditions(&self, served: &Served, name: &str, new: &Value, old: &Value) -> Result<(), ApiError> {
+        let (wanted, found) = (object_meta::text(new, "uid"), object_meta::text(old, "uid"));
+        if !wanted.is_empty() && wanted != found {
+            let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+            return Err(ApiError::conflict(&served.group, &served.plural, name, &why));
+        }
+        let (wanted, found) = (object_meta::text(new, "resourceVersion"), object_meta::text(old, "resourceVersion"));
+        match wanted {
+            "" | "0" if served.behavior.allow_unconditional_update() => Ok(()),
+            "" | "0" => {
+                let mut errors = ErrorList::new();
+                let path = api::field::Path::new("metadata").child("resourceVersion");
+                errors.invalid(&path, wanted, "must be specified for an update");
+                Err(ApiError::invalid(&served.group, &served.kind, name, errors))
+            }
+            _ if wanted == found => Ok(()),
+            _ if wanted.parse::<u64>().is_err() => {
+                Err(ApiError::bad_request(format!("invalid resource version {wanted:?}")))
+            }
+            _ => Err(ApiError::modified(&served.group, &served.plural, name)),
+        }
+    }
+
+    fn update_attributes<'a>(&self, change: &'a Change<'_>, object: Value, old: &Value) -> Attributes<'a> {
+        Attributes {
+            user: &change.call.user,
+            operation: Operation::Update,
+            resource: &change.served.resource,
+            subresource: change.subresource,
+            namespace: change.namespace,
+            name: change.name,
+            object,
+            old: old.clone(),
+            dry_run: change.options.dry_run,
+            options: change.options.to_value("UpdateOptions"),
+            warnings: Vec::new(),
+        }
+    }
+
+    async fn admit_update(&self, change: &Change<'_>, object: Value, old: &Value) -> Result<Value, ApiError> {
+        let mut attributes = self.update_attributes(change, object, old);
+        self.admission.admit(&mut attributes).await?;
+        attributes.warnings.drain(..).for_each(|w| change.call.warn(w));
+        Ok(attributes.object)
+    }
+
+    fn prepare(&self, change: &Change<'_>, new: &mut Value, old: &Value) {
+        let behavior = &change.served.behavior;
+        match change.subresource {
+            "" => behavior.prepare_update(new, old),
+            "status" => behavior.prepare_status_update(new, old),
+            // The other subresources have put their part into a copy of the old object already.
+            _ => {}
+        }
+        if behavior.has_generation() && change.subresource != "status" {
+            object_meta::bump_generation(new, old);
+        }
+    }
+
+    async fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), ApiError> {
+        let served = change.served;
+        let mut errors = ErrorList::new();
+        object_meta::validate_update(new, old, &mut errors);
+        match change.subresource {
+            "" => served.behavior.validate_update(new, old, &mut errors),
+            "status" => served.behavior.validate_status_update(new, old, &mut errors),
+            // Their own rules were checked where their part was put in.
+            _ => {}
+        }
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(&served.group, &served.kind, change.name, errors));
+        }
+        if change.subresource.is_empty() {
+            served.behavior.warnings(new, Some(old)).into_iter().for_each(|w| change.call.warn(w));
+        }
+        if self.admission.has_validators() {
+            let attributes = self.update_attributes(change, new.clone(), old);
+            self.admission.validate(&attributes).await?;
+            attributes.warnings.iter().for_each(|w| change.call.warn(w));
+        }
+        Ok(())
+    }
+}
+
+/// An object that waits for its deletion goes with its last finalizer.
+fn finishes_deletion(served: &Served, new: &Value, old: &Value) -> bool {
+    let metadata = &new["metadata"];
+    let deleted = old["metadata"]["deletionTimestamp"].is_string();
+    let waiting = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+    let held = metadata["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    deleted && !waiting && !held && !(namespace::is(served) && namespace::held(new))
+}

@@ -1,0 +1,216 @@
+//! `watch`: the changes of a resource from a given moment on, seen through selectors.
+//! Part of `registry`; reads positions of `watch_cache`.
+//! Invariant: nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream};
+use serde_json::json;
+
+use api::{ApiError, Object, WatchEvent, WatchKind};
+use store::Revision;
+
+use super::{Registry, Selection, read::Freshness};
+use crate::{
+    call::Call,
+    cluster::Cluster,
+    respond::{EventStream, Reply},
+    served::Served,
+    storage,
+    watch_cache::{CacheEvent, Entry, Subscription, too_old},
+};
+
+const BATCH: usize = 64;
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// The last bookmark comes this long before the end, so that the client goes on from a fresh place.
+const BEFORE_END: Duration = Duration::from_secs(2);
+
+struct Watcher {
+    cluster: Arc<Cluster>,
+    served: Arc<Served>,
+    selection: Selection,
+    subscription: Subscription,
+    initial: VecDeque<Arc<Entry>>,
+    queue: VecDeque<Result<WatchEvent, ApiError>>,
+    /// Changes up to here are known to the client.
+    revision: Revision,
+    bookmarks: bool,
+    /// A bookmark owed at the end of the initial events.
+    initial_end: Option<Revision>,
+    next_bookmark: Duration,
+    end: Duration,
+    done: bool,
+}
+
+impl Registry {
+    pub(super) async fn watch(&self, call: &Call, served: &Arc<Served>) -> Result<Reply, ApiError> {
+        let mut selection = Selection::from_call(call, served)?;
+        // A watch of one object by its path.
+        if call.query.text("fieldSelector").is_none() && !call.info.name.is_empty() {
+            selection = selection.with_name(&call.info.name);
+        }
+        let initial_events = call.query.optional_flag("sendInitialEvents");
+        if initial_events.is_some() && call.query.text("resourceVersionMatch") != Some("NotOlderThan") {
+            let mut errors = api::field::ErrorList::new();
+            let path = api::field::Path::new("resourceVersionMatch");
+            errors.forbidden(&path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+            return Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", errors));
+        }
+        let freshness = Freshness::from_call(call)?;
+        let cache = &self.cluster.cache;
+        match freshness {
+            Freshness::Newest => cache.wait_until_fresh().await?,
+            Freshness::NotOlderThan(revision) if initial_events == Some(true) => cache.wait_for(revision).await?,
+            _ => {}
+        }
+        let resource = cache.resource(&served.prefix);
+        let applied = cache.revision();
+        let from = match (&freshness, initial_events) {
+            (Freshness::NotOlderThan(r) | Freshness::Exact(r), None | Some(false)) => Some(*r),
+            (_, Some(false)) => Some(applied),
+            _ => None,
+        };
+        let (initial, subscription, revision) = match from {
+            None => {
+                let (snapshot, subscription) =
+                    resource.list_and_subscribe(&selection.prefix, applied, |e| selection.matches(served, e));
+                (snapshot.entries.into(), subscription, snapshot.revision)
+            }
+            Some(revision) => match resource.subscribe(revision) {
+                Ok(subscription) => (VecDeque::new(), subscription, revision),
+                Err(oldest) => return Ok(Reply::Watch(served.clone(), failed(too_old(revision, oldest)))),
+            },
+        };
+        let now = self.cluster.env.monotonic();
+        let bookmarks = call.query.flag("allowWatchBookmarks");
+        let watcher = Watcher {
+            cluster: self.cluster.clone(),
+            served: served.clone(),
+            selection,
+            subscription,
+            initial,
+            queue: VecDeque::new(),
+            revision,
+            bookmarks,
+            initial_end: (initial_events == Some(true) && bookmarks).then_some(revision),
+            next_bookmark: now + BOOKMARK_EVERY,
+            end: now + self.watch_duration(call)?,
+            done: false,
+        };
+        let events = stream::unfold(watcher, |mut watcher| async move {
+            let event = watcher.next().await?;
+            Some((event, watcher))
+        });
+        Ok(Reply::Watch(served.clone(), events.boxed()))
+    }
+
+    fn watch_duration(&self, call: &Call) -> Result<Duration, ApiError> {
+        Ok(match call.query.number("timeoutSeconds")? {
+            Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64),
+            _ => self.config.limits.min_watch.mul_f64(1.0 + self.cluster.env.random_fraction()),
+        })
+    }
+}
+
+fn failed(error: ApiError) -> EventStream {
+    stream::iter([Err(error)]).boxed()
+}
+
+impl Watcher {
+    async fn next(&mut self) -> Option<Result<WatchEvent, ApiError>> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Some(event);
+            }
+            if self.done {
+                return None;
+            }
+            if let Some(entry) = self.initial.pop_front() {
+                self.push(WatchKind::Added, entry.object.clone()).await;
+                continue;
+            }
+            if let Some(revision) = self.initial_end.take() {
+                return Some(Ok(bookmark(&self.served, revision, true)));
+            }
+            // Read before the ring is: everything up to here will have been delivered.
+            let applied = self.cluster.cache.revision();
+            match self.subscription.ready(BATCH) {
+                Err(_) => {
+                    self.done = true;
+                    return Some(Err(too_old(self.revision, applied)));
+                }
+                Ok(events) if events.is_empty() => {
+                    self.revision = self.revision.max(applied);
+                    if let Some(event) = self.wait().await {
+                        return Some(Ok(event));
+                    }
+                }
+                Ok(events) => {
+                    for event in events {
+                        self.see(&event).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Until something changes, a bookmark is due or time is up.
+    async fn wait(&mut self) -> Option<WatchEvent> {
+        let env = self.cluster.env.clone();
+        let now = env.monotonic();
+        if now >= self.end {
+            self.done = true;
+            return None;
+        }
+        let soon = self.end.saturating_sub(BEFORE_END).max(now);
+        if self.bookmarks && now >= self.next_bookmark.min(soon) {
+            // After the last one, only the end is left to wait for.
+            self.next_bookmark = if now >= soon { self.end } else { now + BOOKMARK_EVERY };
+            self.bookmarks = now < soon;
+            return Some(bookmark(&self.served, self.revision, false));
+        }
+        let until = if self.bookmarks { self.next_bookmark.min(soon) } else { self.end };
+        env.timeout(until.saturating_sub(now), self.subscription.changed()).await;
+        None
+    }
+
+    async fn see(&mut self, event: &CacheEvent) {
+        if event.revision <= self.revision {
+            return;
+        }
+        self.revision = event.revision;
+        let sees = |entry: &Option<Arc<Entry>>| {
+            let entry = entry.as_ref().filter(|e| self.selection.in_namespace(e));
+            entry.filter(|e| self.selection.matches(&self.served, e)).cloned()
+        };
+        match (sees(&event.old), &event.new, sees(&event.new)) {
+            (None, _, Some(new)) => self.push(WatchKind::Added, new.object.clone()).await,
+            (Some(_), _, Some(new)) => self.push(WatchKind::Modified, new.object.clone()).await,
+            (Some(old), None, None) => self.push(WatchKind::Deleted, old.object.clone()).await,
+            (Some(old), Some(_), None) => {
+                // It left the selection: shown as it was last seen, at the revision of its leaving.
+                if let Ok(left) = storage::decode(&storage::without_revision(old.object.json()), event.revision) {
+                    self.push(WatchKind::Deleted, Arc::new(left)).await;
+                }
+            }
+            (None, _, None) => {}
+        }
+    }
+
+    async fn push(&mut self, kind: WatchKind, object: Arc<Object>) {
+        let viewed = super::convert::view(&self.cluster, &self.served, &object).await;
+        self.queue.push_back(viewed.map(|object| WatchEvent { kind, object }));
+    }
+}
+
+fn bookmark(served: &Served, revision: Revision, initial_end: bool) -> WatchEvent {
+    let mut object = json!({
+        "kind": served.kind, "apiVersion": served.api_version(),
+        "metadata": { "resourceVersion": revision.to_string(), "creationTimestamp": null },
+    });
+    if initial_end {
+        object["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+    }
+    let object = Object::from_value(&object).expect("a bookmark is a valid object");
+    WatchEvent { kind: WatchKind::Bookmark, object: Arc::new(object) }
+}

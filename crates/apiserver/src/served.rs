@@ -1,0 +1,134 @@
+//! The resources served right now: the table of kinds plus the custom ones, looked up by request.
+//! Read by `registry`, `discovery` and `openapi`; changed only by `crd`.
+//! Invariant: a lookup sees one complete set; changes replace the whole set at once.
+
+use std::{collections::HashMap, ops::Deref, sync::Arc};
+
+use parking_lot::RwLock;
+
+use api::{
+    Resource,
+    schema::{Schema, TypeId},
+};
+
+use crate::{registry::custom::Custom, storage};
+
+/// One version of one resource, with how it is stored.
+pub struct Served {
+    pub resource: Arc<Resource>,
+    /// Of its keys in the store.
+    pub prefix: String,
+    pub schema: Option<(Arc<Schema>, TypeId)>,
+    /// The version objects are stored in.
+    pub storage_version: StorageVersion,
+    pub custom: Option<Arc<Custom>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageVersion {
+    pub group: String,
+    pub version: String,
+}
+
+impl Deref for Served {
+    type Target = Resource;
+
+    fn deref(&self) -> &Resource {
+        &self.resource
+    }
+}
+
+impl Served {
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        format!("{}{}", self.prefix, storage::local_key(&self.resource, namespace, name))
+    }
+
+    /// Fields a selector may name beyond the metadata.
+    pub fn selectable_names(&self) -> Vec<String> {
+        self.behavior.selectable_field_names()
+    }
+
+    pub fn selectable_values(&self, object: &serde_json::Value) -> Vec<(String, String)> {
+        self.behavior.selectable_fields(object)
+    }
+
+    /// Whether stored bytes are already in this version.
+    pub fn is_storage_version(&self) -> bool {
+        self.resource.group == self.storage_version.group && self.resource.version == self.storage_version.version
+    }
+}
+
+#[derive(Default)]
+pub struct Set {
+    pub resources: Vec<Arc<Served>>,
+    by_name: HashMap<(String, String, String), usize>,
+    /// Changes with every new set, for ETags and caches of documents.
+    pub generation: u64,
+}
+
+impl Set {
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
+        // Three small strings per lookup are cheap next to everything else a request does.
+        let index = self.by_name.get(&(group.to_string(), version.to_string(), plural.to_string()))?;
+        self.resources.get(*index)
+    }
+
+    pub fn serves_version(&self, group: &str, version: &str) -> bool {
+        self.resources.iter().any(|r| r.group == group && r.version == version)
+    }
+}
+
+pub struct ServedResources {
+    builtin: Vec<Arc<Served>>,
+    current: RwLock<Arc<Set>>,
+}
+
+impl ServedResources {
+    pub fn new() -> Self {
+        let schema = crate::codec::builtin_schema();
+        let builtin: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
+        let this = Self { builtin, current: RwLock::default() };
+        this.replace_custom(Vec::new());
+        this
+    }
+
+    pub fn current(&self) -> Arc<Set> {
+        self.current.read().clone()
+    }
+
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
+        self.current.read().find(group, version, plural).cloned()
+    }
+
+    /// Takes over the complete set of custom resources.
+    pub fn replace_custom(&self, custom: Vec<Arc<Served>>) {
+        let resources: Vec<_> = self.builtin.iter().cloned().chain(custom).collect();
+        let name = |r: &Served| (r.group.clone(), r.version.clone(), r.plural.clone());
+        let by_name = resources.iter().enumerate().map(|(i, r)| (name(r), i)).collect();
+        let mut current = self.current.write();
+        let generation = current.generation + 1;
+        *current = Arc::new(Set { resources, by_name, generation });
+    }
+}
+
+impl Default for ServedResources {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn builtin_row(resource: &Arc<Resource>, schema: &Arc<Schema>) -> Served {
+    let storage_version = match (resource.plural.as_str(), resource.group.as_str()) {
+        // One set of objects, two ways to see it.
+        ("events", _) => StorageVersion { group: String::new(), version: "v1".into() },
+        ("horizontalpodautoscalers", _) => StorageVersion { group: "autoscaling".into(), version: "v2".into() },
+        _ => StorageVersion { group: resource.group.clone(), version: resource.version.clone() },
+    };
+    Served {
+        prefix: storage::prefix(resource),
+        schema: schema.find_kind(&resource.group, &resource.version, &resource.kind).map(|id| (schema.clone(), id)),
+        resource: resource.clone(),
+        storage_version,
+        custom: None,
+    }
+}

@@ -1,0 +1,126 @@
+//! The TLS listener: HTTP/1.1 and HTTP/2, client certificates optional.
+//! Hands every request to `pipeline`.
+//! Invariant: plain text is never served; a client certificate is only ever shown to `authn` verified.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use futures::future::BoxFuture;
+use http::Request;
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{authn::PeerCertificates, body::BoxError, config::Config, pipeline::ApiServer};
+
+/// Request extension: where the connection comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+/// Connections beyond this wait in the kernel's queue.
+const MAX_STREAMS: u32 = 1000;
+const HANDSHAKE_SECONDS: u64 = 10;
+const DRAIN_SECONDS: u64 = 5;
+
+impl ApiServer {
+    /// Serves `listener` until `shutdown`, then lets requests in flight finish for a moment.
+    pub async fn serve(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), BoxError> {
+        let acceptor = TlsAcceptor::from(Arc::new(tls(&self.config)?));
+        let graceful = GracefulShutdown::new();
+        tokio::pin!(shutdown);
+        loop {
+            let (stream, peer) = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        // Out of file descriptors and the like: the next one may fit again.
+                        tracing::warn!(%error, "failed to accept a connection");
+                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                        continue;
+                    }
+                },
+                () = &mut shutdown => break,
+            };
+            let server = self.clone();
+            let acceptor = acceptor.clone();
+            let watcher = graceful.watcher();
+            tokio::spawn(async move {
+                if let Err(error) = connection(server, acceptor, stream, peer, watcher).await {
+                    tracing::debug!(%error, %peer, "a connection ended");
+                }
+            });
+        }
+        self.health.stopping();
+        let drained = tokio::time::timeout(std::time::Duration::from_secs(DRAIN_SECONDS), graceful.shutdown()).await;
+        if drained.is_err() {
+            tracing::info!("closing connections that are still in use");
+        }
+        Ok(())
+    }
+}
+
+fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
+    let resolver = config.serving_certificate.clone().ok_or("no serving certificate is configured")?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&config.client_ca_pem) {
+        roots.add(certificate?)?;
+    }
+    let builder = match roots.is_empty() {
+        true => builder.with_no_client_auth(),
+        false => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
+        }
+    };
+    let mut tls = builder.with_cert_resolver(resolver);
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(tls)
+}
+
+async fn connection(
+    server: Arc<ApiServer>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    peer: SocketAddr,
+    watcher: hyper_util::server::graceful::Watcher,
+) -> Result<(), BoxError> {
+    stream.set_nodelay(true)?;
+    let handshake = std::time::Duration::from_secs(HANDSHAKE_SECONDS);
+    let stream = tokio::time::timeout(handshake, acceptor.accept(stream)).await??;
+    let certificates = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .map(|chain| PeerCertificates(chain.iter().map(|c| c.clone().into_owned()).collect()));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let server = server.clone();
+        let certificates = certificates.clone();
+        let future: BoxFuture<'static, _> = Box::pin(async move {
+            let mut request = request.map(|body| body.map_err(|e| Box::new(e) as BoxError).boxed_unsync());
+            request.extensions_mut().insert(Peer(peer));
+            if let Some(certificates) = certificates {
+                request.extensions_mut().insert(certificates);
+            }
+            Ok::<_, std::convert::Infallible>(server.handle(request).await)
+        });
+        future
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    builder.http2().initial_stream_window_size(1 << 20).initial_connection_window_size(4 << 20);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    watcher.watch(connection.into_owned()).await
+}

@@ -1,0 +1,232 @@
+//! Requests passed on to kubelets, pods and services, with their bodies and upgraded connections as raw bytes.
+//! Called by `registry::connect` with a target; kubelets are spoken to with our client certificate.
+//! Invariant: credentials of the caller never leave this process.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, Request, Response, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+
+use api::{ApiError, Reason};
+
+use crate::{
+    body::{Body, BoxError},
+    call::Call,
+    config::{Config, KubeletClient},
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub struct Target {
+    security: Security,
+    host: String,
+    port: u16,
+    path_and_query: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Security {
+    Plain,
+    /// TLS to something that proves nothing to us, as upstream's proxy does.
+    Unverified,
+    Kubelet,
+}
+
+impl Target {
+    pub fn kubelet(host: String, port: u16, path_and_query: String) -> Self {
+        Self { security: Security::Kubelet, host, port, path_and_query }
+    }
+
+    pub fn plain(https: bool, host: String, port: u16, path_and_query: String) -> Self {
+        let security = if https { Security::Unverified } else { Security::Plain };
+        Self { security, host, port, path_and_query }
+    }
+}
+
+trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+pub async fn forward(call: &Call, config: &Config, target: Target, body: Bytes) -> Result<Response<Body>, ApiError> {
+    let connection = tokio::time::timeout(CONNECT_TIMEOUT, connect(config, &target)).await;
+    let unreachable = |why: String| {
+        let place = format!("{}:{}", target.host, target.port);
+        ApiError::new(Reason::ServiceUnavailable, format!("error trying to reach service: dial tcp {place}: {why}"))
+    };
+    let connection = match connection {
+        Ok(connected) => connected.map_err(|e| unreachable(e.to_string()))?,
+        Err(_) => return Err(unreachable("i/o timeout".into())),
+    };
+    let (mut sender, driver) = hyper::client::conn::http1::Builder::new()
+        .preserve_header_case(true)
+        .handshake::<_, Full<Bytes>>(TokioIo::new(connection))
+        .await
+        .map_err(|e| unreachable(e.to_string()))?;
+    tokio::spawn(async move {
+        if let Err(error) = driver.with_upgrades().await {
+            tracing::debug!(%error, "a proxied connection ended");
+        }
+    });
+    let request = outgoing(call, &target, body)?;
+    let response = sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return switch(call, response);
+    }
+    let (mut parts, body) = response.into_parts();
+    for name in hop_headers(&parts.headers) {
+        parts.headers.remove(name);
+    }
+    Ok(Response::from_parts(parts, body.map_err(|e| Box::new(e) as BoxError).boxed_unsync()))
+}
+
+fn outgoing(call: &Call, target: &Target, body: Bytes) -> Result<Request<Full<Bytes>>, ApiError> {
+    let uri: Uri =
+        target.path_and_query.parse().map_err(|e| ApiError::bad_request(format!("invalid proxy path: {e}")))?;
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = call.method.clone();
+    *request.uri_mut() = uri;
+    let headers = request.headers_mut();
+    *headers = call.headers.clone();
+    if !call.wants_upgrade() {
+        for name in hop_headers(&call.headers) {
+            headers.remove(name);
+        }
+    }
+    // Impersonation is decided here and must not be asked for again further on.
+    let names: Vec<HeaderName> = headers.keys().filter(|n| n.as_str().starts_with("impersonate-")).cloned().collect();
+    names.into_iter().for_each(|n| drop(headers.remove(n)));
+    headers.remove(header::AUTHORIZATION);
+    headers.remove(header::CONTENT_LENGTH);
+    let host = format!("{}:{}", target.host, target.port);
+    headers.insert(header::HOST, host.parse().map_err(|_| ApiError::internal("the target has no valid host name"))?);
+    Ok(request)
+}
+
+fn hop_headers(headers: &http::HeaderMap) -> Vec<HeaderName> {
+    let fixed = [header::CONNECTION, header::TE, header::TRAILER, header::TRANSFER_ENCODING, header::UPGRADE];
+    let named = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let named = named.split(',').filter_map(|n| n.trim().parse().ok());
+    fixed.into_iter().chain(named).collect()
+}
+
+/// Both sides agreed to another protocol: from here on bytes go back and forth unread.
+fn switch(call: &Call, response: Response<hyper::body::Incoming>) -> Result<Response<Body>, ApiError> {
+    let Some(client) = call.upgrade.lock().take() else {
+        return Err(ApiError::bad_request("Upgrade request required"));
+    };
+    let mut answer = Response::new(crate::body::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *answer.headers_mut() = response.headers().clone();
+    tokio::spawn(async move {
+        let (client, server) = match tokio::join!(client, hyper::upgrade::on(response)) {
+            (Ok(client), Ok(server)) => (client, server),
+            (Err(error), _) | (_, Err(error)) => return tracing::debug!(%error, "an upgrade failed"),
+        };
+        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+        if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut server).await {
+            tracing::debug!(%error, "an upgraded connection ended");
+        }
+    });
+    Ok(answer)
+}
+
+async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>, BoxError> {
+    let host = target.host.trim_matches(['[', ']']);
+    let stream = TcpStream::connect((host, target.port)).await?;
+    stream.set_nodelay(true)?;
+    let tls = match target.security {
+        Security::Plain => return Ok(Box::new(stream)),
+        Security::Unverified => unverified(),
+        Security::Kubelet => match &config.kubelet_client {
+            Some(client) => kubelet_tls(client)?,
+            None => return Err(std::io::Error::other("no credentials for kubelets are configured").into()),
+        },
+    };
+    let name = ServerName::try_from(host.to_string())?;
+    Ok(Box::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?))
+}
+
+fn kubelet_tls(client: &KubeletClient) -> Result<ClientConfig, BoxError> {
+    let chain = CertificateDer::pem_slice_iter(&client.certificate_pem).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(&client.key_pem)?;
+    let builder = ClientConfig::builder();
+    if client.ca_pem.is_empty() {
+        let verifier = Arc::new(unverified_peer::AcceptAny::new());
+        return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_client_auth_cert(chain, key)?);
+    }
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&client.ca_pem) {
+        roots.add(certificate?)?;
+    }
+    Ok(builder.with_root_certificates(roots).with_client_auth_cert(chain, key)?)
+}
+
+fn unverified() -> ClientConfig {
+    let verifier = Arc::new(unverified_peer::AcceptAny::new());
+    ClientConfig::builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+}
+
+/// Proxying to a pod over https proves nothing about the pod; upstream does not check either.
+mod unverified_peer {
+    use std::sync::Arc;
+
+    use rustls::{
+        DigitallySignedStruct, Error, SignatureScheme,
+        client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    };
+    use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+    #[derive(Debug)]
+    pub struct AcceptAny(Arc<CryptoProvider>);
+
+    impl AcceptAny {
+        pub fn new() -> Self {
+            Self(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        }
+    }
+
+    impl ServerCertVerifier for AcceptAny {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+}

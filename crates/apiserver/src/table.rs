@@ -1,0 +1,63 @@
+//! Objects as the rows `kubectl get` prints, and as bare metadata.
+//! Used by `respond`; columns and cells come from the kind's `Behavior` or from a CustomResourceDefinition.
+//! Invariant: a row has exactly as many cells as the table has columns.
+
+use serde_json::{Value, json};
+
+use api::{ApiError, Object};
+use jiff::Timestamp;
+
+use crate::{query::Query, served::Served};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub fn from_query(query: &Query) -> Result<Self, ApiError> {
+        match query.text("includeObject") {
+            None | Some("Metadata") => Ok(Include::Metadata),
+            Some("None") => Ok(Include::None),
+            Some("Object") => Ok(Include::Object),
+            Some(other) => Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}"))),
+        }
+    }
+}
+
+pub fn columns(served: &Served) -> Value {
+    if let Some(custom) = &served.custom {
+        return custom.column_definitions();
+    }
+    let column = |c: &api::kinds::Column| json!({ "name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority });
+    served.behavior.columns().iter().map(column).collect()
+}
+
+pub fn row(served: &Served, object: &Object, include: Include, now: Timestamp) -> Value {
+    let value = object.value();
+    let cells = match &served.custom {
+        Some(custom) => custom.cells(&value, now),
+        None => served.behavior.cells(&value, now),
+    };
+    match include {
+        Include::None => json!({ "cells": cells }),
+        Include::Metadata => json!({ "cells": cells, "object": partial(value) }),
+        Include::Object => json!({ "cells": cells, "object": value }),
+    }
+}
+
+pub fn table(metadata: Value, columns: Value, rows: Vec<Value>) -> Value {
+    json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        "columnDefinitions": columns, "rows": rows,
+    })
+}
+
+/// The object reduced to its metadata.
+pub fn partial(mut object: Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"].take(),
+    })
+}

@@ -1,0 +1,473 @@
+//! The current objects of every resource and a bounded ring of their latest changes.
+//! Fed by one store watch over all keys; read by `registry` (get, list) and by every watcher.
+//! Invariant: an object version is held once; a watcher holds a position in the ring, never a queue of its own.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    ops::Bound,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use api::{ApiError, Object, Reason};
+use env::Env;
+use store::{Change, Event, Range, Revision, Store, StoreError, WatchItem};
+
+use crate::storage;
+
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Changes kept per resource for watches that start in the past or fall behind.
+    pub ring_events: usize,
+    /// Bytes of objects the ring of one resource may keep alive; at least `ring_minimum` changes stay.
+    pub ring_bytes: usize,
+    pub ring_minimum: usize,
+    /// How long a read waits for the cache to reach a revision.
+    pub freshness: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { ring_events: 8192, ring_bytes: 8 << 20, ring_minimum: 128, freshness: Duration::from_secs(3) }
+    }
+}
+
+/// One object version, with what selectors ask of it computed at most once.
+pub struct Entry {
+    pub object: Arc<Object>,
+    fields: OnceLock<Vec<(String, String)>>,
+}
+
+impl Entry {
+    pub fn new(object: Object) -> Self {
+        Self { object: Arc::new(object), fields: OnceLock::new() }
+    }
+
+    pub fn fields(&self, compute: impl FnOnce(&Object) -> Vec<(String, String)>) -> &[(String, String)] {
+        self.fields.get_or_init(|| compute(&self.object))
+    }
+}
+
+/// One change: `new` is absent after a deletion; `old` is absent after a creation. A deleted object appears in `old`
+/// with the revision of its deletion.
+pub struct CacheEvent {
+    pub revision: Revision,
+    pub new: Option<Arc<Entry>>,
+    pub old: Option<Arc<Entry>>,
+}
+
+pub struct WatchCache {
+    resources: RwLock<HashMap<String, Arc<ResourceCache>>>,
+    applied: watch::Sender<Revision>,
+    store: Arc<dyn Store>,
+    limits: Limits,
+    env: Env,
+}
+
+pub struct ResourceCache {
+    state: RwLock<State>,
+    /// Moves with every change, to wake watchers.
+    tip: watch::Sender<u64>,
+    limits: Limits,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Arc<Entry>>,
+    ring: VecDeque<Arc<CacheEvent>>,
+    ring_bytes: usize,
+    /// The sequence number of the ring's first change.
+    first: u64,
+    /// Every change after this revision is in the ring.
+    complete_since: Revision,
+    /// The revision of the last change.
+    revision: Revision,
+}
+
+/// The objects of a resource as of `revision`.
+pub struct Snapshot {
+    pub entries: Vec<Arc<Entry>>,
+    pub revision: Revision,
+    /// The keys of `entries` go on after these; only set when a limit cut them off.
+    pub next: Option<String>,
+    pub remaining: usize,
+}
+
+impl WatchCache {
+    /// Loads everything, then follows the store. Returns when the cache is warm.
+    pub async fn start(store: Arc<dyn Store>, limits: Limits, env: Env) -> Result<Arc<Self>, StoreError> {
+        let cache = Arc::new(Self {
+            resources: RwLock::default(),
+            applied: watch::Sender::new(0),
+            store,
+            limits,
+            env: env.clone(),
+        });
+        let revision = cache.load().await?;
+        // The task ends with the cache: it holds no strong reference while it waits for the store.
+        let weak = Arc::downgrade(&cache);
+        let store = cache.store.clone();
+        env.spawn(async move { follow(weak, store, revision).await });
+        Ok(cache)
+    }
+
+    pub fn resource(&self, prefix: &str) -> Arc<ResourceCache> {
+        if let Some(found) = self.resources.read().get(prefix) {
+            return found.clone();
+        }
+        let mut resources = self.resources.write();
+        let new = || Arc::new(ResourceCache::new(*self.applied.borrow(), self.limits.clone()));
+        resources.entry(prefix.to_string()).or_insert_with(new).clone()
+    }
+
+    /// The revision up to which every change is in the cache.
+    pub fn revision(&self) -> Revision {
+        *self.applied.borrow()
+    }
+
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        self.resources.read().iter().map(|(p, c)| (p.clone(), c.state.read().objects.len())).collect()
+    }
+
+    /// Waits until the cache holds everything up to `revision`.
+    pub async fn wait_for(&self, revision: Revision) -> Result<(), ApiError> {
+        let mut applied = self.applied.subscribe();
+        if *applied.borrow_and_update() >= revision {
+            return Ok(());
+        }
+        let reached = self.env.timeout(self.limits.freshness, applied.wait_for(|r| *r >= revision)).await;
+        match reached {
+            Some(Ok(_)) => Ok(()),
+            _ => Err(too_large(revision, self.revision())),
+        }
+    }
+
+    /// Waits until the cache holds everything acknowledged so far.
+    pub async fn wait_until_fresh(&self) -> Result<(), ApiError> {
+        let newest = self.store.revision().await.map_err(store_error)?;
+        self.wait_for(newest).await
+    }
+
+    async fn load(&self) -> Result<Revision, StoreError> {
+        let end = store::prefix_end(storage::ROOT);
+        let mut start = storage::ROOT.to_string();
+        let mut revision = None;
+        let mut fresh: HashMap<String, BTreeMap<String, Arc<Entry>>> = HashMap::new();
+        loop {
+            let page = self.store.range(Range { start, end: end.clone(), limit: 2000, revision }).await?;
+            let at = *revision.get_or_insert(page.revision);
+            for record in &page.records {
+                match (storage::prefix_of_key(&record.key), storage::decode(&record.value, record.mod_revision)) {
+                    (Some(prefix), Ok(object)) => {
+                        let local = record.key[prefix.len()..].to_string();
+                        fresh.entry(prefix.to_string()).or_default().insert(local, Arc::new(Entry::new(object)));
+                    }
+                    (_, Err(e)) => tracing::error!(key = record.key, error = %e.message, "skipping unreadable object"),
+                    (None, Ok(_)) => tracing::error!(key = record.key, "skipping object with a foreign key"),
+                }
+            }
+            match page.records.last() {
+                Some(last) if page.remaining > 0 => start = format!("{}\0", last.key),
+                _ => {
+                    self.replace(fresh, at);
+                    return Ok(at);
+                }
+            }
+        }
+    }
+
+    /// Takes over a complete new state; watchers that were behind it must start again.
+    fn replace(&self, mut fresh: HashMap<String, BTreeMap<String, Arc<Entry>>>, revision: Revision) {
+        let known: Vec<String> = self.resources.read().keys().cloned().collect();
+        for prefix in known {
+            fresh.entry(prefix).or_default();
+        }
+        for (prefix, objects) in fresh {
+            let cache = self.resource(&prefix);
+            let mut state = cache.state.write();
+            // A gap in the sequence makes every open watcher notice that it lost its place.
+            let first = state.first + state.ring.len() as u64 + u64::from(!state.objects.is_empty());
+            *state = State { objects, first, complete_since: revision, revision, ..State::default() };
+            drop(state);
+            cache.tip.send_replace(first);
+        }
+        self.applied.send_replace(revision);
+    }
+
+    fn apply(&self, events: Vec<Event>) {
+        let Some(revision) = events.last().map(|e| e.revision) else { return };
+        for event in events {
+            if let Some(prefix) = storage::prefix_of_key(&event.key) {
+                let local = event.key[prefix.len()..].to_string();
+                self.resource(prefix).apply(local, event.revision, event.change);
+            }
+        }
+        self.applied.send_replace(revision);
+    }
+}
+
+/// Follows the store for as long as the cache lives.
+async fn follow(cache: std::sync::Weak<WatchCache>, store: Arc<dyn Store>, mut revision: Revision) {
+    let end = store::prefix_end(storage::ROOT);
+    loop {
+        let failure = match store.watch(storage::ROOT, &end, revision + 1).await {
+            Ok(mut stream) => loop {
+                let item = stream.next().await;
+                let Some(cache) = cache.upgrade() else { return };
+                match item {
+                    Some(Ok(WatchItem::Events(events))) => {
+                        revision = events.last().map_or(revision, |e| e.revision);
+                        cache.apply(events);
+                    }
+                    Some(Ok(WatchItem::Progress(reached))) => {
+                        revision = revision.max(reached);
+                        cache.applied.send_if_modified(|applied| std::mem::replace(applied, revision) != revision);
+                    }
+                    Some(Err(e)) => break e,
+                    None => break StoreError::Unavailable("the watch ended".into()),
+                }
+            },
+            Err(e) => e,
+        };
+        let Some(cache) = cache.upgrade() else { return };
+        tracing::warn!(error = %failure, revision, "the store watch broke; resuming");
+        if matches!(failure, StoreError::Compacted { .. }) {
+            match cache.load().await {
+                Ok(at) => revision = at,
+                Err(e) => tracing::error!(error = %e, "failed to reload the watch cache"),
+            }
+        }
+        cache.env.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+impl ResourceCache {
+    fn new(revision: Revision, limits: Limits) -> Self {
+        let state = State { complete_since: revision, revision, ..State::default() };
+        Self { state: RwLock::new(state), tip: watch::Sender::new(0), limits }
+    }
+
+    fn apply(&self, key: String, revision: Revision, change: Change) {
+        let decoded = match &change {
+            Change::Put { value, .. } => storage::decode(value, revision).map(Some),
+            Change::Delete { .. } => Ok(None),
+        };
+        let new = match decoded {
+            Ok(object) => object.map(|o| Arc::new(Entry::new(o))),
+            Err(e) => return tracing::error!(key, error = %e.message, "skipping unreadable object"),
+        };
+        let mut guard = self.state.write();
+        let state = &mut *guard;
+        state.revision = revision;
+        let mut old = match &new {
+            Some(entry) => state.objects.insert(key, entry.clone()),
+            None => state.objects.remove(&key),
+        };
+        if new.is_none() {
+            let last = old.as_ref().map(|e| storage::without_revision(e.object.json()));
+            let Change::Delete { previous } = change else { return };
+            let last: Option<Bytes> = previous.or(last);
+            old = last.and_then(|json| storage::decode(&json, revision).ok()).map(|o| Arc::new(Entry::new(o)));
+            if old.is_none() {
+                return;
+            }
+        }
+        let event = CacheEvent { revision, new, old };
+        state.ring_bytes += event.size();
+        state.ring.push_back(Arc::new(event));
+        while state.ring.len() > self.limits.ring_events
+            || (state.ring_bytes > self.limits.ring_bytes && state.ring.len() > self.limits.ring_minimum)
+        {
+            if let Some(gone) = state.ring.pop_front() {
+                state.ring_bytes -= gone.size();
+                state.first += 1;
+                state.complete_since = gone.revision;
+            }
+        }
+        let tip = state.first + state.ring.len() as u64;
+        drop(guard);
+        self.tip.send_replace(tip);
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.state.read().objects.get(key).cloned()
+    }
+
+    pub fn len(&self) -> usize {
+        self.state.read().objects.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Objects with keys starting with `prefix`, from `start` on, that `keep` keeps; at most `limit` unless it is 0.
+    /// `applied` is the cache's revision read before this call.
+    pub fn list(
+        &self,
+        prefix: &str,
+        start: Option<&str>,
+        limit: usize,
+        applied: Revision,
+        keep: impl Fn(&Entry) -> bool,
+    ) -> Snapshot {
+        let state = self.state.read();
+        let from = start.filter(|s| *s > prefix).unwrap_or(prefix);
+        let range = state.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+        let mut inside = range.take_while(|(key, _)| key.starts_with(prefix));
+        let mut entries = Vec::new();
+        let mut next = None;
+        for (key, entry) in inside.by_ref().filter(|(_, e)| keep(e)) {
+            if limit > 0 && entries.len() == limit {
+                next = Some(key.clone());
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        let remaining = next.as_ref().map_or(0, |_| 1 + inside.count());
+        Snapshot { entries, revision: applied.max(state.revision), next, remaining }
+    }
+
+    /// Whether nothing of this resource changed after `revision`, so that the present is also the past.
+    pub fn unchanged_since(&self, revision: Revision) -> bool {
+        self.state.read().revision <= revision
+    }
+
+    /// A position after everything up to `revision`; `Err` holds the oldest revision one can start from.
+    pub fn subscribe(self: &Arc<Self>, revision: Revision) -> Result<Subscription, Revision> {
+        let tip = self.tip.subscribe();
+        let state = self.state.read();
+        if revision < state.complete_since {
+            return Err(state.complete_since);
+        }
+        let seen = state.ring.partition_point(|e| e.revision <= revision) as u64;
+        Ok(Subscription { cache: self.clone(), next: state.first + seen, tip })
+    }
+
+    /// The objects that `keep` keeps and the position right after them.
+    pub fn list_and_subscribe(
+        self: &Arc<Self>,
+        prefix: &str,
+        applied: Revision,
+        keep: impl Fn(&Entry) -> bool,
+    ) -> (Snapshot, Subscription) {
+        loop {
+            let snapshot = self.list(prefix, None, 0, applied, &keep);
+            // Only a storm that turns the whole ring over between the two calls makes this go around again.
+            if let Ok(subscription) = self.subscribe(snapshot.revision) {
+                return (snapshot, subscription);
+            }
+        }
+    }
+}
+
+impl CacheEvent {
+    fn size(&self) -> usize {
+        // What the ring keeps alive beyond the current objects: the version that was replaced.
+        self.old.as_ref().map_or(0, |e| e.object.json().len()) + 256
+    }
+}
+
+/// A watcher's place in the ring of one resource.
+pub struct Subscription {
+    cache: Arc<ResourceCache>,
+    next: u64,
+    tip: watch::Receiver<u64>,
+}
+
+/// The watcher fell so far behind that the ring no longer holds its next change.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FellBehind;
+
+impl Subscription {
+    /// Up to `max` changes that are already there.
+    pub fn ready(&mut self, max: usize) -> Result<Vec<Arc<CacheEvent>>, FellBehind> {
+        self.tip.borrow_and_update();
+        let state = self.cache.state.read();
+        if self.next < state.first {
+            return Err(FellBehind);
+        }
+        let skip = (self.next - state.first) as usize;
+        let events: Vec<_> = state.ring.iter().skip(skip).take(max).cloned().collect();
+        self.next += events.len() as u64;
+        Ok(events)
+    }
+
+    /// Returns when there may be more.
+    pub async fn changed(&mut self) {
+        // The sender lives in the cache this subscription holds, so waiting cannot fail.
+        let _ = self.tip.changed().await;
+    }
+}
+
+/// A read asked for a revision that has not happened (yet).
+pub fn too_large(asked: Revision, current: Revision) -> ApiError {
+    let message = format!("Too large resource version: {asked}, current: {current}");
+    let cause = serde_json::json!([{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }]);
+    ApiError::new(Reason::Timeout, format!("Timeout: {message}"))
+        .with_details(serde_json::json!({ "causes": cause, "retryAfterSeconds": 1 }))
+        .with_retry_after(1)
+}
+
+pub fn too_old(asked: Revision, oldest: Revision) -> ApiError {
+    ApiError::expired(format!("too old resource version: {asked} ({oldest})"))
+}
+
+pub fn store_error(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Compacted { requested, oldest } => too_old(requested, oldest),
+        StoreError::Future { requested, newest } => too_large(requested, newest),
+        StoreError::TooLarge { .. } => ApiError::new(Reason::RequestEntityTooLarge, error.to_string()),
+        StoreError::Unavailable(_) => ApiError::new(Reason::ServiceUnavailable, error.to_string()),
+        StoreError::Corrupted(_) => ApiError::internal(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use store::{MemoryStore, Operation, Transaction};
+
+    use super::*;
+
+    async fn put(store: &dyn Store, name: &str) -> Revision {
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "a" } });
+        let key = format!("/registry/configmaps/a/{name}");
+        let operation = Operation::Put { key, value: storage::encode(&object), ttl_seconds: None };
+        let done = store.transact(Transaction { compare: vec![], operations: vec![operation] }).await.unwrap();
+        let store::Outcome::Done { revision } = done else { panic!("{done:?}") };
+        revision
+    }
+
+    #[tokio::test]
+    async fn follows_the_store_and_forgets_the_distant_past() {
+        let env = Env::real();
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(env.clone()));
+        put(&*store, "before").await;
+        let limits = Limits { ring_events: 2, ..Limits::default() };
+        let cache = WatchCache::start(store.clone(), limits, env).await.unwrap();
+        let resource = cache.resource("/registry/configmaps/");
+        assert_eq!(resource.len(), 1);
+        let start = cache.revision();
+        let mut subscription = resource.subscribe(start).unwrap();
+        let first = put(&*store, "one").await;
+        cache.wait_for(first).await.unwrap();
+        let events = subscription.ready(10).unwrap();
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].new.as_ref().unwrap().object.meta.resource_version, first);
+        for name in ["two", "three", "four"] {
+            put(&*store, name).await;
+        }
+        cache.wait_until_fresh().await.unwrap();
+        assert_eq!(subscription.ready(10).err(), Some(FellBehind));
+        assert!(resource.subscribe(start).is_err());
+        let page = resource.list("a/", None, 2, cache.revision(), |_| true);
+        let names: Vec<_> = page.entries.iter().map(|e| e.object.meta.name.as_str()).collect();
+        assert_eq!((names, page.remaining, page.next.as_deref()), (vec!["before", "four"], 3, Some("a/one")));
+    }
+}
