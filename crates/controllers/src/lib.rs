@@ -6,6 +6,7 @@ mod config;
 mod expectations;
 mod indexes;
 mod meta;
+mod objects;
 mod ownership;
 mod pod_control;
 mod pods;
@@ -15,7 +16,13 @@ mod shell;
 mod table;
 
 mod deployment;
+mod endpoints;
+mod garbage_collector;
+mod namespace;
+mod node;
 mod replica_set;
+mod root_ca;
+mod service_account;
 
 pub use config::{CertificateAuthority, Config};
 pub use shell::run;

@@ -65,6 +65,11 @@ impl Setup {
         informer
     }
 
+    /// One more cache to wait for.
+    pub fn wait_for(&mut self, informer: &ObjectInformer) {
+        self.caches.push(informer.clone());
+    }
+
     /// Turns each change into keys.
     pub fn on<K>(&self, informer: &Informer<K>, mut map: impl FnMut(&Change<K>, &Queue) + Send + 'static)
     where

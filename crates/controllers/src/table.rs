@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::{
-    deployment, replica_set,
+    deployment, endpoints, garbage_collector, namespace, node, replica_set, root_ca, service_account,
     shell::{Controller, Setup},
 };
 
@@ -24,6 +24,16 @@ pub const CONTROLLERS: &[Row] = &[
     row("deployment-controller", 5, deployment::make),
     row("replicaset-controller", 5, replica_set::make_replica_sets),
     row("replicationcontroller-controller", 5, replica_set::make_replication_controllers),
+    row("endpointslice-controller", 5, endpoints::make_endpoint_slices),
+    row("endpoints-controller", 5, endpoints::make_endpoints),
+    row("namespace-controller", 5, namespace::make),
+    row("serviceaccount-controller", 1, service_account::make),
+    row("root-ca-certificate-publisher-controller", 1, root_ca::make),
+    row("garbage-collector-controller", 10, garbage_collector::make),
+    row("node-lifecycle-controller", 2, node::make_lifecycle),
+    row("taint-eviction-controller", 4, node::make_taint_eviction),
+    row("node-ipam-controller", 1, node::make_ipam),
+    row("pod-garbage-collector-controller", 1, node::make_pod_gc),
 ];
 
 /// The names that `Config::controllers` may hold.

@@ -1,0 +1,12 @@
+//! Which pods stand behind a service: EndpointSlices, and the older Endpoints.
+//! `selection` reads services and pods, `slice_plan` and `subsets` are the cores, the other files carry out.
+//! Invariant: a service without a selector is left alone; someone else writes its endpoints.
+
+mod endpoint_slice;
+mod legacy;
+mod selection;
+mod slice_plan;
+mod subsets;
+
+pub use endpoint_slice::make as make_endpoint_slices;
+pub use legacy::make as make_endpoints;

@@ -1,0 +1,143 @@
+//! Notices silent nodes and writes conditions and taints for them.
+//! `conditions` is the core; `taint_eviction` acts on the taints.
+//! Invariant: silence is measured on our own clock, from the last change we saw.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use api::ApiError;
+use async_trait::async_trait;
+use client::{EventRecorder, Informer, Patch, reference};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::conditions;
+use crate::{
+    indexes,
+    meta::{Object, time},
+    pods,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+const LEASES: &str = "kube-node-lease";
+
+/// When each node was last heard of, in monotonic time.
+type Heard = Arc<Mutex<HashMap<String, Duration>>>;
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
+    let leases = setup.informer::<Lease>();
+    indexes::by_node(&pods);
+    let heard = Heard::default();
+    let recorder = setup.context.recorder("node-controller");
+    setup.on(&nodes, {
+        let (heard, env, recorder) = (heard.clone(), setup.context.env.clone(), recorder.clone());
+        move |change, queue| {
+            match (&change.old, &change.new) {
+                (None, Some(node)) => {
+                    heard.lock().entry(change.key.clone()).or_insert_with(|| env.monotonic());
+                    let message = format!("Registered Node {} in Controller", node.name());
+                    recorder.normal(&reference(&**node), "RegisteredNode", message);
+                }
+                (Some(node), None) => {
+                    heard.lock().remove(&change.key);
+                    let message = format!("Removing Node {} from Controller", node.name());
+                    recorder.normal(&reference(&**node), "RemovingNode", message);
+                }
+                (Some(old), Some(new)) if heartbeat(old) != heartbeat(new) => {
+                    heard.lock().insert(change.key.clone(), env.monotonic());
+                }
+                _ => {}
+            }
+            queue.add(change.key.clone());
+        }
+    });
+    setup.on(&leases, {
+        let (heard, env) = (heard.clone(), setup.context.env.clone());
+        move |change, _| {
+            // Only the clock moves: the deadline that is already set will look at it.
+            if let Some(lease) = change.new.as_ref().filter(|l| l.namespace() == LEASES) {
+                heard.lock().insert(lease.name().to_string(), env.monotonic());
+            }
+        }
+    });
+    Arc::new(Lifecycle { context: setup.context.clone(), nodes, pods, heard, recorder })
+}
+
+/// What only the kubelet writes.
+fn heartbeat(node: &Node) -> Option<jiff::Timestamp> {
+    conditions::condition(node, "Ready")?.last_heartbeat_time.as_ref().map(|t| t.0)
+}
+
+struct Lifecycle {
+    context: Context,
+    nodes: Informer<Node>,
+    pods: Informer<Pod>,
+    heard: Heard,
+    recorder: EventRecorder,
+}
+
+#[async_trait]
+impl Controller for Lifecycle {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        let Some(node) = self.nodes.get(key) else { return Ok(None) };
+        let (now, config) = (self.context.env.now(), &self.context.config);
+        let clock = self.context.env.monotonic();
+        let last = *self.heard.lock().entry(key.to_string()).or_insert(clock);
+        let never = heartbeat(&node).is_none();
+        let grace = if never { config.node_startup_grace_period } else { config.node_monitor_grace_period };
+        let silence = clock.saturating_sub(last);
+        let api = self.context.client.api::<Node>();
+        let mut node = (*node).clone();
+        if silence >= grace
+            && let Some(changed) = conditions::silent(&node, now)
+        {
+            let was_ready = conditions::ready(&node) == "True";
+            node.status.get_or_insert_default().conditions = Some(changed);
+            node = api.replace_status(key, &node).await?;
+            if was_ready {
+                let message = format!("Node {key} status is now: NodeNotReady");
+                self.recorder.normal(&reference(&node), "NodeNotReady", message);
+            }
+        }
+        if let Some(taints) = conditions::taints(&node, now) {
+            let patch = json!({
+                "metadata": { "resourceVersion": node.metadata.resource_version },
+                "spec": { "taints": taints },
+            });
+            node = api.patch(key, &Patch::Merge(patch)).await?;
+        }
+        if conditions::condition(&node, "Ready").is_some_and(|c| c.status != "True") {
+            self.mark_pods_not_ready(key).await?;
+        }
+        // A silent node has had its verdict; its next sign of life wakes us.
+        if silence >= grace { Ok(None) } else { Ok(Some(grace - silence)) }
+    }
+}
+
+impl Lifecycle {
+    /// Nobody on a dead node can say that its pods are not ready.
+    async fn mark_pods_not_ready(&self, node: &str) -> Result<(), ApiError> {
+        for pod in self.pods.by_index(indexes::NODE, node) {
+            if !pods::ready(&pod) {
+                continue;
+            }
+            let mut changed = (*pod).clone();
+            let now = self.context.env.now();
+            let conditions = changed.status.as_mut().and_then(|s| s.conditions.as_mut());
+            for condition in conditions.into_iter().flatten().filter(|c| c.type_ == "Ready") {
+                condition.status = "False".into();
+                condition.last_transition_time = Some(time(now));
+            }
+            match self.context.client.namespaced::<Pod>(pod.namespace()).replace_status(pod.name(), &changed).await {
+                Ok(_) => self.recorder.warning(&reference(&*pod), "NodeNotReady", "Node is not ready"),
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

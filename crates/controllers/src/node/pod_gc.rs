@@ -1,0 +1,145 @@
+//! Deletes pods that nobody else will: of nodes that are gone, terminating without a node, or finished in masses.
+//! Runs beside `taint_eviction`, which handles nodes that still exist.
+//! Invariant: a node is believed gone only after a pause and a look at the server itself.
+
+use std::{sync::Arc, time::Duration};
+
+use api::ApiError;
+use async_trait::async_trait;
+use client::{Informer, Patch};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+use crate::{
+    indexes,
+    meta::{Object, delete_options, time},
+    pods,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+/// Upstream's quarantine: a node may come back, or the cache may be behind.
+const QUARANTINE: Duration = Duration::from_secs(40);
+const FINISHED: &str = "finished pods";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Keys are `finished pods`, a pod's `namespace/name`, or a node's name.
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
+    indexes::by_node(&pods);
+    pods.add_index(FINISHED, |object| match object.typed::<Pod>() {
+        Ok(pod) if pods::finished(&pod) => vec![FINISHED.to_string()],
+        _ => Vec::new(),
+    });
+    setup.on_objects(nodes.objects(), |change, queue| match &change.new {
+        None => queue.add_after(change.key.clone(), QUARANTINE),
+        Some(_) => queue.add(change.key.clone()),
+    });
+    setup.on(&pods, {
+        let nodes = nodes.clone();
+        move |change, queue| {
+            let Some(pod) = &change.new else { return };
+            let node = pods::node_name(pod);
+            if node.is_empty() {
+                if pod.deleting() {
+                    queue.add(change.key.clone());
+                }
+            } else if change.old.as_ref().is_none_or(|old| pods::node_name(old) != node) && nodes.get(node).is_none() {
+                queue.add_after(node.to_string(), QUARANTINE);
+            } else if pod.deleting() && nodes.get(node).is_some_and(|n| out_of_service(&n)) {
+                queue.add(node.to_string());
+            }
+            if pods::finished(pod) && !change.old.as_ref().is_some_and(|old| pods::finished(old)) {
+                queue.add(FINISHED.to_string());
+            }
+        }
+    });
+    Arc::new(PodGc { context: setup.context.clone(), nodes, pods })
+}
+
+fn out_of_service(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    let tainted = taints.into_iter().flatten().any(|t| t.key == OUT_OF_SERVICE);
+    tainted && super::conditions::ready(node) != "True"
+}
+
+struct PodGc {
+    context: Context,
+    nodes: Informer<Node>,
+    pods: Informer<Pod>,
+}
+
+#[async_trait]
+impl Controller for PodGc {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        if key == FINISHED {
+            self.trim_finished().await?;
+        } else if key.contains('/') {
+            if let Some(pod) = self.pods.get(key).filter(|p| p.deleting() && pods::node_name(p).is_empty()) {
+                self.remove(&pod, None).await?;
+            }
+        } else {
+            self.look_at_node(key).await?;
+        }
+        Ok(None)
+    }
+}
+
+impl PodGc {
+    async fn look_at_node(&self, name: &str) -> Result<(), ApiError> {
+        if let Some(node) = self.nodes.get(name) {
+            if out_of_service(&node) {
+                for pod in self.pods.by_index(indexes::NODE, name).iter().filter(|p| p.deleting()) {
+                    self.remove(pod, None).await?;
+                }
+            }
+            return Ok(());
+        }
+        let orphans = self.pods.by_index(indexes::NODE, name);
+        if orphans.is_empty() || self.context.client.api::<Node>().find(name).await?.is_some() {
+            return Ok(());
+        }
+        for pod in orphans {
+            self.remove(&pod, Some("PodGC: node no longer exists")).await?;
+        }
+        Ok(())
+    }
+
+    async fn trim_finished(&self) -> Result<(), ApiError> {
+        let limit = self.context.config.terminated_pod_gc_threshold;
+        let mut finished = self.pods.by_index(FINISHED, FINISHED);
+        if limit == 0 || finished.len() <= limit {
+            return Ok(());
+        }
+        finished.sort_by_key(|pod| (pod.created(), pod.name().to_string()));
+        let surplus = finished.len() - limit;
+        for pod in finished.into_iter().take(surplus) {
+            self.remove(&pod, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes at once, without asking any kubelet; says why where the pod had not finished.
+    async fn remove(&self, pod: &Pod, why: Option<&str>) -> Result<(), ApiError> {
+        let api = self.context.client.namespaced::<Pod>(pod.namespace());
+        if !pods::finished(pod) {
+            let mut status = json!({ "phase": "Failed" });
+            if let Some(why) = why {
+                status["conditions"] = json!([{
+                    "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": why,
+                    "lastTransitionTime": time(self.context.env.now()),
+                }]);
+            }
+            let patch = json!({ "metadata": { "uid": pod.uid() }, "status": status });
+            match api.patch_status(pod.name(), &Patch::Strategic(patch)).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+                _ => {}
+            }
+        }
+        let mut options = delete_options(pod.uid());
+        options.grace_period_seconds = Some(0);
+        match api.delete(pod.name(), &options).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

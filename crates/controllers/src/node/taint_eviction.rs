@@ -1,0 +1,151 @@
+//! Evicts pods from nodes with NoExecute taints that they do not tolerate, or no longer.
+//! `lifecycle` (and people) write the taints; workload controllers replace the pods.
+//! Invariant: a pod's deadline counts from when the taint was added, so a restart changes nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use client::{EventRecorder, Informer, Patch, reference};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use serde_json::json;
+
+use crate::{
+    indexes,
+    meta::{Object, delete_options, time},
+    pods,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
+    indexes::by_node(&pods);
+    setup.on(&nodes, {
+        let pods = pods.clone();
+        move |change, queue| {
+            let taints = |node: &Option<Arc<Node>>| node.as_ref().map(|n| no_execute(n)).unwrap_or_default();
+            if taints(&change.old) == taints(&change.new) {
+                return;
+            }
+            for pod in pods.by_index(indexes::NODE, &change.key) {
+                queue.add(pod.key());
+            }
+        }
+    });
+    setup.on(&pods, {
+        let nodes = nodes.clone();
+        move |change, queue| {
+            let Some(pod) = change.new.as_ref().filter(|p| !p.deleting()) else { return };
+            if nodes.get(pods::node_name(pod)).is_some_and(|node| !no_execute(&node).is_empty()) {
+                queue.add(change.key.clone());
+            }
+        }
+    });
+    let recorder = setup.context.recorder("taint-eviction-controller");
+    Arc::new(TaintEviction { context: setup.context.clone(), nodes, pods, recorder })
+}
+
+fn no_execute(node: &Node) -> Vec<Taint> {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    taints.into_iter().flatten().filter(|t| t.effect == "NoExecute").cloned().collect()
+}
+
+/// Whether `toleration` tolerates `taint`.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
+    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or_default() {
+        "" | "Equal" => !key.is_empty() && text(&toleration.value) == text(&taint.value),
+        "Exists" => true,
+        _ => false,
+    }
+}
+
+/// When the pod has to go: `None` is never.
+fn deadline(pod: &Pod, taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
+    let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.clone()).unwrap_or_default();
+    let created = pod.created().unwrap_or(Timestamp::MIN);
+    let mut earliest: Option<Timestamp> = None;
+    for taint in taints {
+        let matching: Vec<_> = tolerations.iter().filter(|t| tolerates(t, taint)).collect();
+        if matching.is_empty() {
+            return Some(now);
+        }
+        let seconds = matching.iter().filter_map(|t| t.toleration_seconds).min();
+        if let Some(seconds) = seconds {
+            let since = taint.time_added.as_ref().map_or(now, |t| t.0).max(created);
+            let at = since + Duration::from_secs(seconds.max(0) as u64);
+            earliest = Some(earliest.map_or(at, |other| other.min(at)));
+        }
+    }
+    earliest
+}
+
+struct TaintEviction {
+    context: Context,
+    nodes: Informer<Node>,
+    pods: Informer<Pod>,
+    recorder: EventRecorder,
+}
+
+#[async_trait]
+impl Controller for TaintEviction {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        let Some(pod) = self.pods.get(key).filter(|p| !p.deleting() && !pods::finished(p)) else { return Ok(None) };
+        let Some(node) = self.nodes.get(pods::node_name(&pod)) else { return Ok(None) };
+        let now = self.context.env.now();
+        let Some(at) = deadline(&pod, &no_execute(&node), now) else { return Ok(None) };
+        let left = pods::until(now, at);
+        if !left.is_zero() {
+            return Ok(Some(left));
+        }
+        let message = format!("Marking for deletion Pod {key}");
+        self.recorder.normal(&reference(&*pod), "TaintManagerEviction", message);
+        let api = self.context.client.namespaced::<Pod>(pod.namespace());
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+            "message": "Taint manager: deleting due to NoExecute taint", "lastTransitionTime": time(now),
+        });
+        let patch = json!({ "metadata": { "uid": pod.uid() }, "status": { "conditions": [condition] } });
+        match api.patch_status(pod.name(), &Patch::Strategic(patch)).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+            _ => {}
+        }
+        match api.delete(pod.name(), &delete_options(pod.uid())).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let taint: Taint = serde_json::from_value(json!({
+            "key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap();
+        let check = |tolerations: serde_json::Value, expected: Option<i64>| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": { "creationTimestamp": "2025-01-01T00:00:00Z" },
+                "spec": { "containers": [], "tolerations": tolerations },
+            }))
+            .unwrap();
+            let left = deadline(&pod, std::slice::from_ref(&taint), now).map(|at| at.as_second() - now.as_second());
+            assert_eq!(left, expected);
+        };
+        let exists = |seconds: Option<i64>| json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds }]);
+        check(json!([]), Some(0));
+        check(exists(None), None);
+        check(exists(Some(300)), Some(240));
+        check(json!([{ "operator": "Exists" }]), None);
+        check(json!([{ "key": "other", "operator": "Exists" }]), Some(0));
+    }
+}

@@ -1,0 +1,68 @@
+//! Requests for objects of any resource, custom ones too, as plain JSON.
+//! Used by the namespace controller, the garbage collector and others that do not know their kinds beforehand.
+//! Invariant: errors are the server's own `Status`.
+
+use api::{ApiError, Resource};
+use bytes::Bytes;
+use client::Client;
+use http::{Method, Request};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use serde_json::Value;
+
+pub async fn get(client: &Client, resource: &Resource, namespace: &str, name: &str) -> Result<Value, ApiError> {
+    call(client, Method::GET, resource.path(Some(namespace), Some(name)), "application/json", Vec::new()).await
+}
+
+pub async fn list(client: &Client, resource: &Resource, namespace: &str) -> Result<Vec<Value>, ApiError> {
+    let path = resource.path(Some(namespace), None);
+    let mut list = call(client, Method::GET, path, "application/json", Vec::new()).await?;
+    Ok(match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    })
+}
+
+pub async fn merge(
+    client: &Client,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    patch: &Value,
+) -> Result<(), ApiError> {
+    let path = resource.path(Some(namespace), Some(name));
+    let body = patch.to_string().into_bytes();
+    call(client, Method::PATCH, path, "application/merge-patch+json", body).await.map(drop)
+}
+
+pub async fn delete(
+    client: &Client,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<(), ApiError> {
+    let path = resource.path(Some(namespace), Some(name));
+    call(client, Method::DELETE, path, "application/json", encode(options)?).await.map(drop)
+}
+
+pub async fn delete_all(client: &Client, resource: &Resource, namespace: &str) -> Result<(), ApiError> {
+    let options = DeleteOptions { propagation_policy: Some("Background".into()), ..DeleteOptions::default() };
+    let path = resource.path(Some(namespace), None);
+    call(client, Method::DELETE, path, "application/json", encode(&options)?).await.map(drop)
+}
+
+fn encode(options: &DeleteOptions) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(options).map_err(|e| ApiError::internal(format!("couldn't encode a request: {e}")))
+}
+
+async fn call(client: &Client, method: Method, uri: String, content: &str, body: Vec<u8>) -> Result<Value, ApiError> {
+    let request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .header("accept", "application/json")
+        .header("content-type", content)
+        .body(Bytes::from(body))
+        .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
+    let answer = client.request(request).await?;
+    serde_json::from_slice(&answer).map_err(|e| ApiError::internal(format!("couldn't read the server's answer: {e}")))
+}

@@ -1,0 +1,258 @@
+//! All controllers together against a small server, with fake kubelets, under simulated time.
+//! The server is `server`; the real one is driven by the simulator.
+//! Invariant: every test ends quiet: once converged, nothing is written any more.
+
+mod server;
+
+use std::{sync::Arc, time::Duration};
+
+use client::{Client, InformerFactory, ListParams};
+use controllers::Config;
+use env::Env;
+use k8s_openapi::{
+    ListableResource, Metadata,
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        core::v1::{ConfigMap, Endpoints, Event, Namespace, Node, Pod, Service, ServiceAccount},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use server::Server;
+use tokio_util::sync::CancellationToken;
+
+struct Cluster {
+    server: Server,
+    client: Client,
+    env: Env,
+    _shutdown: tokio_util::sync::DropGuard,
+}
+
+impl Cluster {
+    async fn start(config: Config) -> Self {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let server = Server::new(env.clone());
+        let client = Client::new(server.clone());
+        let shutdown = CancellationToken::new();
+        let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+        tokio::spawn(kubelet(client.clone(), informers.clone(), env.clone()));
+        tokio::spawn(controllers::run(config, client.clone(), informers, env.clone(), shutdown.clone()));
+        let cluster = Self { server, client, env, _shutdown: shutdown.drop_guard() };
+        cluster
+            .create::<Namespace>(json!({ "metadata": { "name": "d" }, "spec": { "finalizers": ["kubernetes"] } }))
+            .await;
+        cluster
+    }
+
+    fn api<K: k8s_openapi::Resource>(&self) -> client::Api<K> {
+        match api::kinds::of::<K>().namespaced() {
+            true => self.client.namespaced("d"),
+            false => self.client.api(),
+        }
+    }
+
+    async fn create<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, object: Value) -> K {
+        self.api::<K>().create(&serde_json::from_value(object).unwrap()).await.unwrap()
+    }
+
+    async fn list<K: ListableResource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned>(&self) -> Vec<K> {
+        self.api::<K>().list(&ListParams::default()).await.unwrap().items
+    }
+
+    async fn patch<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, name: &str, patch: Value) {
+        self.api::<K>().patch(name, &client::Patch::Merge(patch)).await.unwrap();
+    }
+
+    async fn delete<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, name: &str, policy: &str) {
+        let options = DeleteOptions { propagation_policy: Some(policy.into()), ..DeleteOptions::default() };
+        self.api::<K>().delete(name, &options).await.unwrap();
+    }
+
+    /// Lets everything happen; checks that it comes to rest.
+    async fn settle(&self) {
+        self.env.sleep(Duration::from_secs(30)).await;
+        let before = self.server.writes();
+        self.env.sleep(Duration::from_secs(30)).await;
+        assert_eq!(self.server.writes(), before, "still writing after convergence");
+    }
+}
+
+/// Runs every pod: gives it a node and an address, makes it ready, lets it go when asked.
+async fn kubelet(client: Client, informers: InformerFactory, env: Env) {
+    let mut changes = informers.informer::<Pod>().subscribe();
+    let mut address = 0;
+    while let Some(change) = changes.next().await {
+        let Some(pod) = change.new else { continue };
+        let (namespace, name) = (pod.metadata.namespace.clone().unwrap(), pod.metadata.name.clone().unwrap());
+        let api = client.namespaced::<Pod>(&namespace);
+        if pod.metadata.deletion_timestamp.is_some() {
+            let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+            let _ = api.delete(&name, &options).await;
+        } else if pod.spec.as_ref().unwrap().node_name.is_none() {
+            let _ = api.patch(&name, &client::Patch::Merge(json!({ "spec": { "nodeName": "n" } }))).await;
+        } else if pod.status.as_ref().is_none_or(|s| s.phase.is_none()) {
+            address += 1;
+            let status = json!({ "status": {
+                "phase": "Running", "podIPs": [{ "ip": format!("10.1.0.{address}") }],
+                "conditions": [{ "type": "Ready", "status": "True",
+                    "lastTransitionTime": env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }],
+            } });
+            let _ = api.patch_status(&name, &client::Patch::Merge(status)).await;
+        }
+    }
+}
+
+fn deployment(replicas: i32, image: &str) -> Value {
+    json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "replicas": replicas, "progressDeadlineSeconds": 600, "revisionHistoryLimit": 10,
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "c", "image": image }] },
+            },
+        },
+    })
+}
+
+fn node() -> Value {
+    json!({ "metadata": { "name": "n" }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } })
+}
+
+async fn keep_alive(cluster: &Cluster) {
+    let (client, env) = (cluster.client.clone(), cluster.env.clone());
+    let lease = json!({ "metadata": { "name": "n", "namespace": "kube-node-lease" }, "spec": {} });
+    let api = client.namespaced::<k8s_openapi::api::coordination::v1::Lease>("kube-node-lease");
+    api.create(&serde_json::from_value(lease).unwrap()).await.unwrap();
+    let _ = env;
+}
+
+fn config() -> Config {
+    Config {
+        cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+        root_ca_pem: Some("pem".into()),
+        // Leases are not renewed here unless a test does so.
+        node_monitor_grace_period: Duration::from_secs(3600),
+        node_startup_grace_period: Duration::from_secs(3600),
+        ..Config::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_rolls_out_is_served_and_goes() {
+    let cluster = Cluster::start(config()).await;
+    cluster.create::<Node>(node()).await;
+    keep_alive(&cluster).await;
+    let service = json!({ "metadata": { "name": "web" }, "spec": { "clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
+        "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] } });
+    cluster.create::<Service>(service).await;
+    cluster.create::<Deployment>(deployment(5, "a:1")).await;
+    cluster.settle().await;
+
+    let web = cluster.api::<Deployment>().get("web").await.unwrap();
+    let status = web.status.unwrap();
+    assert_eq!(
+        (status.ready_replicas, status.updated_replicas, status.observed_generation),
+        (Some(5), Some(5), Some(1))
+    );
+    assert_eq!(cluster.list::<Pod>().await.len(), 5);
+    let slices = cluster.list::<EndpointSlice>().await;
+    assert_eq!(slices.iter().map(|s| s.endpoints.len()).collect::<Vec<_>>(), [5]);
+    let endpoints = cluster.api::<Endpoints>().get("web").await.unwrap();
+    assert_eq!(endpoints.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 5);
+    assert_eq!(cluster.api::<Node>().get("n").await.unwrap().spec.unwrap().pod_cidr.as_deref(), Some("10.42.0.0/24"));
+
+    cluster.patch::<Deployment>("web", json!({ "spec": deployment(5, "a:2")["spec"] })).await;
+    cluster.settle().await;
+    let mut sets = cluster.list::<ReplicaSet>().await;
+    sets.sort_by_key(|s| s.metadata.creation_timestamp.clone());
+    assert_eq!(sets.iter().map(|s| s.spec.as_ref().unwrap().replicas).collect::<Vec<_>>(), [Some(0), Some(5)]);
+    let pods = cluster.list::<Pod>().await;
+    assert_eq!(pods.len(), 5);
+    assert!(pods.iter().all(|p| p.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("a:2")));
+    let events: Vec<_> = cluster.list::<Event>().await.into_iter().filter_map(|e| e.message).collect();
+    assert!(
+        events.iter().any(|m| m.starts_with("Scaled up replica set web-") && m.ends_with("from 0 to 5")),
+        "{events:?}"
+    );
+
+    cluster.delete::<Deployment>("web", "Background").await;
+    cluster.settle().await;
+    assert_eq!((cluster.list::<ReplicaSet>().await.len(), cluster.list::<Pod>().await.len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreground_and_orphan_deletions() {
+    let cluster = Cluster::start(config()).await;
+    cluster.create::<Deployment>(deployment(2, "a:1")).await;
+    cluster.settle().await;
+    cluster.delete::<Deployment>("web", "Foreground").await;
+    cluster.settle().await;
+    assert!(cluster.list::<Deployment>().await.is_empty() && cluster.list::<Pod>().await.is_empty());
+
+    cluster.create::<Deployment>(deployment(2, "a:1")).await;
+    cluster.settle().await;
+    cluster.delete::<Deployment>("web", "Orphan").await;
+    cluster.settle().await;
+    let sets = cluster.list::<ReplicaSet>().await;
+    assert!(sets.len() == 1 && sets[0].metadata.owner_references.as_ref().is_none_or(Vec::is_empty));
+    assert_eq!(cluster.list::<Pod>().await.len(), 2);
+
+    // The same template again adopts what was left.
+    cluster.create::<Deployment>(deployment(2, "a:1")).await;
+    cluster.settle().await;
+    let adopted = cluster.list::<ReplicaSet>().await;
+    assert_eq!(adopted.len(), 1);
+    assert_eq!(adopted[0].metadata.uid, sets[0].metadata.uid);
+    assert_eq!(adopted[0].metadata.owner_references.as_ref().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_are_furnished_and_emptied() {
+    let cluster = Cluster::start(config()).await;
+    cluster.create::<Deployment>(deployment(3, "a:1")).await;
+    cluster.settle().await;
+    assert_eq!(cluster.list::<ServiceAccount>().await[0].metadata.name.as_deref(), Some("default"));
+    assert_eq!(cluster.list::<ConfigMap>().await[0].metadata.name.as_deref(), Some("kube-root-ca.crt"));
+    cluster.delete::<Namespace>("d", "Background").await;
+    cluster.env.sleep(Duration::from_secs(60)).await;
+    assert!(cluster.list::<Namespace>().await.is_empty());
+    assert!(cluster.list::<Pod>().await.is_empty() && cluster.list::<ReplicaSet>().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_loses_its_pods() {
+    let mut config = config();
+    config.node_monitor_grace_period = Duration::from_secs(50);
+    config.node_startup_grace_period = Duration::from_secs(50);
+    let cluster = Cluster::start(config).await;
+    cluster.create::<Node>(node()).await;
+    let pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [], "tolerations": [
+        { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }] } });
+    cluster.create::<Pod>(pod).await;
+    cluster.env.sleep(Duration::from_secs(45)).await;
+    let taints = async || cluster.api::<Node>().get("n").await.unwrap().spec.and_then(|s| s.taints).unwrap_or_default();
+    assert!(taints().await.is_empty());
+    cluster.env.sleep(Duration::from_secs(15)).await;
+    assert_eq!(taints().await.iter().map(|t| t.effect.as_str()).collect::<Vec<_>>(), ["NoSchedule", "NoExecute"]);
+    cluster.env.sleep(Duration::from_secs(280)).await;
+    assert_eq!(cluster.list::<Pod>().await.len(), 1);
+    cluster.env.sleep(Duration::from_secs(20)).await;
+    assert!(cluster.list::<Pod>().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_that_is_refused_is_not_hammered() {
+    let cluster = Cluster::start(config()).await;
+    let server = Arc::new(cluster.server.clone());
+    server.refuse("pods");
+    cluster.create::<Deployment>(deployment(50, "a:1")).await;
+    cluster.env.sleep(Duration::from_secs(60)).await;
+    assert!(server.refused() < 60, "{} requests in a minute", server.refused());
+    let set = &cluster.list::<ReplicaSet>().await[0];
+    let condition = &set.status.as_ref().unwrap().conditions.as_ref().unwrap()[0];
+    assert_eq!((condition.type_.as_str(), condition.reason.as_deref()), ("ReplicaFailure", Some("FailedCreate")));
+}
