@@ -86,6 +86,7 @@ pub struct Error {
     /// What was found there; not shown for `Required`, `Forbidden`, `TooLong` and `InternalError`.
     pub value: Value,
     pub detail: String,
+    quiet: bool,
 }
 
 impl Error {
@@ -95,6 +96,7 @@ impl Error {
             ErrorType::Required | ErrorType::Forbidden | ErrorType::TooLong | ErrorType::InternalError => {
                 words.to_string()
             }
+            _ if self.quiet => words.to_string(),
             _ => format!("{words}: {}", shown(&self.value)),
         };
         if self.detail.is_empty() { head } else { format!("{head}: {}", self.detail) }
@@ -131,7 +133,7 @@ impl ErrorList {
     }
 
     pub fn push(&mut self, kind: ErrorType, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
-        self.0.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into() });
+        self.0.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into(), quiet: false });
     }
 
     pub fn required(&mut self, path: &Path, detail: &str) {
@@ -140,6 +142,17 @@ impl ErrorList {
 
     pub fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
         self.push(ErrorType::Invalid, path, value, detail);
+    }
+
+    /// Invalid, without showing the value: it is large, or secret, or has no text.
+    pub fn invalid_quiet(&mut self, path: &Path, detail: impl Into<String>) {
+        self.0.push(Error {
+            kind: ErrorType::Invalid,
+            path: path.clone(),
+            value: Value::Null,
+            detail: detail.into(),
+            quiet: true,
+        });
     }
 
     pub fn forbidden(&mut self, path: &Path, detail: impl Into<String>) {

@@ -2,12 +2,15 @@
 //! Used by the validation of every kind beside this file.
 //! Invariant: each adds every error it finds and returns nothing else.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::access::{entries, int, items, text, texts};
 use crate::{
     field::{ErrorList, Path},
     names,
+    selectors::LabelSelector,
 };
 
 pub const IMMUTABLE: &str = "field is immutable";
@@ -139,19 +142,13 @@ pub fn selector_is_empty(selector: &Value) -> bool {
 
 /// Whether labels match a label selector.
 pub fn selector_matches(selector: &Value, labels: &Value) -> bool {
-    let value = |key: &str| labels.get(key).and_then(Value::as_str);
-    entries(selector, "matchLabels").all(|(key, wanted)| value(key) == wanted.as_str())
-        && items(selector, "matchExpressions").iter().all(|expression| {
-            let found = value(text(expression, "key"));
-            let among = found.is_some_and(|found| texts(expression, "values").any(|wanted| wanted == found));
-            match text(expression, "operator") {
-                "In" => among,
-                "NotIn" => !among,
-                "Exists" => found.is_some(),
-                "DoesNotExist" => found.is_none(),
-                _ => false,
-            }
-        })
+    let labels: BTreeMap<String, String> = labels
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), value.as_str().unwrap_or("").to_string()))
+        .collect();
+    LabelSelector::from_value(selector).is_ok_and(|selector| selector.matches(&labels))
 }
 
 /// A port by number or name.

@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, int_at, part_mut, text},
+    access::{default_to, int_at, part, part_mut, text},
+    checks,
     columns::{
         CONTAINERS, IMAGES, SELECTOR, age, age_of, containers, integer, labels, name, name_of, selector, string,
     },
-    pod_spec,
+    pod_spec, workload,
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct DaemonSet;
@@ -31,6 +33,44 @@ impl Behavior for DaemonSet {
         }
         default_to(spec, "revisionHistoryLimit", 10);
         pod_spec::defaults::template(spec);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        checks::label_selector(errors, &path.child("selector"), &spec["selector"]);
+        workload::template_matches(errors, &path, spec);
+        if spec["selector"].is_object() && checks::selector_is_empty(&spec["selector"]) {
+            errors.invalid(&path.child("selector"), json!({}), "empty selector is invalid for daemonset");
+        }
+        workload::running_template(errors, &path, spec, "DaemonSet");
+        checks::not_negative(errors, &path, spec, &["minReadySeconds"]);
+        update_strategy(errors, &path.child("updateStrategy"), &spec["updateStrategy"]);
+        checks::not_negative(errors, &path, spec, &["revisionHistoryLimit"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], "selector");
+        self.validate_create(object, errors);
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        let counts = [
+            "currentNumberScheduled",
+            "numberMisscheduled",
+            "desiredNumberScheduled",
+            "numberReady",
+            "observedGeneration",
+            "updatedNumberScheduled",
+            "numberAvailable",
+            "numberUnavailable",
+            "collisionCount",
+        ];
+        checks::not_negative(errors, &Path::new("status"), &object["status"], &counts);
+        workload::collision_count(errors, object, old);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
     }
 
     fn has_status(&self) -> bool {
@@ -74,5 +114,32 @@ impl Behavior for DaemonSet {
             images,
             selector(spec, "selector"),
         ]
+    }
+}
+
+fn update_strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
+    let at = path.child("rollingUpdate");
+    match (text(strategy, "type"), part(strategy, "rollingUpdate")) {
+        ("OnDelete", _) => {}
+        ("RollingUpdate", None) => errors.required(&at, ""),
+        ("RollingUpdate", Some(rolling)) => {
+            let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            for (field, value) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
+                checks::int_or_percent(errors, &at.child(field), value);
+                checks::at_most_100_percent(errors, &at.child(field), value);
+            }
+            match (checks::is_zero(unavailable), checks::is_zero(surge)) {
+                (false, false) => errors.invalid(
+                    &at.child("maxSurge"),
+                    surge.clone(),
+                    "may not be set when maxUnavailable is non-zero",
+                ),
+                (true, true) => {
+                    errors.required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0");
+                }
+                _ => {}
+            }
+        }
+        _ => errors.not_supported(path, strategy.clone(), &["OnDelete", "RollingUpdate"]),
     }
 }

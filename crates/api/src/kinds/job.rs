@@ -7,14 +7,17 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, each, existing_mut, int, int_at, is_set, part_mut, text_at},
+    access::{default_to, each, existing_mut, int, int_at, is_set, part_mut, text, text_at},
     columns::{
         CONTAINERS, IMAGES, SELECTOR, age, age_of, condition_is_true, containers, deleting, name, name_of, selector,
         string,
     },
-    pod_spec,
+    job_validation, pod_spec,
 };
-use crate::printing;
+use crate::{
+    field::{ErrorList, Path},
+    names, printing,
+};
 
 #[derive(Default)]
 pub struct Job;
@@ -50,10 +53,10 @@ fn default_failure_policy(spec: &mut Value) {
     }
 }
 
-const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
-const LEGACY_CONTROLLER_UID: &str = "controller-uid";
-const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-const LEGACY_JOB_NAME: &str = "job-name";
+pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
+pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+pub const LEGACY_JOB_NAME: &str = "job-name";
 
 /// Selector and template labels by the job's uid. Needs `metadata.uid` and `metadata.name` to be in place.
 fn generate_selector(object: &mut Value) {
@@ -94,6 +97,36 @@ impl Behavior for Job {
     fn prepare_create(&self, object: &mut Value) {
         super::behavior::drop_field(object, "status");
         generate_selector(object);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        job_validation::generated_selector(errors, object);
+        let spec = &object["spec"];
+        job_validation::spec_with_selector(errors, &Path::new("spec"), spec);
+        if let (Some(completions @ 1..), "Indexed") = (int(spec, "completions"), text(spec, "completionMode")) {
+            let name = text_at(object, "metadata.name");
+            let pod = format!("{name}-{}", completions - 1);
+            if !names::dns_label(&pod, false).is_empty() {
+                errors.invalid(
+                    &Path::new("metadata").child("name"),
+                    name,
+                    format!("will not able to create pod with invalid DNS label: {pod}"),
+                );
+            }
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        job_validation::spec_with_selector(errors, &Path::new("spec"), &object["spec"]);
+        job_validation::update(errors, object, old);
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        job_validation::status(errors, object, old);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
     }
 
     fn has_status(&self) -> bool {

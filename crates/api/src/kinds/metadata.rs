@@ -231,7 +231,7 @@ mod tests {
         check(
             json!({ "name": "b", "uid": "1" }),
             &[
-                "metadata.resourceVersion: Invalid value: \"\": must be specified for an",
+                "metadata.resourceVersion: Invalid value: \"\": must be specified for an ",
                 "metadata.name: Invalid value: \"b\": field is immutable",
             ],
         );

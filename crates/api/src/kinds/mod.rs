@@ -24,6 +24,7 @@ mod flow_control;
 mod horizontal_pod_autoscaler;
 mod ingress;
 mod job;
+mod job_validation;
 mod lease;
 pub mod metadata;
 mod namespace;
@@ -36,6 +37,7 @@ mod pod_cells;
 mod pod_disruption_budget;
 mod pod_spec;
 mod pod_template;
+pub mod pod_update;
 mod quota;
 mod rbac;
 mod replica_set;
@@ -49,6 +51,7 @@ mod service_cidr;
 mod stateful_set;
 mod storage_class;
 mod table;
+mod workload;
 
 use std::sync::{Arc, LazyLock};
 

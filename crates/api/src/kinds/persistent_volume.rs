@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, part, part_mut, text, text_at, texts},
-    amount,
+    access::{default_to, entries, is_set, part, part_mut, text, text_at, texts},
+    amount, checks,
     columns::{age, age_of, deleting, name, name_of, plain, string, wide},
     persistent_volume_claim, pod_spec,
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 #[derive(Default)]
@@ -22,6 +26,89 @@ pub fn access_modes(owner: &Value) -> String {
     let short =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     short.iter().filter(|(mode, _)| modes.contains(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
+}
+
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
+fn validate_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    checks::required(errors, path, spec, "accessModes");
+    persistent_volume_claim::validate_access_modes(errors, path, spec);
+    let capacity = path.child("capacity");
+    if !is_set(spec, "capacity") {
+        errors.required(&capacity, "");
+    } else if spec["capacity"].get("storage").is_none() {
+        errors.not_supported(&capacity, spec["capacity"].clone(), &["storage"]);
+    }
+    for (name, value) in entries(spec, "capacity") {
+        let path = capacity.key(name);
+        if let Some(size) = pod_spec::resources::quantity(errors, &path, name, value).filter(|size| size.sign() <= 0) {
+            errors.invalid(&path, size.canonical(), "must be greater than zero");
+        }
+    }
+    let policy = text(spec, "persistentVolumeReclaimPolicy");
+    if !matches!(policy, "" | "Delete" | "Recycle" | "Retain") {
+        let path = path.child("persistentVolumeReclaimPolicy");
+        errors.not_supported(&path, policy, &["Delete", "Recycle", "Retain"]);
+    }
+    let affinity = part(spec, "nodeAffinity");
+    if let Some(affinity) = affinity {
+        match part(affinity, "required") {
+            Some(required) => {
+                let path = path.child("nodeAffinity").child("required");
+                pod_spec::placement::node_selector(errors, &path, required);
+            }
+            None => {
+                errors.required(&path.child("nodeAffinity").child("required"), "must specify required node constraints")
+            }
+        }
+    }
+    let mut found = SOURCES.iter().filter_map(|kind| part(spec, kind).map(|source| (*kind, source)));
+    match found.next() {
+        None => errors.required(path, "must specify a volume type"),
+        Some((kind, source)) => {
+            pod_spec::volumes::shared_source(errors, path, kind, source);
+            if kind == "csi" {
+                checks::required(errors, &path.child("csi"), source, "volumeHandle");
+            }
+            if kind == "local" && affinity.is_none() {
+                errors.required(&path.child("nodeAffinity"), "Local volume requires node affinity");
+            }
+        }
+    }
+    for (kind, _) in found {
+        errors.forbidden(&path.child(kind), "may not specify more than 1 volume type");
+    }
+    if policy == "Recycle" && text(&spec["hostPath"], "path") == "/" {
+        errors.forbidden(
+            &path.child("persistentVolumeReclaimPolicy"),
+            "may not be 'recycle' for a hostPath mount of '/'",
+        );
+    }
+    checks::optional_name(errors, path, spec, "storageClassName", |name| names::dns_subdomain(name, false));
+    checks::optional_one_of(errors, path, spec, "volumeMode", &persistent_volume_claim::VOLUME_MODES);
 }
 
 impl Behavior for PersistentVolume {
@@ -38,6 +125,25 @@ impl Behavior for PersistentVolume {
 
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({ "phase": "Pending" });
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &Path::new("spec"), &object["spec"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        let (new, old) = (&object["spec"], &old["spec"]);
+        if SOURCES.iter().any(|source| !checks::same(&new[*source], &old[*source])) {
+            errors.forbidden(
+                &Path::new("spec").child("persistentvolumesource"),
+                "spec.persistentvolumesource is immutable after creation\n",
+            );
+        }
+        checks::immutable(errors, &Path::default(), new, old, "volumeMode");
+        if part(old, "nodeAffinity").is_some() {
+            checks::immutable(errors, &Path::default(), new, old, "nodeAffinity");
+        }
     }
 
     fn has_status(&self) -> bool {

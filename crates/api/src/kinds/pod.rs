@@ -7,7 +7,11 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{at, each, flag, int, int_at, is_set, items, part_mut, text, text_at},
-    pod_cells, pod_spec,
+    pod_cells, pod_spec, pod_update,
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 #[derive(Default)]
@@ -40,6 +44,47 @@ impl Behavior for Pod {
             status["qosClass"] = old["status"]["qosClass"].clone();
         }
         keep_observed_generations(status, &old["status"]);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        pod_spec::validation::pod(errors, object);
+        let path = Path::new("spec");
+        let spec = &object["spec"];
+        if is_set(spec, "ephemeralContainers") {
+            errors.forbidden(&path.child("ephemeralContainers"), "cannot be set on create");
+        }
+        if is_set(spec, "nodeName") && is_set(spec, "schedulingGates") {
+            errors.forbidden(&path.child("nodeName"), "cannot be set until all schedulingGates have been cleared");
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        pod_spec::validation::pod(errors, object);
+        pod_update::validate(errors, object, old);
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        pod_update::validate_status(errors, object, old);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        if old.is_some() {
+            return Vec::new();
+        }
+        let name = text_at(object, "metadata.name");
+        let complaints = names::dns_label(name, false);
+        let mut warnings = pod_spec::warnings::pod(object);
+        if !complaints.is_empty() {
+            warnings.insert(
+                0,
+                format!(
+                    "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a \
+                     DNS label is recommended: [{}]",
+                    complaints.join(" ")
+                ),
+            );
+        }
+        warnings
     }
 
     fn has_status(&self) -> bool {

@@ -10,6 +10,7 @@ use super::{
     columns::{containers, labels, name, name_of, string},
     pod_spec,
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct PodTemplate;
@@ -17,6 +18,10 @@ pub struct PodTemplate;
 impl Behavior for PodTemplate {
     fn default(&self, object: &mut Value) {
         pod_spec::defaults::template(object);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        pod_spec::validation::template(errors, &Path::new("template"), &object["template"]);
     }
 
     fn has_generation(&self) -> bool {

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, int_at, part_mut},
+    checks,
     columns::{CONTAINERS, IMAGES, SELECTOR, age, age_of, containers, integer, name, name_of, selector},
-    pod_spec,
+    pod_spec, workload,
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct ReplicaSet;
@@ -47,6 +49,24 @@ impl Behavior for ReplicaSet {
         let Some(spec) = part_mut(object, "spec") else { return };
         default_to(spec, "replicas", 1);
         pod_spec::defaults::template(spec);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        checks::not_negative(errors, &path, spec, &["replicas", "minReadySeconds"]);
+        workload::selector(errors, &path, spec, "deployment");
+        workload::template_matches(errors, &path, spec);
+        workload::running_template(errors, &path, spec, "ReplicaSet");
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], "selector");
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let counts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        checks::replica_counts(errors, &object["status"], "readyReplicas", &counts);
     }
 
     fn has_status(&self) -> bool {

@@ -7,10 +7,12 @@ use serde_json::Value;
 
 use super::{
     Behavior, Column,
-    access::{default_to, int_at, is_set, part_mut},
+    access::{default_to, entries, int_at, is_set, part_mut},
+    checks,
     columns::labels,
-    pod_spec, replica_set,
+    pod_spec, replica_set, workload,
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct ReplicationController;
@@ -32,6 +34,29 @@ impl Behavior for ReplicationController {
         {
             metadata["labels"] = template_labels;
         }
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        checks::not_negative(errors, &path, spec, &["minReadySeconds", "replicas"]);
+        checks::required(errors, &path, spec, "selector");
+        if !spec["template"].is_object() {
+            return errors.required(&path.child("template"), "");
+        }
+        let labels = &spec["template"]["metadata"]["labels"];
+        if entries(spec, "selector").any(|(key, value)| labels.get(key) != Some(value)) {
+            errors.invalid(
+                &path.child("template").child("metadata").child("labels"),
+                labels.clone(),
+                "`selector` does not match template `labels`",
+            );
+        }
+        workload::running_template(errors, &path, spec, "ReplicationController");
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let counts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        checks::replica_counts(errors, &object["status"], "readyReplicas", &counts);
     }
 
     fn has_status(&self) -> bool {

@@ -7,9 +7,14 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, each, existing_mut, int_at, is_set, part_mut, text},
+    access::{default_to, each, existing_mut, int_at, is_set, items, part, part_mut, set, text},
+    checks,
     columns::{CONTAINERS, IMAGES, age, age_of, containers, name, name_of, string},
-    pod_spec,
+    persistent_volume_claim, pod_spec, workload,
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 #[derive(Default)]
@@ -39,9 +44,50 @@ impl Behavior for StatefulSet {
         each(spec, "volumeClaimTemplates", |claim| {
             default_to(claim, "apiVersion", "v1");
             default_to(claim, "kind", "PersistentVolumeClaim");
-            super::persistent_volume_claim::PersistentVolumeClaim.default(claim);
+            persistent_volume_claim::PersistentVolumeClaim.default(claim);
         });
         pod_spec::defaults::template(spec);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &object["spec"]);
+        let path = Path::new("spec");
+        let spec = &object["spec"];
+        checks::optional_name(errors, &path, spec, "serviceName", |name| names::dns_label(name, false));
+        for (index, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
+            let path = path.child("volumeClaimTemplates").index(index).child("spec");
+            persistent_volume_claim::validate_spec(errors, &path, &claim["spec"]);
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &object["spec"]);
+        let mut allowed = object["spec"].clone();
+        for field in UPDATABLE {
+            set(&mut allowed, field, old["spec"][field].clone());
+        }
+        if !checks::same(&allowed, &old["spec"]) {
+            errors.forbidden(
+                &Path::new("spec"),
+                "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+                 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
+                 'minReadySeconds' are forbidden",
+            );
+        }
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        let counts = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+        checks::replica_counts(errors, &object["status"], "status.readyReplicas", &counts);
+        workload::collision_count(errors, object, old);
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        names::dns_label(name, prefix)
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
     }
 
     fn has_status(&self) -> bool {
@@ -68,5 +114,136 @@ impl Behavior for StatefulSet {
             names,
             images,
         ]
+    }
+}
+
+const UPDATABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+fn validate_spec(errors: &mut ErrorList, spec: &Value) {
+    let path = Path::new("spec");
+    match text(spec, "podManagementPolicy") {
+        "" => errors.required(&path.child("podManagementPolicy"), ""),
+        "OrderedReady" | "Parallel" => {}
+        policy => {
+            errors.invalid(&path.child("podManagementPolicy"), policy, "must be 'OrderedReady' or 'Parallel'");
+        }
+    }
+    update_strategy(errors, &path.child("updateStrategy"), &spec["updateStrategy"]);
+    for field in ["whenDeleted", "whenScaled"] {
+        let policy = text(&spec["persistentVolumeClaimRetentionPolicy"], field);
+        if !matches!(policy, "Retain" | "Delete") {
+            let path = path.child("persistentVolumeClaimRetentionPolicy").child(field);
+            errors.not_supported(&path, policy, &["Retain", "Delete"]);
+        }
+    }
+    checks::not_negative(errors, &path, spec, &["replicas", "minReadySeconds"]);
+    checks::not_negative(errors, &path.child("ordinals"), &spec["ordinals"], &["start"]);
+    workload::selector(errors, &path, spec, "statefulset");
+    workload::template_matches(errors, &path, spec);
+    workload::running_template(errors, &path, &with_claim_volumes(spec), "StatefulSet");
+}
+
+/// The template as its pods will be: with a volume per claim, and with the host name that the controller sets.
+fn with_claim_volumes(spec: &Value) -> Value {
+    let claims: Vec<&str> =
+        items(spec, "volumeClaimTemplates").iter().map(|claim| text(&claim["metadata"], "name")).collect();
+    let mut template = spec["template"].clone();
+    if let Some(pod) = part_mut(&mut template, "spec") {
+        set(pod, "hostname", Value::Null);
+        set(pod, "subdomain", Value::Null);
+        let mut volumes: Vec<Value> =
+            claims.iter().map(|name| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } })).collect();
+        volumes.extend(items(pod, "volumes").iter().filter(|v| !claims.contains(&text(v, "name"))).cloned());
+        set(pod, "volumes", if volumes.is_empty() { Value::Null } else { Value::Array(volumes) });
+    }
+    json!({ "template": template })
+}
+
+fn update_strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
+    let rolling = part(strategy, "rollingUpdate");
+    let at = path.child("rollingUpdate");
+    match (text(strategy, "type"), rolling) {
+        ("", _) => errors.required(path, ""),
+        ("OnDelete", Some(rolling)) => {
+            errors.invalid(&at, rolling.clone(), "only allowed for updateStrategy 'RollingUpdate'");
+        }
+        ("OnDelete" | "RollingUpdate", None) => {}
+        ("RollingUpdate", Some(rolling)) => {
+            checks::not_negative(errors, &at, rolling, &["partition"]);
+            let most = &rolling["maxUnavailable"];
+            checks::int_or_percent(errors, &at.child("maxUnavailable"), most);
+            if checks::is_zero(most) {
+                errors.invalid(&at.child("maxUnavailable"), most.clone(), "cannot be 0");
+            }
+            checks::at_most_100_percent(errors, &at.child("maxUnavailable"), most);
+        }
+        _ => errors.invalid(path, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_of(change: impl Fn(&mut Value)) -> Value {
+        let mut object = json!({
+            "metadata": { "name": "s" },
+            "spec": {
+                "serviceName": "s",
+                "selector": { "matchLabels": { "a": "b" } },
+                "template": {
+                    "metadata": { "labels": { "a": "b" } },
+                    "spec": { "containers": [{
+                        "name": "c", "image": "i", "volumeMounts": [{ "name": "data", "mountPath": "/d" }],
+                    }] },
+                },
+                "volumeClaimTemplates": [{
+                    "metadata": { "name": "data" },
+                    "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+                }],
+            },
+        });
+        change(&mut object);
+        StatefulSet.default(&mut object);
+        object
+    }
+
+    #[test]
+    fn validation() {
+        let old = set_of(|_| ());
+        let check = |change: fn(&mut Value), on_create: usize, on_update: &[&str]| {
+            let new = set_of(change);
+            let mut errors = ErrorList::new();
+            StatefulSet.validate_create(&new, &mut errors);
+            let found: Vec<String> = errors.iter().map(|e| e.to_string()).collect();
+            assert_eq!(errors.len(), on_create, "{found:?}");
+            let mut errors = ErrorList::new();
+            StatefulSet.validate_update(&new, &old, &mut errors);
+            let found: Vec<String> = errors.iter().map(|e| e.to_string().chars().take(59).collect()).collect();
+            assert_eq!(found, on_update);
+        };
+        check(|_| (), 0, &[]);
+        check(|s| s["spec"]["replicas"] = json!(3), 0, &[]);
+        check(
+            |s| s["spec"]["serviceName"] = json!("t"),
+            0,
+            &["spec: Forbidden: updates to statefulset spec for fields oth"],
+        );
+        check(
+            |s| s["spec"]["podManagementPolicy"] = json!("X"),
+            1,
+            &[
+                "spec.podManagementPolicy: Invalid value: \"X\": must be 'Orde",
+                "spec: Forbidden: updates to statefulset spec for fields oth",
+            ],
+        );
     }
 }

@@ -2,6 +2,15 @@
 //! Used by `pod` and by every kind with a pod template.
 //! Invariant: knows nothing of the object around the specification.
 
+pub mod containers;
 pub mod defaults;
+mod environment;
+mod handlers;
 pub mod image;
+pub mod placement;
 pub mod qos;
+pub mod resources;
+mod security;
+pub mod validation;
+pub mod volumes;
+pub mod warnings;

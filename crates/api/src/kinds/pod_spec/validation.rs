@@ -1,0 +1,245 @@
+//! Validation of a whole pod specification.
+//! Calls its neighbours for containers, volumes, placement and security.
+//! Invariant: expects defaults to be in place.
+
+use serde_json::Value;
+
+use super::{containers, placement, resources, security, volumes};
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        access::{entries, flag, int, is_set, items, part, text, texts},
+        checks::{complaints, labels, optional_name, optional_one_of},
+        metadata,
+    },
+    names,
+};
+
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// What the specification belongs to.
+#[derive(Clone, Copy)]
+pub enum Of<'a> {
+    /// A pod, with its metadata.
+    Pod(&'a Value),
+    Template,
+}
+
+/// `path` is that of the specification itself.
+pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &Value, of: Of) {
+    if int(spec, "terminationGracePeriodSeconds").is_none() {
+        errors.required(&path.child("terminationGracePeriodSeconds"), "");
+    }
+    let volumes = volumes::volumes(errors, &path.child("volumes"), spec, of);
+    let claims = resources::pod_claims(errors, &path.child("resourceClaims"), spec);
+    containers::all(errors, path, spec, &containers::Pod { spec, volumes, claims });
+    resources::pod_level(errors, path, spec);
+    host_network_ports(errors, path, spec, of);
+    required_one_of(errors, path, spec, "restartPolicy", &["Always", "OnFailure", "Never"]);
+    required_one_of(errors, path, spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
+    labels(errors, path, spec, "nodeSelector");
+    security::pod(errors, path, spec);
+    placement::affinity(errors, &path.child("affinity"), &spec["affinity"]);
+    dns_config(errors, &path.child("dnsConfig"), spec);
+    for (index, gate) in items(spec, "readinessGates").iter().enumerate() {
+        let name = text(gate, "conditionType");
+        let path = path.child("readinessGates").index(index).child("conditionType");
+        complaints(errors, &path, name, names::qualified_name(name));
+    }
+    placement::scheduling_gates(errors, &path.child("schedulingGates"), spec);
+    placement::topology_spread(errors, &path.child("topologySpreadConstraints"), spec);
+    host_name(errors, path, spec);
+    let subdomain = |name: &str| names::dns_subdomain(name, false);
+    let label = |name: &str| names::dns_label(name, false);
+    optional_name(errors, path, spec, "serviceAccountName", subdomain);
+    optional_name(errors, path, spec, "nodeName", subdomain);
+    if let Some(seconds) = int(spec, "activeDeadlineSeconds") {
+        for complaint in names::in_range(seconds, 1, i64::from(i32::MAX)) {
+            errors.invalid(&path.child("activeDeadlineSeconds"), seconds, complaint);
+        }
+    }
+    optional_name(errors, path, spec, "hostname", label);
+    optional_name(errors, path, spec, "subdomain", label);
+    placement::tolerations(errors, &path.child("tolerations"), spec);
+    host_aliases(errors, &path.child("hostAliases"), spec);
+    optional_name(errors, path, spec, "priorityClassName", subdomain);
+    if let Some(name) = spec.get("runtimeClassName").and_then(Value::as_str) {
+        complaints(errors, &path.child("runtimeClassName"), name, subdomain(name));
+    }
+    optional_one_of(errors, path, spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"]);
+    if spec.get("overhead").is_some_and(Value::is_object) {
+        resources::list(errors, &path.child("overhead").child("limits"), &spec["overhead"], true);
+    }
+    if let Some(os) = part(spec, "os") {
+        let path = path.child("os").child("name");
+        match text(os, "name") {
+            "" => errors.required(&path, ""),
+            "linux" | "windows" => {}
+            name => errors.not_supported(&path, name, &["linux", "windows"]),
+        }
+    }
+}
+
+/// A template's labels, annotations and specification. `path` is that of the template.
+pub fn template(errors: &mut ErrorList, path: &Path, template: &Value) {
+    labels(errors, path, &template["metadata"], "labels");
+    metadata::validate_annotations(path, &template["metadata"], errors);
+    annotations(errors, path, &template["metadata"], &template["spec"]);
+    pod_spec(errors, &path.child("spec"), &template["spec"], Of::Template);
+    if is_set(&template["spec"], "ephemeralContainers") {
+        errors.forbidden(
+            &path.child("spec").child("ephemeralContainers"),
+            "ephemeral containers not allowed in pod template",
+        );
+    }
+}
+
+/// A whole pod, apart from what `metadata` checks of every object.
+pub fn pod(errors: &mut ErrorList, pod: &Value) {
+    let path = Path::new("spec");
+    let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
+    annotations(errors, &Path::new("metadata"), metadata, spec);
+    pod_spec(errors, &path, spec, Of::Pod(metadata));
+    if text(spec, "serviceAccountName").is_empty() {
+        for (index, volume) in items(spec, "volumes").iter().enumerate() {
+            for (source_index, source) in items(&volume["projected"], "sources").iter().enumerate() {
+                if part(source, "serviceAccountToken").is_some() {
+                    let path = path.child("volumes").index(index).child("projected").child("sources");
+                    errors.forbidden(
+                        &path.index(source_index).child("serviceAccountToken"),
+                        "must not be specified when serviceAccountName is not set",
+                    );
+                }
+            }
+        }
+    }
+    for list in ["containers", "initContainers"] {
+        for (index, container) in items(spec, list).iter().enumerate() {
+            containers::image_whitespace(errors, &path.child(list).index(index), container);
+        }
+    }
+}
+
+/// Annotations that mean something for pods.
+fn annotations(errors: &mut ErrorList, path: &Path, metadata: &Value, spec: &Value) {
+    let path = path.child("annotations");
+    for (key, value) in entries(metadata, "annotations") {
+        let value = value.as_str().unwrap_or("");
+        if key == MIRROR_ANNOTATION && text(spec, "nodeName").is_empty() {
+            errors.invalid(&path.key(key), value, "must set spec.nodeName if mirror pod annotation is set");
+        }
+        if key == "controller.kubernetes.io/pod-deletion-cost" && !is_deletion_cost(value) {
+            errors.invalid(&path.key(key), value, "must be a 32bit integer");
+        }
+    }
+}
+
+/// A plain 32-bit integer: no plus sign, no leading zeros.
+fn is_deletion_cost(value: &str) -> bool {
+    value.parse::<i32>().is_ok_and(|number| number.to_string() == value)
+}
+
+fn required_one_of(errors: &mut ErrorList, path: &Path, spec: &Value, field: &str, supported: &[&str]) {
+    match text(spec, field) {
+        "" => errors.required(&path.child(field), ""),
+        value if supported.contains(&value) => {}
+        value => errors.not_supported(&path.child(field), value, supported),
+    }
+}
+
+fn host_network_ports(errors: &mut ErrorList, path: &Path, spec: &Value, of: Of) {
+    if !flag(spec, "hostNetwork") {
+        return;
+    }
+    for (index, container) in items(spec, "containers").iter().enumerate() {
+        for (port_index, port) in items(container, "ports").iter().enumerate() {
+            let host = int(port, "hostPort").unwrap_or(0);
+            let must_match = matches!(of, Of::Pod(_)) || host != 0;
+            if must_match && host != int(port, "containerPort").unwrap_or(0) {
+                let path = path.child("containers").index(index).child("ports").index(port_index);
+                errors.invalid(&path.child("hostPort"), host, "must match `containerPort` when `hostNetwork` is true");
+            }
+        }
+    }
+}
+
+const MAX_NAMESERVERS: usize = 3;
+const MAX_SEARCH_PATHS: usize = 32;
+const MAX_SEARCH_CHARACTERS: usize = 2048;
+
+fn dns_config(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    let config = part(spec, "dnsConfig");
+    if text(spec, "dnsPolicy") == "None" {
+        match config {
+            None => return errors.required(path, "must provide `dnsConfig` when `dnsPolicy` is None"),
+            Some(config) if !is_set(config, "nameservers") => {
+                return errors.required(
+                    &path.child("nameservers"),
+                    "must provide at least one DNS nameserver when `dnsPolicy` is None",
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    let Some(config) = config else { return };
+    if items(config, "nameservers").len() > MAX_NAMESERVERS {
+        errors.invalid(
+            &path.child("nameservers"),
+            config["nameservers"].clone(),
+            format!("must not have more than {MAX_NAMESERVERS} nameservers"),
+        );
+    }
+    for (index, server) in texts(config, "nameservers").enumerate() {
+        complaints(errors, &path.child("nameservers").index(index), server, names::ip(server));
+    }
+    let searches: Vec<&str> = texts(config, "searches").collect();
+    if searches.len() > MAX_SEARCH_PATHS {
+        errors.invalid(
+            &path.child("searches"),
+            config["searches"].clone(),
+            format!("must not have more than {MAX_SEARCH_PATHS} search paths"),
+        );
+    }
+    if searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
+        errors.invalid(
+            &path.child("searches"),
+            config["searches"].clone(),
+            format!("must not have more than {MAX_SEARCH_CHARACTERS} characters (including spaces) in the search list"),
+        );
+    }
+    for (index, search) in searches.iter().enumerate().filter(|(_, search)| **search != ".") {
+        let search = search.strip_suffix('.').unwrap_or(search);
+        complaints(errors, &path.child("searches").index(index), search, names::subdomain_with_underscore(search));
+    }
+    for (index, option) in items(config, "options").iter().enumerate() {
+        if text(option, "name").is_empty() {
+            errors.required(&path.child("options").index(index), "must not be empty");
+        }
+    }
+}
+
+fn host_name(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    let Some(name) = spec.get("hostnameOverride").and_then(Value::as_str) else { return };
+    let path = path.child("hostnameOverride");
+    if flag(spec, "setHostnameAsFQDN") {
+        errors.forbidden(&path, "may not be specified when setHostnameAsFQDN is true");
+    }
+    if flag(spec, "hostNetwork") {
+        errors.forbidden(&path, "may not be specified when hostNetwork is true");
+    }
+    if name.len() > 64 {
+        errors.too_long(&path, 64);
+    }
+    complaints(errors, &path, name, names::dns_subdomain(name, false));
+}
+
+fn host_aliases(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    for (index, alias) in items(spec, "hostAliases").iter().enumerate() {
+        let path = path.index(index);
+        complaints(errors, &path.child("ip"), text(alias, "ip"), names::ip(text(alias, "ip")));
+        for (index, host) in texts(alias, "hostnames").enumerate() {
+            let path = path.child("hostnames").index(index);
+            complaints(errors, &path, host, names::dns_subdomain(host, false));
+        }
+    }
+}
