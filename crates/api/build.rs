@@ -90,7 +90,7 @@ fn collect(source: &str, out: &mut String) {
             20 => {
                 let insert = "schema_obj.ensure_object().insert(\"description\".into(), ";
                 let text = bare.strip_prefix("\"description\": ").or_else(|| bare.strip_prefix(insert));
-                if let (Some(text), Some(field)) = (text.and_then(literal), field.take()) {
+                if let (Some(text), Some(field)) = (text.and_then(literal), field) {
                     out.push_str(&format!("\n{field}\t{text}"));
                 }
             }

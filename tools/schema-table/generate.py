@@ -202,7 +202,7 @@ def render(node, f, home, top=True):
             list_type = {'set': 'set', 'map': ','.join(f.map_keys), 'atomic': '!', None: ''}[f.list_type]
         return f'[{list_type}]' + render(node[1], f, home, False)
     if kind == 'map':
-        return '{' + ('!' if top and f.map_type == 'atomic' else '') + '}' + render(node[1], f, home, False)
+        return '{' + ({'atomic': '!', 'granular': '~'}.get(f.map_type, '') if top else '') + '}' + render(node[1], f, home, False)
     raise ValueError(node)
 
 

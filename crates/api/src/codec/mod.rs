@@ -82,7 +82,7 @@ pub fn encode(value: &Value, content: ContentType) -> Result<Vec<u8>, ApiError> 
 }
 
 fn decode_json(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
-    let walk = typed::Walk::new(schema.map_or_else(|| schema::builtin(), |(schema, _)| schema));
+    let walk = typed::Walk::new(schema_or_builtin(schema));
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let read = match schema {
         Some((_, id)) => walk.root(id).deserialize(&mut reader),
@@ -94,6 +94,13 @@ fn decode_json(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Decode
         (Ok(value), _) => Ok(Decoded { value, problems }),
         (Err(_), Some(failure)) => Err(mistyped(bytes, schema, &failure)),
         (Err(error), None) => Err(unreadable(bytes, schema, &json_error(&error))),
+    }
+}
+
+fn schema_or_builtin<'s>(schema: Option<(&'s Schema, TypeId)>) -> &'s Schema {
+    match schema {
+        Some((schema, _)) => schema,
+        None => schema::builtin(),
     }
 }
 

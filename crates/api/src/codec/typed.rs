@@ -268,7 +268,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let (item, or) = match self.node {
             Cursor::Any | Cursor::Node(Node::Any) => (Cursor::Any, Or::Nothing),
-            Cursor::Node(Node::List(item, _)) => (Cursor::Node(&**item), self.or),
+            Cursor::Node(Node::List(item, _)) => (Cursor::Node(item), self.or),
             Cursor::Node(node @ Node::Struct(_)) if self.or == Or::Array => (Cursor::Node(node), Or::Nothing),
             Cursor::Node(Node::Struct(_)) if self.or == Or::Strings => (Cursor::Node(&Node::String), Or::Nothing),
             _ if !self.checked() => (Cursor::Any, Or::Nothing),
@@ -292,7 +292,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
         match self.node {
             Cursor::Struct(id) => self.fields(id, map),
             Cursor::Node(Node::Struct(id)) => self.fields(*id, map),
-            Cursor::Node(Node::Map(item, _)) => self.entries(Cursor::Node(&**item), map),
+            Cursor::Node(Node::Map(item, _)) => self.entries(Cursor::Node(item), map),
             Cursor::Any | Cursor::Node(Node::Any | Node::Fields) => self.entries(Cursor::Any, map),
             _ if !self.checked() => self.entries(Cursor::Any, map),
             _ => Err(self.walk.mismatch("object", self.node)),

@@ -27,7 +27,7 @@ fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
 }
 
 pub(super) fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
-    let walk = Walk::new(schema.map_or_else(|| schema::builtin(), |(schema, _)| schema));
+    let walk = Walk::new(super::schema_or_builtin(schema));
     let read = serde_saphyr::with_deserializer_from_slice_with_options(
         bytes,
         options(DuplicateKeyPolicy::LastWins),

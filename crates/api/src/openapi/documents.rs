@@ -188,7 +188,7 @@ impl Writer<'_> {
         match answer {
             Answer::Object(name) | Answer::List(name) => self.components.reference(name),
             Answer::Watch => self.components.reference(&format!("{META}.WatchEvent")),
-            Answer::Text => json!({"type": "string"}),
+            Answer::Text | Answer::Stream => json!({"type": "string"}),
         }
     }
 
@@ -214,7 +214,8 @@ fn produces(answer: &Answer, custom: bool) -> Vec<&'static str> {
     match answer {
         Answer::Object(_) => objects.to_vec(),
         Answer::List(_) | Answer::Watch => [objects, streams].concat(),
-        Answer::Text => vec!["*/*"],
+        Answer::Text => ["text/plain"].iter().chain(objects).copied().collect(),
+        Answer::Stream => vec!["*/*"],
     }
 }
 

@@ -50,6 +50,9 @@ pub(super) enum Answer {
     Object(String),
     List(String),
     Watch,
+    /// Whatever the other end of a connection says.
+    Stream,
+    /// Plain text, by any content type that was asked for.
     Text,
 }
 
@@ -408,7 +411,7 @@ impl<'r> Maker<'r> {
         let make = |path: String, tail: &str, extra: Vec<Parameter>| {
             let operations = methods.iter().map(|method| Operation {
                 about: Some([sub.group.clone(), sub.version.clone(), sub.kind.clone()]),
-                answer: Answer::Text,
+                answer: Answer::Stream,
                 ..self.operation(
                     method,
                     "connect",

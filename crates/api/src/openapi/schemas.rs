@@ -104,7 +104,7 @@ impl<'d> Components<'d> {
 
     fn field(&mut self, of: &Struct, field: &'static Field) -> Value {
         let mut out = self.node(of, field, &field.node);
-        let description = self.descriptions.of_field(&of.name, &field.name);
+        let description = self.descriptions.of_field(&of.name, &field.name).or_else(|| self.common(of, field));
         let default = match &field.default {
             Some(default) => Some(default.clone()),
             None if field.wire.pointer => None,
@@ -115,18 +115,37 @@ impl<'d> Components<'d> {
             },
         };
         let default = default.filter(|_| self.dialect == Dialect::V3);
-        // A reference stands alone in OpenAPI v3, so anything beside it makes it a part.
-        if self.dialect == Dialect::V3 && out.get("$ref").is_some() {
-            out = json!({"allOf": [out]});
-        }
+        let mut beside = json!({});
         if let Some(description) = description {
-            out["description"] = description.into();
+            beside["description"] = description.into();
         }
         if let Some(default) = default {
-            out["default"] = default;
+            beside["default"] = default;
         }
-        self.extensions(field, &mut out);
+        self.extensions(field, &mut beside);
+        let Value::Object(beside) = beside else { return out };
+        // A reference stands alone in OpenAPI v3, so anything beside it makes it a part.
+        if self.dialect == Dialect::V3 && out.get("$ref").is_some() && !beside.is_empty() {
+            out = json!({"allOf": [out]});
+        }
+        if let Value::Object(map) = &mut out {
+            map.extend(beside);
+        }
         out
+    }
+
+    /// Lists have no descriptions of their own in the dependency, but their fields are those of every list.
+    fn common(&self, of: &Struct, field: &Field) -> Option<String> {
+        let list = of.field("items").is_some();
+        match field.name.as_str() {
+            "apiVersion" | "kind" if field.proto == 0 => {
+                self.descriptions.of_field("io.k8s.api.core.v1.Pod", &field.name)
+            }
+            "metadata" if list => Some("Standard list metadata.".into()),
+            "object" if field.node == Node::Any => Some("The object it is about; for an error, a Status.".into()),
+            "items" if field.required => Some("The objects of this list.".into()),
+            _ => None,
+        }
     }
 
     fn extensions(&self, field: &Field, out: &mut Value) {
@@ -139,6 +158,7 @@ impl<'d> Components<'d> {
             Node::List(_, ListType::Atomic) | Node::Bytes if field.wire.said_atomic => {
                 out["x-kubernetes-list-type"] = "atomic".into();
             }
+            Node::Map(..) if field.wire.said_granular => out["x-kubernetes-map-type"] = "granular".into(),
             Node::Map(_, true) => out["x-kubernetes-map-type"] = "atomic".into(),
             Node::Struct(id) => {
                 let used = self.schema.get(*id);

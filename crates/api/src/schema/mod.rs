@@ -84,6 +84,8 @@ pub struct Wire {
     pub wrapped: bool,
     /// The list or map says that it is atomic, rather than being so by silence (OpenAPI prints it).
     pub said_atomic: bool,
+    /// The map says that it is granular, which is also what silence means.
+    pub said_granular: bool,
     /// JSON shows the field here, protobuf inside these messages (outermost first; 0: none): Go's inlined structs.
     pub inside: [u8; 2],
     /// A schema or something else, as in `JSONSchemaPropsOrArray`.

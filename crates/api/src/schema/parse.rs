@@ -10,7 +10,7 @@
 //! ```
 //! TYPE: `s`tring `b`ool `i`nt32 `l`ong `n`umber b`y`tes `t`ime microtime `u` `d`uration `q`uantity int-or-string `x`
 //! `a`ny `f`ields, `Name` or `alias:Name` (`~` after it: granular though the type is atomic), `[]T`, `[!]T` said
-//! atomic, `[set]T`, `[key,key]T`, `{}T`, `{!}T` atomic map.
+//! atomic, `[set]T`, `[key,key]T`, `{}T`, `{!}T` atomic map, `{~}T` said granular.
 //! FLAGS: `!` required `*` pointer `?` omitempty `z` omitzero `w`rapped said-atomic bytes `A` `oa ob os` schema or array, bool, strings
 //! `r` retainKeys `m` merge `R` said replace `m=KEY` merge key `=JSON` default.
 
@@ -122,6 +122,7 @@ impl<'t> Reader<'t> {
         let proto = numbers.next().unwrap_or_default();
         let mut inside: Vec<u8> = numbers.map(|n| n as u8).collect();
         inside.reverse();
+        wire.said_granular = node.starts_with("{~}");
         wire.inside[..inside.len()].copy_from_slice(&inside);
         let mut field = Field { name: name.into(), node: self.node(node, package), proto, ..Field::default() };
         let mut flags = words.next().unwrap_or_default();
