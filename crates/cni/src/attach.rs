@@ -35,17 +35,23 @@ pub fn dispatch(request: &Request, conf: &NetConf) -> Result<Option<Value>, Erro
     })
 }
 
+/// Makes the bridge with its addresses and the base rules before the first pod comes.
+pub fn prepare(conf: &NetConf) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(|error| Error::io(format!("failed to start a runtime: {error}")))?;
+    runtime.block_on(async { ensure_bridge(&Links::open()?, conf).await })?;
+    nft::Transaction::start(&nft::base(conf))?.finish()
+}
+
 fn owner(request: &Request) -> Owner {
     Owner { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
 }
 
 /// The host's end of the pair: short enough for the kernel, and found again without any state.
 fn host_link_name(owner: &Owner) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in portmap::key(owner).bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("veth{:010x}", hash >> 24)
+    format!("veth{:010x}", nft::fnv(&portmap::key(owner)) >> 24)
 }
 
 async fn add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> {
@@ -90,7 +96,9 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
         result.routes.push((everywhere(gateway), Some(gateway)));
     }
     host.plug(&port, &bridge).await?;
-    transaction.finish()?;
+    if let Some(transaction) = transaction {
+        transaction.finish()?;
+    }
 
     let describe = |link: &Link, sandbox: Option<&str>| Interface {
         name: link.name.clone(),
@@ -103,7 +111,7 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
 }
 
 /// Addresses and host ports, written down; the rules for them under way.
-fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, nft::Transaction), Error> {
+fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Transaction>), Error> {
     let ipam = Ipam::open(&conf.network_dir())?;
     let addresses = ipam.allocate(&conf.pod_cidrs, owner)?;
     let mut ports = HostPorts::load(&ipam);
@@ -117,7 +125,7 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, nft::Transacti
         // Finished under the lock: the transactions of two plugins come in the order of what they say.
         nft::Transaction::start(&nft::host_ports(conf, &all))?.finish()?;
     }
-    Ok((addresses, nft::Transaction::start(&nft::base(conf))?))
+    Ok((addresses, nft::ensure_base(conf)?))
 }
 
 fn everywhere(like: IpAddr) -> IpNet {

@@ -19,7 +19,7 @@ pub fn cleanup(params: &CleanupParams) -> Result<(), Error> {
     std::thread::scope(|scope| {
         scope.spawn(|| links(params)).join().map_err(|_| Error::internal("the cleanup panicked"))?
     })?;
-    nft::delete_table(&params.table)?;
+    nft::delete_tables(&params.table)?;
     match std::fs::remove_dir_all(params.data_dir.join(&params.name)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::io(format!("failed to remove the address store of {}: {error}", params.name)))

@@ -88,6 +88,18 @@ pub fn run(request: &Request, input: &str) -> Result<Option<Value>, Error> {
     })
 }
 
+/// Makes the network that a conflist of ours describes, so that the node can use its bridge before the first pod.
+/// Blocks; call it from a blocking context.
+pub fn prepare(conflist: &Value) -> Result<(), Error> {
+    let mut plugin = conflist["plugins"][0].clone();
+    plugin["cniVersion"] = conflist["cniVersion"].clone();
+    plugin["name"] = conflist["name"].clone();
+    let conf = NetConf::parse(&plugin.to_string())?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| attach::prepare(&conf)).join().map_err(|_| Error::internal("the plugin panicked"))?
+    })
+}
+
 fn requested_version(input: &str) -> String {
     serde_json::from_str::<Value>(input)
         .ok()

@@ -228,7 +228,7 @@ fn pods_reach_each_other_and_the_world() {
     for _ in 0..2 {
         node.call("DEL", "b", &with_ports).unwrap();
     }
-    let rules = shell(&format!("ip netns exec {} nft list table inet mk-cni", node.name));
+    let rules = shell(&format!("ip netns exec {} nft list ruleset", node.name));
     assert!(!rules.contains("10.99.0.3"), "{rules}");
     assert_eq!(node.allocated(), ["10.99.0.2", "fd99::2"]);
     assert_eq!(node.call("CHECK", "b", &with_ports).unwrap_err()["code"], 100);
@@ -295,6 +295,28 @@ fn many_at_once_get_different_addresses() {
     for id in &ids {
         node.call("CHECK", id, &conf).unwrap();
     }
+
+    // A foreign flush is repaired by the next ADD.
+    let rules = |command: &str| shell(&format!("ip netns exec {} nft {command}", node.name));
+    rules("flush ruleset");
+    node.pod("late");
+    node.call("ADD", "late", &conf).unwrap();
+    assert!(rules("list ruleset").contains("masquerade"));
+
+    let params = cni::CleanupParams {
+        name: "test".into(),
+        bridge: "mk0".into(),
+        table: "mk-cni".into(),
+        data_dir: node.data.path().into(),
+    };
+    for _ in 0..2 {
+        let params = params.clone();
+        inside(&node.name, move || cni::cleanup(&params)).join().unwrap().unwrap();
+    }
+    assert_eq!(rules("list ruleset"), "");
+    assert_eq!(node.veths(), 0);
+    assert!(node.allocated().is_empty());
+    assert!(!shell(&format!("ip -n {} link show", node.name)).contains("mk0"));
 }
 
 #[test]

@@ -207,25 +207,14 @@ impl Node {
                 }
             });
         }
-        self.start_proxy(env, shutdown, informers);
+        start_proxy(&self.proxy_config(), env, shutdown, informers);
         Ok(())
     }
 
-    pub fn start_proxy(&self, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) {
-        let config = proxy::ProxyConfig {
-            table: self.instance.proxy_table(),
-            node_name: self.name.clone(),
-            node_addresses: vec![self.address],
-            cluster_cidrs: self.pod_cidrs.clone(),
-            ..proxy::ProxyConfig::default()
-        };
-        let (informers, env, shutdown) = (informers.clone(), env.clone(), shutdown.clone());
-        env.clone().spawn(async move {
-            if let Err(error) = proxy::run(config, informers, env, shutdown).await {
-                tracing::error!(%error, "the service proxy stopped");
-            }
-        });
+    fn proxy_config(&self) -> proxy::ProxyConfig {
+        proxy_config(&self.instance, &self.name, self.address, &self.pod_cidrs)
     }
+
 
     /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
     async fn configure_network(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
@@ -239,6 +228,10 @@ impl Node {
             table: self.instance.cni_table(),
             cluster_cidrs: self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect(),
         });
+        let network = conflist.clone();
+        tokio::task::spawn_blocking(move || cni::prepare(&network))
+            .await?
+            .map_err(|e| anyhow::anyhow!("failed to make the pod network: {e:?}"))?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
         let file = self.instance.cni_conf().join("10-minke.conflist");
         let temporary = file.with_extension("tmp");
@@ -246,7 +239,6 @@ impl Node {
         std::fs::rename(&temporary, &file)?;
         dns_service::run(dns_service::Params {
             node_name: self.name.clone(),
-            bridge: self.instance.bridge(),
             pod_cidrs,
             service_address: server::dns_address(&self.service_cidrs)?,
             domain: server::cluster_domain(),
@@ -298,7 +290,27 @@ impl Node {
     }
 }
 
-fn node_name(flags: &flags::Node) -> Result<String> {
+pub fn proxy_config(instance: &Instance, node_name: &str, address: IpAddr, pod_cidrs: &[IpNet]) -> proxy::ProxyConfig {
+    let mut config = proxy::ProxyConfig::new(proxy::NodeConfig {
+        node_name: node_name.to_string(),
+        node_addresses: vec![address],
+        localhost_node_ports: false,
+        pod_cidrs: pod_cidrs.to_vec(),
+    });
+    config.table = instance.proxy_table();
+    config
+}
+
+pub fn start_proxy(config: &proxy::ProxyConfig, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) {
+    let (config, informers, env, shutdown) = (config.clone(), informers.clone(), env.clone(), shutdown.clone());
+    env.clone().spawn(async move {
+        if let Err(error) = proxy::run(config, informers, env, shutdown).await {
+            tracing::error!(%error, "the service proxy stopped");
+        }
+    });
+}
+
+pub fn node_name(flags: &flags::Node) -> Result<String> {
     match &flags.node_name {
         Some(name) => Ok(name.clone()),
         None => host::node_name(),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent, down,
     flags::{Agent, Command, Image, Remote, Server, Store},
-    images,
+    host, images,
     pki::Pki,
     preflight,
     process::{self, PidFile},
@@ -102,7 +102,8 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
         if parts == Parts::Proxy {
             let client = Client::new(HttpsTransport::new(connection)?);
             let informers = InformerFactory::new(client, env.clone(), shutdown.clone());
-            agent::start_proxy(&flags, &instance, env, shutdown, &informers)?;
+            let config = agent::proxy_config(&instance, &agent::node_name(&flags.node)?, host::address()?, &flags.pod_cidr);
+            agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(());
         }
         let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
@@ -157,11 +158,11 @@ async fn run_store(command: Store) -> Result<()> {
         }
         Store::Restore { data, file } => {
             let mut input = std::fs::File::open(&file).with_context(|| format!("can't open {}", file.display()))?;
-            store::restore(&data.instance().store(), &mut input)?;
+            store::restore(data.instance().store(), &mut input)?;
             println!("restored {}", data.instance().store().display());
         }
         Store::Check { data } => {
-            let report = store::check(&data.instance().store())?;
+            let report = store::check(data.instance().store())?;
             println!("{report:?}");
         }
     }

@@ -18,7 +18,6 @@ const PORT: u16 = 53;
 
 pub struct Params {
     pub node_name: String,
-    pub bridge: String,
     pub pod_cidrs: Vec<IpNet>,
     pub service_address: IpAddr,
     pub domain: String,
@@ -31,13 +30,8 @@ pub struct Params {
 /// Runs until shutdown.
 pub async fn run(params: Params) -> Result<()> {
     let gateway = params.pod_cidrs.first().and_then(|c| c.hosts().next()).context("the pod range is empty")?;
-    cni::ensure_bridge(&params.bridge, &params.pod_cidrs).await.map_err(|e| anyhow::anyhow!("bridge: {e:?}"))?;
     publish(&params, gateway).await.context("failed to publish the DNS service")?;
-    let config = dns::DnsConfig {
-        listen: vec![SocketAddr::new(gateway, PORT)],
-        cluster_domain: params.domain.clone(),
-        ..dns::DnsConfig::default()
-    };
+    let config = dns::DnsConfig::new(vec![SocketAddr::new(gateway, PORT)], &params.domain);
     dns::run(config, params.informers, params.env, params.shutdown).await.context("cluster DNS stopped")
 }
 

@@ -60,11 +60,10 @@ pub async fn start_api(
     let serving = api.clone();
     let until = shutdown.clone();
     env.spawn(async move {
-        if let Err(error) = serving.serve(listener, until).await {
+        if let Err(error) = serving.serve(listener, until.cancelled_owned()).await {
             tracing::error!(%error, "the API server stopped serving");
         }
     });
-    api.ready().await;
     report.step(&format!("API server ready on port {port}"));
     Ok(ControlPlane { api, pki, address })
 }
@@ -74,8 +73,7 @@ async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<
         ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(&instance.store(), env.clone())?)),
         ("etcd", urls) if !urls.is_empty() => {
             let endpoints: Vec<String> = urls.split(',').map(str::to_string).collect();
-            let options = store::EtcdOptions::default();
-            let etcd = store::EtcdStore::connect(&endpoints, options, env.clone()).await;
+            let etcd = store::EtcdStore::connect(&endpoints, "", None, env.clone()).await;
             Ok(Arc::new(etcd.with_context(|| format!("etcd at {urls} can't be reached"))?))
         }
         _ => bail!("--store {choice} is not known: use `embedded` or `etcd=URL`"),
@@ -156,6 +154,8 @@ fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: Sock
         (directory.join("controller-manager"), Leaf::client("controller-manager", "system:kube-controller-manager", &[])),
         (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", &[])),
         (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", &[])),
+        // Until nodes join with a token: the one credential for an agent apart from its server.
+        (directory.join("agent"), Leaf::client("agent", "minke-agent", &[MASTERS])),
     ];
     for (path, leaf) in components {
         let pem = pki.leaf(&leaf)?;
@@ -178,8 +178,11 @@ pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet
     Ok(controllers::Config {
         cluster_cidrs: pod_cidrs.to_vec(),
         service_cidrs: service_cidrs.to_vec(),
-        ca_certificate_pem: pki.ca_pem().to_string(),
-        ca_key_pem: pki.ca_key_pem()?,
+        certificate_authority: Some(controllers::CertificateAuthority {
+            certificate_pem: pki.ca_pem().to_string(),
+            key_pem: pki.ca_key_pem()?,
+        }),
+        root_ca_pem: Some(pki.ca_pem().to_string()),
         ..controllers::Config::default()
     })
 }

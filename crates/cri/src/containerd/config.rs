@@ -133,7 +133,8 @@ pub(super) fn render(config: &ContainerdConfig, machine: Machine) -> String {
     line("[debug]\n  level = \"warn\"".into());
     line("[plugins.\"io.containerd.grpc.v1.cri\"]".into());
     line(format!("  sandbox_image = {:?}", config.sandbox_image));
-    line("  disable_tcp_service = true".into());
+    // Network namespaces then lie below our own state directory, where `minke down` finds them.
+    line("  disable_tcp_service = true\n  netns_mounts_under_state_dir = true".into());
     line("  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"".into());
     line(format!("  restrict_oom_score_adj = {}", !machine.can_lower_oom_score));
     line("[plugins.\"io.containerd.grpc.v1.cri\".containerd]".into());

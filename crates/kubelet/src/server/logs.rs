@@ -1,0 +1,304 @@
+//! Container logs from the runtime's files: tail, since, timestamps, limits, follow across rotation.
+//! Called by the server for `/containerLogs`; the lines reach `kubectl logs` as they are written.
+//! Invariant: reads forward only what it needs; following waits for the file to change, never polls.
+
+use std::{
+    io::{self, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt, stream};
+use inotify::{Inotify, WatchMask};
+use jiff::Timestamp;
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt, AsyncSeekExt},
+};
+
+const CHUNK: usize = 64 << 10;
+/// A runtime splits longer lines into partial ones of 16 KiB.
+const MAX_LINE: usize = 1 << 20;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    pub follow: bool,
+    pub previous: bool,
+    pub timestamps: bool,
+    pub tail_lines: Option<u64>,
+    pub limit_bytes: Option<u64>,
+    pub since: Option<Timestamp>,
+    /// `Stdout`, `Stderr` or both.
+    pub stream: Option<&'static str>,
+}
+
+impl LogOptions {
+    /// From the query of a request. `Err` is the complaint for a 400.
+    pub fn parse(query: &[(String, String)], now: Timestamp) -> Result<Self, String> {
+        let mut options = Self::default();
+        for (name, value) in query {
+            let number = || value.parse::<u64>().map_err(|_| format!("invalid {name}: {value:?}"));
+            let flag = || matches!(value.as_str(), "true" | "1" | "");
+            match name.as_str() {
+                "follow" => options.follow = flag(),
+                "previous" => options.previous = flag(),
+                "timestamps" => options.timestamps = flag(),
+                "tailLines" => options.tail_lines = Some(number()?),
+                "limitBytes" => options.limit_bytes = Some(number()?),
+                "sinceSeconds" => {
+                    let seconds = i64::try_from(number()?).map_err(|_| format!("invalid {name}: {value:?}"))?;
+                    options.since = Some(now - jiff::SignedDuration::from_secs(seconds));
+                }
+                "sinceTime" => options.since = Some(value.parse().map_err(|_| format!("invalid {name}: {value:?}"))?),
+                "stream" if value == "Stdout" => options.stream = Some("stdout"),
+                "stream" if value == "Stderr" => options.stream = Some("stderr"),
+                "stream" if value != "All" => return Err(format!("invalid {name}: {value:?}")),
+                _ => {}
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// One line of a CRI log file: `<time> <stream> <P|F> <text>`.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    time: &'a str,
+    stream: &'a str,
+    partial: bool,
+    text: &'a [u8],
+}
+
+fn parse(line: &[u8]) -> Option<Line<'_>> {
+    let mut parts = line.splitn(4, |b| *b == b' ');
+    let mut word = || parts.next().and_then(|w| std::str::from_utf8(w).ok());
+    let (time, stream, tag) = (word()?, word()?, word()?);
+    Some(Line { time, stream, partial: tag.starts_with('P'), text: parts.next().unwrap_or_default() })
+}
+
+/// Formats lines for the client until the byte limit is reached.
+struct Formatter {
+    options: LogOptions,
+    left: u64,
+}
+
+impl Formatter {
+    fn new(options: LogOptions) -> Self {
+        let left = options.limit_bytes.unwrap_or(u64::MAX);
+        Self { options, left }
+    }
+
+    fn wanted(&self, line: &Line<'_>) -> bool {
+        let recent = self.options.since.is_none_or(|since| line.time.parse::<Timestamp>().is_ok_and(|t| t >= since));
+        recent && self.options.stream.is_none_or(|stream| stream == line.stream)
+    }
+
+    fn push(&mut self, line: &[u8], out: &mut BytesMut) {
+        let Some(line) = parse(line).filter(|l| self.wanted(l)) else { return };
+        let start = out.len();
+        if self.options.timestamps {
+            out.extend_from_slice(line.time.as_bytes());
+            out.extend_from_slice(b" ");
+        }
+        out.extend_from_slice(line.text);
+        if !line.partial {
+            out.extend_from_slice(b"\n");
+        }
+        let added = (out.len() - start) as u64;
+        if added > self.left {
+            out.truncate(start + self.left as usize);
+        }
+        self.left = self.left.saturating_sub(added);
+    }
+}
+
+/// Where reading starts so that `tail` lines follow. Looks backward in blocks; 0 means the whole file.
+async fn tail_offset(file: &mut File, tail: u64) -> io::Result<u64> {
+    let length = file.seek(SeekFrom::End(0)).await?;
+    if tail == 0 {
+        return Ok(length);
+    }
+    let (mut position, mut found) = (length, 0);
+    let mut block = vec![0; CHUNK];
+    while position > 0 {
+        let size = position.min(CHUNK as u64);
+        position -= size;
+        file.seek(SeekFrom::Start(position)).await?;
+        let block = &mut block[..size as usize];
+        file.read_exact(block).await?;
+        for (i, byte) in block.iter().enumerate().rev() {
+            // The newline that ends the last line starts nothing.
+            if *byte == b'\n' && position + (i as u64) + 1 < length {
+                found += 1;
+                if found == tail {
+                    return Ok(position + i as u64 + 1);
+                }
+            }
+        }
+    }
+    Ok(0)
+}
+
+struct Tailer<F> {
+    path: PathBuf,
+    file: File,
+    buffer: BytesMut,
+    formatter: Formatter,
+    /// Tells whether the container still runs; asked when the file has nothing new.
+    running: F,
+    changes: Option<inotify::EventStream<Vec<u8>>>,
+    done: bool,
+}
+
+/// The lines as a stream of chunks. With `follow`, it ends when `running` is false and everything was read.
+pub async fn read<F>(
+    path: &Path,
+    options: LogOptions,
+    running: F,
+) -> io::Result<impl Stream<Item = io::Result<Bytes>> + use<F>>
+where
+    F: AsyncFn() -> bool + Send + 'static,
+{
+    let mut file = File::open(path).await?;
+    let start = match options.tail_lines {
+        Some(lines) => tail_offset(&mut file, lines).await?,
+        None => 0,
+    };
+    file.seek(SeekFrom::Start(start)).await?;
+    // Before the first read, so that no write falls between reading and watching.
+    let changes = if options.follow { Some(watch(path)?) } else { None };
+    let tailer = Tailer {
+        path: path.to_path_buf(),
+        file,
+        buffer: BytesMut::new(),
+        formatter: Formatter::new(options),
+        running,
+        changes,
+        done: false,
+    };
+    Ok(stream::try_unfold(tailer, |mut tailer| async move { Ok(tailer.next().await?.map(|chunk| (chunk, tailer))) }))
+}
+
+/// Changes of the file, and of its directory: rotation moves it away and makes a new one.
+fn watch(path: &Path) -> io::Result<inotify::EventStream<Vec<u8>>> {
+    let inotify = Inotify::init()?;
+    inotify.watches().add(path, WatchMask::MODIFY | WatchMask::MOVE_SELF | WatchMask::DELETE_SELF)?;
+    if let Some(directory) = path.parent() {
+        inotify.watches().add(directory, WatchMask::CREATE | WatchMask::DELETE_SELF)?;
+    }
+    inotify.into_event_stream(vec![0; 4096])
+}
+
+impl<F: AsyncFn() -> bool> Tailer<F> {
+    async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let mut out = BytesMut::new();
+        loop {
+            if self.done || self.formatter.left == 0 {
+                return Ok(None);
+            }
+            // Asked before reading: what was written before the end is read after the answer.
+            let over = self.changes.is_some() && !(self.running)().await;
+            while self.fill(&mut out).await? {
+                if out.len() >= CHUNK || self.formatter.left == 0 {
+                    return Ok(Some(out.freeze()));
+                }
+            }
+            if !out.is_empty() {
+                return Ok(Some(out.freeze()));
+            }
+            if self.changes.is_some() && self.rotated().await? {
+                self.reopen().await?;
+                continue;
+            }
+            match &mut self.changes {
+                Some(changes) if !over => {
+                    // The container's end writes nothing to the file: look again now and then as well.
+                    let waited = tokio::time::timeout(std::time::Duration::from_secs(1), changes.next()).await;
+                    self.done = matches!(waited, Ok(None));
+                }
+                _ => self.done = true,
+            }
+        }
+    }
+
+    /// Reads one block and formats its whole lines. `false` at the end of the file.
+    async fn fill(&mut self, out: &mut BytesMut) -> io::Result<bool> {
+        self.buffer.reserve(CHUNK);
+        if self.file.read_buf(&mut self.buffer).await? == 0 {
+            return Ok(false);
+        }
+        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+            let line = self.buffer.split_to(end + 1);
+            self.formatter.push(&line[..end], out);
+        }
+        if self.buffer.len() > MAX_LINE {
+            return Err(io::Error::other("a log line is too long"));
+        }
+        Ok(true)
+    }
+
+    async fn rotated(&self) -> io::Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let ours = self.file.metadata().await?.ino();
+        Ok(tokio::fs::metadata(&self.path).await.is_ok_and(|now| now.ino() != ours))
+    }
+
+    async fn reopen(&mut self) -> io::Result<()> {
+        self.file = File::open(&self.path).await?;
+        self.changes = Some(watch(&self.path)?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "2026-01-01T00:00:00.1Z stdout F one\n2026-01-01T00:00:01.1Z stderr F two\n\
+        2026-01-01T00:00:02.1Z stdout P thr\n2026-01-01T00:00:02.1Z stdout F ee\n";
+
+    async fn collect(query: &[(&str, &str)]) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        std::fs::write(&path, FILE).unwrap();
+        let query: Vec<_> = query.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        let options = LogOptions::parse(&query, "2026-01-01T00:00:03Z".parse().unwrap()).unwrap();
+        let chunks: Vec<_> = Box::pin(read(&path, options, async || false).await.unwrap()).collect().await;
+        chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn options_select_lines() {
+        let check =
+            async |query: &[(&str, &str)], expected: &str| assert_eq!(collect(query).await, expected, "{query:?}");
+        check(&[], "one\ntwo\nthree\n").await;
+        check(&[("tailLines", "1")], "ee\n").await;
+        check(&[("tailLines", "3")], "two\nthree\n").await;
+        check(&[("tailLines", "0")], "").await;
+        check(&[("limitBytes", "5")], "one\nt").await;
+        check(&[("sinceSeconds", "2")], "two\nthree\n").await;
+        check(&[("sinceTime", "2026-01-01T00:00:02Z")], "three\n").await;
+        check(&[("timestamps", "true"), ("tailLines", "4"), ("limitBytes", "26")], "2026-01-01T00:00:00.1Z one").await;
+        check(&[("stream", "Stderr")], "two\n").await;
+        check(&[("follow", "true")], "one\ntwo\nthree\n").await;
+    }
+
+    #[tokio::test]
+    async fn following_sees_new_lines_and_rotation() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
+        let options = LogOptions { follow: true, ..LogOptions::default() };
+        let mut lines = Box::pin(read(&path, options, async || true).await.unwrap());
+        assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
+        std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
+        std::fs::write(&path, "2026-01-01T00:00:01Z stdout F two\n").unwrap();
+        assert_eq!(lines.next().await.unwrap().unwrap(), "two\n");
+    }
+
+    #[test]
+    fn bad_options_are_named() {
+        let query = [("tailLines".to_string(), "many".to_string())];
+        assert_eq!(LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap_err(), "invalid tailLines: \"many\"");
+    }
+}

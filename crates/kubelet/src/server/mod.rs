@@ -1,0 +1,395 @@
+//! The node's own HTTPS server: logs, exec, attach, port-forward, pods, stats, metrics; health on loopback.
+//! Reached by the API server for `kubectl logs` and the like; sees the node through `View`.
+//! Invariant: every request but `/healthz` is authenticated and authorized.
+
+mod auth;
+mod logs;
+mod spdy;
+mod streaming;
+mod websocket;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use api::ApiError;
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::Client;
+use cri::{Runtime, v1};
+use env::Env;
+use futures::TryStreamExt;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::Pod;
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use auth::Auth;
+use logs::LogOptions;
+use websocket::Streams;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// One container as the server needs it.
+#[derive(Debug, Clone)]
+pub struct ContainerView {
+    /// The runtime's id, without the `containerd://`.
+    pub id: String,
+    pub log_path: PathBuf,
+    pub running: bool,
+}
+
+/// What the server may know of the node.
+#[async_trait]
+pub trait View: Send + Sync + 'static {
+    /// Every pod of this node, with its present status.
+    fn pods(&self) -> Vec<Arc<Pod>>;
+    /// The container of that name: the present one, or the one before it.
+    async fn container(&self, pod: &Pod, name: &str, previous: bool) -> Result<ContainerView, ApiError>;
+    /// Whether a container (by the runtime's id) still runs.
+    async fn is_running(&self, container_id: &str) -> bool;
+    /// The id of the pod's sandbox.
+    async fn sandbox(&self, pod: &Pod) -> Result<String, ApiError>;
+    /// `/stats/summary`.
+    async fn stats_summary(&self) -> Result<Value, ApiError>;
+    /// A page of metrics in Prometheus text: `metrics`, `resource`, `cadvisor` or `probes`.
+    async fn metrics(&self, page: &str) -> Result<String, ApiError>;
+}
+
+pub struct Server {
+    pub view: Arc<dyn View>,
+    pub runtime: Arc<dyn Runtime>,
+    pub client: Client,
+    pub env: Env,
+    pub node_name: String,
+    pub serving_certificate: Arc<dyn ResolvesServerCert>,
+    /// PEM of the authorities whose client certificates are believed.
+    pub client_ca_pem: Vec<u8>,
+}
+
+struct Shared {
+    view: Arc<dyn View>,
+    runtime: Arc<dyn Runtime>,
+    auth: Arc<Auth>,
+    env: Env,
+}
+
+impl Server {
+    /// Serves until shutdown. Every connection is a task of its own.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), ApiError> {
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(self.tls()?));
+        let shared = Arc::new(Shared {
+            auth: Auth::new(self.client, self.env.clone(), self.node_name),
+            view: self.view,
+            runtime: self.runtime,
+            env: self.env.clone(),
+        });
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (tls, shared) = (tls.clone(), shared.clone());
+                    self.env.spawn(async move { connection(stream, tls, shared).await });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "couldn't accept a connection");
+                    self.env.sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn tls(&self) -> Result<rustls::ServerConfig, ApiError> {
+        let bad = |e: &dyn std::fmt::Display| ApiError::internal(format!("the node's TLS is not usable: {e}"));
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in client::certificates(&self.client_ca_pem).map_err(|e| bad(&e))? {
+            roots.add(certificate).map_err(|e| bad(&e))?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| bad(&e))?;
+        let builder = if roots.is_empty() {
+            builder.with_no_client_auth()
+        } else {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.allow_unauthenticated().build().map_err(|e| bad(&e))?)
+        };
+        let mut tls = builder.with_cert_resolver(self.serving_certificate.clone());
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(tls)
+    }
+}
+
+async fn connection(stream: tokio::net::TcpStream, tls: tokio_rustls::TlsAcceptor, shared: Arc<Shared>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "couldn't set TCP_NODELAY");
+    }
+    let stream = match tls.accept(stream).await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, "a TLS handshake failed"),
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
+    let certificate = Arc::new(certificate);
+    let service = hyper::service::service_fn(move |request| {
+        let (shared, certificate) = (shared.clone(), certificate.clone());
+        async move { Ok::<_, std::convert::Infallible>(shared.answer(request, certificate.as_deref()).await) }
+    });
+    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    if let Err(error) = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+impl Shared {
+    async fn answer(&self, request: Request<Incoming>, certificate: Option<&[u8]>) -> Response<Body> {
+        let path = request.uri().path().to_string();
+        if path != "/healthz" {
+            let allowed = self.auth.check(certificate, request.headers(), request.method(), &path).await;
+            if let Err(error) = allowed {
+                return refusal(&error);
+            }
+        }
+        self.route(request, &path).await.unwrap_or_else(|error| refusal(&error))
+    }
+
+    async fn route(&self, request: Request<Incoming>, path: &str) -> Result<Response<Body>, ApiError> {
+        let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+        let query = query(request.uri().query().unwrap_or_default());
+        match segments.as_slice() {
+            ["healthz"] => Ok(text("ok".into())),
+            ["pods"] => {
+                let pods = self.view.pods();
+                Ok(json_answer(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods })))
+            }
+            ["stats", "summary"] => Ok(json_answer(&self.view.stats_summary().await?)),
+            ["metrics"] => Ok(text(self.view.metrics("metrics").await?)),
+            ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(self.view.metrics(page).await?)),
+            ["containerLogs", namespace, name, container] => {
+                let pod = self.pod(namespace, name, None)?;
+                self.logs(&pod, container, &query).await
+            }
+            ["exec", namespace, name, container] => {
+                self.exec(request, self.pod(namespace, name, None)?, container, &query).await
+            }
+            ["exec", namespace, name, uid, container] => {
+                self.exec(request, self.pod(namespace, name, Some(uid))?, container, &query).await
+            }
+            ["attach", namespace, name, container] => {
+                self.attach(request, self.pod(namespace, name, None)?, container, &query).await
+            }
+            ["attach", namespace, name, uid, container] => {
+                self.attach(request, self.pod(namespace, name, Some(uid))?, container, &query).await
+            }
+            ["portForward", namespace, name] => {
+                self.port_forward(request, self.pod(namespace, name, None)?, &query).await
+            }
+            ["portForward", namespace, name, uid] => {
+                self.port_forward(request, self.pod(namespace, name, Some(uid))?, &query).await
+            }
+            ["run", namespace, name, container] if request.method() == Method::POST => {
+                self.run(self.pod(namespace, name, None)?, container, &query).await
+            }
+            _ => Err(ApiError::new(api::Reason::NotFound, "404 page not found")),
+        }
+    }
+
+    fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, ApiError> {
+        let same = |pod: &Pod| {
+            let meta = &pod.metadata;
+            meta.namespace.as_deref() == Some(namespace)
+                && meta.name.as_deref() == Some(name)
+                && uid.is_none_or(|uid| meta.uid.as_deref() == Some(uid))
+        };
+        let found = self.view.pods().into_iter().find(|pod| same(pod));
+        found.ok_or_else(|| ApiError::new(api::Reason::NotFound, "pod does not exist"))
+    }
+
+    async fn logs(&self, pod: &Pod, container: &str, query: &[(String, String)]) -> Result<Response<Body>, ApiError> {
+        let options = LogOptions::parse(query, self.env.now()).map_err(ApiError::bad_request)?;
+        let view = self.view.container(pod, container, options.previous).await?;
+        let (nodes, id) = (self.view.clone(), view.id.clone());
+        let running = async move || nodes.is_running(&id).await;
+        let lines = logs::read(&view.log_path, options, running).await;
+        let lines = lines
+            .map_err(|e| ApiError::internal(format!("failed to open log file {}: {e}", view.log_path.display())))?;
+        let frames = lines.map_ok(Frame::data).map_err(BoxError::from);
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        Ok(response)
+    }
+
+    async fn exec<B>(
+        &self,
+        request: Request<B>,
+        pod: Arc<Pod>,
+        container: &str,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ApiError> {
+        let streams = streams(query)?;
+        let command: Vec<String> = query.iter().filter(|(n, _)| n == "command").map(|(_, v)| v.clone()).collect();
+        let view = self.view.container(&pod, container, false).await?;
+        let url = self.runtime.exec(v1::ExecRequest {
+            container_id: view.id,
+            cmd: command,
+            tty: streams.tty,
+            stdin: streams.stdin,
+            stdout: streams.stdout,
+            stderr: streams.stderr && !streams.tty,
+        });
+        streaming::relay(request, &url.await.map_err(runtime_error)?, streams).await
+    }
+
+    async fn attach<B>(
+        &self,
+        request: Request<B>,
+        pod: Arc<Pod>,
+        container: &str,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ApiError> {
+        let streams = streams(query)?;
+        let view = self.view.container(&pod, container, false).await?;
+        let url = self.runtime.attach(v1::AttachRequest {
+            container_id: view.id,
+            stdin: streams.stdin,
+            tty: streams.tty,
+            stdout: streams.stdout,
+            stderr: streams.stderr && !streams.tty,
+        });
+        streaming::relay(request, &url.await.map_err(runtime_error)?, streams).await
+    }
+
+    async fn port_forward<B>(
+        &self,
+        request: Request<B>,
+        pod: Arc<Pod>,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ApiError> {
+        let ports = query.iter().filter(|(n, _)| n == "port" || n == "ports").filter_map(|(_, v)| v.parse().ok());
+        let url = self.runtime.port_forward(v1::PortForwardRequest {
+            pod_sandbox_id: self.view.sandbox(&pod).await?,
+            port: ports.collect(),
+        });
+        streaming::relay(request, &url.await.map_err(runtime_error)?, Streams::default()).await
+    }
+
+    /// Runs a command and answers with all that it printed.
+    async fn run(
+        &self,
+        pod: Arc<Pod>,
+        container: &str,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ApiError> {
+        let command = query.iter().find(|(n, _)| n == "cmd").map(|(_, v)| v.split(' ').map(str::to_string).collect());
+        let view = self.view.container(&pod, container, false).await?;
+        let done = self.runtime.exec_sync(&view.id, command.unwrap_or_default(), 0).await.map_err(runtime_error)?;
+        Ok(text(String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()))
+    }
+}
+
+fn runtime_error(error: cri::Error) -> ApiError {
+    match error {
+        cri::Error::NotFound(text) => ApiError::new(api::Reason::NotFound, text),
+        other => ApiError::internal(other.to_string()),
+    }
+}
+
+/// Both spellings: the API server's (`stdin=true`) and the old `input=1`.
+fn streams(query: &[(String, String)]) -> Result<Streams, ApiError> {
+    let flag =
+        |names: [&str; 2]| query.iter().any(|(n, v)| names.contains(&n.as_str()) && matches!(v.as_str(), "1" | "true"));
+    let streams = Streams {
+        stdin: flag(["stdin", "input"]),
+        stdout: flag(["stdout", "output"]),
+        stderr: flag(["stderr", "error"]),
+        tty: flag(["tty", "tty"]),
+    };
+    if !streams.stdin && !streams.stdout && !streams.stderr {
+        return Err(ApiError::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
+    }
+    Ok(streams)
+}
+
+/// Decoded pairs of a URL query.
+fn query(text: &str) -> Vec<(String, String)> {
+    let decode = |part: &str| {
+        let plain = part.replace('+', " ");
+        percent_encoding::percent_decode_str(&plain).decode_utf8_lossy().into_owned()
+    };
+    let pairs = text.split('&').filter(|p| !p.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.map(|(name, value)| (decode(name), decode(value))).collect()
+}
+
+pub(crate) fn empty() -> Body {
+    Full::default().map_err(|never| match never {}).boxed_unsync()
+}
+
+fn text(body: String) -> Response<Body> {
+    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed_unsync());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn json_answer(value: &Value) -> Response<Body> {
+    let mut response = text(value.to_string());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn refusal(error: &ApiError) -> Response<Body> {
+    let mut response = text(format!("{}\n", error.message));
+    *response.status_mut() = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+/// Plain HTTP on loopback that says `ok` while the node's loop turns.
+pub async fn serve_health(
+    address: SocketAddr,
+    healthy: impl Fn() -> bool + Clone + Send + 'static,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted?.0,
+            () = shutdown.cancelled() => return Ok(()),
+        };
+        let healthy = healthy.clone();
+        let service = hyper::service::service_fn(move |_: Request<Incoming>| {
+            let mut response = text(if healthy() { "ok".into() } else { "the sync loop does not turn".into() });
+            if !healthy() {
+                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            }
+            async move { Ok::<_, std::convert::Infallible>(response) }
+        });
+        tokio::spawn(async move {
+            let served =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            if let Err(error) = served {
+                tracing::debug!(%error, "a health check ended badly");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded_and_streams_checked() {
+        let pairs = query("command=sh&command=-c&command=echo%20a+b&stdout=true&tty=1");
+        let commands: Vec<_> = pairs.iter().filter(|(n, _)| n == "command").map(|(_, v)| v.as_str()).collect();
+        assert_eq!(commands, ["sh", "-c", "echo a b"]);
+        let streams = streams(&pairs).unwrap();
+        assert!(streams.stdout && streams.tty && !streams.stdin);
+        assert!(super::streams(&query("tty=1")).unwrap_err().message.contains("at least 1 of stdin"));
+    }
+}

@@ -1,0 +1,146 @@
+//! WebSocket sessions of exec, attach and port-forward, carried on to a runtime that speaks SPDY.
+//! Called by `streaming` for clients that came with `v4`/`v5.channel.k8s.io` or a port-forward tunnel.
+//! Invariant: stdin can be half-closed (v5); the exit status always arrives before the close.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{Message, protocol::Role},
+};
+
+use super::spdy::{Frame, Reader, StreamId, Writer};
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+/// In v5: the next byte names a channel that the client will not write to any more.
+const CLOSE: u8 = 255;
+
+/// Which streams a session has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Streams {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
+}
+
+/// A runtime's streaming server after the upgrade, with what it sent already.
+pub struct Backend {
+    pub stream: TcpStream,
+    pub buffered: BytesMut,
+}
+
+/// Relays one exec or attach session until either side ends it.
+pub async fn channels<C>(client: C, backend: Backend, streams: Streams) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let (input, output) = backend.stream.into_split();
+    let mut writer = Writer::new(output)?;
+    let mut reader = Reader::new(input, backend.buffered);
+    let mut channels: Vec<(u8, StreamId)> = Vec::new();
+    let wanted = [
+        (ERROR, "error", true),
+        (STDIN, "stdin", streams.stdin),
+        (STDOUT, "stdout", streams.stdout),
+        (STDERR, "stderr", streams.stderr && !streams.tty),
+        (RESIZE, "resize", streams.tty),
+    ];
+    for (channel, name, _) in wanted.into_iter().filter(|(_, _, wanted)| *wanted) {
+        channels.push((channel, writer.open(&[("streamType", name)]).await?));
+    }
+    let stream_of = |channel: u8| channels.iter().find(|(c, _)| *c == channel).map(|(_, id)| *id);
+    let channel_of = |stream: StreamId| channels.iter().find(|(_, id)| *id == stream).map(|(c, _)| *c);
+
+    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    // The runtime ends its streams one by one; the session is over when all that it writes to have ended.
+    let mut open: Vec<StreamId> = [ERROR, STDOUT, STDERR].into_iter().filter_map(stream_of).collect();
+    while !open.is_empty() {
+        tokio::select! {
+            frame = reader.next() => match frame? {
+                Some(Frame::Data { stream, bytes, fin }) => {
+                    if let Some(channel) = channel_of(stream).filter(|_| !bytes.is_empty()) {
+                        client.send(Message::Binary(prefixed(channel, &bytes))).await.map_err(io::Error::other)?;
+                    }
+                    if fin {
+                        open.retain(|s| *s != stream);
+                    }
+                }
+                Some(Frame::Reset { stream } | Frame::Reply { stream, fin: true }) => open.retain(|s| *s != stream),
+                Some(Frame::Ping { id }) => writer.pong(id).await?,
+                Some(Frame::GoAway) | None => break,
+                Some(Frame::Reply { .. } | Frame::Other) => {}
+            },
+            message = client.next() => match message {
+                Some(Ok(Message::Binary(bytes))) => match bytes.split_first() {
+                    Some((&CLOSE, rest)) => {
+                        if let Some(stream) = rest.first().and_then(|c| stream_of(*c)) {
+                            writer.data(stream, &[], true).await?;
+                        }
+                    }
+                    Some((&channel, rest)) => {
+                        if let Some(stream) = stream_of(channel).filter(|_| !rest.is_empty()) {
+                            writer.data(stream, rest, false).await?;
+                        }
+                    }
+                    None => {}
+                },
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return writer.close().await,
+                Some(Ok(_)) => {}
+            },
+        }
+    }
+    // The client may be gone already, which is as good an end as any.
+    let closed = client.close(None).await;
+    tracing::trace!(?closed, "session over");
+    writer.close().await
+}
+
+fn prefixed(channel: u8, bytes: &[u8]) -> Bytes {
+    let mut message = BytesMut::with_capacity(bytes.len() + 1);
+    message.extend_from_slice(&[channel]);
+    message.extend_from_slice(bytes);
+    message.freeze()
+}
+
+/// A port-forward tunnel: the client's SPDY bytes travel inside WebSocket messages; we only unwrap them.
+pub async fn tunnel<C>(client: C, mut backend: Backend) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    if !backend.buffered.is_empty() {
+        client.send(Message::Binary(backend.buffered.split().freeze())).await.map_err(io::Error::other)?;
+    }
+    let (mut input, mut output) = backend.stream.split();
+    let mut buffer = BytesMut::with_capacity(32 << 10);
+    loop {
+        tokio::select! {
+            read = input.read_buf(&mut buffer) => {
+                if read? == 0 {
+                    break;
+                }
+                client.send(Message::Binary(buffer.split().freeze())).await.map_err(io::Error::other)?;
+                buffer.reserve(32 << 10);
+            }
+            message = client.next() => match message {
+                Some(Ok(Message::Binary(bytes))) => output.write_all(&bytes).await?,
+                Some(Ok(Message::Close(_)) | Err(_)) | None => break,
+                Some(Ok(_)) => {}
+            },
+        }
+    }
+    let closed = client.close(None).await;
+    tracing::trace!(?closed, "tunnel over");
+    Ok(())
+}
