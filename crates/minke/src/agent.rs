@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     dns_service, flags, host, images,
     instance::Instance,
-    local,
     pki::{Current, Leaf},
     report::Reporter,
     server::{self, ControlPlane},
@@ -196,7 +195,12 @@ impl Node {
     }
 
     /// The pod network once the node has its range, the service proxy, and DNS.
-    fn start_network(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) -> Result<()> {
+    fn start_network(
+        self: &Arc<Self>,
+        env: &Env,
+        shutdown: &CancellationToken,
+        informers: &InformerFactory,
+    ) -> Result<()> {
         if self.flags.cni == "minke" {
             let node = self.clone();
             let env = env.clone();
@@ -214,7 +218,6 @@ impl Node {
     fn proxy_config(&self) -> proxy::ProxyConfig {
         proxy_config(&self.instance, &self.name, self.address, &self.pod_cidrs)
     }
-
 
     /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
     async fn configure_network(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
@@ -271,7 +274,12 @@ impl Node {
     }
 
     /// Returns `true` once `wanted` holds of our Node object; `false` when the process is stopping.
-    async fn watch_node(&self, env: &Env, shutdown: &CancellationToken, mut wanted: impl FnMut(&NodeObject) -> bool) -> bool {
+    async fn watch_node(
+        &self,
+        env: &Env,
+        shutdown: &CancellationToken,
+        mut wanted: impl FnMut(&NodeObject) -> bool,
+    ) -> bool {
         let stop = shutdown.child_token();
         let _guard = stop.clone().drop_guard();
         let informers = InformerFactory::new(self.kubelet.clone(), env.clone(), stop.clone());

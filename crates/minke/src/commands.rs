@@ -102,7 +102,8 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
         if parts == Parts::Proxy {
             let client = Client::new(HttpsTransport::new(connection)?);
             let informers = InformerFactory::new(client, env.clone(), shutdown.clone());
-            let config = agent::proxy_config(&instance, &agent::node_name(&flags.node)?, host::address()?, &flags.pod_cidr);
+            let config =
+                agent::proxy_config(&instance, &agent::node_name(&flags.node)?, host::address()?, &flags.pod_cidr);
             agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(());
         }

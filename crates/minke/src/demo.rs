@@ -7,10 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use client::{Client, InformerFactory, ListParams, Patch};
 use env::Env;
-use k8s_openapi::api::{
-    apps::v1::Deployment,
-    core::v1::Service,
-};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
@@ -63,7 +60,8 @@ async fn available(client: &Client, env: &Env, shutdown: &CancellationToken) -> 
     let stop = shutdown.child_token();
     let _guard = stop.clone().drop_guard();
     let informers = InformerFactory::new(client.clone(), env.clone(), stop);
-    let mut changes = informers.informer_with::<Deployment>(ListParams::fields(format!("metadata.name={NAME}"))).subscribe();
+    let mut changes =
+        informers.informer_with::<Deployment>(ListParams::fields(format!("metadata.name={NAME}"))).subscribe();
     let done = |d: &Deployment| {
         let status = d.status.clone().unwrap_or_default();
         d.metadata.namespace.as_deref() == Some(NAMESPACE)

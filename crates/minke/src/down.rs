@@ -129,7 +129,8 @@ fn remove_cgroups(instance: &Instance) -> Result<()> {
 /// Unmounts everything mounted below these directories, innermost first.
 fn unmount_below(directories: &[PathBuf]) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("failed to read the mount table")?;
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(|p| PathBuf::from(p.replace("\\040", " ")));
+    let points =
+        mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(|p| PathBuf::from(p.replace("\\040", " ")));
     let mut ours: Vec<_> = points.filter(|p| directories.iter().any(|d| p.starts_with(d) && p != d)).collect();
     ours.sort();
     for point in ours.iter().rev() {

@@ -12,7 +12,10 @@ pub fn address() -> Result<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     for interface in nix::ifaddrs::getifaddrs()? {
         let flags = interface.flags;
-        if !flags.contains(InterfaceFlags::IFF_UP) || flags.contains(InterfaceFlags::IFF_LOOPBACK) || is_ours(&interface.interface_name) {
+        if !flags.contains(InterfaceFlags::IFF_UP)
+            || flags.contains(InterfaceFlags::IFF_LOOPBACK)
+            || is_ours(&interface.interface_name)
+        {
             continue;
         }
         if let Some(address) = interface.address.as_ref().and_then(|a| a.as_sockaddr_in()) {

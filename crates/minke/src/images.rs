@@ -28,7 +28,8 @@ pub fn pause_archive() -> Result<Vec<u8>> {
 
 /// The demo server, with a shell for `kubectl exec` where Debian's static busybox is installed.
 pub fn demo_archive() -> Result<Vec<u8>> {
-    let mut image = Image::new().file("demo", 0o755, DEMO_PROGRAM)?.directory("bin", 0o755)?.directory("tmp", 0o1777)?;
+    let mut image =
+        Image::new().file("demo", 0o755, DEMO_PROGRAM)?.directory("bin", 0o755)?.directory("tmp", 0o1777)?;
     if let Ok(busybox) = std::fs::read(BUSYBOX) {
         image = image.file("bin/busybox", 0o755, &busybox)?;
         for applet in ["sh", "ls", "cat", "ps", "wget", "nslookup", "ip", "sleep", "env", "hostname"] {
@@ -53,7 +54,8 @@ pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>> {
         bail!("containerd did not take {}: {}", archive.display(), String::from_utf8_lossy(&output.stderr).trim());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let names = text.lines().filter_map(|line| line.strip_prefix("unpacking ")).filter_map(|l| l.split_whitespace().next());
+    let names =
+        text.lines().filter_map(|line| line.strip_prefix("unpacking ")).filter_map(|l| l.split_whitespace().next());
     Ok(names.map(str::to_string).collect())
 }
 

@@ -11,7 +11,6 @@ mod flags;
 mod host;
 mod images;
 mod instance;
-mod local;
 mod pki;
 mod preflight;
 mod process;

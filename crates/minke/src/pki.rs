@@ -15,7 +15,8 @@ use anyhow::{Context, Result};
 use env::Env;
 use parking_lot::RwLock;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 use rustls::{
     server::{ClientHello, ResolvesServerCert},
@@ -242,8 +243,7 @@ fn make_ca(env: &Env) -> Result<Pem> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name.push(DnType::CommonName, "minke-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages =
-        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     set_validity(&mut params, env, CA_LIFETIME)?;
     Ok(Pem { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
 }

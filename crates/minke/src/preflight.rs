@@ -9,8 +9,13 @@ use anyhow::{Context, Result, bail};
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Programs a node needs, with the Debian package that has each.
-const NODE_TOOLS: &[(&str, &str)] =
-    &[("containerd", "containerd"), ("runc", "runc"), ("ctr", "containerd"), ("nft", "nftables"), ("conntrack", "conntrack")];
+const NODE_TOOLS: &[(&str, &str)] = &[
+    ("containerd", "containerd"),
+    ("runc", "runc"),
+    ("ctr", "containerd"),
+    ("nft", "nftables"),
+    ("conntrack", "conntrack"),
+];
 
 pub fn root() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
@@ -40,12 +45,13 @@ pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
 
 /// The directory exists, can be written and has room.
 pub fn data_directory(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path)
-        .with_context(|| format!("can't create the data directory {}: choose another with --data-dir", path.display()))?;
+    std::fs::create_dir_all(path).with_context(|| {
+        format!("can't create the data directory {}: choose another with --data-dir", path.display())
+    })?;
     let probe = path.join(".probe");
-    std::fs::write(&probe, b"")
-        .and_then(|()| std::fs::remove_file(&probe))
-        .with_context(|| format!("can't write to the data directory {}: choose another with --data-dir", path.display()))?;
+    std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).with_context(|| {
+        format!("can't write to the data directory {}: choose another with --data-dir", path.display())
+    })?;
     let stat = nix::sys::statvfs::statvfs(path)
         .with_context(|| format!("can't look at the file system of {}", path.display()))?;
     let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;

@@ -97,7 +97,9 @@ impl Display {
     pub fn new(waiting_for: &str) -> Self {
         let spinner = std::io::stderr().is_terminal().then(|| {
             let spinner = ProgressBar::new_spinner();
-            spinner.set_style(ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").expect("valid template"));
+            spinner.set_style(
+                ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").expect("valid template"),
+            );
             spinner.enable_steady_tick(Duration::from_millis(80));
             spinner
         });

@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     flags, host,
     instance::Instance,
-    local,
     pki::{Leaf, Pki, write_private},
     preflight,
     report::Reporter,
@@ -85,7 +84,13 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     let mut addresses = vec![service_ip, advertise, IpAddr::from([127, 0, 0, 1])];
     addresses.extend(Some(flags.bind_address).filter(|a| !a.is_unspecified() && !addresses.contains(a)));
     addresses.dedup();
-    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
+    let names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ];
     let serving = pki.rotating(Leaf {
         name: "apiserver".into(),
         common_name: "kube-apiserver".into(),
@@ -94,7 +99,8 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         server: true,
         ..Leaf::default()
     })?;
-    let kubelet_client = pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &[MASTERS]))?;
+    let kubelet_client =
+        pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &[MASTERS]))?;
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
@@ -151,7 +157,10 @@ fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: Sock
     fs::create_dir_all(&directory)?;
     let components = [
         (instance.admin_kubeconfig(), Leaf::client("admin", "kubernetes-admin", &[MASTERS])),
-        (directory.join("controller-manager"), Leaf::client("controller-manager", "system:kube-controller-manager", &[])),
+        (
+            directory.join("controller-manager"),
+            Leaf::client("controller-manager", "system:kube-controller-manager", &[]),
+        ),
         (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", &[])),
         (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", &[])),
         // Until nodes join with a token: the one credential for an agent apart from its server.
@@ -166,7 +175,12 @@ fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: Sock
 }
 
 /// Starts the controllers and the scheduler as clients of the API server in this process.
-pub fn start_controllers(plane: &ControlPlane, flags: &flags::Server, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+pub fn start_controllers(
+    plane: &ControlPlane,
+    flags: &flags::Server,
+    env: &Env,
+    shutdown: &CancellationToken,
+) -> Result<()> {
     let controllers = local::client(&plane.api, "system:kube-controller-manager", &[MASTERS]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
     run_controllers(config, controllers, env, shutdown);
@@ -196,7 +210,8 @@ pub fn run_controllers(config: controllers::Config, client: Client, env: &Env, s
 pub fn run_scheduler(client: Client, env: &Env, shutdown: &CancellationToken) {
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
     let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone().spawn(async move { scheduler::run(scheduler::Config::default(), client, informers, env, shutdown).await });
+    env.clone()
+        .spawn(async move { scheduler::run(scheduler::Config::default(), client, informers, env, shutdown).await });
 }
 
 pub fn cluster_domain() -> String {

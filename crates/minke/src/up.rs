@@ -110,12 +110,13 @@ async fn run(
     }
     let _pid = PidFile::take(instance)?;
     let runtime = agent::Runtime::start(&flags.node, instance, env);
-    let (plane, runtime) = tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
+    let (plane, runtime) =
+        tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
     server::start_controllers(&plane, &flags.server, env, shutdown)?;
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
     node.start(env, shutdown, report).await?;
     if flags.demo {
-        let admin = crate::local::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
+        let admin = local::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
         demo::run(&admin, env, shutdown, report).await?;
     }
     report.ready();

@@ -1,5 +1,5 @@
 //! The transport into the API server of this process: no sockets, no copies, but the whole pipeline.
-//! Glues `client` to `apiserver` for the all-in-one process and the control plane.
+//! Glues `client` to `apiserver` for `minke`, for `sim` and for tests.
 //! Invariant: skips TLS and nothing else; every request carries its component's own identity.
 
 use std::sync::Arc;
@@ -32,7 +32,12 @@ impl LocalTransport {
         self.server.handle(request.map(body::full)).await
     }
 
-    async fn get(&self, resource: &Resource, namespace: Option<&str>, query: &str) -> Result<Response<apiserver::Body>, ApiError> {
+    async fn get(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        query: &str,
+    ) -> Result<Response<apiserver::Body>, ApiError> {
         let uri = format!("{}?{query}", resource.path(namespace, None));
         let request = Request::get(uri)
             .body(Bytes::new())
@@ -53,7 +58,12 @@ impl Transport for LocalTransport {
         Ok(Response::from_parts(parts, body::read_all(content, MAX_ANSWER_BYTES).await?))
     }
 
-    async fn list(&self, resource: &Resource, namespace: Option<&str>, params: &ListParams) -> Result<ObjectList, ApiError> {
+    async fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        params: &ListParams,
+    ) -> Result<ObjectList, ApiError> {
         let response = self.get(resource, namespace, &params.query()).await?;
         let list = response.extensions().get::<apiserver::ObjectList>().ok_or_else(|| missing("list"))?;
         Ok(ObjectList { objects: list.objects.to_vec(), resource_version: list.resource_version.to_string() })
