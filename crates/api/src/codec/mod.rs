@@ -97,7 +97,7 @@ fn decode_json(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Decode
     }
 }
 
-fn schema_or_builtin<'s>(schema: Option<(&'s Schema, TypeId)>) -> &'s Schema {
+fn schema_or_builtin(schema: Option<(&Schema, TypeId)>) -> &Schema {
     match schema {
         Some((schema, _)) => schema,
         None => schema::builtin(),

@@ -132,6 +132,9 @@ fn yaml() {
     let decoded = decode(body.as_bytes(), ContentType::Yaml, Some(deployment())).unwrap();
     assert_eq!(decoded.value["spec"]["template"]["spec"]["volumes"][0]["configMap"]["defaultMode"], 420);
     assert_eq!(decoded.problems, ["unknown field \"spec.foo\""]);
+    let whole = "spec: {replicas: 1e3, revisionHistoryLimit: 08}";
+    let decoded = decode(whole.as_bytes(), ContentType::Yaml, Some(deployment())).unwrap();
+    assert_eq!(decoded.value, json!({"spec": {"replicas": 1000, "revisionHistoryLimit": 8}}));
     let twice = "kind: Deployment\nspec:\n  replicas: 3\n  replicas: 4\n";
     let decoded = decode(twice.as_bytes(), ContentType::Yaml, Some(deployment())).unwrap();
     assert_eq!(decoded.value["spec"]["replicas"], 4);

@@ -21,6 +21,8 @@ pub(super) struct Walk<'s> {
     problems: RefCell<Vec<String>>,
     /// The error in Go's words; serde's own carries a position that clients do not expect.
     failure: RefCell<Option<String>>,
+    /// From YAML, which upstream turns into JSON first: there `1e3` and `08` have become whole numbers.
+    from_yaml: bool,
 }
 
 enum Segment<'s> {
@@ -32,7 +34,11 @@ enum Segment<'s> {
 impl<'s> Walk<'s> {
     pub(super) fn new(schema: &'s Schema) -> Self {
         let (path, problems, failure) = Default::default();
-        Self { schema, path, problems, failure }
+        Self { schema, path, problems, failure, from_yaml: false }
+    }
+
+    pub(super) fn of_yaml(schema: &'s Schema) -> Self {
+        Self { from_yaml: true, ..Self::new(schema) }
     }
 
     pub(super) fn root(&self, id: TypeId) -> NodeSeed<'_, 's> {
@@ -236,6 +242,9 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        if self.walk.from_yaml && value.fract() == 0.0 && value.abs() < 1e15 {
+            return self.visit_i64(value as i64);
+        }
         match Number::from_f64(value) {
             Some(number) => self.number(number, || value.to_string()),
             None => Err(self.walk.fail(format!("json: unsupported value: {value}"))),
@@ -304,12 +313,12 @@ impl<'w, 's> NodeSeed<'w, 's> {
     fn fields<'de, A: MapAccess<'de>>(self, id: TypeId, mut map: A) -> Result<Value, A::Error> {
         let of = self.walk.schema.get(id);
         let mut out = Map::new();
-        let mut seen = vec![false; of.fields.len()];
+        let mut seen = Seen::default();
         while let Some(key) = map.next_key_seed(KeySeed(of))? {
             match key {
                 Key::Known(index) => {
                     let field = &of.fields[index];
-                    if std::mem::replace(&mut seen[index], true) {
+                    if !seen.first(index) {
                         self.walk.problem("duplicate", &field.name);
                     }
                     let value = self.field(of, field, &mut map)?;
@@ -410,6 +419,26 @@ fn zero(node: Cursor<'_>) -> Value {
                 Value::Null
             }
         },
+    }
+}
+
+/// Which fields of a struct have come: bits, and a list for the few structs with more fields.
+#[derive(Default)]
+struct Seen {
+    low: u128,
+    high: Vec<usize>,
+}
+
+impl Seen {
+    fn first(&mut self, index: usize) -> bool {
+        match 1u128.checked_shl(index as u32) {
+            Some(bit) => std::mem::replace(&mut self.low, self.low | bit) & bit == 0,
+            None if self.high.contains(&index) => false,
+            None => {
+                self.high.push(index);
+                true
+            }
+        }
     }
 }
 

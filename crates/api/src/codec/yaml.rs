@@ -27,7 +27,7 @@ fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
 }
 
 pub(super) fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
-    let walk = Walk::new(super::schema_or_builtin(schema));
+    let walk = Walk::of_yaml(super::schema_or_builtin(schema));
     let read = serde_saphyr::with_deserializer_from_slice_with_options(
         bytes,
         options(DuplicateKeyPolicy::LastWins),
@@ -46,7 +46,9 @@ pub(super) fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<
         (Err(_), Some(failure)) => Err(cannot_be_handled(&type_meta(bytes), schema, &failure)),
         (Err(error), None) => {
             let line = error.location().map(|l| format!("line {}: ", l.line())).unwrap_or_default();
-            let why = format!("error converting YAML to JSON: yaml: {line}{}", error.without_snippet());
+            let what = error.without_snippet().to_string();
+            let what = what.split(" at line ").next().unwrap_or_default();
+            let why = format!("error converting YAML to JSON: yaml: {line}{what}");
             Err(unreadable(bytes, schema, &format!("couldn't get version/kind; json parse error: {why}")))
         }
     }
@@ -62,14 +64,14 @@ fn retell(problem: &mut String, line: u64) {
 }
 
 fn first_duplicate(bytes: &[u8]) -> u64 {
-    let walk = Walk::new(schema::builtin());
+    let walk = Walk::of_yaml(schema::builtin());
     let strict = options(DuplicateKeyPolicy::Error);
     let read = serde_saphyr::with_deserializer_from_slice_with_options(bytes, strict, |r| walk.any().deserialize(r));
     read.err().and_then(|e| e.location()).map_or(1, |l| l.line())
 }
 
 fn type_meta(bytes: &[u8]) -> Value {
-    let walk = Walk::new(schema::builtin());
+    let walk = Walk::of_yaml(schema::builtin());
     let lenient = options(DuplicateKeyPolicy::LastWins);
     serde_saphyr::with_deserializer_from_slice_with_options(bytes, lenient, |r| walk.any().deserialize(r))
         .unwrap_or_default()
