@@ -432,7 +432,11 @@ struct Seen {
 impl Seen {
     fn first(&mut self, index: usize) -> bool {
         match 1u128.checked_shl(index as u32) {
-            Some(bit) => std::mem::replace(&mut self.low, self.low | bit) & bit == 0,
+            Some(bit) => {
+                let first = self.low & bit == 0;
+                self.low |= bit;
+                first
+            }
             None if self.high.contains(&index) => false,
             None => {
                 self.high.push(index);
