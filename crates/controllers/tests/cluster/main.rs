@@ -43,6 +43,8 @@ impl Cluster {
         cluster
             .create::<Namespace>(json!({ "metadata": { "name": "d" }, "spec": { "finalizers": ["kubernetes"] } }))
             .await;
+        // Without its node a pod would soon be collected.
+        cluster.create::<Node>(node()).await;
         cluster
     }
 
@@ -122,14 +124,6 @@ fn node() -> Value {
     json!({ "metadata": { "name": "n" }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } })
 }
 
-async fn keep_alive(cluster: &Cluster) {
-    let (client, env) = (cluster.client.clone(), cluster.env.clone());
-    let lease = json!({ "metadata": { "name": "n", "namespace": "kube-node-lease" }, "spec": {} });
-    let api = client.namespaced::<k8s_openapi::api::coordination::v1::Lease>("kube-node-lease");
-    api.create(&serde_json::from_value(lease).unwrap()).await.unwrap();
-    let _ = env;
-}
-
 fn config() -> Config {
     Config {
         cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
@@ -144,8 +138,6 @@ fn config() -> Config {
 #[tokio::test(start_paused = true)]
 async fn a_deployment_rolls_out_is_served_and_goes() {
     let cluster = Cluster::start(config()).await;
-    cluster.create::<Node>(node()).await;
-    keep_alive(&cluster).await;
     let service = json!({ "metadata": { "name": "web" }, "spec": { "clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
         "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] } });
     cluster.create::<Service>(service).await;
@@ -229,7 +221,6 @@ async fn a_silent_node_loses_its_pods() {
     config.node_monitor_grace_period = Duration::from_secs(50);
     config.node_startup_grace_period = Duration::from_secs(50);
     let cluster = Cluster::start(config).await;
-    cluster.create::<Node>(node()).await;
     let pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [], "tolerations": [
         { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }] } });
     cluster.create::<Pod>(pod).await;
