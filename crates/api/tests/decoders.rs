@@ -126,7 +126,7 @@ fn bend(bytes: &mut Vec<u8>, how: &Bend) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn bent_objects(which in 0..7usize, form in 0..3usize, how in bends()) {
