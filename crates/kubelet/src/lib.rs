@@ -1,1 +1,235 @@
-//! kubelet
+//! The node agent: runs the pods that are assigned to this node, and says how they are.
+//! Reads and writes the API through `client`, drives containers through `cri`; started by `minke`.
+//! Invariant: one worker per pod; what decides (`pod_actions`, `pod_status`, `container_config`) is pure, what acts
+//! decides nothing.
+
+mod admission;
+pub mod backoff;
+pub mod config;
+pub mod container_config;
+mod container_gc;
+pub mod container_manager;
+mod housekeeping;
+mod http_probe;
+mod image_gc;
+pub mod image_manager;
+mod log_rotation;
+pub mod node_status;
+pub mod pleg;
+pub mod pod_actions;
+pub mod pod_manager;
+pub mod pod_spec;
+pub mod pod_status;
+pub mod pod_workers;
+pub mod probe_manager;
+pub mod quantity;
+pub mod referenced_objects;
+pub mod restart;
+pub mod runtime_manager;
+pub mod runtime_status;
+pub mod sources;
+pub mod status_manager;
+pub mod sync_loop;
+pub mod volume_manager;
+
+use std::{sync::Arc, time::Duration};
+
+use client::{Client, EventRecorder, InformerFactory, ListParams};
+pub use config::{CgroupDriver, Config, ServerConfig};
+use cri::{RemoteRuntime, Runtime};
+use env::Env;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use node_status::{Machine, NodeStatusManager, default_address};
+use parking_lot::Mutex;
+use pod_workers::{PodWorkers, Shared};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("failed to reach the container runtime at {endpoint}: {source}")]
+    Runtime { endpoint: String, source: cri::Error },
+    #[error("failed to prepare {path}: {source}")]
+    Directory { path: String, source: std::io::Error },
+    #[error("failed to make control groups: {0}")]
+    Groups(std::io::Error),
+    #[error("this machine has no address; name one with --node-ip")]
+    NoAddress,
+}
+
+/// Runs the node until `shutdown`. Containers keep running afterwards.
+pub async fn run(
+    config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let runtime = Arc::new(RemoteRuntime::new(&config.runtime_endpoint, config.image_endpoint.as_deref()));
+    run_with(config, client, informers, env, runtime, shutdown).await
+}
+
+/// As `run`, on any runtime.
+pub async fn run_with(
+    mut config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    runtime: Arc<dyn Runtime>,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    for path in [config.pods_dir(), config.log_dir()] {
+        std::fs::create_dir_all(&path)
+            .map_err(|source| Error::Directory { path: path.display().to_string(), source })?;
+    }
+    if config.node_ips.is_empty() {
+        config.node_ips = default_address().into_iter().collect();
+    }
+    if config.node_ips.is_empty() {
+        return Err(Error::NoAddress);
+    }
+    let version = runtime
+        .version()
+        .await
+        .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.clone(), source })?;
+    let config = Arc::new(config);
+    let node = Node::build(config, client, &informers, env.clone(), runtime, version)?;
+    node.start(&informers, shutdown).await;
+    Ok(())
+}
+
+/// Everything of a running node, put together.
+struct Node {
+    workers: Arc<PodWorkers>,
+    status: Arc<NodeStatusManager>,
+    pleg: Arc<pleg::Pleg>,
+    wake_sender: mpsc::UnboundedSender<String>,
+    wake: mpsc::UnboundedReceiver<String>,
+}
+
+impl Node {
+    fn build(
+        config: Arc<Config>,
+        client: Client,
+        informers: &InformerFactory,
+        env: Env,
+        runtime: Arc<dyn Runtime>,
+        version: cri::v1::VersionResponse,
+    ) -> Result<Self, Error> {
+        let machine = Machine::probe(&config.data_dir);
+        let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
+        let (wake_sender, wake) = mpsc::unbounded_channel();
+        let images = Arc::new(image_manager::ImageManager::new(
+            runtime.clone(),
+            env.clone(),
+            recorder.clone(),
+            config.max_parallel_pulls,
+        ));
+        let cgroups = Arc::new(container_manager::ContainerManager::new(&config.cgroup_root, config.cgroup_driver));
+        let limit = machine.memory_bytes - config.system_reserved_memory_bytes;
+        cgroups.start(Some(limit)).map_err(Error::Groups)?;
+        let facts = container_config::downward::NodeFacts {
+            cpu_milli: machine.cpus * 1000 - config.system_reserved_cpu_milli,
+            memory_bytes: limit,
+            ephemeral_bytes: machine.disk_bytes,
+        };
+        let pods = Arc::new(pod_manager::PodManager::default());
+        let statuses = Arc::new(status_manager::StatusManager::new(client.clone(), env.clone(), pods.clone()));
+        let host_ips: Vec<String> = config.node_ips.iter().map(ToString::to_string).collect();
+        let pleg = Arc::new(pleg::Pleg::new(
+            runtime.clone(),
+            env.clone(),
+            images.clone(),
+            config.relist_interval,
+            wake_sender.clone(),
+        ));
+        let status = Arc::new(NodeStatusManager {
+            config: config.clone(),
+            client: client.clone(),
+            env: env.clone(),
+            runtime: runtime.clone(),
+            runtime_version: format!("{}://{}", version.runtime_name, version.runtime_version),
+            recorder: recorder.clone(),
+            machine: machine.clone(),
+            addresses: config.node_ips.clone(),
+            pleg: pleg.clone(),
+            node: Arc::new(Mutex::default()),
+            wake: Arc::new(Notify::new()),
+        });
+        *status.node.lock() = status.describe();
+        let shared = Arc::new(Shared {
+            runtime: runtime_manager::RuntimeManager {
+                runtime: runtime.clone(),
+                env: env.clone(),
+                recorder: recorder.clone(),
+                config: config.clone(),
+                images: images.clone(),
+                cgroups: cgroups.clone(),
+                node: facts,
+                host_ips,
+                slots: tokio::sync::Semaphore::new((machine.cpus.max(1) as usize * 2).max(4)),
+            },
+            runtime_name: version.runtime_name,
+            probes: probe_manager::ProbeManager::new(
+                runtime.clone(),
+                env.clone(),
+                recorder.clone(),
+                wake_sender.clone(),
+            ),
+            volumes: volume_manager::VolumeManager::new(client.clone(), env.clone(), &config),
+            references: referenced_objects::ReferencedObjects::new(client.clone(), env.clone(), wake_sender.clone()),
+            services: informers.informer::<Service>(),
+            node: status.node.clone(),
+            crash_backoff: backoff::Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
+            config,
+            env,
+            client,
+            recorder,
+            pods,
+            statuses,
+            images,
+            cgroups,
+        });
+        Ok(Self { workers: Arc::new(PodWorkers::new(shared)), status, pleg, wake_sender, wake })
+    }
+
+    async fn start(self, informers: &InformerFactory, shutdown: CancellationToken) {
+        let Node { workers, status, pleg, wake_sender, wake } = self;
+        let shared = workers.shared.clone();
+        let (config, env) = (shared.config.clone(), shared.env.clone());
+        let selector = format!("spec.nodeName={}", config.node_name);
+        let api_pods = informers.informer_with::<Pod>(ListParams::fields(selector));
+        status.register().await;
+        let about = client::reference(&*status.node.lock());
+        shared.recorder.normal(&about, "Starting", "Starting kubelet.");
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(status.clone().run_status());
+        tasks.spawn(status.clone().run_lease());
+        tasks.spawn(pleg.run());
+        // A pod's environment names the services, so they are waited for once.
+        env.timeout(Duration::from_secs(10), shared.services.synced()).await;
+        let (static_sender, static_pods) = mpsc::unbounded_channel();
+        let static_config = shared.config.clone();
+        if let Some(dir) = &static_config.manifest_dir {
+            sources::follow_directory(dir.clone(), config.node_name.clone(), env.clone(), static_sender.clone());
+        }
+        if let Some(url) = &static_config.manifest_url {
+            sources::follow_url(url.clone(), config.node_name.clone(), env.clone(), static_sender.clone());
+        }
+        let housekeeping_workers = workers.clone();
+        let synced = api_pods.clone();
+        let has_static = config.manifest_dir.is_some() || config.manifest_url.is_some();
+        let task_env = env.clone();
+        tasks.spawn(async move {
+            // Before all sources were heard, everything looks like an orphan.
+            synced.synced().await;
+            task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
+            housekeeping::run(housekeeping_workers).await;
+        });
+        let sync_loop = sync_loop::SyncLoop { workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
+        tasks.spawn(sync_loop.run());
+        shutdown.cancelled().await;
+        drop((wake_sender, static_sender));
+        tasks.shutdown().await;
+    }
+}

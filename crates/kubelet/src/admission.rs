@@ -1,0 +1,145 @@
+//! Whether this node can run a pod that it was given: the last check before anything is made for it.
+//! Called once per pod by `pod_workers`.
+//! Invariant: pure; a refused pod fails with a reason that controllers and people know.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+
+use crate::{container_config::resources, pod_spec, pod_status::is_terminal, quantity};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+    pub message: String,
+}
+
+/// `others` are the pods of the node that were admitted before.
+pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let selector = pod_spec::spec(pod).node_selector.iter().flatten();
+    if !pod_spec::is_static(pod) && selector.clone().any(|(key, value)| labels.get(key) != Some(value)) {
+        return Err(Refusal {
+            reason: "NodeAffinity".into(),
+            message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
+        });
+    }
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
+    let active: Vec<&Arc<Pod>> = others.iter().filter(|other| occupies(other)).collect();
+    let too_much = |name: &str, requested: i64, used: i64, capacity: i64| {
+        Err(Refusal {
+            reason: format!("OutOf{name}"),
+            message: format!(
+                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+            ),
+        })
+    };
+    if let Some(capacity) = allocatable.get("pods").and_then(quantity::value)
+        && active.len() as i64 + 1 > capacity
+    {
+        return too_much("pods", 1, active.len() as i64, capacity);
+    }
+    let requested = requests(pod);
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for other in active {
+        for (name, amount) in requests(other) {
+            *used.entry(name).or_default() += amount;
+        }
+    }
+    for (name, amount) in requested {
+        let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        let capacity = allocatable.get(&name).and_then(read).unwrap_or(0);
+        let used = used.get(&name).copied().unwrap_or(0);
+        if amount > 0 && used + amount > capacity {
+            return too_much(&name, amount, used, capacity);
+        }
+    }
+    Ok(())
+}
+
+fn occupies(pod: &Pod) -> bool {
+    !pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(is_terminal)
+}
+
+/// What the pod asks for in all: apps and sidecars, or the largest step of initialization.
+fn requests(pod: &Pod) -> BTreeMap<String, i64> {
+    let of = |container: &Container| -> BTreeMap<String, i64> {
+        let requests = container.resources.as_ref().and_then(|r| r.requests.clone()).unwrap_or_default();
+        let read = |(name, q): (String, _)| {
+            let amount = if name == "cpu" { quantity::milli(&q) } else { quantity::value(&q) };
+            (name, amount.unwrap_or(0))
+        };
+        requests.into_iter().map(read).collect()
+    };
+    let add = |total: &mut BTreeMap<String, i64>, more: &BTreeMap<String, i64>| {
+        for (name, amount) in more {
+            *total.entry(name.clone()).or_default() += amount;
+        }
+    };
+    let (mut sidecars, mut peak) = (BTreeMap::new(), BTreeMap::new());
+    let raise = |peak: &mut BTreeMap<String, i64>, level: &BTreeMap<String, i64>| {
+        for (name, amount) in level {
+            let entry = peak.entry(name.clone()).or_default();
+            *entry = (*entry).max(*amount);
+        }
+    };
+    for container in pod_spec::init_containers(pod) {
+        if pod_spec::is_sidecar(container) {
+            add(&mut sidecars, &of(container));
+            raise(&mut peak, &sidecars);
+        } else {
+            let mut step = sidecars.clone();
+            add(&mut step, &of(container));
+            raise(&mut peak, &step);
+        }
+    }
+    let mut total = sidecars;
+    for container in pod_spec::containers(pod) {
+        add(&mut total, &of(container));
+    }
+    raise(&mut peak, &total);
+    let spec = pod_spec::spec(pod);
+    if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+        for name in own.keys() {
+            let list = Some(own.clone());
+            let amount = if name == "cpu" { resources::cpu_milli(&list) } else { resources::bytes(&list, name) };
+            peak.insert(name.clone(), amount.unwrap_or(0));
+        }
+    }
+    for (name, amount) in spec.overhead.iter().flatten() {
+        let amount = if name == "cpu" { quantity::milli(amount) } else { quantity::value(amount) };
+        *peak.entry(name.clone()).or_default() += amount.unwrap_or(0);
+    }
+    peak
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn pods_that_do_not_fit_are_refused() {
+        let pod = |spec: Value| -> Pod { serde_json::from_value(json!({"spec": spec})).unwrap() };
+        let node: Node = serde_json::from_value(json!({"metadata": {"labels": {"disk": "ssd"}},
+            "status": {"allocatable": {"pods": "2", "cpu": "2", "memory": "1Gi"}}}))
+        .unwrap();
+        let asks = |cpu: &str| json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": cpu}}}]});
+        let check = |spec: Value, others: &[Value], expected: Option<&str>| {
+            let others: Vec<Arc<Pod>> = others.iter().map(|o| Arc::new(pod(o.clone()))).collect();
+            let result = admit(&pod(spec), &others, &node);
+            assert_eq!(result.err().map(|r| r.reason).as_deref(), expected);
+        };
+        check(asks("1"), &[asks("1")], None);
+        check(asks("1500m"), &[asks("1")], Some("OutOfcpu"));
+        check(asks("0"), &[asks("1"), asks("1")], Some("OutOfpods"));
+        check(json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), &[], None);
+        check(json!({"containers": [], "nodeSelector": {"disk": "tape"}}), &[], Some("NodeAffinity"));
+        check(
+            json!({"containers": [{"name": "a", "resources": {"requests": {"example.com/gpu": "1"}}}]}),
+            &[],
+            Some("OutOfexample.com/gpu"),
+        );
+    }
+}

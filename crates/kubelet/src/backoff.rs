@@ -1,0 +1,82 @@
+//! Back-off per key: each failure doubles the wait, a long quiet time resets it.
+//! Used for crashing containers (by `pod_workers`) and for failing pulls (by `image_manager`).
+//! Invariant: time is an argument.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+
+pub struct Backoff {
+    first: Duration,
+    longest: Duration,
+    entries: Mutex<HashMap<String, Entry>>,
+}
+
+struct Entry {
+    wait: Duration,
+    /// When the wait was last (re)started.
+    since: Duration,
+}
+
+impl Backoff {
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, entries: Mutex::default() }
+    }
+
+    /// How much longer the key must wait at `now`, measured from `event` (the failure); `None` when it need not.
+    pub fn remaining(&self, key: &str, event: Duration, now: Duration) -> Option<(Duration, Duration)> {
+        let entries = self.entries.lock();
+        let entry = entries.get(key)?;
+        if now.saturating_sub(entry.since) > 2 * self.longest {
+            return None;
+        }
+        let until = event + entry.wait;
+        (now < until).then(|| (until - now, entry.wait))
+    }
+
+    /// Records an attempt: the next failure waits longer.
+    pub fn next(&self, key: &str, now: Duration) {
+        let mut entries = self.entries.lock();
+        let (first, longest) = (self.first, self.longest);
+        match entries.get_mut(key) {
+            Some(entry) if now.saturating_sub(entry.since) <= 2 * longest => {
+                entry.wait = (entry.wait * 2).min(longest);
+                entry.since = now;
+            }
+            _ => {
+                entries.insert(key.into(), Entry { wait: first, since: now });
+            }
+        }
+    }
+
+    pub fn reset(&self, key: &str) {
+        self.entries.lock().remove(key);
+    }
+
+    /// Forgets every key of a pod that is gone.
+    pub fn forget(&self, prefix: &str) {
+        self.entries.lock().retain(|key, _| !key.starts_with(prefix));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_limit_and_reset_after_quiet() {
+        let seconds = Duration::from_secs;
+        let backoff = Backoff::new(seconds(10), seconds(300));
+        let mut now = seconds(1000);
+        assert_eq!(backoff.remaining("a", now, now), None);
+        for expected in [10, 20, 40, 80, 160, 300, 300] {
+            backoff.next("a", now);
+            assert_eq!(backoff.remaining("a", now, now), Some((seconds(expected), seconds(expected))));
+            now += seconds(expected);
+            assert_eq!(backoff.remaining("a", now - seconds(expected), now), None);
+        }
+        now += seconds(601);
+        backoff.next("a", now);
+        assert_eq!(backoff.remaining("a", now, now + seconds(4)), Some((seconds(6), seconds(10))));
+    }
+}

@@ -1,0 +1,147 @@
+//! The mounts of a container: its volumes with subPath and propagation, the hosts file, the termination message.
+//! Used by `runtime_manager`.
+//! Invariant: a subPath never leads out of its volume, symbolic links included.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Component, Path, PathBuf},
+};
+
+use cri::v1;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::expansion::expand_noting;
+use crate::pod_spec;
+
+pub struct Input<'a> {
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    /// Where each volume is on the host.
+    pub volumes: &'a BTreeMap<String, PathBuf>,
+    pub environment: &'a BTreeMap<String, String>,
+    pub hosts_file: Option<&'a Path>,
+    pub message_file: Option<&'a Path>,
+}
+
+pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
+    let mut result = Vec::new();
+    let mut has_hosts = false;
+    for mount in input.container.volume_mounts.iter().flatten() {
+        has_hosts |= mount.mount_path.trim_end_matches('/') == "/etc/hosts";
+        let root = input
+            .volumes
+            .get(&mount.name)
+            .ok_or_else(|| format!("failed to find volume {:?} of container {:?}", mount.name, input.container.name))?;
+        let sub_path = match (mount.sub_path_expr.as_deref(), mount.sub_path.as_deref()) {
+            (Some(expression), _) if !expression.is_empty() => {
+                let (text, unknown) = expand_noting(expression, |name| input.environment.get(name).cloned());
+                if !unknown.is_empty() {
+                    return Err(format!("missing value for {:?}", unknown[0]));
+                }
+                Some(text)
+            }
+            (_, Some(path)) if !path.is_empty() => Some(path.to_string()),
+            _ => None,
+        };
+        let host_path = match sub_path {
+            Some(sub_path) => resolve_sub_path(root, &sub_path)?,
+            None => root.clone(),
+        };
+        let container_path = match mount.mount_path.starts_with('/') {
+            true => mount.mount_path.clone(),
+            false => format!("/{}", mount.mount_path),
+        };
+        result.push(v1::Mount {
+            container_path,
+            host_path: host_path.to_string_lossy().into_owned(),
+            readonly: mount.read_only.unwrap_or(false),
+            propagation: match mount.mount_propagation.as_deref() {
+                Some("HostToContainer") => v1::MountPropagation::PropagationHostToContainer,
+                Some("Bidirectional") => v1::MountPropagation::PropagationBidirectional,
+                _ => v1::MountPropagation::PropagationPrivate,
+            } as i32,
+            recursive_read_only: false,
+            ..Default::default()
+        });
+    }
+    let mut file = |container_path: &str, host_path: &Path| {
+        result.push(v1::Mount {
+            container_path: container_path.into(),
+            host_path: host_path.to_string_lossy().into_owned(),
+            ..Default::default()
+        });
+    };
+    if let Some(path) = input.hosts_file.filter(|_| !has_hosts) {
+        file("/etc/hosts", path);
+    }
+    if let Some(path) = input.message_file {
+        file(super::message_path(input.container), path);
+    }
+    Ok(result)
+}
+
+/// The path below `root`, made as a directory if it is not there. Every step is checked for links that lead outside.
+fn resolve_sub_path(root: &Path, sub_path: &str) -> Result<PathBuf, String> {
+    let relative = Path::new(sub_path);
+    if relative.is_absolute() || relative.components().any(|c| matches!(c, Component::ParentDir)) {
+        return Err(format!("subPath {sub_path:?} must be relative and must not contain \"..\""));
+    }
+    let real_root = root.canonicalize().map_err(|error| format!("failed to resolve {}: {error}", root.display()))?;
+    if real_root.is_file() {
+        return Err(format!("subPath {sub_path:?} in a volume that is a file"));
+    }
+    let mut current = real_root.clone();
+    for part in relative.components() {
+        let Component::Normal(part) = part else { continue };
+        let next = current.join(part);
+        if next.symlink_metadata().is_err() {
+            let (mode, owner) = match current.metadata() {
+                Ok(meta) => (meta.mode() & 0o7777, (meta.uid(), meta.gid())),
+                Err(_) => (0o755, (0, 0)),
+            };
+            std::fs::create_dir(&next).map_err(|error| format!("failed to create subPath {sub_path:?}: {error}"))?;
+            let _ = std::fs::set_permissions(&next, std::fs::Permissions::from_mode(mode));
+            let _ = std::os::unix::fs::chown(&next, Some(owner.0), Some(owner.1));
+        }
+        current = next.canonicalize().map_err(|error| format!("failed to resolve subPath {sub_path:?}: {error}"))?;
+        if !current.starts_with(&real_root) {
+            return Err(format!("failed to prepare subPath {sub_path:?}: it leads out of its volume"));
+        }
+    }
+    Ok(current)
+}
+
+/// Whether the node manages the hosts file of this container: not for pods in the host's process namespaces on
+/// request of their own mount.
+pub fn wants_hosts_file(pod: &Pod, container: &Container) -> bool {
+    let own = container.volume_mounts.iter().flatten().any(|m| m.mount_path.trim_end_matches('/') == "/etc/hosts");
+    !own && !pod_spec::name(pod).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub_paths_stay_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("volume");
+        std::fs::create_dir_all(root.join("a")).unwrap();
+        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
+        std::os::unix::fs::symlink("a", root.join("in")).unwrap();
+        std::fs::write(root.join("file"), "x").unwrap();
+        let check = |path: &str, expected: Option<&str>| {
+            let real = root.canonicalize().unwrap();
+            assert_eq!(resolve_sub_path(&root, path).ok(), expected.map(|e| real.join(e)), "{path}");
+        };
+        check("a", Some("a"));
+        check("a/new/deep", Some("a/new/deep"));
+        check("in/x", Some("a/x"));
+        check("file", Some("file"));
+        check("out", None);
+        check("out/passwd", None);
+        check("../x", None);
+        check("/etc", None);
+    }
+}

@@ -1,0 +1,175 @@
+//! The mounted cgroup file systems: one unified tree (v2), or one tree per controller (v1, also "hybrid").
+//! Used by `container_manager`.
+//! Invariant: writes only files of groups it was asked about, and removes only empty groups.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+const MOUNT_POINT: &str = "/sys/fs/cgroup";
+
+pub enum Hierarchy {
+    Unified {
+        root: PathBuf,
+    },
+    /// Controller (as its directory is named) and where it is mounted.
+    Separate {
+        controllers: Vec<(String, PathBuf)>,
+    },
+}
+
+impl Hierarchy {
+    pub fn detect() -> Self {
+        let root = PathBuf::from(MOUNT_POINT);
+        if root.join("cgroup.controllers").exists() {
+            return Self::unified(&root);
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mut controllers = Vec::new();
+        for line in mounts.lines() {
+            let mut words = line.split(' ');
+            let (Some(_), Some(place), Some(kind), Some(options)) =
+                (words.next(), words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            if kind == "cgroup" {
+                controllers.push((options.to_string(), PathBuf::from(place)));
+            }
+        }
+        Self::Separate { controllers }
+    }
+
+    pub fn unified(root: &Path) -> Self {
+        Self::Unified { root: root.into() }
+    }
+
+    #[cfg(test)]
+    pub fn separate(root: &Path, names: &[&str]) -> Self {
+        Self::Separate { controllers: names.iter().map(|name| (name.to_string(), root.join(name))).collect() }
+    }
+
+    pub fn directories(&self, path: &[String]) -> Vec<PathBuf> {
+        let below = |root: &Path| path.iter().fold(root.to_path_buf(), |place, part| place.join(part));
+        match self {
+            Self::Unified { root } => vec![below(root)],
+            Self::Separate { controllers } => controllers.iter().map(|(_, root)| below(root)).collect(),
+        }
+    }
+
+    /// The directory of one controller.
+    fn of(&self, controller: &str, path: &[String]) -> Option<PathBuf> {
+        match self {
+            Self::Unified { .. } => self.directories(path).pop(),
+            Self::Separate { controllers } => {
+                let (_, root) = controllers.iter().find(|(options, _)| options.split(',').any(|o| o == controller))?;
+                Some(path.iter().fold(root.clone(), |place, part| place.join(part)))
+            }
+        }
+    }
+
+    pub fn create(&self, path: &[String]) -> io::Result<()> {
+        match self {
+            Self::Unified { root } => {
+                let mut place = root.clone();
+                for part in path {
+                    delegate(&place);
+                    place.push(part);
+                    create_directory(&place)?;
+                }
+                delegate(&place);
+            }
+            Self::Separate { .. } => {
+                for controller in ["cpu", "cpuacct", "memory", "pids"] {
+                    if let Some(place) = self.of(controller, path) {
+                        std::fs::create_dir_all(place)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn set_cpu(&self, path: &[String], shares: i64, quota: i64) -> io::Result<()> {
+        let Some(place) = self.of("cpu", path) else { return Ok(()) };
+        match self {
+            Self::Unified { .. } => {
+                // The kernel's own mapping of [2, 262144] to [1, 10000].
+                let weight = 1 + ((shares - 2).max(0) * 9999) / 262_142;
+                write(&place, "cpu.weight", &weight.to_string())?;
+                let limit = if quota > 0 { quota.to_string() } else { "max".into() };
+                write(&place, "cpu.max", &format!("{limit} 100000"))
+            }
+            Self::Separate { .. } => {
+                write(&place, "cpu.shares", &shares.to_string())?;
+                write(&place, "cpu.cfs_period_us", "100000")?;
+                write(&place, "cpu.cfs_quota_us", &if quota > 0 { quota } else { -1 }.to_string())
+            }
+        }
+    }
+
+    pub fn set_memory(&self, path: &[String], bytes: i64) -> io::Result<()> {
+        let Some(place) = self.of("memory", path) else { return Ok(()) };
+        match self {
+            Self::Unified { .. } => write(&place, "memory.max", &bytes.to_string()),
+            Self::Separate { .. } => write(&place, "memory.limit_in_bytes", &bytes.to_string()),
+        }
+    }
+
+    pub fn children(&self, path: &[String]) -> Vec<String> {
+        let mut names = Vec::new();
+        for directory in self.directories(path) {
+            for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    names.push(entry.file_name().to_string_lossy().into_owned());
+                }
+            }
+        }
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    pub fn remove(&self, path: &[String]) -> io::Result<()> {
+        self.directories(path).iter().try_for_each(|directory| remove_tree(directory))
+    }
+}
+
+fn create_directory(place: &Path) -> io::Result<()> {
+    match std::fs::create_dir(place) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Lets children of this group be limited (v2). What the machine does not have is left out.
+fn delegate(place: &Path) {
+    let available = std::fs::read_to_string(place.join("cgroup.controllers")).unwrap_or_default();
+    for controller in available.split_whitespace() {
+        let _ = std::fs::write(place.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
+
+fn write(place: &Path, file: &str, text: &str) -> io::Result<()> {
+    let path = place.join(file);
+    std::fs::write(&path, text)
+        .map_err(|error| io::Error::new(error.kind(), format!("failed to write {}: {error}", path.display())))
+}
+
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    match std::fs::remove_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

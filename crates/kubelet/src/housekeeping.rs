@@ -1,0 +1,63 @@
+//! Removes what nobody wants any more: sandboxes, directories and groups of pods that are gone.
+//! Run by `lib` at the start and at a slow rate.
+//! Invariant: touches only pods that no source and no worker knows, and only after the sources were heard.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use crate::{container_config::POD_UID, container_gc, image_gc, log_rotation, pod_workers::PodWorkers};
+
+const INTERVAL: Duration = Duration::from_secs(60);
+
+pub async fn run(workers: Arc<PodWorkers>) {
+    let mut round: u64 = 0;
+    loop {
+        remove_orphans(&workers).await;
+        container_gc::collect(&workers).await;
+        log_rotation::rotate(&workers).await;
+        // Images change rarely and cost more to look at.
+        if round.is_multiple_of(5) {
+            image_gc::collect(&workers).await;
+        }
+        round += 1;
+        workers.shared.env.sleep(INTERVAL).await;
+    }
+}
+
+/// What a node that was down may find: pods that were deleted meanwhile.
+async fn remove_orphans(workers: &PodWorkers) {
+    let shared = &workers.shared;
+    let wanted = |uid: &str| shared.pods.contains(uid) || workers.knows(uid);
+    let mut running: HashSet<String> = HashSet::new();
+    match shared.runtime.runtime.list_pod_sandboxes(None).await {
+        Ok(sandboxes) => {
+            for sandbox in sandboxes {
+                let Some(uid) = sandbox.labels.get(POD_UID) else { continue };
+                running.insert(uid.clone());
+                if wanted(uid) {
+                    continue;
+                }
+                tracing::info!(uid, sandbox = sandbox.id, "removing a pod that nobody wants");
+                let runtime = &shared.runtime.runtime;
+                let result = match runtime.stop_pod_sandbox(&sandbox.id).await {
+                    Ok(()) => runtime.remove_pod_sandbox(&sandbox.id).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = result {
+                    tracing::warn!(uid, %error, "failed to remove an orphaned sandbox");
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "failed to look for orphans");
+            return;
+        }
+    }
+    for uid in shared.volumes.pods_on_disk().into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
+        if let Err(error) = shared.volumes.tear_down(&uid).await {
+            tracing::warn!(uid, error, "failed to remove an orphaned pod's directory");
+        }
+    }
+    for uid in shared.cgroups.pods().into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
+        let _ = shared.cgroups.remove_pod(&uid);
+    }
+}

@@ -1,0 +1,222 @@
+//! One HTTP(S) request to a container, as probes and hooks make it.
+//! Used by `probe_manager` and by the hooks of `runtime_manager`.
+//! Invariant: a connection per request, certificates not verified, bodies read up to a limit.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::{
+    api::core::v1::{Container, HTTPGetAction},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use tokio::net::TcpStream;
+
+/// What is read of a body that is only shown to people.
+pub const SHOWN_BODY: usize = 10 * 1024;
+const MAX_REDIRECTS: usize = 10;
+
+#[derive(Debug, Clone)]
+pub struct HttpRequest {
+    pub tls: bool,
+    pub host: String,
+    pub port: u16,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub max_body: usize,
+}
+
+/// The number behind a port that may be given by name.
+pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => match name.parse::<i32>() {
+            Ok(number) => number,
+            Err(_) => container
+                .ports
+                .iter()
+                .flatten()
+                .find(|p| p.name.as_deref() == Some(name))
+                .map(|p| p.container_port)
+                .ok_or_else(|| format!("couldn't find port: {name}"))?,
+        },
+    };
+    u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("invalid port number: {number}"))
+}
+
+impl HttpRequest {
+    pub fn from_action(action: &HTTPGetAction, container: &Container, pod_ip: &str) -> Result<Self, String> {
+        let path = action.path.as_deref().unwrap_or("/");
+        let headers = action.http_headers.iter().flatten();
+        Ok(Self {
+            tls: action.scheme.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("https")),
+            host: action.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.to_string()),
+            port: resolve_port(&action.port, container)?,
+            path: if path.starts_with('/') { path.into() } else { format!("/{path}") },
+            headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
+            max_body: SHOWN_BODY,
+        })
+    }
+
+    fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}://{}{}", if self.tls { "https" } else { "http" }, self.authority(), self.path)
+    }
+}
+
+/// The status code and the beginning of the body, after redirects within the same host.
+pub async fn send(request: &HttpRequest) -> Result<(u16, String), String> {
+    let mut request = request.clone();
+    for _ in 0..MAX_REDIRECTS {
+        let (status, location, body) = once(&request).await?;
+        match location.filter(|_| (300..400).contains(&status)) {
+            Some(location) => match redirected(&request, &location) {
+                Some(next) => request = next,
+                // A redirect elsewhere is an answer: the container is alive.
+                None => return Ok((status, body)),
+            },
+            None => return Ok((status, body)),
+        }
+    }
+    Err("stopped after 10 redirects".into())
+}
+
+fn redirected(request: &HttpRequest, location: &str) -> Option<HttpRequest> {
+    if location.starts_with('/') {
+        return Some(HttpRequest { path: location.into(), ..request.clone() });
+    }
+    let uri: http::Uri = location.parse().ok()?;
+    let tls = uri.scheme_str() == Some("https");
+    let host = uri.host()?.trim_matches(['[', ']']);
+    (host == request.host).then(|| HttpRequest {
+        tls,
+        host: host.into(),
+        port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+        path: uri.path_and_query().map_or("/".into(), ToString::to_string),
+        headers: request.headers.clone(),
+        max_body: request.max_body,
+    })
+}
+
+async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), String> {
+    let url = request.url();
+    let failed = |error: String| format!("Get {url:?}: {error}");
+    let authority = request.authority();
+    let stream = TcpStream::connect(&authority)
+        .await
+        .map_err(|error| failed(format!("dial tcp {authority}: connect: {}", io_text(&error))))?;
+    if request.tls {
+        let name = rustls_pki_types::ServerName::try_from(request.host.clone()).map_err(|e| failed(e.to_string()))?;
+        let connector = tokio_rustls::TlsConnector::from(trusting());
+        let stream = connector.connect(name, stream).await.map_err(|error| failed(error.to_string()))?;
+        exchange(TokioIo::new(stream), request).await.map_err(failed)
+    } else {
+        exchange(TokioIo::new(stream), request).await.map_err(failed)
+    }
+}
+
+/// As other kubelets word it: what the system calls the error, in lower case.
+pub fn io_text(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        std::io::ErrorKind::ConnectionReset => "connection reset by peer".into(),
+        std::io::ErrorKind::HostUnreachable => "no route to host".into(),
+        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".into(),
+        std::io::ErrorKind::TimedOut => "i/o timeout".into(),
+        _ => error.to_string(),
+    }
+}
+
+async fn exchange<S>(stream: S, request: &HttpRequest) -> Result<(u16, Option<String>, String), String>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
+    let driver = tokio::spawn(connection);
+    let result = async {
+        let has = |name: &str| request.headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
+        let mut builder = http::Request::get(&request.path);
+        for (name, default) in
+            [("host", request.authority()), ("user-agent", "kube-probe/1.35".into()), ("accept", "*/*".into())]
+        {
+            if !has(name) {
+                builder = builder.header(name, default);
+            }
+        }
+        for (name, value) in request.headers.iter().filter(|(_, value)| !value.is_empty()) {
+            builder = builder.header(name, value);
+        }
+        let built = builder.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
+        let response = sender.send_request(built).await.map_err(|error| error.to_string())?;
+        let status = response.status().as_u16();
+        let location = response.headers().get("location").and_then(|value| value.to_str().ok()).map(str::to_string);
+        let body = Limited::new(response.into_body(), request.max_body).collect().await;
+        let text = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
+        Ok((status, location, text))
+    }
+    .await;
+    driver.abort();
+    result
+}
+
+/// A probe asks whether something answers, not who.
+fn trusting() -> Arc<rustls::ClientConfig> {
+    static CONFIG: std::sync::LazyLock<Arc<rustls::ClientConfig>> = std::sync::LazyLock::new(|| {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports the default versions")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_no_client_auth();
+        Arc::new(config)
+    });
+    CONFIG.clone()
+}
+
+#[derive(Debug)]
+struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &rustls_pki_types::CertificateDer<'_>,
+        _: &[rustls_pki_types::CertificateDer<'_>],
+        _: &rustls_pki_types::ServerName<'_>,
+        _: &[u8],
+        _: rustls_pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &rustls_pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &rustls_pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

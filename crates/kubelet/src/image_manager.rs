@@ -1,0 +1,250 @@
+//! Makes images present: pull policies, credentials, parallel pulls without duplicates, back-off, Events.
+//! Called by `runtime_manager` before a container is created; `image_gc` removes what is unused.
+//! Invariant: a present image costs no call to the runtime; the cache is dropped whenever the runtime says that images
+//! changed.
+
+mod credentials;
+mod reference;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use client::{EventRecorder, ObjectRef};
+use cri::{Runtime, v1};
+use env::Env;
+use k8s_openapi::api::core::v1::{Container, Secret};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::{backoff::Backoff, container_config::security::ImageUser, pod_status::WaitingReason};
+
+/// A present image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PresentImage {
+    pub id: String,
+    pub user: ImageUser,
+    pub size: u64,
+}
+
+pub struct ImageManager {
+    runtime: Arc<dyn Runtime>,
+    env: Env,
+    recorder: EventRecorder,
+    present: Mutex<HashMap<String, PresentImage>>,
+    /// One lock per image that is being pulled: others wait for it instead of pulling too.
+    pulling: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    slots: Semaphore,
+    backoff: Backoff,
+    last_errors: Mutex<HashMap<String, String>>,
+    failed_at: Mutex<HashMap<String, Duration>>,
+}
+
+impl ImageManager {
+    pub fn new(runtime: Arc<dyn Runtime>, env: Env, recorder: EventRecorder, max_parallel_pulls: usize) -> Self {
+        Self {
+            runtime,
+            env,
+            recorder,
+            present: Mutex::default(),
+            pulling: Mutex::default(),
+            slots: Semaphore::new(max_parallel_pulls.max(1)),
+            backoff: Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
+            last_errors: Mutex::default(),
+            failed_at: Mutex::default(),
+        }
+    }
+
+    /// The runtime said that images changed.
+    pub fn invalidate(&self) {
+        self.present.lock().clear();
+    }
+
+    async fn lookup(&self, image: &str) -> Result<Option<PresentImage>, cri::Error> {
+        if let Some(found) = self.present.lock().get(image) {
+            return Ok(Some(found.clone()));
+        }
+        let answer = self.runtime.image_status(v1::ImageSpec { image: image.into(), ..Default::default() }).await?;
+        let found = answer.map(|image| PresentImage {
+            id: image.id,
+            user: ImageUser { uid: image.uid.map(|uid| uid.value), username: image.username },
+            size: image.size,
+        });
+        if let Some(found) = &found {
+            self.present.lock().insert(image.into(), found.clone());
+        }
+        Ok(found)
+    }
+
+    /// Makes the container's image present, or says why the container must wait.
+    pub async fn ensure(
+        &self,
+        about: &ObjectRef,
+        pod_uid: &str,
+        container: &Container,
+        pull_secrets: &[Arc<Secret>],
+    ) -> Result<PresentImage, WaitingReason> {
+        let named = container.image.as_deref().unwrap_or_default();
+        let image = reference::with_default_tag(named).map_err(|why| {
+            let message = format!("Failed to apply default image tag {named:?}: {why}");
+            self.recorder.warning(about, "InspectFailed", message.clone());
+            WaitingReason { reason: "InvalidImageName".into(), message }
+        })?;
+        let present = self.lookup(&image).await.map_err(|error| {
+            let message = format!("Failed to inspect image {image:?}: {error}");
+            self.recorder.warning(about, "InspectFailed", message.clone());
+            WaitingReason { reason: "ImageInspectError".into(), message }
+        })?;
+        let policy = container.image_pull_policy.as_deref().unwrap_or(reference::default_policy(&image));
+        match (policy, present) {
+            ("Never", None) => {
+                let message = format!("Container image {named:?} is not present with pull policy of Never");
+                self.recorder.warning(about, "ErrImageNeverPull", message.clone());
+                Err(WaitingReason { reason: "ErrImageNeverPull".into(), message })
+            }
+            ("IfNotPresent" | "Never", Some(found)) => {
+                let message =
+                    format!("Container image {named:?} already present on machine and can be accessed by the pod");
+                self.recorder.normal(about, "Pulled", message);
+                Ok(found)
+            }
+            (policy, _) => self.pull(about, pod_uid, named, &image, policy, pull_secrets).await,
+        }
+    }
+
+    async fn pull(
+        &self,
+        about: &ObjectRef,
+        pod_uid: &str,
+        named: &str,
+        image: &str,
+        policy: &str,
+        secrets: &[Arc<Secret>],
+    ) -> Result<PresentImage, WaitingReason> {
+        let key = format!("{pod_uid}_{image}");
+        if let Some(wait) = self.waiting(&key) {
+            let mut message = format!("Back-off pulling image {named:?}");
+            self.recorder.normal(about, "BackOff", message.clone());
+            if let Some(last) = self.last_errors.lock().get(&key) {
+                message = format!("{message}: {last}");
+            }
+            tracing::debug!(image, ?wait, "pulling waits");
+            return Err(WaitingReason { reason: "ImagePullBackOff".into(), message });
+        }
+        self.recorder.normal(about, "Pulling", format!("Pulling image {named:?}"));
+        let began = self.env.monotonic();
+        let lock = self.pulling.lock().entry(image.into()).or_default().clone();
+        let turn = lock.lock().await;
+        // Whoever held the lock may have pulled it for us.
+        if policy != "Always"
+            && let Ok(Some(found)) = self.lookup(image).await
+        {
+            self.recorder.normal(about, "Pulled", self.success(named, began, began, found.size));
+            return Ok(found);
+        }
+        let slot = self.slots.acquire().await;
+        let pulls_since = self.env.monotonic();
+        let result = self.try_credentials(image, secrets).await;
+        drop(slot);
+        drop(turn);
+        self.pulling.lock().retain(|_, lock| Arc::strong_count(lock) > 1);
+        let error = match result {
+            Ok(()) => {
+                self.present.lock().remove(image);
+                match self.lookup(image).await {
+                    Ok(Some(found)) => {
+                        self.backoff.reset(&key);
+                        self.last_errors.lock().remove(&key);
+                        self.recorder.normal(about, "Pulled", self.success(named, pulls_since, began, found.size));
+                        return Ok(found);
+                    }
+                    Ok(None) => "the image is not there after it was pulled".to_string(),
+                    Err(error) => error.to_string(),
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        let now = self.env.monotonic();
+        self.backoff.next(&key, now);
+        self.failed_at.lock().insert(key.clone(), now);
+        let message = format!("failed to pull image {named:?}: {error}");
+        self.recorder.warning(about, "Failed", format!("Failed to pull image {named:?}: {error}"));
+        self.last_errors.lock().insert(key, format!("ErrImagePull: {message}"));
+        Err(WaitingReason { reason: "ErrImagePull".into(), message })
+    }
+
+    async fn try_credentials(&self, image: &str, secrets: &[Arc<Secret>]) -> Result<(), cri::Error> {
+        let mut choices: Vec<Option<v1::AuthConfig>> =
+            credentials::matching(image, secrets).into_iter().map(Some).collect();
+        if choices.is_empty() {
+            choices.push(None);
+        }
+        let mut last = None;
+        for auth in choices {
+            let spec = v1::ImageSpec { image: image.into(), ..Default::default() };
+            match self.runtime.pull_image(spec, auth, None).await {
+                Ok(_) => return Ok(()),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| cri::Error::Other("there was nothing to try".into())))
+    }
+
+    fn success(&self, image: &str, pulls_since: Duration, began: Duration, size: u64) -> String {
+        let now = self.env.monotonic();
+        format!(
+            "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {size} bytes.",
+            go_duration(now.saturating_sub(pulls_since)),
+            go_duration(now.saturating_sub(began))
+        )
+    }
+
+    /// How long until the pod may try again, for the worker's next wake-up.
+    pub fn retry_in(&self, pod_uid: &str, container: &Container) -> Option<Duration> {
+        let image = reference::with_default_tag(container.image.as_deref()?).ok()?;
+        self.waiting(&format!("{pod_uid}_{image}"))
+    }
+
+    fn waiting(&self, key: &str) -> Option<Duration> {
+        let failed = *self.failed_at.lock().get(key)?;
+        self.backoff.remaining(key, failed, self.env.monotonic()).map(|(left, _)| left)
+    }
+
+    /// The pod is gone.
+    pub fn forget(&self, pod_uid: &str) {
+        let prefix = format!("{pod_uid}_");
+        self.backoff.forget(&prefix);
+        self.last_errors.lock().retain(|key, _| !key.starts_with(&prefix));
+        self.failed_at.lock().retain(|key, _| !key.starts_with(&prefix));
+    }
+}
+
+/// As Go prints durations rounded to milliseconds: "1.234s", "87ms", "2m3.5s".
+pub fn go_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let seconds = format!("{}.{:03}", rest / 1000, rest % 1000);
+    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
+    match (minutes / 60, minutes % 60) {
+        (0, 0) => format!("{seconds}s"),
+        (0, minutes) => format!("{minutes}m{seconds}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_look_like_gos() {
+        let check = |millis, expected: &str| assert_eq!(go_duration(Duration::from_millis(millis)), expected);
+        check(0, "0ms");
+        check(87, "87ms");
+        check(1234, "1.234s");
+        check(2000, "2s");
+        check(123_500, "2m3.5s");
+        check(3_600_000, "1h0m0s");
+    }
+}

@@ -1,0 +1,412 @@
+//! Registers the node and reports its condition: the Node object, its status when it changes, and a Lease every few
+//! seconds as the sign of life.
+//! Run by `lib`; reads the runtime's own status.
+//! Invariant: labels, taints and fields of other owners are left as they are.
+
+mod machine;
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+
+use client::{Client, EventRecorder, Patch};
+use cri::Runtime;
+use env::Env;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{
+            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
+            NodeStatus, NodeSystemInfo,
+        },
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time},
+    },
+};
+pub use machine::{Machine, default_address};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::{config::Config, pleg::Pleg, pod_status::whole_seconds};
+
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+const LEASE_SECONDS: i32 = 40;
+const MAX_IMAGES: usize = 50;
+const VERSION: &str = "v1.35.0";
+/// A runtime that has not answered for this long makes the node unready.
+const RUNTIME_SILENCE: Duration = Duration::from_secs(180);
+
+pub struct NodeStatusManager {
+    pub config: Arc<Config>,
+    pub client: Client,
+    pub env: Env,
+    pub runtime: Arc<dyn Runtime>,
+    pub runtime_version: String,
+    pub recorder: EventRecorder,
+    pub machine: Machine,
+    pub addresses: Vec<IpAddr>,
+    pub pleg: Arc<Pleg>,
+    /// Our Node object as last seen; shared with admission.
+    pub node: Arc<Mutex<Node>>,
+    /// Asks for a look at the status at once.
+    pub wake: Arc<Notify>,
+}
+
+impl NodeStatusManager {
+    /// Everything about the node that is not a condition.
+    pub fn describe(&self) -> Node {
+        let name = &self.config.node_name;
+        let mut labels: BTreeMap<String, String> = [
+            ("kubernetes.io/hostname", name.as_str()),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", architecture()),
+            ("beta.kubernetes.io/os", "linux"),
+            ("beta.kubernetes.io/arch", architecture()),
+        ]
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .into();
+        labels.extend(self.config.labels.clone());
+        let annotations =
+            BTreeMap::from([("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into())]);
+        Node {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some(labels),
+                annotations: Some(annotations),
+                ..Default::default()
+            },
+            spec: Some(NodeSpec {
+                taints: (!self.config.taints.is_empty()).then(|| self.config.taints.clone()),
+                pod_cidr: self.config.pod_cidr.clone(),
+                pod_cidrs: self.config.pod_cidr.clone().map(|cidr| vec![cidr]),
+                ..Default::default()
+            }),
+            status: Some(self.static_status()),
+        }
+    }
+
+    fn static_status(&self) -> NodeStatus {
+        let machine = &self.machine;
+        let text = |number: i64| Quantity(number.to_string());
+        let kilobytes = |bytes: i64| Quantity(format!("{}Ki", bytes / 1024));
+        let mut capacity: BTreeMap<String, Quantity> = BTreeMap::from([
+            ("cpu".into(), text(machine.cpus)),
+            ("memory".into(), kilobytes(machine.memory_bytes)),
+            ("ephemeral-storage".into(), kilobytes(machine.disk_bytes)),
+            ("pods".into(), text(i64::from(self.config.max_pods))),
+        ]);
+        for (size, bytes) in &machine.hugepages {
+            capacity.insert(format!("hugepages-{size}"), text(*bytes));
+        }
+        let mut allocatable = capacity.clone();
+        let cpu = machine.cpus * 1000 - self.config.system_reserved_cpu_milli;
+        allocatable.insert("cpu".into(), if cpu % 1000 == 0 { text(cpu / 1000) } else { Quantity(format!("{cpu}m")) });
+        allocatable.insert("memory".into(), kilobytes(machine.memory_bytes - self.config.system_reserved_memory_bytes));
+        let mut addresses: Vec<NodeAddress> = self
+            .addresses
+            .iter()
+            .map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.to_string() })
+            .collect();
+        addresses.push(NodeAddress { type_: "Hostname".into(), address: self.config.node_name.clone() });
+        NodeStatus {
+            capacity: Some(capacity),
+            allocatable: Some(allocatable),
+            addresses: Some(addresses),
+            daemon_endpoints: Some(NodeDaemonEndpoints {
+                kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(self.config.server.port) }),
+            }),
+            node_info: Some(NodeSystemInfo {
+                architecture: architecture().into(),
+                boot_id: machine.boot_id.clone(),
+                container_runtime_version: self.runtime_version.clone(),
+                kernel_version: machine.kernel.clone(),
+                kube_proxy_version: String::new(),
+                kubelet_version: VERSION.into(),
+                machine_id: machine.machine_id.clone(),
+                operating_system: "linux".into(),
+                os_image: machine.os_image.clone(),
+                system_uuid: machine.system_uuid.clone(),
+                swap: None,
+            }),
+            ..Default::default()
+        }
+    }
+
+    async fn conditions(&self, previous: &[NodeCondition]) -> Vec<NodeCondition> {
+        let pressures = [
+            ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ];
+        let now = whole_seconds(self.env.now());
+        let mut result: Vec<NodeCondition> = pressures
+            .into_iter()
+            .map(|(kind, reason, message)| condition(previous, kind, false, reason, message, now))
+            .collect();
+        let problem = self.problem().await;
+        result.push(match &problem {
+            None => condition(previous, "Ready", true, "KubeletReady", "kubelet is posting ready status", now),
+            Some(text) => condition(previous, "Ready", false, "KubeletNotReady", text, now),
+        });
+        result
+    }
+
+    /// Why the node cannot run pods just now.
+    async fn problem(&self) -> Option<String> {
+        let answer = match self.env.timeout(Duration::from_secs(10), self.runtime.status(false)).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
+            None => return Some("container runtime is down: it does not answer".into()),
+        };
+        let silence = self.pleg.silence();
+        if silence > RUNTIME_SILENCE.max(self.config.relist_interval * 2) {
+            return Some(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
+        }
+        let conditions = answer.status.unwrap_or_default().conditions;
+        let bad = |kind: &str| conditions.iter().find(|c| c.r#type == kind && !c.status);
+        if let Some(condition) = bad("RuntimeReady") {
+            return Some(format!(
+                "container runtime not ready: RuntimeReady=false reason:{} message:{}",
+                condition.reason, condition.message
+            ));
+        }
+        bad("NetworkReady").map(|condition| {
+            format!(
+                "container runtime network not ready: NetworkReady=false reason:{} message:{}",
+                condition.reason, condition.message
+            )
+        })
+    }
+
+    async fn images(&self) -> Vec<ContainerImage> {
+        let mut images = self.runtime.list_images(None).await.unwrap_or_default();
+        images.sort_by_key(|image| std::cmp::Reverse(image.size));
+        images
+            .into_iter()
+            .take(MAX_IMAGES)
+            .map(|image| ContainerImage {
+                names: Some(image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect()),
+                size_bytes: i64::try_from(image.size).ok(),
+            })
+            .collect()
+    }
+
+    /// Makes the Node object, or brings an existing one up to date.
+    pub async fn register(&self) {
+        let mut delay = Duration::from_millis(100);
+        let wanted = self.describe();
+        let api = self.client.api::<Node>();
+        loop {
+            let result = match api.find(&self.config.node_name).await {
+                Ok(Some(existing)) => {
+                    let patch = json!({"metadata": {"labels": wanted.metadata.labels, "annotations": wanted.metadata.annotations}});
+                    match api.patch(&self.config.node_name, &Patch::Merge(patch)).await {
+                        Ok(node) => Ok(node),
+                        Err(error) => {
+                            tracing::warn!(%error, "failed to set the node's labels");
+                            Ok(existing)
+                        }
+                    }
+                }
+                Ok(None) if self.config.register_node => api.create(&wanted).await,
+                Ok(None) => Err(api::ApiError::not_found("", "nodes", &self.config.node_name)),
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(node) => {
+                    *self.node.lock() = node;
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "failed to register the node");
+                    self.env.sleep(delay).await;
+                    delay = (delay * 2).min(Duration::from_secs(7));
+                }
+            }
+        }
+    }
+
+    /// Reports changes of the status when they happen, and everything once in a while.
+    pub async fn run_status(self: Arc<Self>) {
+        let mut last_report = None;
+        loop {
+            let ready = self.update_status(&mut last_report).await;
+            // While something is wrong, the end of it should be noticed soon.
+            let wait = if ready { self.config.lease_renew_interval } else { Duration::from_millis(500) };
+            self.env.timeout(wait, self.wake.notified()).await;
+        }
+    }
+
+    async fn update_status(&self, last_report: &mut Option<Duration>) -> bool {
+        let known = self.node.lock().clone();
+        let previous = known.status.clone().unwrap_or_default();
+        let mut status = self.static_status();
+        status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
+        status.images = Some(self.images().await);
+        let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
+        let due = last_report.is_none_or(|at| self.env.monotonic() - at >= self.config.status_report_interval);
+        if !due && !differs(&previous, &status) {
+            return ready;
+        }
+        let api = self.client.api::<Node>();
+        let Ok(mut body) = serde_json::to_value(&status) else { return ready };
+        // Addresses are merged by type; a stale one would stay.
+        if let Some(addresses) = body.get_mut("addresses").and_then(|a| a.as_array_mut()) {
+            addresses.insert(0, json!({"$patch": "replace"}));
+        }
+        match api.patch_status(&self.config.node_name, &Patch::Strategic(json!({"status": body}))).await {
+            Ok(node) => {
+                *self.node.lock() = node;
+                *last_report = Some(self.env.monotonic());
+                if ready != was_ready {
+                    self.tell_readiness(ready);
+                }
+            }
+            Err(error) if error.is_not_found() => {
+                tracing::warn!("the node was deleted; registering it again");
+                self.register().await;
+            }
+            Err(error) => tracing::warn!(%error, "failed to report the node's status"),
+        }
+        ready
+    }
+
+    fn tell_readiness(&self, ready: bool) {
+        let name = &self.config.node_name;
+        let mut about = client::reference(&*self.node.lock());
+        about.uid = Some(name.clone());
+        let (reason, text) = match ready {
+            true => ("NodeReady", format!("Node {name} status is now: NodeReady")),
+            false => ("NodeNotReady", format!("Node {name} status is now: NodeNotReady")),
+        };
+        self.recorder.normal(&about, reason, text);
+    }
+
+    /// Renews the Lease for ever.
+    pub async fn run_lease(self: Arc<Self>) {
+        let interval = self.config.lease_renew_interval;
+        let mut known: Option<Lease> = None;
+        loop {
+            match self.renew(known.take()).await {
+                Ok(lease) => {
+                    known = Some(lease);
+                    self.env.sleep(interval).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "failed to renew the node's lease");
+                    self.env.sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, known: Option<Lease>) -> Result<Lease, api::ApiError> {
+        let api = self.client.namespaced::<Lease>(LEASE_NAMESPACE);
+        let name = &self.config.node_name;
+        let existing = match known {
+            Some(lease) => Some(lease),
+            None => api.find(name).await?,
+        };
+        let now = MicroTime(self.env.now());
+        let spec = |lease: &Lease| LeaseSpec {
+            holder_identity: Some(name.clone()),
+            lease_duration_seconds: Some(LEASE_SECONDS),
+            renew_time: Some(now.clone()),
+            ..lease.spec.clone().unwrap_or_default()
+        };
+        let owner = self.owner();
+        match existing {
+            Some(mut lease) => {
+                lease.spec = Some(spec(&lease));
+                if lease.metadata.owner_references.is_none() {
+                    lease.metadata.owner_references = owner;
+                }
+                match api.replace(name, &lease).await {
+                    // Someone else wrote it: the next attempt reads it first.
+                    Err(error) if error.is_conflict() || error.is_not_found() => Err(error),
+                    other => other,
+                }
+            }
+            None => {
+                let metadata = ObjectMeta {
+                    name: Some(name.clone()),
+                    namespace: Some(LEASE_NAMESPACE.into()),
+                    owner_references: owner,
+                    ..Default::default()
+                };
+                let lease = Lease { metadata, spec: Some(spec(&Lease::default())) };
+                api.create(&lease).await
+            }
+        }
+    }
+
+    fn owner(&self) -> Option<Vec<OwnerReference>> {
+        let uid = self.node.lock().metadata.uid.clone()?;
+        Some(vec![OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: self.config.node_name.clone(),
+            uid,
+            ..Default::default()
+        }])
+    }
+}
+
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn condition(
+    previous: &[NodeCondition],
+    kind: &str,
+    status: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> NodeCondition {
+    let text = if status { "True" } else { "False" };
+    let before = previous.iter().find(|c| c.type_ == kind && c.status == text);
+    NodeCondition {
+        type_: kind.into(),
+        status: text.into(),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or(Some(Time(now))),
+    }
+}
+
+/// Whether two statuses say different things, heartbeats aside.
+fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
+    let essence = |status: &NodeStatus| {
+        let mut status = NodeStatus {
+            capacity: status.capacity.clone(),
+            allocatable: status.allocatable.clone(),
+            addresses: status.addresses.clone(),
+            daemon_endpoints: status.daemon_endpoints.clone(),
+            node_info: status.node_info.clone(),
+            images: status.images.clone(),
+            conditions: status.conditions.clone(),
+            ..Default::default()
+        };
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+        }
+        status.conditions.iter_mut().flatten().for_each(|c| c.last_transition_time = None);
+        if let Some(conditions) = &mut status.conditions {
+            let ours = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+            conditions.retain(|c| ours.contains(&c.type_.as_str()));
+            conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        }
+        status.images = status.images.filter(|images| !images.is_empty());
+        status
+    };
+    essence(old) != essence(new)
+}

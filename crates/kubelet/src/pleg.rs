@@ -1,0 +1,175 @@
+//! The pod lifecycle event generator: tells which pods to look at because something happened in the runtime.
+//! Fed by the runtime's events and by a slow relist; read by `sync_loop`.
+//! Invariant: never starts or stops a container, and carries no news beyond a pod's UID.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use cri::{Runtime, RuntimeEvent, v1};
+use env::Env;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::{container_config::POD_UID, image_manager::ImageManager};
+
+/// Where the runtime has no events at all, this is how often it is asked.
+const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+const RECONNECT: Duration = Duration::from_millis(200);
+
+/// What one pod has, as far as a relist tells: ids and states.
+type Seen = HashMap<String, i32>;
+
+pub struct Pleg {
+    runtime: Arc<dyn Runtime>,
+    env: Env,
+    images: Arc<ImageManager>,
+    relist_interval: Duration,
+    wake: mpsc::UnboundedSender<String>,
+    /// Pod UID by container or sandbox id.
+    owners: Mutex<HashMap<String, String>>,
+    last: Mutex<HashMap<String, Seen>>,
+    /// Monotonic time of the last successful look at the runtime; health checks read it.
+    healthy_at: Mutex<Duration>,
+}
+
+impl Pleg {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        env: Env,
+        images: Arc<ImageManager>,
+        relist_interval: Duration,
+        wake: mpsc::UnboundedSender<String>,
+    ) -> Self {
+        let healthy_at = Mutex::new(env.monotonic());
+        Self {
+            runtime,
+            env,
+            images,
+            relist_interval,
+            wake,
+            owners: Mutex::default(),
+            last: Mutex::default(),
+            healthy_at,
+        }
+    }
+
+    /// How long ago the runtime last answered.
+    pub fn silence(&self) -> Duration {
+        self.env.monotonic().saturating_sub(*self.healthy_at.lock())
+    }
+
+    pub async fn run(self: Arc<Self>) {
+        let mut with_events = true;
+        loop {
+            let mut events = self.runtime.events().await.ok();
+            // Whatever happened while nobody listened.
+            self.images.invalidate();
+            self.relist().await;
+            loop {
+                let wait = if with_events { self.relist_interval } else { RELIST_WITHOUT_EVENTS };
+                let next = async {
+                    match &mut events {
+                        Some(stream) => stream.next().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    event = next => match event {
+                        Some(Ok(event)) => self.handle(event).await,
+                        Some(Err(cri::Error::Unimplemented(_))) => {
+                            with_events = false;
+                            events = None;
+                        }
+                        Some(Err(_)) | None => break,
+                    },
+                    () = self.env.sleep(wait) => self.relist().await,
+                }
+            }
+            self.env.sleep(RECONNECT).await;
+        }
+    }
+
+    async fn handle(self: &Arc<Self>, event: RuntimeEvent) {
+        match event {
+            RuntimeEvent::ImagesChanged => self.images.invalidate(),
+            RuntimeEvent::Exited { id } => {
+                // The runtime tells of an exit before its own status shows it, so this waits; others must not.
+                let pleg = self.clone();
+                self.env.spawn(async move { pleg.settle(&id).await });
+            }
+            // We started it ourselves and know.
+            RuntimeEvent::Started { .. } => {}
+            RuntimeEvent::OutOfMemory { id } | RuntimeEvent::Deleted { id } => {
+                let owner = self.owners.lock().get(&id).cloned();
+                if let Some(uid) = owner {
+                    let _ = self.wake.send(uid);
+                }
+            }
+        }
+    }
+
+    /// Waits until the runtime's status of an exited container or sandbox says so, then wakes its pod.
+    async fn settle(&self, id: &str) {
+        let mut delay = Duration::from_millis(1);
+        for _ in 0..12 {
+            if let Ok(answer) = self.runtime.container_status(id, false).await {
+                let status = answer.status.unwrap_or_default();
+                if status.state() != v1::ContainerState::ContainerRunning {
+                    return self.tell(&status.labels);
+                }
+            } else {
+                let Ok(answer) = self.runtime.pod_sandbox_status(id, false).await else { return };
+                let status = answer.status.unwrap_or_default();
+                if status.state() == v1::PodSandboxState::SandboxNotready {
+                    return self.tell(&status.labels);
+                }
+            }
+            self.env.sleep(delay).await;
+            delay *= 2;
+        }
+        self.relist().await;
+    }
+
+    fn tell(&self, labels: &HashMap<String, String>) {
+        if let Some(uid) = labels.get(POD_UID) {
+            let _ = self.wake.send(uid.clone());
+        }
+    }
+
+    /// Compares all there is with what there was.
+    pub async fn relist(&self) {
+        let lists = tokio::try_join!(self.runtime.list_pod_sandboxes(None), self.runtime.list_containers(None));
+        let (sandboxes, containers) = match lists {
+            Ok(lists) => lists,
+            Err(error) => {
+                tracing::warn!(%error, "failed to list containers");
+                return;
+            }
+        };
+        *self.healthy_at.lock() = self.env.monotonic();
+        let mut now: HashMap<String, Seen> = HashMap::new();
+        let mut owners = HashMap::new();
+        let all = sandboxes
+            .into_iter()
+            .map(|s| (s.labels, s.id, s.state))
+            .chain(containers.into_iter().map(|c| (c.labels, c.id, c.state)));
+        for (labels, id, state) in all {
+            let Some(uid) = labels.get(POD_UID) else { continue };
+            owners.insert(id.clone(), uid.clone());
+            now.entry(uid.clone()).or_default().insert(id, state);
+        }
+        let mut last = self.last.lock();
+        let uids: HashSet<&String> = last.keys().chain(now.keys()).collect();
+        for uid in uids {
+            if last.get(uid) != now.get(uid) {
+                let _ = self.wake.send(uid.clone());
+            }
+        }
+        *last = now;
+        *self.owners.lock() = owners;
+    }
+}

@@ -1,0 +1,120 @@
+//! Turns what runs into the status that the API shows: container states, conditions, phase, addresses.
+//! Called by `pod_workers`; the result goes to `status_manager`.
+//! Invariant: pure. A phase never leaves Succeeded or Failed, and a condition's transition time moves only when its
+//! status does.
+
+mod conditions;
+mod containers;
+mod phase;
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use crate::{pod_spec, runtime_status::PodRuntimeStatus};
+
+/// Why a container could not be started: what a waiting state shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingReason {
+    pub reason: String,
+    pub message: String,
+}
+
+/// What probes say of containers, by id.
+pub trait Readiness {
+    /// The container's startup probe has succeeded, or it has none.
+    fn started(&self, container_id: &str) -> bool;
+    /// The container's readiness probe succeeds, or it has none.
+    fn ready(&self, container_id: &str) -> bool;
+}
+
+pub struct Input<'a> {
+    pub pod: &'a Pod,
+    pub runtime: &'a PodRuntimeStatus,
+    /// What was last reported, or what the API has when nothing was.
+    pub previous: &'a PodStatus,
+    pub readiness: &'a dyn Readiness,
+    /// By container name.
+    pub reasons: &'a HashMap<String, WaitingReason>,
+    /// "containerd", the scheme of container ids.
+    pub runtime_name: &'a str,
+    pub host_ips: &'a [String],
+    /// The pod's work is over: nothing is going to be started again.
+    pub terminal: bool,
+    pub now: Timestamp,
+}
+
+pub fn generate(input: &Input) -> PodStatus {
+    let pod = input.pod;
+    let mut status = PodStatus {
+        init_container_statuses: none_if_empty(containers::statuses(input, pod_spec::Kind::Init)),
+        container_statuses: none_if_empty(containers::statuses(input, pod_spec::Kind::App)),
+        ephemeral_container_statuses: none_if_empty(containers::statuses(input, pod_spec::Kind::Ephemeral)),
+        start_time: input.previous.start_time.clone().or_else(|| Some(Time(whole_seconds(input.now)))),
+        qos_class: Some(pod_spec::qos_class(pod).as_str().into()),
+        nominated_node_name: pod.status.as_ref().and_then(|s| s.nominated_node_name.clone()),
+        observed_generation: pod.metadata.generation,
+        resource_claim_statuses: input.previous.resource_claim_statuses.clone(),
+        ..Default::default()
+    };
+    let computed = phase::phase(input, &status);
+    let api_phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    let phase = [api_phase, input.previous.phase.as_deref()]
+        .into_iter()
+        .flatten()
+        .find(|phase| is_terminal(phase))
+        .unwrap_or(computed);
+    status.phase = Some(phase.into());
+    if input.previous.phase.as_deref() == Some(phase) {
+        status.reason = input.previous.reason.clone();
+        status.message = input.previous.message.clone();
+    }
+    addresses(input, &mut status);
+    status.conditions = Some(conditions::conditions(input, &status));
+    status
+}
+
+pub fn is_terminal(phase: &str) -> bool {
+    phase == "Succeeded" || phase == "Failed"
+}
+
+fn addresses(input: &Input, status: &mut PodStatus) {
+    status.host_ip = input.host_ips.first().cloned();
+    status.host_ips = none_if_empty(input.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+    let ips: Vec<String> = if pod_spec::host_network(input.pod) {
+        input.host_ips.to_vec()
+    } else {
+        match input.runtime.sandboxes.first() {
+            Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
+            // A stopped sandbox has lost its address; the pod keeps showing the one it had.
+            _ => input.previous.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect(),
+        }
+    };
+    status.pod_ip = ips.first().cloned();
+    status.pod_ips = none_if_empty(ips.into_iter().map(|ip| PodIP { ip }).collect());
+}
+
+fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// The API keeps whole seconds; comparing anything finer would find differences that are none.
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+pub fn from_nanoseconds(nanoseconds: i64) -> Option<Time> {
+    (nanoseconds > 0).then(|| Timestamp::from_second(nanoseconds / 1_000_000_000).ok().map(Time)).flatten()
+}
+
+pub fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
+}
+
+#[cfg(test)]
+#[path = "pod_status/tests.rs"]
+mod tests;

@@ -1,0 +1,269 @@
+//! One task per pod UID: each brings its own pod to what is wanted, so one that hangs delays no other.
+//! Fed by `sync_loop`; uses every other module of the node.
+//! Invariant: a pod goes from syncing to terminating to terminated and never back; its worker ends only when nothing
+//! of the pod is left here.
+
+mod sync;
+mod terminate;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use client::{Client, EventRecorder, Informer};
+use env::Env;
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, Service};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{
+    backoff::Backoff,
+    config::Config,
+    container_manager::ContainerManager,
+    image_manager::ImageManager,
+    pod_manager::PodManager,
+    pod_spec::{self, Kind},
+    pod_status::{self, WaitingReason},
+    probe_manager::ProbeManager,
+    referenced_objects::ReferencedObjects,
+    runtime_manager::RuntimeManager,
+    runtime_status::PodRuntimeStatus,
+    status_manager::StatusManager,
+    volume_manager::VolumeManager,
+};
+
+/// What all workers share.
+pub struct Shared {
+    pub config: Arc<Config>,
+    pub env: Env,
+    pub client: Client,
+    pub recorder: EventRecorder,
+    pub runtime: RuntimeManager,
+    pub runtime_name: String,
+    pub pods: Arc<PodManager>,
+    pub statuses: Arc<StatusManager>,
+    pub probes: ProbeManager,
+    pub volumes: VolumeManager,
+    pub references: ReferencedObjects,
+    pub images: Arc<ImageManager>,
+    pub cgroups: Arc<ContainerManager>,
+    pub services: Informer<Service>,
+    /// Our own Node object, kept by `node_status`.
+    pub node: Arc<Mutex<Node>>,
+    pub crash_backoff: Backoff,
+}
+
+/// Why a pod must end although nobody deleted it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Eviction {
+    pub reason: String,
+    pub message: String,
+    pub grace_period_seconds: i64,
+}
+
+struct HandleState {
+    pod: Arc<Pod>,
+    /// No source has it any more.
+    removed: bool,
+    eviction: Option<Eviction>,
+    /// Nothing of it runs or will run.
+    terminated: bool,
+}
+
+pub struct Handle {
+    wake: Notify,
+    state: Mutex<HandleState>,
+}
+
+impl Handle {
+    fn pod(&self) -> Arc<Pod> {
+        self.state.lock().pod.clone()
+    }
+
+    fn removed(&self) -> bool {
+        self.state.lock().removed
+    }
+
+    fn eviction(&self) -> Option<Eviction> {
+        self.state.lock().eviction.clone()
+    }
+}
+
+pub struct PodWorkers {
+    pub shared: Arc<Shared>,
+    handles: Arc<Mutex<HashMap<String, Arc<Handle>>>>,
+}
+
+impl PodWorkers {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, handles: Arc::default() }
+    }
+
+    /// The pod is new or changed.
+    pub fn update(&self, pod: Arc<Pod>) {
+        let uid = pod_spec::uid(&pod).to_string();
+        let mut handles = self.handles.lock();
+        if let Some(handle) = handles.get(&uid) {
+            handle.state.lock().pod = pod;
+            handle.wake.notify_one();
+            return;
+        }
+        let state = HandleState { pod, removed: false, eviction: None, terminated: false };
+        let handle = Arc::new(Handle { wake: Notify::new(), state: Mutex::new(state) });
+        handles.insert(uid.clone(), handle.clone());
+        let worker = Worker::new(self.shared.clone(), handle, uid.clone());
+        let handles = self.handles.clone();
+        self.shared.env.spawn(async move {
+            worker.run().await;
+            handles.lock().remove(&uid);
+        });
+    }
+
+    /// No source has the pod any more.
+    pub fn remove(&self, uid: &str) {
+        if let Some(handle) = self.handles.lock().get(uid) {
+            handle.state.lock().removed = true;
+            handle.wake.notify_one();
+        }
+    }
+
+    /// Ends a pod that nobody deleted; it stays in the API as failed.
+    pub fn evict(&self, uid: &str, eviction: Eviction) {
+        if let Some(handle) = self.handles.lock().get(uid) {
+            handle.state.lock().eviction.get_or_insert(eviction);
+            handle.wake.notify_one();
+        }
+    }
+
+    /// Something happened: look again.
+    pub fn wake(&self, uid: &str) {
+        if let Some(handle) = self.handles.lock().get(uid) {
+            handle.wake.notify_one();
+        }
+    }
+
+    /// Whether a worker cares for this pod.
+    pub fn knows(&self, uid: &str) -> bool {
+        self.handles.lock().contains_key(uid)
+    }
+
+    pub fn is_terminated(&self, uid: &str) -> bool {
+        self.handles.lock().get(uid).is_none_or(|handle| handle.state.lock().terminated)
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    uid: String,
+    /// Why containers wait, by name.
+    reasons: HashMap<String, WaitingReason>,
+    /// Monotonic time of the next look without a wake-up.
+    next: Option<Duration>,
+    /// Reason and message that go with a terminal phase of our own making.
+    verdict: Option<(String, String)>,
+    admitted: bool,
+    /// The pod's own work is over.
+    completed: bool,
+    /// Consecutive failures to make the pod's surroundings.
+    failures: u32,
+    last: PodRuntimeStatus,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>, handle: Arc<Handle>, uid: String) -> Self {
+        Self {
+            shared,
+            handle,
+            uid,
+            reasons: HashMap::new(),
+            next: None,
+            verdict: None,
+            admitted: false,
+            completed: false,
+            failures: 0,
+            last: PodRuntimeStatus::default(),
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            let pod = self.handle.pod();
+            if self.must_end(&pod) {
+                break;
+            }
+            self.sync(&pod).await;
+            if self.must_end(&self.handle.pod()) {
+                break;
+            }
+            self.wait().await;
+        }
+        self.end().await;
+    }
+
+    async fn wait(&mut self) {
+        let env = &self.shared.env;
+        match self.next.take() {
+            Some(at) => {
+                let wait = at.saturating_sub(env.monotonic());
+                env.timeout(wait, self.handle.wake.notified()).await;
+            }
+            None => self.handle.wake.notified().await,
+        }
+    }
+
+    /// Looks again no later than after `wait`.
+    fn look_again_in(&mut self, wait: Duration) {
+        let at = self.shared.env.monotonic() + wait;
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    fn must_end(&mut self, pod: &Pod) -> bool {
+        if let Some(eviction) = self.handle.eviction() {
+            self.verdict.get_or_insert((eviction.reason, eviction.message));
+        }
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        self.completed
+            || self.verdict.is_some()
+            || self.handle.removed()
+            || pod.metadata.deletion_timestamp.is_some()
+            || (phase.is_some_and(pod_status::is_terminal) && !pod_spec::is_static(pod))
+    }
+
+    fn kinds(pod: &Pod) -> HashMap<String, Kind> {
+        let named = |list: Vec<String>, kind| list.into_iter().map(move |name| (name, kind));
+        let names = |list: &[k8s_openapi::api::core::v1::Container]| list.iter().map(|c| c.name.clone()).collect();
+        named(names(pod_spec::init_containers(pod)), Kind::Init)
+            .chain(named(names(&pod_spec::ephemeral_containers(pod)), Kind::Ephemeral))
+            .chain(named(names(pod_spec::containers(pod)), Kind::App))
+            .collect()
+    }
+
+    async fn snapshot(&mut self, pod: &Pod) -> cri::Result<PodRuntimeStatus> {
+        let status = self.shared.runtime.snapshot(&self.uid, &Self::kinds(pod)).await?;
+        self.last = status.clone();
+        Ok(status)
+    }
+
+    /// Computes the pod's status and hands it on.
+    fn report(&self, pod: &Arc<Pod>, runtime: &PodRuntimeStatus, terminal: bool) -> PodStatus {
+        let shared = &self.shared;
+        let previous = shared.statuses.get(&self.uid).or_else(|| pod.status.clone()).unwrap_or_default();
+        let mut status = pod_status::generate(&pod_status::Input {
+            pod,
+            runtime,
+            previous: &previous,
+            readiness: shared.probes.results(),
+            reasons: &self.reasons,
+            runtime_name: &shared.runtime_name,
+            host_ips: &shared.runtime.host_ips,
+            terminal,
+            now: shared.env.now(),
+        });
+        if let Some((reason, message)) = &self.verdict {
+            status.phase = Some("Failed".into());
+            status.reason = Some(reason.clone());
+            status.message = Some(message.clone());
+        }
+        shared.statuses.set(pod, status.clone());
+        status
+    }
+}

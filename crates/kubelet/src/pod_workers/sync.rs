@@ -1,0 +1,458 @@
+//! Brings a living pod to what is wanted: observe, decide, do, report.
+//! Part of `pod_workers`.
+//! Invariant: every way out has reported the pod's status and said when to look again.
+
+use std::{sync::Arc, time::Duration};
+
+use cri::v1;
+use k8s_openapi::api::{
+    core::v1::{Container, Pod, Secret, Service},
+    node::v1::RuntimeClass,
+};
+
+use super::Worker;
+use crate::{
+    admission,
+    container_config::environment::References,
+    pod_actions::{Kill, KillReason, PodActions, pod_actions},
+    pod_spec::{self, Kind},
+    pod_status::WaitingReason,
+    runtime_manager::{KillOrder, StartContext, container_reference},
+    runtime_status::{PodRuntimeStatus, State},
+    volume_manager::{Facts, Mounted},
+};
+
+/// The first and the longest wait after a failure to make a sandbox or volumes.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+
+/// What a pod's containers are started with, once it is all there.
+struct Surroundings {
+    sandbox_id: String,
+    sandbox_config: v1::PodSandboxConfig,
+    references: References,
+    mounted: Mounted,
+    pod_ips: Vec<String>,
+}
+
+impl Worker {
+    pub(super) async fn sync(&mut self, pod: &Arc<Pod>) {
+        // Each round may let the next init container follow a sidecar that has just started.
+        for _ in 0..=pod_spec::init_containers(pod).len() + 1 {
+            let status = match self.snapshot(pod).await {
+                Ok(status) => status,
+                Err(error) => {
+                    tracing::warn!(pod = pod_spec::display(pod), %error, "failed to look at a pod");
+                    return self.look_again_in(RUNTIME_RETRY);
+                }
+            };
+            if !self.admit(pod, &status) || !self.within_deadline(pod) {
+                return;
+            }
+            self.shared.probes.update(pod, &status, false);
+            let actions = pod_actions(pod, &status, self.shared.probes.results());
+            if actions.kill_pod && !actions.create_sandbox {
+                self.completed = true;
+                return;
+            }
+            if actions_are_empty(&actions) {
+                self.refresh(pod, &status).await;
+                self.report(pod, &status, false);
+                return;
+            }
+            self.report(pod, &status, false);
+            let progress = self.carry_out(pod, status, &actions).await;
+            if !progress {
+                break;
+            }
+        }
+        match self.snapshot(pod).await {
+            Ok(status) => {
+                self.shared.probes.update(pod, &status, false);
+                self.report(pod, &status, false);
+                // It may have ended before anyone listened for it.
+                let over = pod_actions(pod, &status, self.shared.probes.results());
+                self.completed = over.kill_pod && !over.create_sandbox;
+            }
+            Err(_) => self.look_again_in(RUNTIME_RETRY),
+        }
+    }
+
+    /// False when the pod was refused.
+    fn admit(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> bool {
+        if self.admitted {
+            return true;
+        }
+        // What runs already was admitted before we were restarted.
+        if status.sandboxes.is_empty() {
+            let others: Vec<Arc<Pod>> = self
+                .shared
+                .pods
+                .list()
+                .into_iter()
+                .filter(|other| pod_spec::uid(other) != self.uid && before(other, pod))
+                .collect();
+            let node = self.shared.node.lock().clone();
+            if let Err(refusal) = admission::admit(pod, &others, &node) {
+                let about = client::reference(&**pod);
+                self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
+                self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));
+                return false;
+            }
+        }
+        self.admitted = true;
+        true
+    }
+
+    fn within_deadline(&mut self, pod: &Arc<Pod>) -> bool {
+        let Some(limit) = pod_spec::spec(pod).active_deadline_seconds else { return true };
+        let known = self.shared.statuses.get(&self.uid).and_then(|status| status.start_time);
+        let start = known.or_else(|| pod.status.as_ref().and_then(|status| status.start_time.clone()));
+        let Some(start) = start else {
+            self.look_again_in(Duration::from_secs(limit.max(0) as u64));
+            return true;
+        };
+        let age = self.shared.env.now().as_second() - start.0.as_second();
+        if age < limit {
+            self.look_again_in(Duration::from_secs((limit - age) as u64));
+            return true;
+        }
+        let message = "Pod was active on the node longer than the specified deadline".to_string();
+        self.shared.recorder.normal(&client::reference(&**pod), "DeadlineExceeded", message.clone());
+        self.verdict = Some(("DeadlineExceeded".into(), message));
+        false
+    }
+
+    /// True when another round may get further.
+    async fn carry_out(&mut self, pod: &Arc<Pod>, mut status: PodRuntimeStatus, actions: &PodActions) -> bool {
+        if actions.kill_pod {
+            if !status.sandboxes.is_empty() {
+                let about = client::reference(&**pod);
+                self.shared.recorder.normal(
+                    &about,
+                    "SandboxChanged",
+                    "Pod sandbox changed, it will be killed and re-created.",
+                );
+            }
+            let order = KillOrder { message: String::new(), grace_period_seconds: pod_spec::grace_period_seconds(pod) };
+            if let Err(error) = self.shared.runtime.kill_pod(pod, &status, &order).await {
+                let message = format!("error killing pod: {error}");
+                self.shared.recorder.warning(&client::reference(&**pod), "FailedKillPod", message);
+                self.look_again_in(RUNTIME_RETRY);
+                return false;
+            }
+        }
+        for kill in &actions.kill {
+            self.kill(pod, kill, &status).await;
+        }
+        let Some(surroundings) = self.prepare(pod, actions, &mut status).await else { return false };
+        self.start_all(pod, actions, &status, &surroundings).await
+    }
+
+    async fn kill(&mut self, pod: &Arc<Pod>, kill: &Kill, status: &PodRuntimeStatus) {
+        let found = pod_spec::find_container(pod, &kill.name);
+        let own = found.as_ref().and_then(|(_, container)| {
+            let probe = match kill.reason {
+                KillReason::LivenessProbe => container.liveness_probe.as_ref(),
+                KillReason::StartupProbe => container.startup_probe.as_ref(),
+                KillReason::Changed | KillReason::Unknown => None,
+            };
+            probe.and_then(|probe| probe.termination_grace_period_seconds)
+        });
+        let order = KillOrder {
+            message: kill.message.clone(),
+            grace_period_seconds: own.unwrap_or_else(|| pod_spec::grace_period_seconds(pod)),
+        };
+        let ips = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        let container = found.as_ref().map(|(kind, container)| (*kind, container));
+        self.shared.runtime.kill_container(pod, &kill.id, &kill.name, container, &ips, &order).await;
+    }
+
+    /// Volumes and sandbox, at the same time.
+    async fn prepare(
+        &mut self,
+        pod: &Arc<Pod>,
+        actions: &PodActions,
+        status: &mut PodRuntimeStatus,
+    ) -> Option<Surroundings> {
+        let shared = self.shared.clone();
+        let about = client::reference(&**pod);
+        let sandbox_config = match shared.runtime.sandbox_config(pod, actions.attempt) {
+            Ok(config) => config,
+            Err(error) => {
+                shared.recorder.warning(
+                    &about,
+                    "FailedCreatePodSandBox",
+                    format!("Failed to create pod sandbox: {error}"),
+                );
+                self.failed();
+                return None;
+            }
+        };
+        let sandbox = async {
+            if !actions.create_sandbox {
+                return Ok(actions.sandbox_id.clone().unwrap_or_default());
+            }
+            let handler = self.runtime_handler(pod).await?;
+            shared.runtime.create_sandbox(pod, &sandbox_config, &handler).await
+        };
+        // What depends on the pod's address waits for it; everything else does not.
+        let early_ips = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        let needs_address = names_pod_ip(pod) && early_ips.is_empty() && !pod_spec::host_network(pod);
+        let volumes = async {
+            let references = shared.references.get(pod).await?;
+            if needs_address {
+                return Ok((references, None));
+            }
+            let mounted = self.mount(pod, &references, &early_ips).await?;
+            Ok::<_, String>((references, Some(mounted)))
+        };
+        let (sandbox, volumes) = tokio::join!(sandbox, volumes);
+        let sandbox_id = match sandbox {
+            Ok(id) => id,
+            Err(error) => {
+                shared.recorder.warning(
+                    &about,
+                    "FailedCreatePodSandBox",
+                    format!("Failed to create pod sandbox: {error}"),
+                );
+                self.failed();
+                return None;
+            }
+        };
+        if actions.create_sandbox {
+            *status = self.snapshot(pod).await.ok()?;
+            self.report(pod, status, false);
+        }
+        let ips = match status.ready_sandbox() {
+            Some(sandbox) if !pod_spec::host_network(pod) => sandbox.ips.clone(),
+            _ => shared.runtime.host_ips.clone(),
+        };
+        let volumes = match volumes {
+            Ok((references, Some(mounted))) => Ok((references, mounted)),
+            Ok((references, None)) => self.mount(pod, &references, &ips).await.map(|mounted| (references, mounted)),
+            Err(error) => Err(error),
+        };
+        match volumes {
+            Ok((references, mounted)) => {
+                self.failures = 0;
+                if let Some(wait) = mounted.refresh_after {
+                    self.look_again_in(wait);
+                }
+                Some(Surroundings { sandbox_id, sandbox_config, references, mounted, pod_ips: ips })
+            }
+            Err(error) => {
+                shared.recorder.warning(&about, "FailedMount", error);
+                self.failed();
+                None
+            }
+        }
+    }
+
+    async fn mount(&self, pod: &Pod, references: &References, ips: &[String]) -> Result<Mounted, String> {
+        let shared = &self.shared;
+        let facts = Facts { references, pod_ips: ips, host_ips: &shared.runtime.host_ips, node: shared.runtime.node };
+        shared.volumes.set_up(pod, &facts).await.map_err(|error| error.to_string())
+    }
+
+    fn failed(&mut self) {
+        let wait = FIRST_RETRY.saturating_mul(1 << self.failures.min(5)).min(LONGEST_RETRY);
+        self.failures += 1;
+        self.look_again_in(wait);
+    }
+
+    async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
+        let Some(name) = pod_spec::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+            return Ok(String::new());
+        };
+        match self.shared.client.api::<RuntimeClass>().get(name).await {
+            Ok(class) => Ok(class.handler),
+            Err(error) => Err(format!("failed to get sandbox runtime: {error}")),
+        }
+    }
+
+    /// Files of configMap and other volumes follow what they show, also when nothing is to be started.
+    async fn refresh(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) {
+        let refreshable =
+            pod_spec::spec(pod).volumes.iter().flatten().any(|v| {
+                v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
+            });
+        if !refreshable || status.running().next().is_none() {
+            return;
+        }
+        let ips = match status.ready_sandbox() {
+            Some(sandbox) if !pod_spec::host_network(pod) => sandbox.ips.clone(),
+            _ => self.shared.runtime.host_ips.clone(),
+        };
+        let result = match self.shared.references.get(pod).await {
+            Ok(references) => self.mount(pod, &references, &ips).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(mounted) => {
+                if let Some(wait) = mounted.refresh_after {
+                    self.look_again_in(wait);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(pod = pod_spec::display(pod), error, "failed to refresh volumes");
+                self.look_again_in(LONGEST_RETRY);
+            }
+        }
+    }
+
+    /// Starts what is to be started, in order. True when a sidecar or an app was started.
+    async fn start_all(
+        &mut self,
+        pod: &Arc<Pod>,
+        actions: &PodActions,
+        status: &PodRuntimeStatus,
+        surroundings: &Surroundings,
+    ) -> bool {
+        let services = self.services(pod);
+        let pull_secrets = self.pull_secrets(pod).await;
+        let ephemeral = pod_spec::ephemeral_containers(pod);
+        let context = StartContext {
+            pod,
+            sandbox_id: &surroundings.sandbox_id,
+            sandbox_config: &surroundings.sandbox_config,
+            references: &surroundings.references,
+            services: &services,
+            volumes: &surroundings.mounted.paths,
+            pod_ips: &surroundings.pod_ips,
+            pull_secrets: &pull_secrets,
+            status,
+        };
+        for index in &actions.start_ephemeral {
+            if let Some(container) = ephemeral.get(*index) {
+                self.start(&context, Kind::Ephemeral, container).await;
+            }
+        }
+        let mut progress = false;
+        for index in &actions.start_init {
+            let Some(container) = pod_spec::init_containers(pod).get(*index) else { continue };
+            let started = self.start(&context, Kind::Init, container).await;
+            let sidecar = pod_spec::is_sidecar(container);
+            progress |= started && sidecar;
+            if !started && !sidecar {
+                return progress;
+            }
+        }
+        for index in &actions.start {
+            if self.handle.pod().metadata.deletion_timestamp.is_some() {
+                return false;
+            }
+            if let Some(container) = pod_spec::containers(pod).get(*index) {
+                self.start(&context, Kind::App, container).await;
+            }
+        }
+        // Only a new sidecar lets something else begin.
+        progress
+    }
+
+    async fn start(&mut self, context: &StartContext<'_>, kind: Kind, container: &Container) -> bool {
+        if let Some(reason) = self.crash_backoff(context, kind, container) {
+            self.reasons.insert(container.name.clone(), reason);
+            return false;
+        }
+        match self.shared.runtime.start_container(context, kind, container).await {
+            Ok(_) => {
+                self.reasons.remove(&container.name);
+                true
+            }
+            Err(reason) => {
+                let pulls = reason.reason.contains("ImagePull");
+                self.reasons.insert(container.name.clone(), reason);
+                let wait = if pulls { self.shared.images.retry_in(&self.uid, container) } else { None };
+                self.look_again_in(wait.unwrap_or(LONGEST_RETRY));
+                false
+            }
+        }
+    }
+
+    /// A container that keeps ending waits longer each time.
+    fn crash_backoff(&mut self, context: &StartContext, kind: Kind, container: &Container) -> Option<WaitingReason> {
+        let ended = context.status.find(&container.name).filter(|c| c.state == State::Exited)?;
+        let shared = self.shared.clone();
+        let key = format!("{}/{}", self.uid, container.name);
+        let now = Duration::from_nanos(shared.env.now().as_nanosecond().max(0) as u64);
+        let event = Duration::from_nanos(ended.finished_at.max(0) as u64);
+        let Some((left, wait)) = shared.crash_backoff.remaining(&key, event, now) else {
+            shared.crash_backoff.next(&key, now);
+            return None;
+        };
+        self.look_again_in(left);
+        let name = format!("{}_{}({})", pod_spec::name(context.pod), pod_spec::namespace(context.pod), self.uid);
+        let about = container_reference(context.pod, kind, &container.name);
+        shared.recorder.warning(
+            &about,
+            "BackOff",
+            format!("Back-off restarting failed container {} in pod {name}", container.name),
+        );
+        Some(WaitingReason {
+            reason: "CrashLoopBackOff".into(),
+            message: format!(
+                "back-off {} restarting failed container={} pod={name}",
+                crate::image_manager::go_duration(wait),
+                container.name
+            ),
+        })
+    }
+
+    fn services(&self, pod: &Pod) -> Vec<Arc<Service>> {
+        let namespace = pod_spec::namespace(pod);
+        let relevant = |service: &Arc<Service>| {
+            let own = service.metadata.namespace.as_deref();
+            own == Some(namespace) || (own == Some("default") && service.metadata.name.as_deref() == Some("kubernetes"))
+        };
+        self.shared.services.list().into_iter().filter(relevant).collect()
+    }
+
+    async fn pull_secrets(&self, pod: &Pod) -> Vec<Arc<Secret>> {
+        let mut secrets = Vec::new();
+        for reference in pod_spec::spec(pod).image_pull_secrets.iter().flatten() {
+            match self.shared.references.secret(pod, &reference.name).await {
+                Ok(Some(secret)) => secrets.push(secret),
+                _ => {
+                    let message = format!(
+                        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                        reference.name
+                    );
+                    self.shared.recorder.warning(&client::reference(pod), "FailedToRetrieveImagePullSecret", message);
+                }
+            }
+        }
+        secrets
+    }
+}
+
+fn actions_are_empty(actions: &PodActions) -> bool {
+    !actions.kill_pod
+        && !actions.create_sandbox
+        && actions.kill.is_empty()
+        && actions.start_init.is_empty()
+        && actions.start.is_empty()
+        && actions.start_ephemeral.is_empty()
+}
+
+/// Whether a volume shows the pod's own address.
+fn names_pod_ip(pod: &Pod) -> bool {
+    let shows = |path: &str| path.starts_with("status.podIP");
+    pod_spec::spec(pod).volumes.iter().flatten().any(|volume| {
+        let plain = volume.downward_api.iter().flat_map(|d| d.items.iter().flatten());
+        let projected = volume
+            .projected
+            .iter()
+            .flat_map(|p| p.sources.iter().flatten())
+            .flat_map(|s| s.downward_api.iter())
+            .flat_map(|d| d.items.iter().flatten());
+        plain.chain(projected).any(|item| item.field_ref.as_ref().is_some_and(|f| shows(&f.field_path)))
+    })
+}
+
+/// Whether `a` was there before `b`: older pods are admitted first.
+fn before(a: &Pod, b: &Pod) -> bool {
+    let age = |pod: &Pod| (pod.metadata.creation_timestamp.clone(), pod.metadata.uid.clone());
+    age(a) < age(b)
+}

@@ -1,0 +1,136 @@
+//! One attempt of a probe: a command, an HTTP request, a connection, a gRPC health check.
+//! Part of `probe_manager`.
+//! Invariant: takes no longer than its timeout.
+
+use std::time::Duration;
+
+use cri::Runtime;
+use env::Env;
+use k8s_openapi::api::core::v1::{Container, Probe};
+
+use crate::http_probe::{self, HttpRequest, io_text, resolve_port};
+
+/// Output of a command that is shown in Events.
+const MAX_OUTPUT: usize = 10 * 1024;
+
+/// `Err` when the probe could not be made; inside, what it found.
+pub type Outcome = Result<Result<String, String>, String>;
+
+#[allow(clippy::too_many_arguments)]
+pub async fn attempt(
+    runtime: &dyn Runtime,
+    probe: &Probe,
+    container: &Container,
+    container_id: &str,
+    pod_ip: &str,
+    timeout: Duration,
+    env: &Env,
+) -> Outcome {
+    if let Some(exec) = &probe.exec {
+        return exec_command(runtime, container_id, exec.command.clone().unwrap_or_default(), timeout, env).await;
+    }
+    if let Some(get) = &probe.http_get {
+        let request = HttpRequest::from_action(get, container, pod_ip)?;
+        let late = || {
+            format!(
+                "Get {:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+                request.url()
+            )
+        };
+        return Ok(match env.timeout(timeout, http_probe::send(&request)).await {
+            None => Err(late()),
+            Some(Ok((status, body))) if (200..400).contains(&status) => Ok(body),
+            Some(Ok((status, _))) => Err(format!("HTTP probe failed with statuscode: {status}")),
+            Some(Err(error)) => Err(error),
+        });
+    }
+    if let Some(tcp) = &probe.tcp_socket {
+        let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.into());
+        let port = resolve_port(&tcp.port, container)?;
+        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        return Ok(match env.timeout(timeout, tokio::net::TcpStream::connect(&address)).await {
+            None => Err(format!("dial tcp {address}: i/o timeout")),
+            Some(Ok(_)) => Ok(String::new()),
+            Some(Err(error)) => Err(format!("dial tcp {address}: connect: {}", io_text(&error))),
+        });
+    }
+    if let Some(grpc) = &probe.grpc {
+        let service = grpc.service.clone().unwrap_or_default();
+        return Ok(match env.timeout(timeout, health_check(pod_ip, grpc.port, &service)).await {
+            None => Err(format!("timeout: failed to connect service {pod_ip:?}:{} within {timeout:?}", grpc.port)),
+            Some(result) => result,
+        });
+    }
+    Err("missing probe handler".into())
+}
+
+async fn exec_command(
+    runtime: &dyn Runtime,
+    container_id: &str,
+    command: Vec<String>,
+    timeout: Duration,
+    env: &Env,
+) -> Outcome {
+    let shown = format!("{command:?}");
+    let seconds = timeout.as_secs() as i64;
+    let late = || Ok(Err(format!("command timed out: {shown} timed out after {seconds}s")));
+    // The runtime enforces the timeout; the slack covers a runtime that answers late.
+    match env.timeout(timeout + Duration::from_secs(2), runtime.exec_sync(container_id, command.clone(), seconds)).await
+    {
+        None | Some(Err(cri::Error::DeadlineExceeded(_))) => late(),
+        Some(Ok(result)) => {
+            let mut output = [result.stdout, result.stderr].concat();
+            output.truncate(MAX_OUTPUT);
+            let text = String::from_utf8_lossy(&output).into_owned();
+            Ok(if result.exit_code == 0 { Ok(text) } else { Err(text) })
+        }
+        Some(Err(error)) => Err(format!("rpc error: {error}")),
+    }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckResponse {
+    /// 1 is SERVING.
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+async fn health_check(host: &str, port: i32, service: &str) -> Result<String, String> {
+    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{authority}"))
+        .and_then(|endpoint| endpoint.user_agent("kube-probe/1.35"))
+        .map_err(|error| error.to_string())?;
+    let channel = endpoint
+        .connect()
+        .await
+        .map_err(|_| format!("timeout: failed to connect service \"{authority}\": connection refused"))?;
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.map_err(|error| error.to_string())?;
+    let path = http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+    let codec: tonic_prost::ProstCodec<HealthCheckRequest, HealthCheckResponse> = tonic_prost::ProstCodec::default();
+    let request = tonic::Request::new(HealthCheckRequest { service: service.into() });
+    match grpc.unary(request, path, codec).await {
+        Ok(answer) if answer.get_ref().status == 1 => Ok("service healthy".into()),
+        Ok(answer) => Err(format!("service unhealthy (responded with {:?})", status_name(answer.get_ref().status))),
+        Err(status) if status.code() == tonic::Code::Unimplemented => Err(format!(
+            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+            status.message()
+        )),
+        Err(status) => Err(format!("error: health rpc probe failed: {status}")),
+    }
+}
+
+fn status_name(status: i32) -> &'static str {
+    match status {
+        1 => "SERVING",
+        2 => "NOT_SERVING",
+        3 => "SERVICE_UNKNOWN",
+        _ => "UNKNOWN",
+    }
+}

@@ -1,0 +1,123 @@
+//! Probes one container in one way, for as long as it runs.
+//! Part of `probe_manager`.
+//! Invariant: a result changes only after as many attempts in a row as the thresholds ask for.
+
+use std::{sync::Arc, time::Duration};
+
+use client::EventRecorder;
+use cri::Runtime;
+use env::Env;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::mpsc;
+
+use super::{ProbeKind, Results, attempt};
+use crate::{
+    pod_actions::ProbeResult,
+    pod_spec::{self, Kind},
+    pod_status::Readiness,
+    runtime_manager::container_reference,
+};
+
+pub struct Worker {
+    pub runtime: Arc<dyn Runtime>,
+    pub env: Env,
+    pub recorder: EventRecorder,
+    pub results: Arc<Results>,
+    pub wake: mpsc::UnboundedSender<String>,
+    pub pod: Arc<Pod>,
+    pub container: Container,
+    pub container_id: String,
+    /// Nanoseconds since the epoch.
+    pub started_at: i64,
+    pub pod_ip: String,
+    pub kind: ProbeKind,
+}
+
+/// How often an attempt that could not even be made is repeated before it counts.
+const RETRIES: usize = 3;
+
+impl Worker {
+    pub async fn run(self) {
+        let Some(probe) = self.kind.of(&self.container).cloned() else { return };
+        let seconds = |value: Option<i32>, default: i32| Duration::from_secs(value.unwrap_or(default).max(0) as u64);
+        let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
+        let timeout = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
+        let age = Duration::from_nanos(
+            (self.env.now().as_nanosecond() - i128::from(self.started_at)).clamp(0, i128::from(i64::MAX)) as u64,
+        );
+        let delay = seconds(probe.initial_delay_seconds, 0).saturating_sub(age);
+        if !delay.is_zero() {
+            self.env.sleep(delay).await;
+        }
+        let (mut in_a_row, mut last) = (0, None);
+        loop {
+            // Until the container has started, only its startup probe counts; afterwards that one is done.
+            let changed = self.results.changed.notified();
+            let started = self.results.started(&self.container_id);
+            if (self.kind == ProbeKind::Startup) != started {
+                let outcome = self.attempt(&probe, timeout).await;
+                in_a_row = if last == Some(outcome) { in_a_row + 1 } else { 1 };
+                last = Some(outcome);
+                let threshold = match outcome {
+                    ProbeResult::Success => probe.success_threshold.unwrap_or(1),
+                    ProbeResult::Failure => probe.failure_threshold.unwrap_or(3),
+                };
+                if in_a_row >= threshold {
+                    if self.results.set(&self.container_id, self.kind, outcome) {
+                        let _ = self.wake.send(pod_spec::uid(&self.pod).to_string());
+                    }
+                    if self.kind != ProbeKind::Readiness && outcome == ProbeResult::Failure {
+                        // The container is going to be killed: nothing more to learn.
+                        return;
+                    }
+                    if self.kind == ProbeKind::Startup && outcome == ProbeResult::Success {
+                        return;
+                    }
+                }
+                self.env.sleep(period).await;
+            } else if self.kind == ProbeKind::Startup {
+                return;
+            } else {
+                changed.await;
+            }
+        }
+    }
+
+    async fn attempt(&self, probe: &k8s_openapi::api::core::v1::Probe, timeout: Duration) -> ProbeResult {
+        let mut outcome = Err(String::new());
+        for _ in 0..RETRIES {
+            outcome = attempt::attempt(
+                &*self.runtime,
+                probe,
+                &self.container,
+                &self.container_id,
+                &self.pod_ip,
+                timeout,
+                &self.env,
+            )
+            .await;
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        let kind = if pod_spec::containers(&self.pod).iter().any(|c| c.name == self.container.name) {
+            Kind::App
+        } else {
+            Kind::Init
+        };
+        let about = container_reference(&self.pod, kind, &self.container.name);
+        match outcome {
+            Ok(Ok(_)) => ProbeResult::Success,
+            Ok(Err(output)) => {
+                let message = format!("{} probe failed: {output}", self.kind.as_str());
+                self.recorder.warning(&about, "Unhealthy", message);
+                ProbeResult::Failure
+            }
+            Err(error) => {
+                let message = format!("{} probe errored and resulted in unknown state: {error}", self.kind.as_str());
+                self.recorder.warning(&about, "Unhealthy", message);
+                ProbeResult::Failure
+            }
+        }
+    }
+}

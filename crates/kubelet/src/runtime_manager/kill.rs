@@ -1,0 +1,136 @@
+//! Stops containers and whole pods within their grace period.
+//! Part of `runtime_manager`.
+//! Invariant: the preStop hook, the stop signal and the wait together take no longer than the grace period, save two
+//! seconds for a process whose hook used it all up.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+
+use super::{RuntimeManager, container_reference, hooks};
+use crate::{
+    pod_spec::{self, Kind},
+    runtime_status::{ContainerStatus, PodRuntimeStatus},
+};
+
+/// Least time between a hook that overran and the kill.
+const MINIMUM_SECONDS: i64 = 2;
+
+#[derive(Debug, Clone)]
+pub struct KillOrder {
+    /// For the Event; empty says only that it stops.
+    pub message: String,
+    pub grace_period_seconds: i64,
+}
+
+impl RuntimeManager {
+    /// Stops one container; returns when it has exited.
+    pub async fn kill_container(
+        &self,
+        pod: &Pod,
+        id: &str,
+        name: &str,
+        container: Option<(Kind, &Container)>,
+        pod_ips: &[String],
+        order: &KillOrder,
+    ) {
+        let kind = container.map_or(Kind::App, |(kind, _)| kind);
+        let about = container_reference(pod, kind, name);
+        let text = match order.message.as_str() {
+            "" => format!("Stopping container {name}"),
+            message => message.to_string(),
+        };
+        self.recorder.normal(&about, "Killing", text);
+        let mut left = order.grace_period_seconds;
+        let pre_stop = container.and_then(|(_, c)| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
+        if let Some((container, hook)) = pre_stop
+            && left > 0
+        {
+            left = self.pre_stop(pod, kind, container, hook, id, pod_ips, left).await;
+        }
+        if order.grace_period_seconds > 0 {
+            left = left.max(MINIMUM_SECONDS);
+        }
+        if let Err(error) = self.runtime.stop_container(id, left).await
+            && !error.is_not_found()
+        {
+            tracing::warn!(pod = pod_spec::display(pod), container = name, %error, "failed to stop a container");
+        }
+    }
+
+    /// Runs the hook; what it leaves of the grace period.
+    #[allow(clippy::too_many_arguments)]
+    async fn pre_stop(
+        &self,
+        pod: &Pod,
+        kind: Kind,
+        container: &Container,
+        hook: &LifecycleHandler,
+        id: &str,
+        pod_ips: &[String],
+        grace: i64,
+    ) -> i64 {
+        let began = self.env.monotonic();
+        let limit = Duration::from_secs(grace as u64);
+        if let Err(error) = hooks::run(self, hook, id, container, pod_ips, Some(limit)).await {
+            let about = container_reference(pod, kind, &container.name);
+            self.recorder.warning(&about, "FailedPreStopHook", "PreStopHook failed");
+            tracing::warn!(pod = pod_spec::display(pod), container = container.name, error, "preStop hook failed");
+        }
+        grace - (self.env.monotonic() - began).as_secs() as i64
+    }
+
+    /// Stops all containers (sidecars after the apps, in reverse order), then the sandboxes.
+    pub async fn kill_pod(&self, pod: &Pod, status: &PodRuntimeStatus, order: &KillOrder) -> cri::Result<()> {
+        self.kill_containers(pod, status, order).await;
+        self.stop_sandboxes(status).await
+    }
+
+    pub async fn stop_sandboxes(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
+        let stops = status.sandboxes.iter().filter(|sandbox| sandbox.ready).map(|sandbox| async {
+            match self.runtime.stop_pod_sandbox(&sandbox.id).await {
+                Err(error) if !error.is_not_found() => Err(error),
+                _ => Ok(()),
+            }
+        });
+        join_all(stops).await.into_iter().collect()
+    }
+
+    async fn kill_containers(&self, pod: &Pod, status: &PodRuntimeStatus, order: &KillOrder) {
+        let ips: Vec<String> = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        let (sidecars, others): (Vec<&ContainerStatus>, Vec<&ContainerStatus>) = status
+            .running()
+            .partition(|c| pod_spec::init_containers(pod).iter().any(|i| i.name == c.name && pod_spec::is_sidecar(i)));
+        let began = self.env.monotonic();
+        join_all(others.into_iter().map(|c| self.kill_observed(pod, c, &ips, order.clone()))).await;
+        // Sidecars stop one after the other, the last started first, within what is left of the grace period.
+        let position = |c: &ContainerStatus| pod_spec::init_containers(pod).iter().position(|i| i.name == c.name);
+        let mut sidecars = sidecars;
+        sidecars.sort_by_key(|c| std::cmp::Reverse(position(c)));
+        for sidecar in sidecars {
+            let used = (self.env.monotonic() - began).as_secs() as i64;
+            let left = (order.grace_period_seconds - used).max(i64::from(order.grace_period_seconds > 0));
+            let order = KillOrder { grace_period_seconds: left, ..order.clone() };
+            self.kill_observed(pod, sidecar, &ips, order).await;
+        }
+    }
+
+    async fn kill_observed(&self, pod: &Pod, observed: &ContainerStatus, ips: &[String], order: KillOrder) {
+        let found = pod_spec::find_container(pod, &observed.name);
+        let container = found.as_ref().map(|(kind, container)| (*kind, container));
+        self.kill_container(pod, &observed.id, &observed.name, container, ips, &order).await;
+    }
+
+    /// Removes every trace of the pod from the runtime.
+    pub async fn remove_pod(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
+        for sandbox in &status.sandboxes {
+            self.runtime.stop_pod_sandbox(&sandbox.id).await?;
+            self.runtime.remove_pod_sandbox(&sandbox.id).await?;
+        }
+        for container in status.containers.iter().filter(|c| !status.sandboxes.iter().any(|s| s.id == c.sandbox_id)) {
+            self.runtime.remove_container(&container.id).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! Carries out what `pod_actions` decided, over CRI: sandboxes, containers, hooks, kills.
+//! Called by `pod_workers`, one pod at a time.
+//! Invariant: decides nothing about which container should run; reports every failure as the reason a container waits.
+
+mod hooks;
+mod kill;
+mod message;
+mod snapshot;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use client::{EventRecorder, ObjectRef};
+use cri::{Runtime, v1};
+use env::Env;
+use k8s_openapi::api::core::v1::{Container, Pod, Secret, Service};
+pub use kill::KillOrder;
+
+use crate::{
+    config::Config,
+    container_config::{
+        self, ContainerInput, SandboxInput,
+        downward::NodeFacts,
+        environment::{self, References},
+        mounts,
+        network_files::{self, ClusterDns},
+    },
+    container_manager::ContainerManager,
+    image_manager::ImageManager,
+    pod_spec::{self, Kind},
+    pod_status::WaitingReason,
+    runtime_status::PodRuntimeStatus,
+};
+
+pub struct RuntimeManager {
+    pub runtime: Arc<dyn Runtime>,
+    pub env: Env,
+    pub recorder: EventRecorder,
+    pub config: Arc<Config>,
+    pub images: Arc<ImageManager>,
+    pub cgroups: Arc<ContainerManager>,
+    pub node: NodeFacts,
+    pub host_ips: Vec<String>,
+    /// How many sandboxes and containers are made at once: more only makes each slower.
+    pub slots: tokio::sync::Semaphore,
+}
+
+/// What every container of a pod is started with.
+pub struct StartContext<'a> {
+    pub pod: &'a Pod,
+    pub sandbox_id: &'a str,
+    pub sandbox_config: &'a v1::PodSandboxConfig,
+    pub references: &'a References,
+    pub services: &'a [Arc<Service>],
+    pub volumes: &'a BTreeMap<String, PathBuf>,
+    pub pod_ips: &'a [String],
+    pub pull_secrets: &'a [Arc<Secret>],
+    pub status: &'a PodRuntimeStatus,
+}
+
+/// A reference to a container, as Events name it.
+pub fn container_reference(pod: &Pod, kind: Kind, container: &str) -> ObjectRef {
+    let list = match kind {
+        Kind::Init => "initContainers",
+        Kind::App => "containers",
+        Kind::Ephemeral => "ephemeralContainers",
+    };
+    let mut reference = client::reference(pod);
+    reference.field_path = Some(format!("spec.{list}{{{container}}}"));
+    reference
+}
+
+impl RuntimeManager {
+    /// The configuration from which a pod's sandbox was or will be made.
+    pub fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<v1::PodSandboxConfig, String> {
+        let host = std::fs::read_to_string(&self.config.resolv_conf).unwrap_or_default();
+        let cluster = ClusterDns {
+            servers: self.config.cluster_dns.iter().map(ToString::to_string).collect(),
+            domain: self.config.cluster_domain.clone(),
+        };
+        let (dns, warnings) = network_files::dns(pod, &network_files::parse_resolv_conf(&host), &cluster);
+        for warning in warnings {
+            self.recorder.warning(&client::reference(pod), "DNSConfigForming", warning);
+        }
+        container_config::sandbox(SandboxInput {
+            pod,
+            attempt,
+            dns,
+            cluster_domain: &self.config.cluster_domain,
+            cgroup_parent: self.cgroups.cgroup_parent(pod),
+            log_root: &self.config.log_dir(),
+        })
+    }
+
+    /// Makes the pod's control group, directories and sandbox.
+    pub async fn create_sandbox(
+        &self,
+        pod: &Pod,
+        config: &v1::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, String> {
+        std::fs::create_dir_all(&config.log_directory)
+            .map_err(|error| format!("failed to create {}: {error}", config.log_directory))?;
+        self.cgroups
+            .create_pod(pod)
+            .map_err(|error| format!("failed to ensure that the pod: {} cgroups exist: {error}", pod_spec::uid(pod)))?;
+        let _slot = self.slots.acquire().await;
+        self.runtime
+            .run_pod_sandbox(config.clone(), handler)
+            .await
+            .map_err(|error| format!("failed to create pod sandbox: {error}"))
+    }
+
+    /// Pulls, creates and starts one container and runs its postStart hook.
+    pub async fn start_container(
+        &self,
+        context: &StartContext<'_>,
+        kind: Kind,
+        container: &Container,
+    ) -> Result<String, WaitingReason> {
+        let pod = context.pod;
+        let about = container_reference(pod, kind, &container.name);
+        let failed = |reason: &str, message: String| {
+            self.recorder.warning(&about, "Failed", format!("Error: {message}"));
+            WaitingReason { reason: reason.into(), message }
+        };
+        let image = match self.images.ensure(&about, pod_spec::uid(pod), container, context.pull_secrets).await {
+            Ok(image) => image,
+            Err(reason) => {
+                self.recorder.warning(&about, "Failed", format!("Error: {}", reason.reason));
+                return Err(reason);
+            }
+        };
+        let config = self
+            .container_config(context, kind, container, &image)
+            .map_err(|message| failed("CreateContainerConfigError", message))?;
+        let slot = self.slots.acquire().await;
+        let id =
+            self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await.map_err(
+                |error| {
+                    let message = error.to_string();
+                    failed("CreateContainerError", message)
+                },
+            )?;
+        self.recorder.normal(&about, "Created", "Container created");
+        self.runtime.start_container(&id).await.map_err(|error| {
+            let message = error.to_string();
+            failed("RunContainerError", message)
+        })?;
+        drop(slot);
+        self.recorder.normal(&about, "Started", "Container started");
+        if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) {
+            self.post_start(context, kind, container, &id, hook).await?;
+        }
+        Ok(id)
+    }
+
+    async fn post_start(
+        &self,
+        context: &StartContext<'_>,
+        kind: Kind,
+        container: &Container,
+        id: &str,
+        hook: &k8s_openapi::api::core::v1::LifecycleHandler,
+    ) -> Result<(), WaitingReason> {
+        let Err(error) = hooks::run(self, hook, id, container, context.pod_ips, None).await else {
+            return Ok(());
+        };
+        let about = container_reference(context.pod, kind, &container.name);
+        self.recorder.warning(&about, "FailedPostStartHook", "PostStartHook failed");
+        tracing::warn!(
+            pod = pod_spec::display(context.pod),
+            container = container.name,
+            error,
+            "postStart hook failed"
+        );
+        let order = KillOrder {
+            message: "FailedPostStartHook".into(),
+            grace_period_seconds: pod_spec::grace_period_seconds(context.pod),
+        };
+        self.kill_container(context.pod, id, &container.name, Some((kind, container)), context.pod_ips, &order).await;
+        Err(WaitingReason { reason: "PostStartHookError".into(), message: error })
+    }
+
+    fn container_config(
+        &self,
+        context: &StartContext,
+        kind: Kind,
+        container: &Container,
+        image: &crate::image_manager::PresentImage,
+    ) -> Result<v1::ContainerConfig, String> {
+        let pod = context.pod;
+        let restart_count = self.restart_count(context, container);
+        let environment = environment::environment(
+            &environment::Context {
+                pod,
+                references: context.references,
+                services: context.services,
+                pod_ips: context.pod_ips,
+                host_ips: &self.host_ips,
+                node: &self.node,
+                volumes: context.volumes,
+            },
+            container,
+        )?;
+        let hosts_file = self.write_hosts_file(pod, container, context.pod_ips)?;
+        let message_file = self.make_message_file(pod, container)?;
+        let log = PathBuf::from(&context.sandbox_config.log_directory).join(&container.name);
+        std::fs::create_dir_all(&log).map_err(|error| format!("failed to create {}: {error}", log.display()))?;
+        let mounts = mounts::mounts(&mounts::Input {
+            pod,
+            container,
+            volumes: context.volumes,
+            environment: &environment,
+            hosts_file: hosts_file.as_deref(),
+            message_file: Some(&message_file),
+        })?;
+        let target = self.target(context, kind, container)?;
+        container_config::container(ContainerInput {
+            pod,
+            container,
+            kind,
+            restart_count,
+            image_ref: &image.id,
+            image_user: &image.user,
+            environment,
+            mounts,
+            node_memory: self.node.memory_bytes,
+            root_dir: &self.config.data_dir,
+            target,
+        })
+    }
+
+    /// The container whose processes an ephemeral container is to see.
+    fn target(&self, context: &StartContext, kind: Kind, container: &Container) -> Result<Option<String>, String> {
+        if kind != Kind::Ephemeral {
+            return Ok(None);
+        }
+        let all = pod_spec::spec(context.pod).ephemeral_containers.iter().flatten();
+        let target = all.filter(|e| e.name == container.name).find_map(|e| e.target_container_name.clone());
+        let Some(target) = target.filter(|name| !name.is_empty()) else { return Ok(None) };
+        match context.status.running().find(|c| c.name == target) {
+            Some(found) => Ok(Some(found.id.clone())),
+            None => Err(format!("unable to find target container {target}")),
+        }
+    }
+
+    /// One more than the newest incarnation's, also when the runtime has forgotten it.
+    fn restart_count(&self, context: &StartContext, container: &Container) -> u32 {
+        if let Some(newest) = context.status.find(&container.name) {
+            return newest.restart_count + 1;
+        }
+        let directory = container_config::log_directory(&self.config.log_dir(), context.pod).join(&container.name);
+        let logged = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            name.split('.').next().and_then(|number| number.parse::<u32>().ok())
+        });
+        logged.max().map_or(0, |last| last + 1)
+    }
+
+    fn write_hosts_file(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        pod_ips: &[String],
+    ) -> Result<Option<PathBuf>, String> {
+        if !mounts::wants_hosts_file(pod, container) {
+            return Ok(None);
+        }
+        let own = pod_spec::host_network(pod).then(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default());
+        let text = network_files::hosts_file(pod, pod_ips, &self.config.cluster_domain, own.as_deref());
+        let directory = self.config.pod_dir(pod_spec::uid(pod));
+        let path = directory.join("etc-hosts");
+        std::fs::create_dir_all(&directory)
+            .and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| format!("failed to write {}: {error}", path.display()))?;
+        Ok(Some(path))
+    }
+
+    /// A fresh file for each incarnation, so that one never shows the message of another.
+    fn make_message_file(&self, pod: &Pod, container: &Container) -> Result<PathBuf, String> {
+        let directory = self.config.pod_dir(pod_spec::uid(pod)).join("containers").join(&container.name);
+        let path = directory.join(format!("{:08x}", self.env.random_u64() as u32));
+        let make = || -> std::io::Result<()> {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::create_dir_all(&directory)?;
+            std::fs::File::create(&path)?;
+            // Whatever user the container runs as must be able to write it.
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
+        };
+        make().map_err(|error| format!("failed to create {}: {error}", path.display()))?;
+        Ok(path)
+    }
+
+    pub async fn update_resources(&self, pod: &Pod, id: &str, kind: Kind, container: &Container) -> cri::Result<()> {
+        let resources = container_config::resources::linux_resources(pod, container, kind, self.node.memory_bytes);
+        self.runtime.update_container_resources(id, resources).await
+    }
+
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        self.env.sleep(duration).await;
+    }
+}

@@ -1,0 +1,47 @@
+//! Where pods come from: the API server, a directory of manifests, a URL.
+//! Each source sends what it has to `sync_loop`.
+//! Invariant: a source always tells the whole of what it has, so what it no longer tells is gone.
+
+mod file;
+mod manifest;
+mod url;
+
+use std::{path::PathBuf, sync::Arc};
+
+use env::Env;
+use k8s_openapi::api::core::v1::Pod;
+pub use manifest::parse;
+use tokio::sync::mpsc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    File,
+    Http,
+}
+
+impl Source {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::File => "file",
+            Source::Http => "http",
+        }
+    }
+}
+
+/// Everything a static source has now.
+pub struct StaticPods {
+    pub source: Source,
+    pub pods: Vec<Arc<Pod>>,
+}
+
+/// Follows a directory (or one file) of manifests.
+pub fn follow_directory(path: PathBuf, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+    let task_env = env.clone();
+    env.spawn(async move { file::follow(path, node_name, task_env, sender).await });
+}
+
+/// Follows a URL of manifests.
+pub fn follow_url(url: String, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+    let task_env = env.clone();
+    env.spawn(async move { url::follow(url, node_name, task_env, sender).await });
+}

@@ -1,0 +1,51 @@
+//! Static pods from a URL, asked every 20 s.
+//! Invariant: a failed request changes nothing: what was there last stays.
+
+use std::{sync::Arc, time::Duration};
+
+use env::Env;
+use tokio::sync::mpsc;
+
+use super::{Source, StaticPods, parse};
+use crate::http_probe::{self, HttpRequest};
+
+const INTERVAL: Duration = Duration::from_secs(20);
+const MAX_MANIFEST: usize = 10 << 20;
+const LIMIT: Duration = Duration::from_secs(10);
+
+pub async fn follow(url: String, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+    let Some(request) = request(&url) else {
+        tracing::error!(url, "the manifest URL is not one");
+        return;
+    };
+    loop {
+        match env.timeout(LIMIT, http_probe::send(&request)).await {
+            Some(Ok((200, body))) => match parse(&body, Source::Http, &node_name, &env.now().to_string()) {
+                Ok(pods) => {
+                    let pods = pods.into_iter().map(Arc::new).collect();
+                    if sender.send(StaticPods { source: Source::Http, pods }).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => tracing::warn!(url, error, "can't process the manifest"),
+            },
+            Some(Ok((status, _))) => tracing::warn!(url, status, "the manifest URL answered with an error"),
+            Some(Err(error)) => tracing::warn!(url, error, "failed to read the manifest URL"),
+            None => tracing::warn!(url, "the manifest URL does not answer"),
+        }
+        env.sleep(INTERVAL).await;
+    }
+}
+
+fn request(url: &str) -> Option<HttpRequest> {
+    let uri: http::Uri = url.parse().ok()?;
+    let tls = uri.scheme_str() == Some("https");
+    Some(HttpRequest {
+        tls,
+        host: uri.host()?.trim_matches(['[', ']']).to_string(),
+        port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+        path: uri.path_and_query().map_or("/".into(), ToString::to_string),
+        headers: vec![],
+        max_body: MAX_MANIFEST,
+    })
+}

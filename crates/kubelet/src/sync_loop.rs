@@ -1,0 +1,92 @@
+//! Brings all news to the pods they concern: pods from every source, runtime events, probe results, changed objects.
+//! Runs for as long as the node does; everything slow happens in `pod_workers`.
+//! Invariant: never waits for a pod.
+
+mod mirror;
+
+use std::{collections::HashMap, sync::Arc};
+
+use client::Informer;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    pod_spec,
+    pod_workers::PodWorkers,
+    sources::{Source, StaticPods},
+};
+
+pub struct SyncLoop {
+    pub workers: Arc<PodWorkers>,
+    pub api_pods: Informer<Pod>,
+    pub static_pods: mpsc::UnboundedReceiver<StaticPods>,
+    /// UIDs of pods to look at again.
+    pub wake: mpsc::UnboundedReceiver<String>,
+    pub shutdown: CancellationToken,
+}
+
+impl SyncLoop {
+    pub async fn run(mut self) {
+        let mut changes = self.api_pods.subscribe();
+        let mut known: HashMap<Source, Vec<Arc<Pod>>> = HashMap::new();
+        loop {
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                change = changes.next() => match change {
+                    Some(change) => self.api_changed(change.old, change.new),
+                    None => return,
+                },
+                Some(list) = self.static_pods.recv() => self.static_changed(&mut known, list),
+                Some(uid) = self.wake.recv() => self.workers.wake(&uid),
+            }
+        }
+    }
+
+    fn api_changed(&self, old: Option<Arc<Pod>>, new: Option<Arc<Pod>>) {
+        let uid = |pod: &Option<Arc<Pod>>| pod.as_ref().map(|pod| pod_spec::uid(pod).to_string());
+        // Deleted and made again under the same name between two looks.
+        if let Some(gone) = old.filter(|_| uid(&new).is_none()) {
+            return self.api_removed(&gone);
+        }
+        let Some(pod) = new else { return };
+        if pod_spec::is_mirror(&pod) {
+            return mirror::changed(&self.workers.shared, pod);
+        }
+        if let Some(other) = self.workers.shared.pods.by_name(pod_spec::namespace(&pod), pod_spec::name(&pod))
+            && pod_spec::uid(&other) != pod_spec::uid(&pod)
+            && !pod_spec::is_static(&other)
+        {
+            self.api_removed(&other);
+        }
+        self.workers.shared.pods.set(pod.clone());
+        self.workers.shared.statuses.observe(&pod);
+        self.workers.update(pod);
+    }
+
+    fn api_removed(&self, pod: &Arc<Pod>) {
+        if pod_spec::is_mirror(pod) {
+            return mirror::removed(&self.workers.shared, pod);
+        }
+        self.workers.shared.pods.remove(pod_spec::uid(pod));
+        self.workers.remove(pod_spec::uid(pod));
+    }
+
+    fn static_changed(&self, known: &mut HashMap<Source, Vec<Arc<Pod>>>, list: StaticPods) {
+        let before = known.remove(&list.source).unwrap_or_default();
+        let shared = &self.workers.shared;
+        let has = |pods: &[Arc<Pod>], uid: &str| pods.iter().any(|pod| pod_spec::uid(pod) == uid);
+        for gone in before.iter().filter(|pod| !has(&list.pods, pod_spec::uid(pod))) {
+            shared.pods.remove(pod_spec::uid(gone));
+            self.workers.remove(pod_spec::uid(gone));
+            // A changed manifest has another UID and the same name: its mirror is made anew.
+            mirror::orphaned(shared, gone);
+        }
+        for pod in list.pods.iter().filter(|pod| !has(&before, pod_spec::uid(pod))) {
+            shared.pods.set(pod.clone());
+            self.workers.update(pod.clone());
+            mirror::ensure(shared, pod);
+        }
+        known.insert(list.source, list.pods);
+    }
+}

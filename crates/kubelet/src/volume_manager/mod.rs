@@ -1,0 +1,321 @@
+//! Sets up the volumes of pods and takes them down: what a pod names (desired) against what is on disk (actual).
+//! Called by `pod_workers`; ConfigMaps, Secrets and tokens come from `references` and `tokens`.
+//! Invariant: setting up is idempotent, so a restarted node simply does it again; a pod's directory is removed only
+//! after everything below it is unmounted.
+
+pub mod atomic_writer;
+mod file_system;
+mod host_path;
+pub mod payload;
+pub mod tokens;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use client::Client;
+use env::Env;
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use parking_lot::Mutex;
+use payload::TokenKey;
+use tokens::TokenManager;
+
+use crate::{
+    config::Config,
+    container_config::{
+        downward::NodeFacts,
+        environment::{self, References},
+    },
+    pod_spec, quantity,
+};
+
+pub struct VolumeManager {
+    client: Client,
+    env: Env,
+    pods_dir: PathBuf,
+    tokens: TokenManager,
+    /// What is set up, by pod UID.
+    actual: Mutex<HashMap<String, BTreeMap<String, PathBuf>>>,
+}
+
+/// What a set-up needs to know beside the pod.
+pub struct Facts<'a> {
+    pub references: &'a References,
+    pub pod_ips: &'a [String],
+    pub host_ips: &'a [String],
+    pub node: NodeFacts,
+}
+
+pub struct Mounted {
+    pub paths: BTreeMap<String, PathBuf>,
+    /// When a token must be renewed.
+    pub refresh_after: Option<Duration>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {message}")]
+pub struct MountError {
+    pub volume: String,
+    pub message: String,
+}
+
+/// The ConfigMaps and Secrets that a pod names anywhere.
+pub fn referenced(pod: &Pod) -> (Vec<String>, Vec<String>) {
+    let (mut config_maps, mut secrets): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+    for volume in pod_spec::spec(pod).volumes.iter().flatten() {
+        config_maps.extend(volume.config_map.as_ref().map(|c| c.name.clone()));
+        secrets.extend(volume.secret.as_ref().and_then(|s| s.secret_name.clone()));
+        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            config_maps.extend(source.config_map.as_ref().map(|c| c.name.clone()));
+            secrets.extend(source.secret.as_ref().map(|s| s.name.clone()));
+        }
+    }
+    let ephemeral = pod_spec::ephemeral_containers(pod);
+    for container in pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod)).chain(&ephemeral) {
+        let (maps, own_secrets) = environment::referenced(container);
+        config_maps.extend(maps.into_iter().map(String::from));
+        secrets.extend(own_secrets.into_iter().map(String::from));
+    }
+    for list in [&mut config_maps, &mut secrets] {
+        list.sort();
+        list.dedup();
+        list.retain(|name| !name.is_empty());
+    }
+    (config_maps, secrets)
+}
+
+impl VolumeManager {
+    pub fn new(client: Client, env: Env, config: &Config) -> Self {
+        let tokens = TokenManager::new(client.clone(), env.clone());
+        Self { client, env, pods_dir: config.pods_dir(), tokens, actual: Mutex::default() }
+    }
+
+    fn volume_dir(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+        self.pods_dir.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(name)
+    }
+
+    /// Where a pod's volumes are, as far as they are set up.
+    pub fn paths(&self, uid: &str) -> BTreeMap<String, PathBuf> {
+        self.actual.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Sets up, or refreshes, every volume of the pod.
+    pub async fn set_up(&self, pod: &Pod, facts: &Facts<'_>) -> Result<Mounted, MountError> {
+        let mut mounted = Mounted { paths: BTreeMap::new(), refresh_after: None };
+        for volume in pod_spec::spec(pod).volumes.iter().flatten() {
+            let (path, refresh) = self
+                .set_up_one(pod, volume, facts)
+                .await
+                .map_err(|message| MountError { volume: volume.name.clone(), message })?;
+            mounted.paths.insert(volume.name.clone(), path);
+            mounted.refresh_after = [mounted.refresh_after, refresh].into_iter().flatten().min();
+        }
+        self.actual.lock().insert(pod_spec::uid(pod).to_string(), mounted.paths.clone());
+        Ok(mounted)
+    }
+
+    async fn set_up_one(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        facts: &Facts<'_>,
+    ) -> Result<(PathBuf, Option<Duration>), String> {
+        let uid = pod_spec::uid(pod);
+        let group = fs_group(pod);
+        let name = &volume.name;
+        if let Some(source) = &volume.empty_dir {
+            let path = self.volume_dir(uid, "empty-dir", name);
+            empty_dir(&path, source, group).map_err(|error| error.to_string())?;
+            return Ok((path, None));
+        }
+        if let Some(source) = &volume.host_path {
+            let path = PathBuf::from(&source.path);
+            host_path::check(&path, source.type_.as_deref().unwrap_or_default())?;
+            return Ok((path, None));
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            return self.claim(pod, &source.claim_name).await.map(|path| (path, None));
+        }
+        if let Some(source) = &volume.ephemeral {
+            if source.volume_claim_template.is_none() {
+                return Err("ephemeral volume without a claim template".into());
+            }
+            return self.claim(pod, &format!("{}-{name}", pod_spec::name(pod))).await.map(|path| (path, None));
+        }
+        let mode = |mode: Option<i32>| mode.unwrap_or(payload::DEFAULT_MODE) as u32;
+        let context = |default_mode, tokens| payload::Context {
+            pod,
+            references: facts.references,
+            pod_ips: facts.pod_ips,
+            host_ips: facts.host_ips,
+            node: &facts.node,
+            tokens,
+            default_mode,
+        };
+        let no_tokens = BTreeMap::new();
+        let (plugin, in_memory, content, refresh) = if let Some(source) = &volume.config_map {
+            let context = context(mode(source.default_mode), &no_tokens);
+            let optional = source.optional.unwrap_or(false);
+            ("configmap", false, payload::config_map(&context, &source.name, source.items.as_ref(), optional)?, None)
+        } else if let Some(source) = &volume.secret {
+            let context = context(mode(source.default_mode), &no_tokens);
+            let optional = source.optional.unwrap_or(false);
+            let secret = source.secret_name.as_deref().unwrap_or_default();
+            ("secret", true, payload::secret(&context, secret, source.items.as_ref(), optional)?, None)
+        } else if let Some(source) = &volume.downward_api {
+            let context = context(mode(source.default_mode), &no_tokens);
+            let items = source.items.as_deref().unwrap_or_default();
+            ("downward-api", false, payload::downward_api(&context, items)?, None)
+        } else if let Some(source) = &volume.projected {
+            let sources = source.sources.as_deref().unwrap_or_default();
+            let (tokens, refresh) = self.fetch_tokens(pod, sources).await?;
+            let content = payload::projected(&context(mode(source.default_mode), &tokens), sources)?;
+            ("projected", true, content, refresh)
+        } else {
+            return Err(format!("no volume plugin matched name: {}", volume_kind(volume)));
+        };
+        let path = self.volume_dir(uid, plugin, name);
+        let stamp =
+            format!("{}.{}", self.env.now().strftime("%Y_%m_%d_%H_%M_%S"), self.env.random_u64() % 10_000_000_000);
+        write_volume(&path, &content, group, in_memory, &stamp).map_err(|error| error.to_string())?;
+        Ok((path, refresh))
+    }
+
+    async fn fetch_tokens(
+        &self,
+        pod: &Pod,
+        sources: &[k8s_openapi::api::core::v1::VolumeProjection],
+    ) -> Result<(BTreeMap<TokenKey, String>, Option<Duration>), String> {
+        let mut tokens = BTreeMap::new();
+        let mut refresh: Option<Duration> = None;
+        for projection in sources.iter().filter_map(|source| source.service_account_token.as_ref()) {
+            let key = TokenKey::of(projection);
+            let (token, renew_in) = self.tokens.get(pod, &key).await?;
+            refresh = Some(refresh.map_or(renew_in, |r| r.min(renew_in)));
+            tokens.insert(key, token);
+        }
+        Ok((tokens, refresh))
+    }
+
+    /// The host directory behind a claim, for the kinds of volume that live on the node.
+    async fn claim(&self, pod: &Pod, name: &str) -> Result<PathBuf, String> {
+        let namespace = pod_spec::namespace(pod);
+        let claim = self
+            .client
+            .namespaced::<PersistentVolumeClaim>(namespace)
+            .get(name)
+            .await
+            .map_err(|error| format!("error fetching PVC {namespace}/{name}: {error}"))?;
+        let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+        let volume_name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
+        if !bound || volume_name.is_empty() {
+            return Err(format!("PVC {namespace}/{name} is not bound"));
+        }
+        let volume = self
+            .client
+            .api::<PersistentVolume>()
+            .get(&volume_name)
+            .await
+            .map_err(|error| format!("error fetching PV {volume_name}: {error}"))?;
+        let owner = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()).and_then(|r| r.uid.clone());
+        if owner != claim.metadata.uid {
+            return Err(format!("PV {volume_name} is not bound to PVC {namespace}/{name}"));
+        }
+        let spec = volume.spec.unwrap_or_default();
+        let path = if let Some(source) = spec.host_path {
+            let path = PathBuf::from(&source.path);
+            host_path::check(&path, source.type_.as_deref().unwrap_or_default())?;
+            path
+        } else if let Some(source) = spec.local {
+            let path = PathBuf::from(&source.path);
+            if !path.exists() {
+                return Err(format!("path {:?} does not exist", source.path));
+            }
+            path
+        } else {
+            return Err(format!("PV {volume_name} has a source that this node does not support"));
+        };
+        if let Some(group) = fs_group(pod) {
+            let when_root_differs =
+                pod_spec::spec(pod).security_context.as_ref().and_then(|c| c.fs_group_change_policy.as_deref())
+                    == Some("OnRootMismatch");
+            let target = path.clone();
+            blocking(move || file_system::give_to_group(&target, group, false, when_root_differs)).await?;
+        }
+        Ok(path)
+    }
+
+    /// Unmounts and removes everything the pod has on disk.
+    pub async fn tear_down(&self, uid: &str) -> Result<(), String> {
+        self.actual.lock().remove(uid);
+        self.tokens.forget(uid);
+        let directory = self.pods_dir.join(uid);
+        blocking(move || file_system::remove(&directory)).await
+    }
+
+    /// UIDs of the pods that have a directory.
+    pub fn pods_on_disk(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.pods_dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<(), String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn fs_group(pod: &Pod) -> Option<u32> {
+    let group = pod_spec::spec(pod).security_context.as_ref().and_then(|c| c.fs_group)?;
+    u32::try_from(group).ok()
+}
+
+fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, group: Option<u32>) -> io::Result<()> {
+    let fresh = !path.exists();
+    std::fs::create_dir_all(path)?;
+    let in_memory = source.medium.as_deref().is_some_and(|medium| medium == "Memory");
+    let limit = source.size_limit.as_ref().and_then(quantity::value);
+    let mounts_now = in_memory && !file_system::is_mount_point(path);
+    if mounts_now {
+        file_system::mount_tmpfs(path, limit)?;
+    }
+    if fresh || mounts_now {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
+        if let Some(group) = group {
+            file_system::give_to_group(path, group, false, false)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_volume(
+    path: &Path,
+    content: &atomic_writer::Payload,
+    group: Option<u32>,
+    in_memory: bool,
+    stamp: &str,
+) -> io::Result<()> {
+    std::fs::create_dir_all(path)?;
+    // Secrets never touch the disk.
+    if in_memory {
+        file_system::mount_tmpfs(path, None)?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(if group.is_some() { 0o2777 } else { 0o777 }))?;
+    if let Some(group) = group {
+        std::os::unix::fs::chown(path, None, Some(group))?;
+    }
+    atomic_writer::write(path, content, group, stamp).map(drop)
+}
+
+/// The name of the field that says what kind of volume it is.
+fn volume_kind(volume: &Volume) -> String {
+    let value = serde_json::to_value(volume).unwrap_or_default();
+    let fields = value.as_object().into_iter().flatten().map(|(key, _)| key.clone());
+    fields.filter(|key| key != "name").collect::<Vec<_>>().join(",")
+}
