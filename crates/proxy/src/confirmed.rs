@@ -5,7 +5,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use parking_lot::RwLock;
@@ -19,11 +22,16 @@ struct Inner {
     /// How many Services use an address.
     endpoints: RwLock<HashMap<IpAddr, usize>>,
     generation: watch::Sender<u64>,
+    full_writes: AtomicU64,
 }
 
 impl Default for Confirmed {
     fn default() -> Self {
-        Self(Arc::new(Inner { endpoints: RwLock::default(), generation: watch::Sender::new(0) }))
+        Self(Arc::new(Inner {
+            endpoints: RwLock::default(),
+            generation: watch::Sender::new(0),
+            full_writes: AtomicU64::new(0),
+        }))
     }
 }
 
@@ -31,6 +39,15 @@ impl Confirmed {
     /// Counts the transactions that went through; 0 before the first.
     pub fn generation(&self) -> watch::Receiver<u64> {
         self.0.generation.subscribe()
+    }
+
+    /// How often all rules were written at once: at the start, and after damage. Everything else is incremental.
+    pub fn full_writes(&self) -> u64 {
+        self.0.full_writes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_full_write(&self) {
+        self.0.full_writes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn contains(&self, endpoint: IpAddr) -> bool {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
     model::NodeConfig,
-    rules::{Family, Frontend, Key, MARK, Value},
+    rules::{Family, Frontend, Key, MARK, MOST_SHARED, Value},
     ruleset::{Changes, Ruleset},
 };
 
@@ -32,6 +32,11 @@ pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> String {
         // nftables 1.0.6 has no `destroy`: what is added for sure can be deleted for sure.
         let _ = writeln!(text, "add table {0}\ndelete table {0}\nadd table {0}", words.table);
         base(&mut text, &words, family, config);
+        // All at once: nftables 1.0.6 refuses to add a rule that uses `endpoints` once the map exists.
+        for count in 1..=MOST_SHARED {
+            balancer(&mut text, &words, count, false);
+            balancer(&mut text, &words, count, true);
+        }
     }
     text.push_str(&transaction(&ruleset.everything(), table));
     text
@@ -105,11 +110,6 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
 /// The changes, in an order the kernel accepts.
 pub fn transaction(changes: &Changes, table: &str) -> String {
     let mut text = String::new();
-    for (count, masquerade) in &changes.new_balancers {
-        for family in Family::ALL {
-            balancer(&mut text, &words(family, table), *count, *masquerade);
-        }
-    }
     for ((family, name), seconds) in &changes.new_affinity {
         let Words { table, address, .. } = words(*family, table);
         let _ =

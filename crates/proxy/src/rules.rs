@@ -231,7 +231,7 @@ impl Writer<'_> {
             if local.is_empty() {
                 let verdict = if self.endpoints.cluster.is_empty() { Value::Reject } else { Value::Drop };
                 self.refuse(&frontends, &verdict);
-            } else if self.service.affinity_seconds.is_some() {
+            } else if self.needs_own_chain(&local) {
                 let chain = self.balancer("int", &local);
                 self.enter(&frontends, &chain);
             } else {
@@ -239,12 +239,16 @@ impl Writer<'_> {
             }
         } else if self.order.is_empty() {
             self.refuse(&frontends, &Value::Reject);
-        } else if self.service.affinity_seconds.is_some() {
+        } else if self.needs_own_chain(self.order) {
             let chain = self.balancer("svc", self.order);
             self.enter(&frontends, &chain);
         } else {
             self.balance(&frontends, self.order, false);
         }
+    }
+
+    fn needs_own_chain(&self, targets: &[Target]) -> bool {
+        self.service.affinity_seconds.is_some() || targets.len() > MOST_SHARED as usize
     }
 
     /// Traffic from outside: masqueraded under policy Cluster, kept on this node under policy Local.
@@ -254,7 +258,7 @@ impl Writer<'_> {
         }
         if self.order.is_empty() {
             self.refuse(frontends, &Value::Reject);
-        } else if self.service.external_local || self.service.affinity_seconds.is_some() {
+        } else if self.service.external_local || self.needs_own_chain(self.order) {
             let chain = self.external_chain();
             self.enter(frontends, &chain);
         } else {
@@ -379,6 +383,9 @@ impl Writer<'_> {
         }
     }
 }
+
+/// Up to this many endpoints a Service needs no chain of its own.
+pub const MOST_SHARED: u32 = 128;
 
 /// Marks a packet for masquerade on its way out; the bit is upstream's.
 pub const MARK: &str = "meta mark set meta mark or 0x4000";

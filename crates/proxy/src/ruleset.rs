@@ -17,8 +17,6 @@ use crate::{
 pub struct Ruleset {
     services: HashMap<Arc<str>, ServiceRules>,
     claims: HashMap<Key, Claims>,
-    /// The shared chains by count and masquerade. They stay: there are only as many as different counts.
-    balancers: BTreeSet<(u32, bool)>,
 }
 
 /// Nearly always one; a Vec per element would be most of the memory.
@@ -31,7 +29,6 @@ enum Claims {
 /// What a transaction has to do, in the order in which it has to be written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    pub new_balancers: BTreeSet<(u32, bool)>,
     pub new_affinity: BTreeMap<(Family, Arc<str>), u32>,
     pub new_chains: BTreeMap<(Family, Arc<str>), Vec<String>>,
     pub changed_chains: BTreeMap<(Family, Arc<str>), Vec<String>>,
@@ -138,13 +135,6 @@ impl Ruleset {
         } else if let Some((holder, value)) = list.pop() {
             self.claims.insert(key, Claims::One(holder, value));
         }
-        if let Some(Value::Balance { count, masquerade }) = after {
-            for chain in [(count, false), (count, masquerade)] {
-                if self.balancers.insert(chain) {
-                    changes.new_balancers.insert(chain);
-                }
-            }
-        }
         if before != after {
             // A key may change twice in one transaction; the kernel still has what it had at the first.
             let entry = changes.elements.entry(key).or_insert((before, None));
@@ -157,7 +147,7 @@ impl Ruleset {
 
     /// Everything, as changes against an empty table.
     pub fn everything(&self) -> Changes {
-        let mut all = Changes { new_balancers: self.balancers.clone(), ..Changes::default() };
+        let mut all = Changes::default();
         for rules in self.services.values() {
             all.new_affinity.extend(rules.affinity.iter().map(|(name, seconds)| (name.clone(), *seconds)));
             all.new_chains.extend(rules.chains.iter().map(|(name, rules)| (name.clone(), rules.clone())));

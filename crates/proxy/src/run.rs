@@ -151,6 +151,10 @@ impl Proxy {
     }
 
     async fn sighted(&mut self, sighting: std::io::Result<Sighting>) {
+        if self.full_needed && self.retry.is_some() {
+            // One flush comes as many messages; the repair is already due.
+            return;
+        }
         match sighting {
             Ok(Sighting::Deletion) => {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
@@ -199,6 +203,7 @@ impl Proxy {
                 Ok(()) => {
                     monitor.drain();
                     self.full_needed = false;
+                    self.config.confirmed.count_full_write();
                     self.full_finished = Some(self.env.monotonic());
                 }
                 Err(error) => {

@@ -3,6 +3,7 @@
 //! Invariant: nothing touches the machine's own namespace.
 
 mod feed;
+mod scale;
 
 use std::{
     collections::BTreeSet,
@@ -299,6 +300,8 @@ fn services_are_reached_from_everywhere() {
     let health = health.join().unwrap();
     assert!(health.starts_with("HTTP/1.1 200 OK") && health.contains("\"localEndpoints\":1"), "{health}");
 
+    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+
     // Rules stay while the proxy is away, and what changed meanwhile is right when it is back.
     node.stop();
     assert_eq!(node.ask("-out", "192.0.2.1:30081"), "a 192.0.2.2");
@@ -363,6 +366,7 @@ fn udp_clients_follow_their_service() {
     node.endpoints("dns", "UDP", &["10.244.0.3"]);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(asked(), "b");
+    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
     drop(ask);
     client.join().unwrap();
 }
