@@ -1,0 +1,253 @@
+//! Nodes with the pods on them, kept incrementally; pods that are decided but not yet bound (assumed) count already.
+//! Changed by `cluster` and `scheduler`; read by `cycle`, which borrows it: nothing is copied per pod.
+//! Invariant: a pod counts on at most one node.
+
+use std::{collections::HashMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::{node_info::NodeInfo, pod_info::PodInfo};
+
+#[derive(Default)]
+pub struct Cache {
+    nodes: Vec<NodeInfo>,
+    by_name: HashMap<Arc<str>, usize>,
+    /// Node positions in the order they are looked at: zones in turn. Empty when it must be made again.
+    order: Vec<u32>,
+    pods: HashMap<String, Placed>,
+    /// Pods on nodes that are not (or no longer) known, by node name.
+    homeless: HashMap<String, Vec<Arc<PodInfo>>>,
+    /// Pods that wait for room which preemption is making, by node name.
+    nominated: HashMap<String, Vec<Arc<PodInfo>>>,
+    /// How many nodes hold each image.
+    image_nodes: HashMap<String, u32>,
+    with_affinity: usize,
+    with_required_anti_affinity: usize,
+    assumed: usize,
+}
+
+struct Placed {
+    node: String,
+    info: Arc<PodInfo>,
+    assumed: bool,
+}
+
+impl Cache {
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub fn nodes(&self) -> &[NodeInfo] {
+        &self.nodes
+    }
+
+    pub fn node(&self, name: &str) -> Option<&NodeInfo> {
+        self.by_name.get(name).map(|at| &self.nodes[*at])
+    }
+
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Positions in the order nodes are looked at. Made again after the set of nodes has changed.
+    pub fn prepare_order(&mut self) {
+        if self.order.len() == self.nodes.len() {
+            return;
+        }
+        let mut zones: HashMap<(&str, &str), Vec<u32>> = HashMap::new();
+        let mut names = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let zone = zones.entry(node.zone()).or_insert_with(|| {
+                names.push(node.zone());
+                Vec::new()
+            });
+            zone.push(at as u32);
+        }
+        let longest = zones.values().map(Vec::len).max().unwrap_or(0);
+        let turns = (0..longest).flat_map(|turn| {
+            names.iter().filter_map({
+                let zones = &zones;
+                move |zone| zones[zone].get(turn).copied()
+            })
+        });
+        self.order = turns.collect();
+    }
+
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    pub fn set_node(&mut self, node: Arc<Node>) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        match self.by_name.get(name.as_str()).copied() {
+            Some(at) => {
+                let (zone, images) = (self.nodes[at].zone(), self.nodes[at].images.clone());
+                let zone = (zone.0.to_string(), zone.1.to_string());
+                self.nodes[at].set_node(node);
+                if self.nodes[at].zone() != (zone.0.as_str(), zone.1.as_str()) {
+                    self.order.clear();
+                }
+                let now = self.nodes[at].images.clone();
+                if *now == *images {
+                    self.nodes[at].images = images;
+                } else {
+                    self.count_images(&images, false);
+                    self.count_images(&now, true);
+                }
+            }
+            None => {
+                let info = NodeInfo::new(node);
+                self.count_images(&info.images.clone(), true);
+                self.by_name.insert(info.name.clone(), self.nodes.len());
+                self.nodes.push(info);
+                self.order.clear();
+                for pod in self.homeless.remove(&name).unwrap_or_default() {
+                    self.place(&name, pod);
+                }
+            }
+        }
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        let Some(at) = self.by_name.remove(name) else { return };
+        let gone = self.nodes.swap_remove(at);
+        if let Some(moved) = self.nodes.get(at) {
+            self.by_name.insert(moved.name.clone(), at);
+        }
+        self.order.clear();
+        self.count_images(&gone.images, false);
+        self.with_affinity -= gone.with_affinity;
+        self.with_required_anti_affinity -= gone.with_required_anti_affinity;
+        if !gone.pods.is_empty() {
+            self.homeless.insert(name.to_string(), gone.pods);
+        }
+    }
+
+    fn count_images(&mut self, images: &HashMap<String, i64>, more: bool) {
+        for name in images.keys() {
+            let count = self.image_nodes.entry(name.clone()).or_default();
+            if more {
+                *count += 1;
+            } else {
+                *count -= 1;
+                if *count == 0 {
+                    self.image_nodes.remove(name);
+                }
+            }
+        }
+    }
+
+    /// How many nodes hold this image.
+    pub fn nodes_with_image(&self, name: &str) -> u32 {
+        self.image_nodes.get(name).copied().unwrap_or(0)
+    }
+
+    /// Counts a pod on its node; an assumed pod becomes a confirmed one.
+    pub fn set_pod(&mut self, info: Arc<PodInfo>) {
+        if let Some(node) = info.node_name().map(str::to_string) {
+            self.put(node, info, false);
+        }
+    }
+
+    /// Counts a pod on a node before the server knows.
+    pub fn assume(&mut self, info: Arc<PodInfo>, node: &str) {
+        self.put(node.to_string(), info, true);
+    }
+
+    fn put(&mut self, node: String, info: Arc<PodInfo>, assumed: bool) {
+        self.remove_pod(&info.key);
+        self.place(&node, info.clone());
+        self.assumed += usize::from(assumed);
+        self.pods.insert(info.key.clone(), Placed { node, info, assumed });
+    }
+
+    fn place(&mut self, node: &str, info: Arc<PodInfo>) {
+        let Some(at) = self.by_name.get(node) else {
+            return self.homeless.entry(node.to_string()).or_default().push(info);
+        };
+        self.with_affinity += usize::from(info.affinity.is_some());
+        self.with_required_anti_affinity += usize::from(info.has_required_anti_affinity());
+        self.nodes[*at].add_pod(info);
+    }
+
+    pub fn remove_pod(&mut self, key: &str) -> Option<Arc<PodInfo>> {
+        let placed = self.pods.remove(key)?;
+        self.assumed -= usize::from(placed.assumed);
+        match self.by_name.get(placed.node.as_str()) {
+            Some(at) => {
+                self.nodes[*at].remove_pod(key);
+                self.with_affinity -= usize::from(placed.info.affinity.is_some());
+                self.with_required_anti_affinity -= usize::from(placed.info.has_required_anti_affinity());
+            }
+            None => {
+                if let Some(pods) = self.homeless.get_mut(&placed.node) {
+                    pods.retain(|p| p.key != key);
+                    if pods.is_empty() {
+                        self.homeless.remove(&placed.node);
+                    }
+                }
+            }
+        }
+        Some(placed.info)
+    }
+
+    /// Takes an assumed pod back; a confirmed one stays.
+    pub fn forget(&mut self, key: &str, uid: &str) -> bool {
+        let is_assumed = self.pods.get(key).is_some_and(|p| p.assumed && p.info.uid() == uid);
+        if is_assumed {
+            self.remove_pod(key);
+        }
+        is_assumed
+    }
+
+    pub fn pod(&self, key: &str) -> Option<&Arc<PodInfo>> {
+        self.pods.get(key).map(|p| &p.info)
+    }
+
+    pub fn is_assumed(&self, key: &str) -> bool {
+        self.pods.get(key).is_some_and(|p| p.assumed)
+    }
+
+    pub fn assumed_count(&self) -> usize {
+        self.assumed
+    }
+
+    /// Whether any pod on any node has affinity terms: when none has, nobody need look.
+    pub fn any_affinity(&self) -> bool {
+        self.with_affinity > 0
+    }
+
+    pub fn any_required_anti_affinity(&self) -> bool {
+        self.with_required_anti_affinity > 0
+    }
+
+    pub fn nominate(&mut self, info: Arc<PodInfo>, node: &str) {
+        self.withdraw_nomination(&info.key);
+        self.nominated.entry(node.to_string()).or_default().push(info);
+    }
+
+    pub fn withdraw_nomination(&mut self, key: &str) {
+        if self.nominated.is_empty() {
+            return;
+        }
+        self.nominated.retain(|_, pods| {
+            pods.retain(|p| p.key != key);
+            !pods.is_empty()
+        });
+    }
+
+    pub fn nominated_on(&self, node: &str) -> &[Arc<PodInfo>] {
+        if self.nominated.is_empty() {
+            return &[];
+        }
+        self.nominated.get(node).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub fn nomination(&self, key: &str) -> Option<&str> {
+        self.nominated.iter().find(|(_, pods)| pods.iter().any(|p| p.key == key)).map(|(node, _)| node.as_str())
+    }
+}

@@ -1,0 +1,53 @@
+//! Everything the scheduler knows of the cluster: nodes and pods (`cache`) and the objects that plugins consult.
+//! Fed by `scheduler` with what the informers report; read by plugins.
+//! Invariant: a plain value with no locks and no I/O, so that a test needs no server.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::api::{
+    apps::v1::{ReplicaSet, StatefulSet},
+    core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
+    policy::v1::PodDisruptionBudget,
+    storage::v1::{CSINode, StorageClass},
+};
+
+use crate::cache::Cache;
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+/// Objects of one kind by `namespace/name` or `name`.
+pub type Objects<K> = HashMap<String, Arc<K>>;
+
+#[derive(Default)]
+pub struct Cluster {
+    pub cache: Cache,
+    pub namespaces: Objects<Namespace>,
+    pub claims: Objects<PersistentVolumeClaim>,
+    pub volumes: Objects<PersistentVolume>,
+    pub storage_classes: Objects<StorageClass>,
+    pub csi_nodes: Objects<CSINode>,
+    pub services: Objects<Service>,
+    pub replica_sets: Objects<ReplicaSet>,
+    pub replication_controllers: Objects<ReplicationController>,
+    pub stateful_sets: Objects<StatefulSet>,
+    pub disruption_budgets: Objects<PodDisruptionBudget>,
+    /// Volumes promised to claims of pods that are being bound: volume name to claim key.
+    pub promised_volumes: HashMap<String, String>,
+}
+
+impl Cluster {
+    pub fn namespace_labels(&self, namespace: &str) -> &BTreeMap<String, String> {
+        self.namespaces.get(namespace).and_then(|n| n.metadata.labels.as_ref()).unwrap_or(&NO_LABELS)
+    }
+}
+
+/// Keeps `objects` as the informer has it.
+pub fn put<K>(objects: &mut Objects<K>, key: &str, new: Option<Arc<K>>) {
+    match new {
+        Some(object) => drop(objects.insert(key.to_string(), object)),
+        None => drop(objects.remove(key)),
+    }
+}

@@ -1,0 +1,177 @@
+//! Why a pod was not scheduled: the verdict per node, grouped by reason, and the message that users see.
+//! Made by `cycle`; told by `scheduler` in conditions and events; kept here for whoever asks.
+//! Invariant: bounded in number; the oldest goes first.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::framework::{Failure, PluginSet};
+
+/// Pods whose last verdicts are kept.
+const MAX_KEPT: usize = 256;
+
+/// Nodes that one plugin turned down for the same reasons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    pub plugin: &'static str,
+    pub reasons: Vec<Cow<'static, str>>,
+    pub nodes: Vec<Arc<str>>,
+    pub resolvable: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Diagnosis {
+    pub all_nodes: usize,
+    pub groups: Vec<Group>,
+    /// Nodes left out because a plugin wanted only certain ones, and the plugins that did.
+    pub left_out: usize,
+    pub left_out_by: Vec<&'static str>,
+    /// The whole cluster was turned down before any node was looked at.
+    pub rejection: Option<String>,
+    pub rejected_by: PluginSet,
+    /// What came of preemption.
+    pub post_filter: String,
+    by_failure: HashMap<(usize, Vec<Cow<'static, str>>), usize>,
+}
+
+impl Diagnosis {
+    pub fn new(all_nodes: usize) -> Self {
+        Self { all_nodes, ..Self::default() }
+    }
+
+    pub fn turned_down(&mut self, row: usize, plugin: &'static str, node: Arc<str>, failure: Failure) {
+        self.rejected_by.insert(row);
+        let next = self.groups.len();
+        let at = *self.by_failure.entry((row, failure.reasons)).or_insert(next);
+        if at == next {
+            let reasons = self.by_failure.iter().find(|(_, at)| **at == next).map(|((_, reasons), _)| reasons.clone());
+            let reasons = reasons.unwrap_or_default();
+            self.groups.push(Group { plugin, reasons, nodes: Vec::new(), resolvable: failure.resolvable });
+        }
+        self.groups[at].resolvable &= failure.resolvable;
+        self.groups[at].nodes.push(node);
+    }
+
+    /// The verdict on one node, if it was looked at and turned down.
+    pub fn verdict(&self, node: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.nodes.iter().any(|name| **name == *node))
+    }
+
+    /// In upstream's words, with counts by reason.
+    pub fn message(&self) -> String {
+        if self.all_nodes == 0 {
+            return "no nodes available to schedule pods".into();
+        }
+        let mut message = format!("0/{} nodes are available:", self.all_nodes);
+        match &self.rejection {
+            Some(rejection) => message.push_str(&format!(" {rejection}.")),
+            None => {
+                let counted = self.groups.iter().flat_map(|g| g.reasons.iter().map(|r| (r.to_string(), g.nodes.len())));
+                let left_out = format!("node(s) didn't satisfy plugin(s) {}", bracketed(&self.left_out_by));
+                let left_out = (self.left_out > 0).then_some((left_out, self.left_out));
+                if let Some(counts) = histogram(counted.chain(left_out)) {
+                    message.push_str(&format!(" {counts}."));
+                }
+            }
+        }
+        if !self.post_filter.is_empty() {
+            message.push(' ');
+            message.push_str(&self.post_filter);
+        }
+        message
+    }
+}
+
+fn bracketed(names: &[&str]) -> String {
+    format!("[{}]", names.join(" "))
+}
+
+/// `1 this, 2 that`, sorted as text; `None` of nothing.
+pub fn histogram(counted: impl Iterator<Item = (String, usize)>) -> Option<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for (reason, count) in counted {
+        *counts.entry(reason).or_default() += count;
+    }
+    let mut texts: Vec<String> = counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    texts.sort();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+/// The last verdicts on unschedulable pods, by `namespace/name`. Cheap to clone; all clones share.
+#[derive(Clone, Default)]
+pub struct Diagnoses(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    by_pod: HashMap<String, Arc<Diagnosis>>,
+    oldest_first: VecDeque<String>,
+}
+
+impl Diagnoses {
+    pub fn get(&self, pod: &str) -> Option<Arc<Diagnosis>> {
+        self.0.lock().by_pod.get(pod).cloned()
+    }
+
+    pub(crate) fn keep(&self, pod: &str, mut diagnosis: Diagnosis) {
+        diagnosis.by_failure = HashMap::new();
+        let mut kept = self.0.lock();
+        if kept.by_pod.insert(pod.to_string(), Arc::new(diagnosis)).is_none() {
+            kept.oldest_first.push_back(pod.to_string());
+        }
+        while kept.oldest_first.len() > MAX_KEPT {
+            if let Some(oldest) = kept.oldest_first.pop_front() {
+                kept.by_pod.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn forget(&self, pod: &str) {
+        let mut kept = self.0.lock();
+        if kept.by_pod.remove(pod).is_some() {
+            kept.oldest_first.retain(|key| key != pod);
+        }
+    }
+}
+
+impl std::fmt::Debug for Diagnoses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Diagnoses({})", self.0.lock().by_pod.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_counts_by_reason() {
+        let mut diagnosis = Diagnosis::new(4);
+        diagnosis.turned_down(2, "A", "n1".into(), Failure::resolvable("Insufficient cpu"));
+        diagnosis.turned_down(3, "B", "n2".into(), Failure::unresolvable("node(s) were unschedulable"));
+        diagnosis.turned_down(3, "B", "n3".into(), Failure::unresolvable("node(s) were unschedulable"));
+        let both = Failure { reasons: vec!["Insufficient cpu".into(), "Too many pods".into()], resolvable: true };
+        diagnosis.turned_down(2, "A", "n4".into(), both);
+        diagnosis.post_filter = "preemption: nothing.".into();
+        assert_eq!(
+            diagnosis.message(),
+            "0/4 nodes are available: 1 Too many pods, 2 Insufficient cpu, 2 node(s) were unschedulable. preemption: nothing."
+        );
+        assert_eq!(diagnosis.verdict("n3").map(|g| g.plugin), Some("B"));
+        assert_eq!(diagnosis.verdict("n5"), None);
+        assert_eq!(Diagnosis::new(0).message(), "no nodes available to schedule pods");
+    }
+
+    #[test]
+    fn the_oldest_verdicts_go_first() {
+        let kept = Diagnoses::default();
+        for pod in 0..=MAX_KEPT {
+            kept.keep(&pod.to_string(), Diagnosis::new(1));
+        }
+        assert!(kept.get("0").is_none() && kept.get("1").is_some());
+    }
+}

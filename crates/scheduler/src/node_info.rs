@@ -1,0 +1,129 @@
+//! A node and what is on it: pods, requested amounts, ports, images, claims in use.
+//! Kept by `cache`; read by every plugin; cloned only to try preemption and nominated pods.
+//! Invariant: the sums equal the sums over `pods`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+
+use crate::{
+    pod_info::{HostPort, PodInfo},
+    resources::Resources,
+};
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+#[derive(Debug, Clone)]
+pub struct NodeInfo {
+    pub name: Arc<str>,
+    pub node: Arc<Node>,
+    pub allocatable: Resources,
+    pub requested: Resources,
+    /// With defaults for containers that ask for nothing.
+    pub compared: Resources,
+    pub pods: Vec<Arc<PodInfo>>,
+    pub used_ports: Vec<HostPort>,
+    /// How many of `pods` have affinity terms of any sort, and required anti-affinity.
+    pub with_affinity: usize,
+    pub with_required_anti_affinity: usize,
+    /// Claims in use here, and by how many pods.
+    pub claims: HashMap<String, u32>,
+    /// Size of each image that is here, by every name it has.
+    pub images: Arc<HashMap<String, i64>>,
+}
+
+impl NodeInfo {
+    pub fn new(node: Arc<Node>) -> Self {
+        let mut info = Self {
+            name: node.metadata.name.as_deref().unwrap_or_default().into(),
+            node: node.clone(),
+            allocatable: Resources::default(),
+            requested: Resources::default(),
+            compared: Resources::default(),
+            pods: Vec::new(),
+            used_ports: Vec::new(),
+            with_affinity: 0,
+            with_required_anti_affinity: 0,
+            claims: HashMap::new(),
+            images: Arc::default(),
+        };
+        info.set_node(node);
+        info
+    }
+
+    pub fn set_node(&mut self, node: Arc<Node>) {
+        let status = node.status.as_ref();
+        self.allocatable = Resources::from_quantities(status.and_then(|s| s.allocatable.as_ref()));
+        let images = status.and_then(|s| s.images.as_ref()).into_iter().flatten();
+        let sizes = images.flat_map(|image| {
+            let size = image.size_bytes.unwrap_or(0);
+            image.names.iter().flatten().map(move |name| (name.clone(), size))
+        });
+        self.images = Arc::new(sizes.collect());
+        self.node = node;
+    }
+
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        self.node.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels().get(key).map(String::as_str)
+    }
+
+    pub fn taints(&self) -> &[Taint] {
+        self.node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default()
+    }
+
+    pub fn is_unschedulable(&self) -> bool {
+        self.node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false)
+    }
+
+    /// `region` and `zone`, for spreading the order in which nodes are looked at.
+    pub fn zone(&self) -> (&str, &str) {
+        let label = |new: &str, old: &str| self.label(new).or_else(|| self.label(old)).unwrap_or_default();
+        (
+            label("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+            label("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+        )
+    }
+
+    pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        self.requested.add(&pod.requests);
+        self.compared.add(&pod.compared_requests);
+        self.used_ports.extend(pod.host_ports.iter().cloned());
+        self.with_affinity += usize::from(pod.affinity.is_some());
+        self.with_required_anti_affinity += usize::from(pod.has_required_anti_affinity());
+        for claim in &pod.claims {
+            *self.claims.entry(claim.clone()).or_default() += 1;
+        }
+        self.pods.push(pod);
+    }
+
+    /// The pod as it was here, if it was.
+    pub fn remove_pod(&mut self, key: &str) -> Option<Arc<PodInfo>> {
+        let position = self.pods.iter().position(|p| p.key == key)?;
+        let pod = self.pods.swap_remove(position);
+        self.requested.sub(&pod.requests);
+        self.compared.sub(&pod.compared_requests);
+        for port in &pod.host_ports {
+            if let Some(position) = self.used_ports.iter().position(|used| used == port) {
+                self.used_ports.swap_remove(position);
+            }
+        }
+        self.with_affinity -= usize::from(pod.affinity.is_some());
+        self.with_required_anti_affinity -= usize::from(pod.has_required_anti_affinity());
+        for claim in &pod.claims {
+            if let Some(count) = self.claims.get_mut(claim) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claims.remove(claim);
+                }
+            }
+        }
+        Some(pod)
+    }
+}

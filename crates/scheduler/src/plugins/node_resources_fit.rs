@@ -1,0 +1,291 @@
+//! The node must have room for what the pod asks; nodes are compared by how full they would be.
+//! Shares `Strategy`'s shape with `node_resources_balanced_allocation`; amounts come from `resources`.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::table::Built;
+use crate::{
+    cluster::Cluster,
+    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, accepts},
+    node_info::NodeInfo,
+    pod_info::PodInfo,
+};
+
+/// Scores in a RequestedToCapacityRatio shape go to ten.
+const MAX_SHAPE_SCORE: i64 = 10;
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct ResourceSpec {
+    pub name: String,
+    #[serde(default = "one")]
+    pub weight: i64,
+}
+
+fn one() -> i64 {
+    1
+}
+
+pub fn cpu_and_memory() -> Vec<ResourceSpec> {
+    ["cpu", "memory"].map(|name| ResourceSpec { name: name.into(), weight: 1 }).to_vec()
+}
+
+#[derive(Debug, Clone)]
+enum Strategy {
+    LeastAllocated,
+    MostAllocated,
+    /// Points of utilization (percent) and score, ascending.
+    RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
+
+pub struct NodeResourcesFit {
+    ignored: BTreeSet<String>,
+    ignored_groups: BTreeSet<String>,
+    strategy: Strategy,
+    resources: Vec<ResourceSpec>,
+}
+
+impl Default for NodeResourcesFit {
+    fn default() -> Self {
+        Self {
+            ignored: BTreeSet::new(),
+            ignored_groups: BTreeSet::new(),
+            strategy: Strategy::LeastAllocated,
+            resources: cpu_and_memory(),
+        }
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Arguments {
+    ignored_resources: BTreeSet<String>,
+    ignored_resource_groups: BTreeSet<String>,
+    scoring_strategy: Option<ScoringStrategy>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScoringStrategy {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    resources: Vec<ResourceSpec>,
+    requested_to_capacity_ratio: Option<Ratio>,
+}
+
+#[derive(Deserialize)]
+struct Ratio {
+    shape: Vec<ShapePoint>,
+}
+
+#[derive(Deserialize)]
+struct ShapePoint {
+    utilization: i64,
+    score: i64,
+}
+
+pub fn build(arguments: &Value) -> Built {
+    let arguments: Arguments = match arguments {
+        Value::Null => Arguments::default(),
+        given => serde_json::from_value(given.clone()).map_err(|e| e.to_string())?,
+    };
+    let mut fit = NodeResourcesFit {
+        ignored: arguments.ignored_resources,
+        ignored_groups: arguments.ignored_resource_groups,
+        ..NodeResourcesFit::default()
+    };
+    if let Some(scoring) = arguments.scoring_strategy {
+        fit.strategy = match (scoring.kind.as_str(), scoring.requested_to_capacity_ratio) {
+            ("LeastAllocated", _) => Strategy::LeastAllocated,
+            ("MostAllocated", _) => Strategy::MostAllocated,
+            ("RequestedToCapacityRatio", Some(ratio)) => {
+                let scale = MAX_NODE_SCORE / MAX_SHAPE_SCORE;
+                let points: Vec<_> = ratio.shape.iter().map(|p| (p.utilization, p.score * scale)).collect();
+                if points.is_empty() || !points.is_sorted_by(|a, b| a.0 < b.0) {
+                    return Err("scoringStrategy.requestedToCapacityRatio.shape: must be ascending by utilization and not empty".into());
+                }
+                Strategy::RequestedToCapacityRatio(points)
+            }
+            (other, _) => return Err(format!("scoring strategy {other} is not supported")),
+        };
+        if !scoring.resources.is_empty() {
+            fit.resources = scoring.resources;
+        }
+    }
+    Ok(Arc::new(fit))
+}
+
+#[derive(Clone)]
+struct Fits<'a> {
+    fit: &'a NodeResourcesFit,
+    pod: &'a PodInfo,
+}
+
+struct Fullness<'a> {
+    fit: &'a NodeResourcesFit,
+    pod: &'a PodInfo,
+}
+
+impl NodeResourcesFit {
+    fn ignores(&self, name: &str) -> bool {
+        self.ignored.contains(name)
+            || name.split_once('/').is_some_and(|(group, _)| self.ignored_groups.contains(group))
+    }
+}
+
+impl Plugin for NodeResourcesFit {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+        Prepared::Filter(Box::new(Fits { fit: self, pod }))
+    }
+
+    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+        Some(Box::new(Fullness { fit: self, pod }))
+    }
+
+    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+        match event {
+            ClusterEvent::Node { name, change } => change.allocatable && accepts(self, cluster, pod, name),
+            // A pod that went away helps if the room it left is on a node that now has enough.
+            ClusterEvent::PodGone(other) | ClusterEvent::PodChanged(other) => {
+                other.node_name().is_none_or(|name| accepts(self, cluster, pod, name))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Filter<'a> for Fits<'a> {
+    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+        let (wanted, used, room) = (&self.pod.requests, &node.requested, &node.allocatable);
+        let mut failure = Failure { reasons: Vec::new(), resolvable: true };
+        if node.pods.len() as i64 + 1 > room.pods {
+            failure.reasons.push("Too many pods".into());
+        }
+        let short = |wanted: i64, used: i64, room: i64| wanted > 0 && wanted > room.saturating_sub(used);
+        let never = |wanted: i64, room: i64| wanted > room;
+        for (name, wanted, used, room) in [
+            ("Insufficient cpu", wanted.milli_cpu, used.milli_cpu, room.milli_cpu),
+            ("Insufficient memory", wanted.memory, used.memory, room.memory),
+            (
+                "Insufficient ephemeral-storage",
+                wanted.ephemeral_storage,
+                used.ephemeral_storage,
+                room.ephemeral_storage,
+            ),
+        ] {
+            if short(wanted, used, room) {
+                failure.reasons.push(name.into());
+                failure.resolvable &= !never(wanted, room);
+            }
+        }
+        for (name, amount) in &wanted.scalars {
+            if *amount > 0 && !self.fit.ignores(name) && short(*amount, used.get(name), room.get(name)) {
+                failure.reasons.push(format!("Insufficient {name}").into());
+                failure.resolvable &= !never(*amount, room.get(name));
+            }
+        }
+        if failure.reasons.is_empty() { Ok(()) } else { Err(failure) }
+    }
+
+    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+        Box::new(self.clone())
+    }
+}
+
+impl Score for Fullness<'_> {
+    fn score(&self, _: usize, node: &NodeInfo) -> i64 {
+        let (mut total, mut weights) = (0, 0);
+        let ratio = matches!(self.fit.strategy, Strategy::RequestedToCapacityRatio(_));
+        for resource in &self.fit.resources {
+            let capacity = node.allocatable.get(&resource.name);
+            let wanted = self.pod.compared_requests.get(&resource.name);
+            let is_scalar = !matches!(resource.name.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pods");
+            // An extended resource that the pod doesn't ask for says nothing about the node.
+            if capacity == 0 || (is_scalar && wanted == 0) {
+                continue;
+            }
+            let requested = node.compared.get(&resource.name).saturating_add(wanted);
+            let score = self.fit.strategy.score(requested, capacity);
+            if ratio && score <= 0 {
+                continue;
+            }
+            total += score * resource.weight;
+            weights += resource.weight;
+        }
+        match (weights, ratio) {
+            (0, _) => 0,
+            (_, true) => (total as f64 / weights as f64).round() as i64,
+            (_, false) => total / weights,
+        }
+    }
+}
+
+impl Strategy {
+    fn score(&self, requested: i64, capacity: i64) -> i64 {
+        // Wide arithmetic: bytes times a hundred overflow a narrow one on large machines.
+        let percent = |part: i64| (i128::from(part) * i128::from(MAX_NODE_SCORE) / i128::from(capacity)) as i64;
+        match self {
+            Self::LeastAllocated if requested > capacity => 0,
+            Self::LeastAllocated => percent(capacity - requested),
+            Self::MostAllocated => percent(requested.min(capacity)),
+            Self::RequestedToCapacityRatio(points) => {
+                broken_line(points, if requested > capacity { 100 } else { percent(requested) })
+            }
+        }
+    }
+}
+
+fn broken_line(points: &[(i64, i64)], at: i64) -> i64 {
+    let Some(next) = points.iter().position(|(x, _)| at <= *x) else {
+        return points.last().map_or(0, |(_, score)| *score);
+    };
+    if next == 0 {
+        return points[0].1;
+    }
+    let ((x0, y0), (x1, y1)) = (points[next - 1], points[next]);
+    y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::{check_among, check_scores_among, pod, requesting, sized};
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let fit = NodeResourcesFit::default();
+        let mut gpu = requesting("100m", "1Mi");
+        gpu.requests.scalars.insert("example.com/gpu".into(), 1);
+        for (wanted, used, reasons) in [
+            (requesting("500m", "1Gi"), "500m", vec![]),
+            (requesting("600m", "1Gi"), "500m", vec!["Insufficient cpu"]),
+            (requesting("600m", "9Gi"), "500m", vec!["Insufficient cpu", "Insufficient memory"]),
+            (pod(json!({})), "1", vec![]),
+            (gpu, "500m", vec!["Insufficient example.com/gpu"]),
+        ] {
+            let verdict = check_among(&fit, &wanted, &[sized("n", "1", "4Gi")], vec![("n", requesting(used, "1Gi"))]);
+            let found = verdict[0].as_ref().err().map(|f| f.reasons.clone()).unwrap_or_default();
+            assert_eq!(found, reasons);
+        }
+    }
+
+    #[test]
+    fn emptier_nodes_score_higher_unless_packing() {
+        let nodes = [sized("a", "1", "1Gi"), sized("b", "1", "1Gi")];
+        let used = || vec![("a", requesting("500m", "512Mi"))];
+        let wanted = requesting("250m", "256Mi");
+        check_scores_among(&NodeResourcesFit::default(), &wanted, &nodes, used(), &[25, 75]);
+        let most = build(&json!({"scoringStrategy": {"type": "MostAllocated"}})).unwrap();
+        check_scores_among(&*most, &wanted, &nodes, used(), &[75, 25]);
+        let shape =
+            json!([{"utilization": 0, "score": 0}, {"utilization": 50, "score": 10}, {"utilization": 100, "score": 0}]);
+        let ratio = build(&json!({"scoringStrategy":
+            {"type": "RequestedToCapacityRatio", "requestedToCapacityRatio": {"shape": shape}}}));
+        check_scores_among(&*ratio.unwrap(), &wanted, &nodes, used(), &[50, 50]);
+    }
+}

@@ -1,0 +1,85 @@
+//! THE TABLE of plugins: name, extension points, default weight and how to build one from its arguments.
+//! Read by `config` to make profiles. A new plugin is a file and a row.
+//! Invariant: filters run in this order, so cheap and telling ones come first.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{node_affinity, node_name, node_ports, node_resources_fit, node_unschedulable, taint_toleration};
+use crate::framework::Plugin;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    PreEnqueue,
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    PreBind,
+    Bind,
+}
+
+impl Point {
+    /// As `plugins` in a KubeSchedulerConfiguration spells them.
+    pub const NAMES: &[(&str, Point)] = &[
+        ("preEnqueue", Point::PreEnqueue),
+        ("queueSort", Point::QueueSort),
+        ("preFilter", Point::PreFilter),
+        ("filter", Point::Filter),
+        ("postFilter", Point::PostFilter),
+        ("preScore", Point::PreScore),
+        ("score", Point::Score),
+        ("reserve", Point::Reserve),
+        ("preBind", Point::PreBind),
+        ("bind", Point::Bind),
+    ];
+}
+
+pub type Built = Result<Arc<dyn Plugin>, String>;
+
+pub struct Row {
+    pub name: &'static str,
+    pub points: &'static [Point],
+    /// Of its score, unless the configuration gives another.
+    pub weight: i64,
+    /// From `pluginConfig` arguments. `None` for what the queue, the cycle and the binder do themselves.
+    pub build: Option<fn(&Value) -> Built>,
+}
+
+use Point::*;
+
+pub const TABLE: &[Row] = &[
+    Row { name: "SchedulingGates", points: &[PreEnqueue], weight: 0, build: None },
+    Row { name: "PrioritySort", points: &[QueueSort], weight: 0, build: None },
+    Row { name: "NodeUnschedulable", points: &[Filter], weight: 0, build: Some(node_unschedulable::build) },
+    Row { name: "NodeName", points: &[Filter], weight: 0, build: Some(node_name::build) },
+    Row {
+        name: "TaintToleration",
+        points: &[Filter, PreScore, Score],
+        weight: 3,
+        build: Some(taint_toleration::build),
+    },
+    Row {
+        name: "NodeAffinity",
+        points: &[PreFilter, Filter, PreScore, Score],
+        weight: 2,
+        build: Some(node_affinity::build),
+    },
+    Row { name: "NodePorts", points: &[PreFilter, Filter], weight: 0, build: Some(node_ports::build) },
+    Row {
+        name: "NodeResourcesFit",
+        points: &[PreFilter, Filter, PreScore, Score],
+        weight: 1,
+        build: Some(node_resources_fit::build),
+    },
+    Row { name: "DefaultPreemption", points: &[PostFilter], weight: 0, build: None },
+    Row { name: "DefaultBinder", points: &[Bind], weight: 0, build: None },
+];
+
+pub fn find(name: &str) -> Option<(usize, &'static Row)> {
+    TABLE.iter().enumerate().find(|(_, row)| row.name == name)
+}

@@ -1,0 +1,264 @@
+//! A pod with everything the plugins ask about worked out once: requests, ports, affinity terms, claims.
+//! Made by `cluster` for each version of a pod; shared by `queue`, `cache` and plugins.
+//! Invariant: never changes after it is made.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::selectors::{LabelSelector, Operator, Requirement};
+use k8s_openapi::{
+    api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, WeightedPodAffinityTerm},
+    apimachinery::pkg::apis::meta::v1 as meta,
+};
+
+use crate::resources::{Resources, pod_requests};
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    pub address: String,
+    pub protocol: String,
+    pub port: i32,
+}
+
+impl HostPort {
+    /// Two pods can't both have these on one node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let any = |address: &str| address == "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.address == other.address || any(&self.address) || any(&other.address))
+    }
+}
+
+/// One pod affinity or anti-affinity term.
+#[derive(Debug, Clone)]
+pub struct AffinityTerm {
+    pub namespaces: BTreeSet<String>,
+    pub namespace_selector: LabelSelector,
+    pub selector: LabelSelector,
+    pub topology_key: String,
+    /// Zero for required terms.
+    pub weight: i64,
+}
+
+impl AffinityTerm {
+    /// Whether `pod`, in a namespace with these labels, is one that this term speaks of.
+    pub fn matches(&self, pod: &PodInfo, namespace_labels: &BTreeMap<String, String>) -> bool {
+        (self.namespaces.contains(pod.namespace()) || self.namespace_selector.matches(namespace_labels))
+            && self.selector.matches(pod.labels())
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct AffinityTerms {
+    pub required: Vec<AffinityTerm>,
+    pub preferred: Vec<AffinityTerm>,
+    pub required_anti: Vec<AffinityTerm>,
+    pub preferred_anti: Vec<AffinityTerm>,
+}
+
+#[derive(Debug)]
+pub struct PodInfo {
+    pub pod: Arc<Pod>,
+    /// `namespace/name`.
+    pub key: String,
+    pub priority: i32,
+    pub requests: Resources,
+    /// With defaults for containers that ask for nothing; compared, never filtered on.
+    pub compared_requests: Resources,
+    pub host_ports: Vec<HostPort>,
+    pub affinity: Option<Box<AffinityTerms>>,
+    /// `namespace/name` of the claims it mounts, ephemeral ones by their generated names.
+    pub claims: Vec<String>,
+    /// Why the pod's terms can't be read, if they can't.
+    pub error: Option<String>,
+}
+
+impl PodInfo {
+    pub fn new(pod: Arc<Pod>) -> Self {
+        let (requests, compared_requests) = pod_requests(&pod);
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let labels = pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS);
+        let spec = pod.spec.as_ref();
+        let terms = spec
+            .and_then(|s| s.affinity.as_ref())
+            .filter(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some())
+            .map(|a| affinity_terms(a, &namespace, labels))
+            .transpose();
+        let (affinity, error) = match terms {
+            Ok(terms) => (terms.map(Box::new), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self {
+            key: format!("{namespace}/{name}"),
+            priority: spec.and_then(|s| s.priority).unwrap_or(0),
+            requests,
+            compared_requests,
+            host_ports: spec.map(host_ports).unwrap_or_default(),
+            affinity,
+            claims: spec.map(|s| claims(s, &namespace, &name)).unwrap_or_default(),
+            error,
+            pod,
+        }
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.pod.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        self.pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    pub fn spec(&self) -> Option<&PodSpec> {
+        self.pod.spec.as_ref()
+    }
+
+    /// The node it is bound to.
+    pub fn node_name(&self) -> Option<&str> {
+        self.spec().and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty())
+    }
+
+    pub fn nominated_node_name(&self) -> Option<&str> {
+        let status = self.pod.status.as_ref()?;
+        status.nominated_node_name.as_deref().filter(|n| !n.is_empty())
+    }
+
+    pub fn scheduler_name(&self) -> &str {
+        self.spec().and_then(|s| s.scheduler_name.as_deref()).filter(|n| !n.is_empty()).unwrap_or("default-scheduler")
+    }
+
+    pub fn tolerations(&self) -> &[Toleration] {
+        self.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
+    }
+
+    pub fn has_gates(&self) -> bool {
+        self.spec().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Succeeded or failed: it holds nothing any more.
+    pub fn is_finished(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    pub fn has_required_anti_affinity(&self) -> bool {
+        self.affinity.as_ref().is_some_and(|a| !a.required_anti.is_empty())
+    }
+}
+
+fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+    ports
+        .filter_map(|p| p.host_port.filter(|port| *port > 0).map(|port| (p, port)))
+        .map(|(p, port)| HostPort {
+            address: p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
+            protocol: p.protocol.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| "TCP".into()),
+            port,
+        })
+        .collect()
+}
+
+fn claims(spec: &PodSpec, namespace: &str, pod_name: &str) -> Vec<String> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes
+        .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => Some(format!("{namespace}/{}", claim.claim_name)),
+            (None, Some(_)) => Some(format!("{namespace}/{pod_name}-{}", volume.name)),
+            (None, None) => None,
+        })
+        .collect()
+}
+
+fn affinity_terms(
+    affinity: &Affinity,
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<AffinityTerms, String> {
+    let required = |terms: Option<&Vec<PodAffinityTerm>>| -> Result<Vec<_>, String> {
+        terms.into_iter().flatten().map(|t| affinity_term(t, 0, namespace, labels)).collect()
+    };
+    let preferred = |terms: Option<&Vec<WeightedPodAffinityTerm>>| -> Result<Vec<_>, String> {
+        let terms = terms.into_iter().flatten();
+        terms.map(|t| affinity_term(&t.pod_affinity_term, t.weight.into(), namespace, labels)).collect()
+    };
+    let (with, anti) = (affinity.pod_affinity.as_ref(), affinity.pod_anti_affinity.as_ref());
+    Ok(AffinityTerms {
+        required: required(with.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()))?,
+        preferred: preferred(with.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()))?,
+        required_anti: required(anti.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()))?,
+        preferred_anti: preferred(anti.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()))?,
+    })
+}
+
+fn affinity_term(
+    term: &PodAffinityTerm,
+    weight: i64,
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<AffinityTerm, String> {
+    let mut selector = with_label_keys(term.label_selector.as_ref(), term.match_label_keys.as_deref(), labels, false)?;
+    if let Some(keys) = term.mismatch_label_keys.as_deref() {
+        selector = extend(selector, keys, labels, true)?;
+    }
+    let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
+    if namespaces.is_empty() && term.namespace_selector.is_none() {
+        namespaces.insert(namespace.to_string());
+    }
+    Ok(AffinityTerm {
+        namespaces,
+        namespace_selector: LabelSelector::from_meta(term.namespace_selector.as_ref())?,
+        selector,
+        topology_key: term.topology_key.clone(),
+        weight,
+    })
+}
+
+/// A selector narrowed to the values that the pod itself has for `keys` (`matchLabelKeys`).
+pub fn with_label_keys(
+    selector: Option<&meta::LabelSelector>,
+    keys: Option<&[String]>,
+    labels: &BTreeMap<String, String>,
+    negated: bool,
+) -> Result<LabelSelector, String> {
+    let parsed = LabelSelector::from_meta(selector)?;
+    // The server may already have written the keys into the selector; saying it twice changes nothing.
+    match keys {
+        Some(keys) if selector.is_some() => extend(parsed, keys, labels, negated),
+        _ => Ok(parsed),
+    }
+}
+
+fn extend(
+    selector: LabelSelector,
+    keys: &[String],
+    labels: &BTreeMap<String, String>,
+    negated: bool,
+) -> Result<LabelSelector, String> {
+    let operator = if negated { Operator::NotIn } else { Operator::In };
+    let mut requirements = selector.requirements().to_vec();
+    for key in keys {
+        if let Some(value) = labels.get(key) {
+            requirements.push(Requirement::new(key, operator, vec![value.clone()])?);
+        }
+    }
+    Ok(LabelSelector::from_requirements(requirements))
+}

@@ -1,0 +1,298 @@
+//! Pods that wait: ready (active), too soon to try again (back-off), unschedulable until something helps, and gated.
+//! Fed and drained by `scheduler`; plugins say which events help.
+//! Invariant: a pod is in exactly one part; time moves pods only when `next_deadline` has come.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{framework::PluginSet, pod_info::PodInfo};
+
+/// A pod that nothing has helped is tried again after this long anyway.
+const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+
+/// A pod that waits or is being tried.
+#[derive(Debug, Clone)]
+pub struct Queued {
+    pub info: Arc<PodInfo>,
+    pub attempts: u32,
+    /// When it was last put into the queue; earlier goes first among equals.
+    since: Duration,
+    /// The plugins that turned it down. Empty: any event may help.
+    pub rejected_by: PluginSet,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Active,
+    /// Until the deadline. After an error (not a refusal) it may not be cut short.
+    BackOff {
+        until: Duration,
+        error: bool,
+    },
+    Unschedulable,
+    Gated,
+}
+
+struct Entry {
+    pod: Queued,
+    part: Part,
+    order: u64,
+}
+
+pub struct Queue {
+    initial_backoff: Duration,
+    max_backoff: Duration,
+    entries: HashMap<String, Entry>,
+    active: BTreeSet<(Reverse<i32>, Duration, u64, String)>,
+    backoff: BTreeSet<(Duration, u64, String)>,
+    unschedulable: BTreeSet<(Duration, u64, String)>,
+    next_order: u64,
+}
+
+impl Queue {
+    pub fn new(initial_backoff: Duration, max_backoff: Duration) -> Self {
+        Self {
+            initial_backoff,
+            max_backoff,
+            entries: HashMap::new(),
+            active: BTreeSet::new(),
+            backoff: BTreeSet::new(),
+            unschedulable: BTreeSet::new(),
+            next_order: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// A pod that is new, or that has changed while it waits.
+    pub fn add(&mut self, info: Arc<PodInfo>, gated: bool, now: Duration) {
+        let Some(entry) = self.take(&info.key) else {
+            let pod = Queued { info, attempts: 0, since: now, rejected_by: PluginSet::default() };
+            return self.put(pod, if gated { Part::Gated } else { Part::Active });
+        };
+        let Entry { mut pod, part, .. } = entry;
+        let other = differs(&pod.info, &info);
+        pod.info = info;
+        let part = match part {
+            _ if gated => Part::Gated,
+            Part::Gated => Part::Active,
+            Part::Unschedulable if other => self.after_backoff(&pod, now),
+            part => part,
+        };
+        self.put(pod, part);
+    }
+
+    pub fn remove(&mut self, key: &str) -> Option<Arc<PodInfo>> {
+        self.take(key).map(|entry| entry.pod.info)
+    }
+
+    /// The next pod to try. With nothing active, back-off that no error asked for is cut short.
+    pub fn pop(&mut self) -> Option<Queued> {
+        let key = match self.active.first() {
+            Some((.., key)) => key.clone(),
+            None => self.backoff.iter().map(|(.., key)| key).find(|key| self.is_refusal(key))?.clone(),
+        };
+        let mut pod = self.take(&key)?.pod;
+        pod.attempts += 1;
+        Some(pod)
+    }
+
+    fn is_refusal(&self, key: &str) -> bool {
+        matches!(self.entries.get(key).map(|e| e.part), Some(Part::BackOff { error: false, .. }))
+    }
+
+    /// No node would do: waits for an event that helps.
+    pub fn park(&mut self, mut pod: Queued, rejected_by: PluginSet, now: Duration) {
+        pod.rejected_by = rejected_by;
+        pod.since = now;
+        self.put(pod, Part::Unschedulable);
+    }
+
+    /// Something went wrong that time may mend.
+    pub fn retry_later(&mut self, mut pod: Queued, now: Duration) {
+        pod.rejected_by = PluginSet::default();
+        pod.since = now;
+        let until = now + self.backoff_of(pod.attempts);
+        self.put(pod, Part::BackOff { until, error: true });
+    }
+
+    /// Moves every unschedulable pod that `helps` speaks for.
+    pub fn wake(&mut self, now: Duration, helps: impl Fn(&Queued) -> bool) {
+        let keys: Vec<String> = self
+            .unschedulable
+            .iter()
+            .filter(|(.., key)| self.entries.get(key).is_some_and(|e| helps(&e.pod)))
+            .map(|(.., key)| key.clone())
+            .collect();
+        for key in keys {
+            self.activate(&key, now);
+        }
+    }
+
+    fn activate(&mut self, key: &str, now: Duration) {
+        if let Some(entry) = self.take(key) {
+            let part = self.after_backoff(&entry.pod, now);
+            self.put(entry.pod, part);
+        }
+    }
+
+    pub fn has_unschedulable(&self) -> bool {
+        !self.unschedulable.is_empty()
+    }
+
+    /// Moves what time has freed.
+    pub fn tick(&mut self, now: Duration) {
+        while let Some((until, _, key)) = self.backoff.first()
+            && *until <= now
+        {
+            let key = key.clone();
+            if let Some(entry) = self.take(&key) {
+                self.put(entry.pod, Part::Active);
+            }
+        }
+        while let Some((since, _, key)) = self.unschedulable.first()
+            && *since + MAX_UNSCHEDULABLE <= now
+        {
+            let key = key.clone();
+            self.activate(&key, now);
+        }
+    }
+
+    /// When `tick` has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let backoff = self.backoff.first().map(|(until, ..)| *until);
+        let flush = self.unschedulable.first().map(|(since, ..)| *since + MAX_UNSCHEDULABLE);
+        backoff.into_iter().chain(flush).min()
+    }
+
+    fn backoff_of(&self, attempts: u32) -> Duration {
+        let doubled = self.initial_backoff.saturating_mul(1 << attempts.saturating_sub(1).min(20));
+        doubled.min(self.max_backoff)
+    }
+
+    fn after_backoff(&self, pod: &Queued, now: Duration) -> Part {
+        if pod.attempts == 0 {
+            return Part::Active;
+        }
+        let until = pod.since + self.backoff_of(pod.attempts);
+        if until <= now { Part::Active } else { Part::BackOff { until, error: false } }
+    }
+
+    fn put(&mut self, pod: Queued, part: Part) {
+        let order = self.next_order;
+        self.next_order += 1;
+        let key = pod.info.key.clone();
+        match part {
+            Part::Active => self.active.insert((Reverse(pod.info.priority), pod.since, order, key.clone())),
+            Part::BackOff { until, .. } => self.backoff.insert((until, order, key.clone())),
+            Part::Unschedulable => self.unschedulable.insert((pod.since, order, key.clone())),
+            Part::Gated => true,
+        };
+        self.entries.insert(key, Entry { pod, part, order });
+    }
+
+    fn take(&mut self, key: &str) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        let key = key.to_string();
+        match entry.part {
+            Part::Active => self.active.remove(&(Reverse(entry.pod.info.priority), entry.pod.since, entry.order, key)),
+            Part::BackOff { until, .. } => self.backoff.remove(&(until, entry.order, key)),
+            Part::Unschedulable => self.unschedulable.remove(&(entry.pod.since, entry.order, key)),
+            Part::Gated => true,
+        };
+        Some(entry)
+    }
+}
+
+/// Whether a change to a waiting pod could change the verdict on it: its status can't.
+fn differs(old: &PodInfo, new: &PodInfo) -> bool {
+    old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::named_pod;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn queue() -> Queue {
+        Queue::new(SECOND, 10 * SECOND)
+    }
+
+    fn pod(name: &str, priority: i32) -> Arc<PodInfo> {
+        Arc::new(named_pod("default", name, json!({}), json!({"priority": priority})))
+    }
+
+    fn popped(queue: &mut Queue) -> Option<String> {
+        queue.pop().map(|pod| pod.info.name().to_string())
+    }
+
+    #[test]
+    fn higher_priority_first_then_the_order_of_arrival() {
+        let mut queue = queue();
+        for (at, (name, priority)) in [("low", 1), ("first", 5), ("second", 5), ("high", 9)].into_iter().enumerate() {
+            queue.add(pod(name, priority), false, at as u32 * SECOND);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| popped(&mut queue)).collect();
+        assert_eq!(order, ["high", "first", "second", "low"]);
+    }
+
+    #[test]
+    fn gated_pods_wait_for_their_gates() {
+        let mut queue = queue();
+        queue.add(pod("p", 0), true, Duration::ZERO);
+        queue.tick(1000 * SECOND);
+        assert_eq!(popped(&mut queue), None);
+        queue.add(pod("p", 0), false, SECOND);
+        assert_eq!(popped(&mut queue).as_deref(), Some("p"));
+    }
+
+    #[test]
+    fn only_events_that_help_wake_the_unschedulable() {
+        let mut queue = queue();
+        queue.add(pod("p", 0), false, Duration::ZERO);
+        let tried = queue.pop().unwrap();
+        let mut fit = PluginSet::default();
+        fit.insert(3);
+        queue.park(tried, fit, Duration::ZERO);
+        queue.wake(SECOND / 2, |pod| pod.rejected_by.contains(4));
+        assert_eq!(popped(&mut queue), None);
+        queue.wake(SECOND / 2, |pod| pod.rejected_by.contains(3));
+        assert_eq!(popped(&mut queue).as_deref(), Some("p"), "an idle scheduler doesn't wait for the back-off");
+    }
+
+    #[test]
+    fn errors_back_off_twice_as_long_each_time() {
+        let mut queue = queue();
+        queue.add(pod("p", 0), false, Duration::ZERO);
+        let mut now = Duration::ZERO;
+        for wait in [1, 2, 4, 8, 10, 10] {
+            let tried = queue.pop().unwrap();
+            queue.retry_later(tried, now);
+            assert_eq!(popped(&mut queue), None, "errors are waited out");
+            assert_eq!(queue.next_deadline(), Some(now + wait * SECOND));
+            now += wait * SECOND;
+            queue.tick(now);
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_waiting_for_ever() {
+        let mut queue = queue();
+        queue.add(pod("p", 0), false, Duration::ZERO);
+        let tried = queue.pop().unwrap();
+        queue.park(tried, PluginSet::default(), Duration::ZERO);
+        assert_eq!(queue.next_deadline(), Some(MAX_UNSCHEDULABLE));
+        queue.tick(MAX_UNSCHEDULABLE);
+        assert_eq!(popped(&mut queue).as_deref(), Some("p"));
+    }
+}

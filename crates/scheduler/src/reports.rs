@@ -1,0 +1,110 @@
+//! What users are told about a pod: events and the PodScheduled condition.
+//! Used by `scheduler`; written by tasks of its own so that deciding never waits.
+//! Invariant: a condition that already says the same is not written again.
+
+use client::{Client, EventRecorder, Patch, reference};
+use env::Env;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use serde_json::{Value, json};
+
+use crate::pod_info::PodInfo;
+
+/// Upstream's limit on the note of an event.
+const MAX_NOTE: usize = 1024;
+
+#[derive(Clone)]
+pub struct Reports {
+    pub client: Client,
+    pub recorder: EventRecorder,
+    pub env: Env,
+}
+
+impl Reports {
+    pub fn scheduled(&self, pod: &PodInfo, node: &str) {
+        let message = format!("Successfully assigned {} to {node}", pod.key);
+        self.recorder.normal(&reference(&*pod.pod), "Scheduled", message);
+    }
+
+    /// `nominated` of `Some("")` takes a nomination back.
+    pub fn failed(&self, pod: &PodInfo, reason: &str, message: &str, nominated: Option<&str>) {
+        let mut note = message.to_string();
+        if note.len() > MAX_NOTE {
+            let end = (0..=MAX_NOTE - 4).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
+            note.truncate(end);
+            note.push_str(" ...");
+        }
+        self.recorder.warning(&reference(&*pod.pod), "FailedScheduling", note);
+        self.condition(pod, reason, message, nominated);
+    }
+
+    pub fn condition(&self, pod: &PodInfo, reason: &str, message: &str, nominated: Option<&str>) {
+        let nominated = nominated.filter(|node| pod.nominated_node_name().unwrap_or_default() != *node);
+        let Some(patch) = status_patch(&pod.pod, reason, message, nominated, self.env.now()) else { return };
+        let pods = self.client.namespaced::<Pod>(pod.namespace());
+        let name = pod.name().to_string();
+        self.env.spawn(async move {
+            match pods.patch_status(&name, &Patch::Strategic(patch)).await {
+                Ok(_) => {}
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => tracing::warn!(pod = name, %error, "couldn't update the status of an unscheduled pod"),
+            }
+        });
+    }
+}
+
+fn status_patch(pod: &Pod, reason: &str, message: &str, nominated: Option<&str>, now: Timestamp) -> Option<Value> {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let before: Option<&PodCondition> = conditions.iter().find(|c| c.type_ == "PodScheduled");
+    let same = before.is_some_and(|c| {
+        c.status == "False" && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(message)
+    });
+    if same && nominated.is_none() {
+        return None;
+    }
+    let stands_since = before.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.as_ref());
+    let mut condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastProbeTime": null,
+        "lastTransitionTime": match stands_since {
+            Some(time) => json!(time),
+            None => json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        },
+    });
+    if let Some(generation) = pod.metadata.generation {
+        condition["observedGeneration"] = json!(generation);
+    }
+    let mut status = json!({"conditions": [condition]});
+    if let Some(node) = nominated {
+        status["nominatedNodeName"] = if node.is_empty() { Value::Null } else { json!(node) };
+    }
+    let mut patch = json!({"status": status});
+    if let Some(uid) = &pod.metadata.uid {
+        patch["metadata"] = json!({"uid": uid});
+    }
+    Some(patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(condition: Value, reason: &str, message: &str, wanted: Option<&str>) {
+        let pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [condition]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+        let patch = status_patch(&pod, reason, message, None, now);
+        let time = patch.map(|p| p["status"]["conditions"][0]["lastTransitionTime"].as_str().unwrap().to_string());
+        assert_eq!(time.as_deref(), wanted);
+    }
+
+    #[test]
+    fn the_condition_is_written_when_it_says_something_new() {
+        let old = |status: &str| {
+            json!({"type": "PodScheduled", "status": status, "reason": "Unschedulable", "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        check(old("False"), "Unschedulable", "m", None);
+        check(old("False"), "Unschedulable", "other", Some("2026-01-01T00:00:00Z"));
+        check(old("True"), "Unschedulable", "m", Some("2026-01-02T00:00:00Z"));
+    }
+}

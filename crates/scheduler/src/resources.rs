@@ -1,0 +1,183 @@
+//! Amounts of resources: what a pod asks for and what a node offers, as plain integers.
+//! Built from `api::quantity`; read by `node_info` and the resource plugins.
+//! Invariant: arithmetic saturates; a quantity that can't be read counts as zero.
+
+use std::collections::BTreeMap;
+
+use api::quantity::Quantity;
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity as Text,
+};
+
+/// What a container without a request is taken to need when nodes are compared (never when they are filtered).
+const DEFAULT_MILLI_CPU: i64 = 100;
+const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub milli_cpu: i64,
+    pub memory: i64,
+    pub ephemeral_storage: i64,
+    /// Room for pods; only nodes have it.
+    pub pods: i64,
+    /// Extended resources, huge pages and attachable volumes, by name.
+    pub scalars: BTreeMap<String, i64>,
+}
+
+impl Resources {
+    pub fn from_quantities(quantities: Option<&BTreeMap<String, Text>>) -> Self {
+        let mut resources = Self::default();
+        for (name, text) in quantities.into_iter().flatten() {
+            let Ok(quantity) = Quantity::parse(&text.0) else { continue };
+            match name.as_str() {
+                "cpu" => resources.milli_cpu = quantity.milli_value(),
+                "memory" => resources.memory = quantity.value(),
+                "ephemeral-storage" => resources.ephemeral_storage = quantity.value(),
+                "pods" => resources.pods = quantity.value(),
+                other => drop(resources.scalars.insert(other.to_string(), quantity.value())),
+            }
+        }
+        resources
+    }
+
+    /// The amount of a resource by its API name.
+    pub fn get(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.milli_cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.ephemeral_storage,
+            "pods" => self.pods,
+            other => self.scalars.get(other).copied().unwrap_or(0),
+        }
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, i64::saturating_add);
+    }
+
+    pub fn sub(&mut self, other: &Self) {
+        self.combine(other, i64::saturating_sub);
+    }
+
+    /// The larger of the two, resource by resource.
+    pub fn max(&mut self, other: &Self) {
+        self.combine(other, i64::max);
+    }
+
+    fn combine(&mut self, other: &Self, with: impl Fn(i64, i64) -> i64) {
+        self.milli_cpu = with(self.milli_cpu, other.milli_cpu);
+        self.memory = with(self.memory, other.memory);
+        self.ephemeral_storage = with(self.ephemeral_storage, other.ephemeral_storage);
+        self.pods = with(self.pods, other.pods);
+        for (name, amount) in &other.scalars {
+            match self.scalars.get_mut(name) {
+                Some(own) => *own = with(*own, *amount),
+                None => drop(self.scalars.insert(name.clone(), with(0, *amount))),
+            }
+        }
+    }
+}
+
+/// What a pod needs, and the same with defaults for containers that ask for nothing.
+pub fn pod_requests(pod: &Pod) -> (Resources, Resources) {
+    let exact = effective(pod, false);
+    let with_defaults = effective(pod, true);
+    (exact, with_defaults)
+}
+
+fn effective(pod: &Pod, defaults: bool) -> Resources {
+    let Some(spec) = &pod.spec else { return Resources::default() };
+    let status = pod.status.as_ref();
+    let statuses = status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
+    let init_statuses = status.and_then(|s| s.init_container_statuses.as_deref()).unwrap_or_default();
+    let mut total = Resources::default();
+    for container in &spec.containers {
+        total.add(&container_requests(container, statuses, defaults));
+    }
+    // Init containers run one after the other, each beside the sidecars that started before it.
+    let mut sidecars = Resources::default();
+    let mut highest = Resources::default();
+    for container in spec.init_containers.iter().flatten() {
+        let requests = container_requests(container, init_statuses, defaults);
+        let mut while_running = sidecars.clone();
+        while_running.add(&requests);
+        highest.max(&while_running);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars.add(&requests);
+        }
+    }
+    total.add(&sidecars);
+    total.max(&highest);
+    let pod_level = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let stated = Resources::from_quantities(pod_level);
+    for name in pod_level.into_iter().flat_map(|r| r.keys()) {
+        match name.as_str() {
+            "cpu" => total.milli_cpu = stated.milli_cpu,
+            "memory" => total.memory = stated.memory,
+            other if other.starts_with("hugepages-") => {
+                total.scalars.insert(other.to_string(), stated.get(other));
+            }
+            _ => {}
+        }
+    }
+    total.add(&Resources::from_quantities(spec.overhead.as_ref()));
+    total
+}
+
+fn container_requests(container: &Container, statuses: &[ContainerStatus], defaults: bool) -> Resources {
+    let requests = |r: Option<&ResourceRequirements>| r.and_then(|r| r.requests.clone());
+    let declared = requests(container.resources.as_ref());
+    let mut resources = Resources::from_quantities(declared.as_ref());
+    // During a resize the node still holds the larger of what runs and what is wanted.
+    if let Some(running) = statuses.iter().find(|s| s.name == container.name) {
+        resources.max(&Resources::from_quantities(requests(running.resources.as_ref()).as_ref()));
+        resources.max(&Resources::from_quantities(running.allocated_resources.as_ref()));
+    }
+    if defaults {
+        let asks = |name: &str| declared.as_ref().is_some_and(|r| r.contains_key(name));
+        if !asks("cpu") {
+            resources.milli_cpu = resources.milli_cpu.max(DEFAULT_MILLI_CPU);
+        }
+        if !asks("memory") {
+            resources.memory = resources.memory.max(DEFAULT_MEMORY);
+        }
+    }
+    resources
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(spec: Value, milli_cpu: i64, memory: i64) {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        let (exact, _) = pod_requests(&pod);
+        assert_eq!((exact.milli_cpu, exact.memory), (milli_cpu, memory), "{spec}");
+    }
+
+    #[test]
+    fn a_pod_needs_the_most_it_ever_runs_at_once() {
+        let cpu = |c: &str| json!({"name": "c", "resources": {"requests": {"cpu": c, "memory": "1Ki"}}});
+        let mut sidecar = cpu("500m");
+        sidecar["restartPolicy"] = json!("Always");
+        check(json!({"containers": [cpu("100m"), cpu("200m")]}), 300, 2048);
+        check(json!({"containers": [cpu("100m")], "initContainers": [cpu("1")]}), 1000, 1024);
+        check(json!({"containers": [cpu("100m")], "initContainers": [sidecar, cpu("1")]}), 1500, 2048);
+        check(json!({"containers": [cpu("100m")], "initContainers": [cpu("550m"), sidecar]}), 600, 2048);
+        check(json!({"containers": [cpu("100m")], "overhead": {"cpu": "50m"}}), 150, 1024);
+        check(json!({"containers": [cpu("100m")], "resources": {"requests": {"cpu": "2"}}}), 2000, 1024);
+    }
+
+    #[test]
+    fn containers_that_ask_for_nothing_get_defaults_when_compared() {
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}))
+                .unwrap();
+        let (exact, with_defaults) = pod_requests(&pod);
+        assert_eq!(exact, Resources::default());
+        assert_eq!((with_defaults.milli_cpu, with_defaults.memory), (200, 2 * DEFAULT_MEMORY));
+    }
+}

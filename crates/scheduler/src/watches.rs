@@ -1,0 +1,77 @@
+//! The informers the scheduler listens to, merged into one stream of changes.
+//! Feeds `scheduler`, which owns all state.
+//! Invariant: everything listed at the start is delivered before the first pod is tried.
+
+use client::{Change, InformerFactory, Subscription};
+use k8s_openapi::api::{
+    apps::v1::{ReplicaSet, StatefulSet},
+    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
+    policy::v1::PodDisruptionBudget,
+    storage::v1::{CSINode, StorageClass},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+/// Changes waiting to be applied; beyond this the forwarding tasks wait.
+const MAX_WAITING: usize = 4096;
+
+pub enum Observed {
+    Pod(Change<Pod>),
+    Node(Change<Node>),
+    Namespace(Change<Namespace>),
+    Claim(Change<PersistentVolumeClaim>),
+    Volume(Change<PersistentVolume>),
+    StorageClass(Change<StorageClass>),
+    CsiNode(Change<CSINode>),
+    Service(Change<Service>),
+    ReplicaSet(Change<ReplicaSet>),
+    ReplicationController(Change<ReplicationController>),
+    StatefulSet(Change<StatefulSet>),
+    DisruptionBudget(Change<PodDisruptionBudget>),
+}
+
+/// Subscribes to everything, waits for the first lists, hands them to `apply`, then streams what follows.
+pub async fn start(
+    informers: &InformerFactory,
+    env: &env::Env,
+    mut apply: impl FnMut(Observed),
+) -> mpsc::Receiver<Observed> {
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
+    macro_rules! subscriptions {
+        ($($name:ident: $kind:ty => $wrap:path,)*) => {
+            $(let $name = informers.informer::<$kind>();)*
+            $(let mut $name = ($name.subscribe(), $name);)*
+            $($name.1.synced().await;)*
+            // Pods come last, so that what they refer to is there.
+            $(while let Some(change) = $name.0.try_next() { apply($wrap(change)); })*
+            $(env.spawn(forward($name.0, sender.clone(), $wrap));)*
+        };
+    }
+    subscriptions! {
+        namespaces: Namespace => Observed::Namespace,
+        claims: PersistentVolumeClaim => Observed::Claim,
+        volumes: PersistentVolume => Observed::Volume,
+        storage_classes: StorageClass => Observed::StorageClass,
+        csi_nodes: CSINode => Observed::CsiNode,
+        services: Service => Observed::Service,
+        replica_sets: ReplicaSet => Observed::ReplicaSet,
+        replication_controllers: ReplicationController => Observed::ReplicationController,
+        stateful_sets: StatefulSet => Observed::StatefulSet,
+        disruption_budgets: PodDisruptionBudget => Observed::DisruptionBudget,
+        nodes: Node => Observed::Node,
+        pods: Pod => Observed::Pod,
+    }
+    receiver
+}
+
+async fn forward<K: DeserializeOwned + Send + Sync + 'static>(
+    mut changes: Subscription<K>,
+    sender: mpsc::Sender<Observed>,
+    wrap: fn(Change<K>) -> Observed,
+) {
+    while let Some(change) = changes.next().await {
+        if sender.send(wrap(change)).await.is_err() {
+            return;
+        }
+    }
+}
