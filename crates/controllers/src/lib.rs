@@ -8,13 +8,16 @@ mod indexes;
 mod meta;
 mod objects;
 mod ownership;
+mod placement;
 mod pod_control;
 mod pods;
 mod resources;
+mod revisions;
 mod selector;
 mod shell;
 mod table;
 
+mod daemon_set;
 mod deployment;
 mod endpoints;
 mod garbage_collector;
@@ -23,6 +26,7 @@ mod node;
 mod replica_set;
 mod root_ca;
 mod service_account;
+mod stateful_set;
 
 pub use config::{CertificateAuthority, Config};
 pub use shell::run;

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use crate::{
-    deployment, endpoints, garbage_collector, namespace, node, replica_set, root_ca, service_account,
+    daemon_set, deployment, endpoints, garbage_collector, namespace, node, replica_set, root_ca, service_account,
     shell::{Controller, Setup},
+    stateful_set,
 };
 
 pub struct Row {
@@ -24,6 +25,8 @@ pub const CONTROLLERS: &[Row] = &[
     row("deployment-controller", 5, deployment::make),
     row("replicaset-controller", 5, replica_set::make_replica_sets),
     row("replicationcontroller-controller", 5, replica_set::make_replication_controllers),
+    row("daemonset-controller", 2, daemon_set::make),
+    row("statefulset-controller", 5, stateful_set::make),
     row("endpointslice-controller", 5, endpoints::make_endpoint_slices),
     row("endpoints-controller", 5, endpoints::make_endpoints),
     row("namespace-controller", 5, namespace::make),

@@ -12,4 +12,4 @@ mod taint_eviction;
 pub use ipam::make as make_ipam;
 pub use lifecycle::make as make_lifecycle;
 pub use pod_gc::make as make_pod_gc;
-pub use taint_eviction::make as make_taint_eviction;
+pub use taint_eviction::{make as make_taint_eviction, tolerates};

@@ -1,0 +1,137 @@
+//! What makes a stateful pod: its name, its identity and its claims.
+//! Used by the controller beside it; pure.
+//! Invariant: the same ordinal always gives the same name and the same claims.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicy},
+        core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+
+use crate::{meta::Object, pods, revisions::HASH_LABEL};
+
+const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+
+pub fn claim_name(template: &PersistentVolumeClaim, set: &StatefulSet, ordinal: i32) -> String {
+    format!("{}-{}-{ordinal}", template.name(), set.name())
+}
+
+fn templates(set: &StatefulSet) -> impl Iterator<Item = &PersistentVolumeClaim> {
+    set.spec.as_ref().and_then(|s| s.volume_claim_templates.as_ref()).into_iter().flatten()
+}
+
+/// The pod of `ordinal` as `template` (that of its revision) says.
+pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, ordinal: i32, revision: &str) -> Pod {
+    let name = format!("{}-{ordinal}", set.name());
+    let mut pod = pods::from_template(template, set.namespace(), set.name(), "", set.as_controller());
+    pod.metadata.name = Some(name.clone());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(HASH_LABEL.into(), revision.to_string());
+    labels.insert(POD_NAME.into(), name.clone());
+    labels.insert(POD_INDEX.into(), ordinal.to_string());
+    let spec = pod.spec.get_or_insert_default();
+    spec.hostname = Some(name);
+    spec.subdomain = set.spec.as_ref().and_then(|s| s.service_name.clone()).filter(|name| !name.is_empty());
+    let volumes = spec.volumes.get_or_insert_default();
+    for claim in templates(set) {
+        volumes.retain(|v| v.name != claim.name());
+        volumes.push(Volume {
+            name: claim.name().to_string(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim_name(claim, set, ordinal),
+                read_only: Some(false),
+            }),
+            ..Volume::default()
+        });
+    }
+    spec.volumes = spec.volumes.take().filter(|v| !v.is_empty());
+    pod
+}
+
+/// The claims of `ordinal`, to be made before its pod.
+pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
+    let selector = set.spec.as_ref().and_then(|s| s.selector.match_labels.clone()).unwrap_or_default();
+    templates(set)
+        .map(|template| {
+            let mut claim = template.clone();
+            claim.metadata.name = Some(claim_name(template, set, ordinal));
+            claim.metadata.namespace = set.metadata.namespace.clone();
+            let labels = claim.metadata.labels.get_or_insert_default();
+            labels.extend(selector.clone());
+            claim.metadata.owner_references = Some(claim_owners(set, None, Vec::new())).filter(|o| !o.is_empty());
+            claim.status = None;
+            claim
+        })
+        .collect()
+}
+
+fn retention(set: &StatefulSet) -> StatefulSetPersistentVolumeClaimRetentionPolicy {
+    set.spec.as_ref().and_then(|s| s.persistent_volume_claim_retention_policy.clone()).unwrap_or_default()
+}
+
+/// The owners a claim should have: the set where it goes with the set, the condemned pod where it goes with that.
+pub fn claim_owners(set: &StatefulSet, condemned: Option<&Pod>, have: Vec<OwnerReference>) -> Vec<OwnerReference> {
+    let policy = retention(set);
+    let delete = |when: &Option<String>| when.as_deref() == Some("Delete");
+    let mut owners = have;
+    let pod_prefix = format!("{}-", set.name());
+    owners.retain(|o| o.uid != set.uid() && !(o.kind == "Pod" && o.name.starts_with(&pod_prefix)));
+    let reference = |api_version: &str, kind: &str, name: &str, uid: &str| OwnerReference {
+        api_version: api_version.into(),
+        kind: kind.into(),
+        name: name.into(),
+        uid: uid.into(),
+        controller: None,
+        block_owner_deletion: None,
+    };
+    match condemned {
+        Some(pod) if delete(&policy.when_scaled) => owners.push(reference("v1", "Pod", pod.name(), pod.uid())),
+        _ if delete(&policy.when_deleted) => {
+            owners.push(OwnerReference {
+                controller: Some(true),
+                ..reference("apps/v1", "StatefulSet", set.name(), set.uid())
+            });
+        }
+        _ => {}
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn identity_and_claims() {
+        let set: StatefulSet = serde_json::from_value(json!({
+            "metadata": { "name": "db", "namespace": "d", "uid": "s" },
+            "spec": { "serviceName": "svc", "selector": { "matchLabels": { "app": "db" } }, "template": {},
+                "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain", "whenScaled": "Delete" },
+                "volumeClaimTemplates": [{ "metadata": { "name": "data" }, "spec": {} }] },
+        }))
+        .unwrap();
+        let template: PodTemplateSpec = serde_json::from_value(json!({ "spec": { "containers": [],
+            "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "other", "emptyDir": {} }] } }))
+        .unwrap();
+        let pod = pod(&set, &template, 2, "rev");
+        let spec = pod.spec.as_ref().unwrap();
+        assert_eq!(
+            (pod.name(), spec.hostname.as_deref(), spec.subdomain.as_deref()),
+            ("db-2", Some("db-2"), Some("svc"))
+        );
+        assert_eq!(
+            (pod.label(POD_NAME), pod.label(POD_INDEX), pod.label(HASH_LABEL)),
+            (Some("db-2"), Some("2"), Some("rev"))
+        );
+        let volumes = spec.volumes.as_ref().unwrap();
+        assert_eq!(volumes[1].persistent_volume_claim.as_ref().unwrap().claim_name, "data-db-2");
+        assert_eq!(claims(&set, 2)[0].label("app"), Some("db"));
+        assert!(claim_owners(&set, None, Vec::new()).is_empty());
+        assert_eq!(claim_owners(&set, Some(&pod), Vec::new())[0].kind, "Pod");
+    }
+}
