@@ -200,14 +200,14 @@ impl Shared {
         if !matches!(query.query_class(), DNSClass::IN | DNSClass::ANY) {
             return refuse(response, ResponseCode::Refused);
         }
-        match self.from_zone(&mut response, query) {
+        match self.answer_locally(&mut response, query) {
             None => Begun::Done { response, limit },
             Some(query) => Begun::Ask(Box::new(Pending { response, query, dnssec, limit })),
         }
     }
 
     /// Fills in what the zone knows; returns what upstream has to be asked for the rest.
-    fn from_zone(&self, response: &mut Message, query: &Query) -> Option<Query> {
+    fn answer_locally(&self, response: &mut Message, query: &Query) -> Option<Query> {
         let mut name: Name = query.name().clone();
         let zone = self.zone.read();
         for _ in 0..LONGEST_ALIAS_CHAIN {

@@ -268,6 +268,6 @@ fn stale_flows_are_those_of_udp_endpoints_that_left() {
     let mut ruleset = rules(&with(&["10.244.0.2", "10.244.0.3"]), &config());
     let new = service_rules("d/s", &with(&["10.244.0.3"]), &config(), ruleset.service("d/s"));
     let changes = ruleset.replace("d/s", new);
-    let flows: Vec<String> = changes.stale_flows().iter().map(|(_, target)| target.unwrap().ip.to_string()).collect();
+    let flows: Vec<String> = changes.stale_flows.iter().map(|(_, ip)| ip.unwrap().to_string()).collect();
     assert_eq!(flows, ["10.244.0.2"]);
 }

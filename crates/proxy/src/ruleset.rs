@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     model::Protocol,
-    rules::{Family, Frontend, Key, ServiceRules, Target, Value},
+    rules::{Family, Frontend, Key, ServiceRules, Value},
 };
 
 #[derive(Debug, Default)]
@@ -36,37 +36,33 @@ pub struct Changes {
     pub elements: BTreeMap<Key, (Option<Value>, Option<Value>)>,
     pub old_chains: BTreeSet<(Family, Arc<str>)>,
     pub old_affinity: BTreeSet<(Family, Arc<str>)>,
+    /// Not in the transaction: UDP connection tracking entries to forget after it.
+    pub stale_flows: BTreeSet<(Frontend, Option<IpAddr>)>,
 }
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
 
-    /// UDP flows that the kernel would keep sending to where the rules no longer point: the frontend, and the
-    /// endpoint that is gone, or none where there was nothing before.
-    pub fn stale_flows(&self) -> BTreeSet<(Frontend, Option<Target>)> {
-        let mut flows = BTreeSet::new();
-        for (key, (old, new)) in &self.elements {
-            match (key, old, new) {
-                (Key::Endpoint(frontend, _), Some(Value::Target(target)), _) => {
-                    flows.insert((*frontend, Some(*target)));
-                }
-                (Key::Service(frontend), None, Some(_)) => {
-                    flows.insert((*frontend, None));
-                }
-                _ => {}
-            }
-        }
-        for (key, (_, new)) in &self.elements {
-            // Only moved to another index: its flows are fine.
-            if let (Key::Endpoint(frontend, _), Some(Value::Target(target))) = (key, new) {
-                flows.remove(&(*frontend, Some(*target)));
-            }
-        }
-        flows.retain(|(frontend, _)| frontend.protocol == Protocol::Udp);
-        flows
+/// UDP flows that the kernel would keep sending to where the rules no longer point: each old frontend with each
+/// endpoint that is gone, and new frontends whose flows were never translated.
+fn stale_flows(old: &ServiceRules, new: &ServiceRules) -> BTreeSet<(Frontend, Option<IpAddr>)> {
+    fn udp(rules: &ServiceRules) -> impl Iterator<Item = Frontend> + '_ {
+        rules.elements.keys().filter_map(|key| match key {
+            Key::Service(frontend) if frontend.protocol == Protocol::Udp => Some(*frontend),
+            _ => None,
+        })
     }
+    let mut flows = BTreeSet::new();
+    for frontend in udp(old) {
+        let gone = old.endpoints.difference(&new.endpoints).filter(|ip| Family::of(**ip) == Family::of(frontend.ip));
+        flows.extend(gone.map(|ip| (frontend, Some(*ip))));
+    }
+    let fresh = udp(new).filter(|frontend| !old.elements.contains_key(&Key::Service(*frontend)));
+    flows.extend(fresh.map(|frontend| (frontend, None)));
+    flows
 }
 
 impl Ruleset {
@@ -107,6 +103,7 @@ impl Ruleset {
         changes.new_affinity.extend(fresh.map(|(name, seconds)| (name.clone(), *seconds)));
         let gone = old.affinity.keys().filter(|name| !wanted.affinity.contains_key(*name));
         changes.old_affinity.extend(gone.cloned());
+        changes.stale_flows.extend(stale_flows(&old, &wanted));
         if wanted != ServiceRules::default() {
             self.services.insert(owner, wanted);
         }

@@ -215,7 +215,7 @@ impl Proxy {
             }
         }
         self.publish();
-        conntrack::forget(changes.stale_flows()).await;
+        conntrack::forget(changes.stale_flows).await;
     }
 
     fn publish(&mut self) {
