@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use http::{Method, Request, header};
+use http::Method;
 use serde_json::{Value, json};
 
 use api::{ApiError, Reason};
 
-use crate::{authn::User, body, pipeline::ApiServer, registry::service_address};
+use crate::{authz::rbac, loopback, pipeline::ApiServer, registry::service_address};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -18,6 +18,8 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         ensure(server, "/api/v1/namespaces", namespace).await?;
     }
+    rbac::bootstrap::run(server).await?;
+    server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
     let classes = [
         (
             "system-cluster-critical",
@@ -88,36 +90,18 @@ async fn kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
 }
 
 async fn ensure(server: &Arc<ApiServer>, path: &str, object: Value) -> Result<(), ApiError> {
-    match send(server, Method::POST, path, &object).await {
+    match loopback::send(server, Method::POST, path, &object).await {
         Err(e) if e.reason == Reason::AlreadyExists => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 
 async fn replace(server: &Arc<ApiServer>, path: &str, object: Value) -> Result<(), ApiError> {
-    match send(server, Method::POST, path, &object).await {
+    match loopback::send(server, Method::POST, path, &object).await {
         Err(e) if e.reason == Reason::AlreadyExists => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            send(server, Method::PUT, &format!("{path}/{name}"), &object).await
+            loopback::send(server, Method::PUT, &format!("{path}/{name}"), &object).await.map(drop)
         }
-        other => other,
+        other => other.map(drop),
     }
-}
-
-async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &Value) -> Result<(), ApiError> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::CONTENT_TYPE, "application/json")
-        .header(header::USER_AGENT, "kube-apiserver")
-        .body(body::full(object.to_string()))
-        .map_err(|e| ApiError::internal(e.to_string()))?;
-    let user = User::new("system:apiserver", &["system:masters"]);
-    let response = server.handle(ApiServer::in_process_request(user, request)).await;
-    if response.status().is_success() {
-        return Ok(());
-    }
-    let code = response.status().as_u16();
-    let bytes = body::read_all(response.into_body(), 1 << 20).await?;
-    Err(ApiError::from_status(code, &bytes))
 }

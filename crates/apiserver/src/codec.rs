@@ -2,7 +2,7 @@
 //! The one place that knows which codec of `api` does what.
 //! Invariant: never panics on input; says what was wrong in upstream's words.
 
-use std::sync::{Arc, LazyLock};
+use std::{ops::Deref, sync::Arc};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,10 +15,26 @@ use api::{
 
 use crate::negotiate::Media;
 
-pub fn builtin_schema() -> Arc<Schema> {
-    // Shared with custom resources, whose schemas are counted; the one copy lives as long as the process.
-    static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(|| Arc::new(api::schema::builtin().clone()));
-    SCHEMA.clone()
+/// The built-in schema, or one that a CustomResourceDefinition brought.
+#[derive(Clone)]
+pub enum SchemaRef {
+    Builtin(&'static Schema),
+    Custom(Arc<Schema>),
+}
+
+impl Deref for SchemaRef {
+    type Target = Schema;
+
+    fn deref(&self) -> &Schema {
+        match self {
+            SchemaRef::Builtin(schema) => schema,
+            SchemaRef::Custom(schema) => schema,
+        }
+    }
+}
+
+pub fn builtin_schema() -> SchemaRef {
+    SchemaRef::Builtin(api::schema::builtin())
 }
 
 pub fn decode(bytes: &[u8], media: Media, schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {

@@ -11,13 +11,17 @@ pub mod config;
 pub mod registry;
 pub mod request_info;
 pub mod watch_cache;
+pub mod webhook;
 
 mod bootstrap;
 mod call;
 mod codec;
 mod crd;
 mod discovery;
+mod expiring;
 mod health;
+mod index;
+mod loopback;
 mod metrics;
 mod negotiate;
 mod openapi;
@@ -29,6 +33,7 @@ mod server;
 mod storage;
 mod streaming;
 mod table;
+mod webhook_client;
 
 pub use body::Body;
 pub use call::InProcess;

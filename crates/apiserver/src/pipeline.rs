@@ -2,7 +2,10 @@
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
 //! Invariant: nothing reaches a handler that was not authenticated and authorized.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use futures::FutureExt;
 use http::{HeaderValue, Request, Response, header, request::Parts};
@@ -25,7 +28,7 @@ use crate::{
     call::{Call, InProcess},
     cluster::Cluster,
     config::Config,
-    discovery, health,
+    crd, discovery, health,
     metrics::Metrics,
     openapi,
     query::Query,
@@ -44,6 +47,8 @@ pub struct ApiServer {
     pub(crate) metrics: Metrics,
     pub(crate) health: health::Health,
     pub(crate) openapi: openapi::Documents,
+    /// Whether settling the custom resource definitions has to be tried again.
+    pub(crate) crd_failed: AtomicBool,
     authentication: authn::Chain,
     authorizer: Arc<authz::Chain>,
     reads: Semaphore,
@@ -61,11 +66,11 @@ impl ApiServer {
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
         let tokens = Arc::new(ServiceAccountTokens { keys, cluster: cluster.clone() });
         let authentication = authn::chain(&config, tokens.clone());
-        let authorizer = Arc::new(authz::chain(&config, &cluster));
+        let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
         let services = cluster.list("services", "").into_iter().map(|s| s.value());
         let registry = Registry {
             allocations: Allocations::new(&config, env.clone(), services),
-            admission: admission::Chain::new(&config, &cluster),
+            admission: admission::Chain::new(&config, &cluster, &authorizer),
             authorizer: authorizer.clone(),
             tokens,
             cluster: cluster.clone(),
@@ -77,6 +82,7 @@ impl ApiServer {
             metrics: Metrics::default(),
             health: health::Health::default(),
             openapi: openapi::Documents::default(),
+            crd_failed: AtomicBool::new(false),
             registry,
             authentication,
             authorizer,
@@ -85,6 +91,7 @@ impl ApiServer {
             env,
         });
         bootstrap::run(&server).await?;
+        crd::start(&server).await;
         server.health.bootstrapped();
         Ok(server)
     }

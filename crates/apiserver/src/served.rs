@@ -6,19 +6,16 @@ use std::{collections::HashMap, ops::Deref, sync::Arc};
 
 use parking_lot::RwLock;
 
-use api::{
-    Resource,
-    schema::{Schema, TypeId},
-};
+use api::{Resource, schema::TypeId};
 
-use crate::{registry::custom::Custom, storage};
+use crate::{codec::SchemaRef, registry::custom::Custom, storage};
 
 /// One version of one resource, with how it is stored.
 pub struct Served {
     pub resource: Arc<Resource>,
     /// Of its keys in the store.
     pub prefix: String,
-    pub schema: Option<(Arc<Schema>, TypeId)>,
+    pub schema: Option<(SchemaRef, TypeId)>,
     /// The version objects are stored in.
     pub storage_version: StorageVersion,
     pub custom: Option<Arc<Custom>>,
@@ -117,7 +114,7 @@ impl Default for ServedResources {
     }
 }
 
-fn builtin_row(resource: &Arc<Resource>, schema: &Arc<Schema>) -> Served {
+fn builtin_row(resource: &Arc<Resource>, schema: &SchemaRef) -> Served {
     let storage_version = match (resource.plural.as_str(), resource.group.as_str()) {
         // One set of objects, two ways to see it.
         ("events", _) => StorageVersion { group: String::new(), version: "v1".into() },

@@ -16,8 +16,12 @@ pub const ROOT: &str = "/registry/";
 pub fn prefix(resource: &Resource) -> String {
     match is_builtin_group(&resource.group) {
         true => format!("{ROOT}{}/", resource.plural),
-        false => format!("{ROOT}{}/{}/", resource.group, resource.plural),
+        false => custom_prefix(&resource.group, &resource.plural),
     }
+}
+
+pub fn custom_prefix(group: &str, plural: &str) -> String {
+    format!("{ROOT}{group}/{plural}/")
 }
 
 fn is_builtin_group(group: &str) -> bool {

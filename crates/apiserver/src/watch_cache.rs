@@ -191,7 +191,8 @@ impl WatchCache {
             let cache = self.resource(&prefix);
             let mut state = cache.state.write();
             // A gap in the sequence makes every open watcher notice that it lost its place.
-            let first = state.first + state.ring.len() as u64 + u64::from(!state.objects.is_empty());
+            let first =
+                state.first + state.ring.len() as u64 + u64::from(!state.objects.is_empty() || !objects.is_empty());
             *state = State { objects, first, complete_since: revision, revision, ..State::default() };
             drop(state);
             cache.tip.send_replace(first);
@@ -294,8 +295,18 @@ impl ResourceCache {
         self.tip.send_replace(tip);
     }
 
+    /// Moves with every change of this resource.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.tip.subscribe()
+    }
+
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
         self.state.read().objects.get(key).cloned()
+    }
+
+    /// Moves with every change.
+    pub fn tip(&self) -> u64 {
+        *self.tip.borrow()
     }
 
     pub fn len(&self) -> usize {

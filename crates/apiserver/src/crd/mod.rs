@@ -2,11 +2,28 @@
 //! Feeds `served`; the objects themselves take the same path as built-in ones.
 //! Invariant: a definition is served only once it is established.
 
+mod behavior;
+mod check;
+mod controller;
+mod definition;
+mod formats;
+mod structural;
+
 use api::openapi::ExtraSchemas;
 
-use crate::served::Set;
+use crate::served::{Served, Set};
+
+pub use controller::start;
+
+pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// The schemas of the custom resources, for the OpenAPI documents.
-pub fn extra_schemas(_set: &Set) -> ExtraSchemas {
-    ExtraSchemas::default()
+pub fn extra_schemas(set: &Set) -> ExtraSchemas {
+    let custom = set.resources.iter().filter_map(|r| Some((r, r.custom.as_ref()?)));
+    custom.map(|(r, c)| ((r.group.clone(), r.version.clone(), r.kind.clone()), c.openapi.clone())).collect()
+}
+
+/// Whether `served` is the resource of the definitions themselves.
+pub fn is_definition(served: &Served) -> bool {
+    served.group == "apiextensions.k8s.io" && served.plural == "customresourcedefinitions"
 }

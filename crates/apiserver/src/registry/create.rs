@@ -52,6 +52,7 @@ impl Registry {
         served.behavior.prepare_create(&mut object);
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
         let allocation = self.allocations.for_create(served, &mut object, options.dry_run)?;
+        canonicalize(served, &mut object);
         self.validate_create(call, served, &object, options).await?;
         let object = self.to_storage(served, object).await?;
         if options.dry_run {
@@ -115,7 +116,7 @@ impl Registry {
     ) -> Result<(), ApiError> {
         let name = object_meta::text(object, "name").to_string();
         let mut errors = ErrorList::new();
-        object_meta::validate_create(object, served, &mut errors);
+        api::kinds::metadata::validate_create(&served.resource, object, &mut errors);
         served.behavior.validate_create(object, &mut errors);
         if !errors.is_empty() {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
@@ -141,5 +142,12 @@ impl Registry {
             }
         }
         Err(ApiError::already_exists(&served.group, &served.plural, object_meta::text(&object, "name")))
+    }
+}
+
+/// The form Go would print, so that the same object always has the same bytes.
+pub(super) fn canonicalize(served: &Served, object: &mut Value) {
+    if let Some((schema, id)) = &served.schema {
+        schema.canonicalize(*id, object);
     }
 }

@@ -2,19 +2,37 @@
 //! Held by `Served`; built by `crd`.
 //! Invariant: objects are stored in one version; every other one is a view.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use api::{ApiError, Object};
 
-use crate::{cluster::Cluster, served::Served};
+use super::json_path;
+use crate::{cluster::Cluster, served::Served, webhook};
+
+const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Default)]
 pub struct Custom {
     pub columns: Vec<PrinterColumn>,
     pub scale: ScalePaths,
+    /// The schema as declared, for OpenAPI.
+    pub openapi: Value,
+    /// Stored objects may lack what the schema now fills in.
+    pub has_defaults: bool,
+    pub conversion: Conversion,
+}
+
+/// How one version becomes another.
+#[derive(Debug, Clone, Default)]
+pub enum Conversion {
+    /// Only the apiVersion changes.
+    #[default]
+    None,
+    /// `spec.conversion.webhook`.
+    Webhook(Value),
 }
 
 /// One of `additionalPrinterColumns`.
@@ -55,33 +73,106 @@ impl Custom {
         std::iter::once(name).chain(self.columns.iter().map(|c| c.cell(object, now))).collect()
     }
 
+    /// Stored objects as `served` shows them: in its version, with what it fills in.
     pub async fn view(
         &self,
-        _cluster: &Cluster,
+        cluster: &Cluster,
         served: &Served,
         objects: Vec<Arc<Object>>,
     ) -> Result<Vec<Arc<Object>>, ApiError> {
-        if served.is_storage_version() {
+        let wanted = served.api_version();
+        if !self.has_defaults && objects.iter().all(|o| is_of(o, &wanted)) {
             return Ok(objects);
         }
-        let retyped = objects.iter().map(|o| {
-            let mut value = o.value();
-            value["apiVersion"] = served.api_version().into();
+        let values = objects.iter().map(|o| o.value()).collect();
+        let values = self.convert(cluster, values, &wanted).await?;
+        let shown = values.into_iter().map(|mut value| {
+            if let Some((schema, id)) = &served.schema {
+                schema.apply_defaults(*id, &mut value);
+            }
             Object::from_value(&value).map(Arc::new)
         });
-        retyped.collect()
+        shown.collect()
     }
 
-    pub async fn to_storage(&self, _cluster: &Cluster, served: &Served, mut value: Value) -> Result<Value, ApiError> {
+    pub async fn to_storage(&self, cluster: &Cluster, served: &Served, value: Value) -> Result<Value, ApiError> {
         let to = &served.storage_version;
-        value["apiVersion"] = format!("{}/{}", to.group, to.version).into();
-        Ok(value)
+        let wanted = format!("{}/{}", to.group, to.version);
+        let converted = self.convert(cluster, vec![value], &wanted).await?;
+        converted.into_iter().next().ok_or_else(|| ApiError::internal("conversion returned nothing"))
     }
+
+    async fn convert(&self, cluster: &Cluster, objects: Vec<Value>, wanted: &str) -> Result<Vec<Value>, ApiError> {
+        match &self.conversion {
+            Conversion::None => Ok(objects
+                .into_iter()
+                .map(|mut object| {
+                    object["apiVersion"] = wanted.into();
+                    object
+                })
+                .collect()),
+            Conversion::Webhook(_) if objects.iter().all(|o| o["apiVersion"] == wanted) => Ok(objects),
+            Conversion::Webhook(webhook) => convert_by_webhook(cluster, webhook, objects, wanted).await,
+        }
+    }
+}
+
+/// Whether an object's bytes are of a version, which stands right at their start.
+fn is_of(object: &Object, api_version: &str) -> bool {
+    let start = &object.json()[..object.json().len().min(512)];
+    let text = format!("\"apiVersion\":\"{api_version}\"");
+    start.windows(text.len()).any(|w| w == text.as_bytes())
+}
+
+/// Asks the webhook for the objects in another version and checks that it changed nothing it may not.
+async fn convert_by_webhook(
+    cluster: &Cluster,
+    webhook: &Value,
+    objects: Vec<Value>,
+    wanted: &str,
+) -> Result<Vec<Value>, ApiError> {
+    let failed =
+        |why: String| ApiError::internal(format!("conversion webhook for {} failed: {why}", objects[0]["kind"]));
+    let uid = cluster.env.uuid();
+    let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
+    let version = versions.filter_map(Value::as_str).find(|v| matches!(*v, "v1" | "v1beta1")).unwrap_or("v1");
+    let review = json!({
+        "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
+        "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
+    });
+    let client = webhook::Client::from_config(cluster, &webhook["clientConfig"]).map_err(failed)?;
+    let answer = client.post(&review, CONVERSION_TIMEOUT).await.map_err(failed)?;
+    let response = &answer["response"];
+    if response["uid"] != uid.as_str() {
+        return Err(failed(format!("expected response.uid={uid:?}, got {}", response["uid"])));
+    }
+    if response["result"]["status"] != "Success" {
+        return Err(failed(response["result"]["message"].as_str().unwrap_or("no message").to_string()));
+    }
+    let mut converted = response["convertedObjects"].as_array().cloned().unwrap_or_default();
+    if converted.len() != objects.len() {
+        return Err(failed(format!("expected {} converted objects, got {}", objects.len(), converted.len())));
+    }
+    for (new, old) in converted.iter_mut().zip(&objects) {
+        if new["apiVersion"] != wanted {
+            return Err(failed(format!("invalid converted object: invalid groupVersion {}", new["apiVersion"])));
+        }
+        // Only labels and annotations of the metadata are the webhook's to change.
+        let mut metadata = old["metadata"].clone();
+        for field in ["labels", "annotations"] {
+            match new["metadata"].get(field) {
+                Some(value) => metadata[field] = value.clone(),
+                None => drop(metadata.as_object_mut().and_then(|m| m.remove(field))),
+            }
+        }
+        new["metadata"] = metadata;
+    }
+    Ok(converted)
 }
 
 impl PrinterColumn {
     fn cell(&self, object: &Value, now: Timestamp) -> Value {
-        let found = object.pointer(&self.path.replace('.', "/")).unwrap_or(&Value::Null);
+        let found = json_path::first(object, &self.path).unwrap_or(&Value::Null);
         match (self.kind.as_str(), found) {
             ("date", Value::String(text)) => api::printing::age(Some(text), now).into(),
             (_, Value::Null) => Value::Null,

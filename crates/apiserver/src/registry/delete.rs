@@ -17,6 +17,7 @@ use super::{
 use crate::{
     admission::{Attributes, Operation},
     call::Call,
+    crd,
     respond::Reply,
     served::Served,
     storage,
@@ -181,6 +182,10 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
         }
     }
     set_finalizers(&mut new, options);
+    if crd::is_definition(served) && deleting.is_none() {
+        // Its objects go first.
+        push_finalizer(&mut new, crd::FINALIZER);
+    }
     if graceful {
         return Ok(Decision::Update(new));
     }
@@ -241,6 +246,16 @@ fn set_finalizers(object: &mut Value, options: &DeleteOptions) {
         true => metadata.remove("finalizers"),
         false => metadata.insert("finalizers".into(), finalizers.into()),
     };
+}
+
+fn push_finalizer(object: &mut Value, finalizer: &str) {
+    let metadata = object_meta::metadata_mut(object);
+    let list = metadata.entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut()
+        && !list.iter().any(|f| f == finalizer)
+    {
+        list.push(finalizer.into());
+    }
 }
 
 fn decide_namespace(old: &Value, now: Timestamp) -> Result<Decision, ApiError> {

@@ -10,6 +10,7 @@ mod convert;
 mod create;
 mod delete;
 mod eviction;
+mod json_path;
 mod managed;
 mod namespace;
 mod object_meta;
@@ -38,6 +39,7 @@ use crate::{
     served::Served, storage, watch_cache::store_error,
 };
 
+pub use object_meta::timestamp;
 pub use selection::Selection;
 pub use service::{Allocations, nth as service_address};
 

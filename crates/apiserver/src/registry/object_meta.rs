@@ -4,10 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use api::{
-    ApiError,
-    field::{ErrorList, Path},
-};
+use api::ApiError;
 use env::Env;
 use jiff::Timestamp;
 
@@ -137,45 +134,20 @@ pub fn keep_system_fields(object: &mut Value, old: &Value, namespaced: bool) {
     drop_empty(metadata);
 }
 
-/// The generation grows when anything but metadata and status changed.
-pub fn bump_generation(object: &mut Value, old: &Value) {
+/// The generation grows when anything but metadata and status changed. Where nothing writes the status apart
+/// (`whole`), it counts too.
+pub fn bump_generation(object: &mut Value, old: &Value, whole: bool) {
     let desired = |v: &Value| -> Vec<(String, Value)> {
         let fields = v.as_object().into_iter().flatten();
-        let kept = fields.filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind"));
+        let kept = fields.filter(|(k, _)| match k.as_str() {
+            "metadata" | "apiVersion" | "kind" => false,
+            "status" => whole,
+            _ => true,
+        });
         kept.map(|(k, v)| (k.clone(), v.clone())).collect()
     };
     if desired(object) != desired(old) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
         metadata_mut(object).insert("generation".into(), generation.into());
-    }
-}
-
-pub fn validate_create(object: &Value, served: &Served, errors: &mut ErrorList) {
-    let path = Path::new("metadata").child("name");
-    let name = text(object, "name");
-    if name.is_empty() {
-        errors.required(&path, "name or generateName is required");
-    } else {
-        for complaint in served.behavior.validate_name(name, false) {
-            errors.invalid(&path, name, complaint);
-        }
-    }
-    if let Some(prefix) = object["metadata"]["generateName"].as_str().filter(|p| !p.is_empty()) {
-        for complaint in served.behavior.validate_name(prefix, true) {
-            errors.invalid(&Path::new("metadata").child("generateName"), prefix, complaint);
-        }
-    }
-    if served.namespaced() {
-        let namespace = text(object, "namespace");
-        for complaint in api::names::dns_label(namespace, false) {
-            errors.invalid(&Path::new("metadata").child("namespace"), namespace, complaint);
-        }
-    }
-}
-
-pub fn validate_update(object: &Value, old: &Value, errors: &mut ErrorList) {
-    let path = Path::new("metadata").child("name");
-    if object["metadata"]["name"] != old["metadata"]["name"] {
-        errors.invalid(&path, object["metadata"]["name"].clone(), "field is immutable");
     }
 }

@@ -116,7 +116,7 @@ impl Registry {
                 subresource: of(resource, "subresource"),
                 namespace: of(resource, "namespace"),
                 name: of(resource, "name"),
-                path: String::new(),
+                ..Attributes::default()
             },
             false => Attributes { user, verb: of(path, "verb"), path: of(path, "path"), ..Attributes::default() },
         };
@@ -136,13 +136,12 @@ impl Registry {
     }
 
     async fn review_rules(&self, user: &User, namespace: &str) -> Value {
-        let (mut resources, mut paths) = (Vec::new(), Vec::new());
-        for authorizer in &self.authorizer.0 {
-            let (more, other) = authorizer.rules(user, namespace).await;
-            resources.extend(more);
-            paths.extend(other);
+        let rules = self.authorizer.rules(user, namespace).await;
+        let mut status = json!({ "resourceRules": rules.resources, "nonResourceRules": rules.paths, "incomplete": rules.incomplete });
+        if !rules.error.is_empty() {
+            status["evaluationError"] = rules.error.into();
         }
-        json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false })
+        status
     }
 }
 

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use api::{ApiError, Object, field::ErrorList};
 
-use super::{Lost, Registry, managed, namespace, object_meta, object_reply, options::WriteOptions};
+use super::{
+    Lost, Registry, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
+};
 use crate::{
     admission::{Attributes, Operation},
     call::Call,
@@ -141,6 +143,7 @@ impl Registry {
         self.default(served, &mut new);
         self.prepare(change, &mut new, &old);
         let allocation = self.allocations.for_update(served, &mut new, &old, change.options.dry_run)?;
+        canonicalize(served, &mut new);
         self.validate_update(change, &new, &old).await?;
         if managed::same(&new, &old) {
             return Ok(Ok(shown));
@@ -222,14 +225,15 @@ impl Registry {
             _ => {}
         }
         if behavior.has_generation() && change.subresource != "status" {
-            object_meta::bump_generation(new, old);
+            let whole = change.served.custom.is_some() && !behavior.has_status();
+            object_meta::bump_generation(new, old, whole);
         }
     }
 
     async fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), ApiError> {
         let served = change.served;
         let mut errors = ErrorList::new();
-        object_meta::validate_update(new, old, &mut errors);
+        api::kinds::metadata::validate_update(new, old, &mut errors);
         match change.subresource {
             "" => served.behavior.validate_update(new, old, &mut errors),
             "status" => served.behavior.validate_status_update(new, old, &mut errors),

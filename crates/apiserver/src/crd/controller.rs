@@ -1,0 +1,265 @@
+//! Keeps the served resources in step with the definitions, and their conditions with what is served.
+//! Started once by `pipeline`; reads the watch cache, writes through the pipeline like any client.
+//! Invariant: `judge` is pure; the loop carries out what it says and looks again.
+
+use std::sync::{Arc, Weak};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use api::ApiError;
+
+use super::{FINALIZER, definition};
+use crate::{loopback, pipeline::ApiServer, registry::timestamp, storage};
+
+const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Serves what is established already, then follows the definitions for as long as the server lives.
+pub async fn start(server: &Arc<ApiServer>) {
+    let prefix = format!("{}customresourcedefinitions/", storage::ROOT);
+    let cache = server.cluster.cache.resource(&prefix);
+    publish(server);
+    let weak = Arc::downgrade(server);
+    server.cluster.env.spawn(async move {
+        let env = match weak.upgrade() {
+            Some(server) => server.cluster.env.clone(),
+            None => return,
+        };
+        let mut changes = cache.changes();
+        loop {
+            changes.borrow_and_update();
+            if step(&weak).await.is_none() {
+                return;
+            }
+            // A failed step is tried again; a change is looked at at once.
+            let failed = step_failed(&weak);
+            match failed {
+                true => drop(env.timeout(RETRY, changes.changed()).await),
+                false => {
+                    if changes.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn step_failed(server: &Weak<ApiServer>) -> bool {
+    server.upgrade().is_some_and(|s| s.crd_failed.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+/// One look at everything. `None` once the server is gone.
+async fn step(server: &Weak<ApiServer>) -> Option<()> {
+    let server = server.upgrade()?;
+    let mut failed = false;
+    let definitions: Vec<Value> =
+        server.cluster.list("customresourcedefinitions", "").iter().map(|d| d.value()).collect();
+    for definition in &definitions {
+        let name = definition::text(&definition["metadata"], "name").to_string();
+        let result = match definition["metadata"]["deletionTimestamp"].is_string() {
+            true => finalize(&server, definition).await,
+            false => settle(&server, definition, &definitions).await,
+        };
+        if let Err(error) = result
+            && !error.is_conflict()
+            && !error.is_not_found()
+        {
+            tracing::warn!(name, error = %error.message, "failed to settle a CustomResourceDefinition");
+            failed = true;
+        }
+    }
+    publish(&server);
+    server.crd_failed.store(failed, std::sync::atomic::Ordering::Relaxed);
+    Some(())
+}
+
+/// Takes over the established definitions as the served custom resources.
+fn publish(server: &ApiServer) {
+    let mut served = Vec::new();
+    for definition in server.cluster.list("customresourcedefinitions", "") {
+        let definition = definition.value();
+        if condition(&definition, "Established") == Some("True") {
+            served.extend(definition::resources(&definition));
+        }
+    }
+    server.cluster.served.replace_custom(served);
+}
+
+fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
+    let conditions = definition["status"]["conditions"].as_array()?;
+    conditions.iter().find(|c| c["type"] == kind)?["status"].as_str()
+}
+
+async fn settle(server: &Arc<ApiServer>, definition: &Value, all: &[Value]) -> Result<(), ApiError> {
+    let now = timestamp(server.cluster.env.now());
+    let Some(updated) = judge(definition, all, &now) else { return Ok(()) };
+    write_status(server, &updated).await
+}
+
+async fn write_status(server: &Arc<ApiServer>, definition: &Value) -> Result<(), ApiError> {
+    let name = definition::text(&definition["metadata"], "name");
+    loopback::send(server, Method::PUT, &format!("{PATH}/{name}/status"), definition).await.map(drop)
+}
+
+/// The definition with the status it should have, if it has another.
+fn judge(definition: &Value, all: &[Value], now: &str) -> Option<Value> {
+    let spec = &definition["spec"];
+    let names = &spec["names"];
+    let conflict = conflict(definition, all);
+    let mut new = definition.clone();
+    let mut accepted = definition["status"]["acceptedNames"].clone();
+    if !accepted.is_object() {
+        accepted = json!({ "kind": "", "plural": "" });
+    }
+    match &conflict {
+        None => {
+            accepted = names.clone();
+            let text = ("True", "NoConflicts", "no conflicts found".to_string());
+            set_condition(&mut new, "NamesAccepted", text, now);
+            // Once established, a definition stays so even if a later change of names is refused.
+            let text = ("True", "InitialNamesAccepted", "the initial names have been accepted".to_string());
+            set_condition(&mut new, "Established", text, now);
+        }
+        Some((reason, message)) => {
+            set_condition(&mut new, "NamesAccepted", ("False", reason, message.clone()), now);
+            if condition(definition, "Established") != Some("True") {
+                let text = ("False", "NotAccepted", "not all names are accepted".to_string());
+                set_condition(&mut new, "Established", text, now);
+            }
+        }
+    }
+    new["status"]["acceptedNames"] = accepted;
+    let stored = spec["versions"].as_array().into_iter().flatten().find(|v| v["storage"] == true);
+    if let (Some(stored), true) = (stored, !new["status"]["storedVersions"].is_array()) {
+        new["status"]["storedVersions"] = json!([stored["name"]]);
+    }
+    (new["status"] != definition["status"]).then_some(new)
+}
+
+/// Why the names of a definition cannot be had: another established one of the group has them.
+fn conflict(definition: &Value, all: &[Value]) -> Option<(&'static str, String)> {
+    let own = definition::text(&definition["metadata"], "name");
+    let names = &definition["spec"]["names"];
+    let others = all.iter().filter(|d| {
+        definition::text(&d["metadata"], "name") != own
+            && d["spec"]["group"] == definition["spec"]["group"]
+            && condition(d, "Established") == Some("True")
+    });
+    let mut taken: Vec<(String, &str)> = Vec::new();
+    let mut kinds: Vec<(String, &str)> = Vec::new();
+    for other in others {
+        let (accepted, holder) = (&other["status"]["acceptedNames"], definition::text(&other["metadata"], "name"));
+        for field in ["plural", "singular"] {
+            taken.push((definition::text(accepted, field).into(), holder));
+        }
+        for short in accepted["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            taken.push((short.into(), holder));
+        }
+        for field in ["kind", "listKind"] {
+            kinds.push((definition::text(accepted, field).into(), holder));
+        }
+    }
+    let used = |name: &str, by: &[(String, &str)]| !name.is_empty() && by.iter().any(|(n, _)| n == name);
+    let message = |name: &str| format!("{name:?} is already in use");
+    for (field, reason) in [("plural", "PluralConflict"), ("singular", "SingularConflict")] {
+        let name = definition::text(names, field);
+        if used(name, &taken) {
+            return Some((reason, message(name)));
+        }
+    }
+    for short in names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if used(short, &taken) {
+            return Some(("ShortNamesConflict", message(short)));
+        }
+    }
+    for (field, reason) in [("kind", "KindConflict"), ("listKind", "ListKindConflict")] {
+        let name = definition::text(names, field);
+        if used(name, &kinds) {
+            return Some((reason, message(name)));
+        }
+    }
+    None
+}
+
+fn set_condition(object: &mut Value, kind: &str, (status, reason, message): (&str, &str, String), now: &str) {
+    if !object["status"]["conditions"].is_array() {
+        object["status"]["conditions"] = json!([]);
+    }
+    let Some(conditions) = object["status"]["conditions"].as_array_mut() else { return };
+    let new = json!({
+        "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
+    });
+    match conditions.iter_mut().find(|c| c["type"] == kind) {
+        Some(found) if found["status"] == status => {
+            found["reason"] = reason.into();
+            found["message"] = message.into();
+        }
+        Some(found) => *found = new,
+        None => conditions.push(new),
+    }
+}
+
+/// Deletes the objects of a definition that is going away, then lets it go.
+async fn finalize(server: &Arc<ApiServer>, definition: &Value) -> Result<(), ApiError> {
+    let finalizers = definition["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    if !finalizers.iter().any(|f| f == FINALIZER) {
+        return Ok(());
+    }
+    let resources = definition::resources(definition);
+    let now = timestamp(server.cluster.env.now());
+    let mut new = definition.clone();
+    if let (Some(served), true) = (resources.first(), condition(definition, "Established") == Some("True")) {
+        let snapshot = server.cluster.cache.resource(&served.prefix).list("", None, 0, 0, |_| true);
+        for entry in &snapshot.entries {
+            let meta = &entry.object.meta;
+            let path = served.path(meta.namespace.as_deref(), Some(&meta.name));
+            match loopback::send(server, Method::DELETE, &path, &Value::Null).await {
+                Err(e) if !e.is_not_found() => return Err(e),
+                _ => {}
+            }
+        }
+        server.cluster.cache.wait_until_fresh().await?;
+        if !server.cluster.cache.resource(&served.prefix).is_empty() {
+            // Their own finalizers hold them; the next look comes when the retry is due.
+            let text = ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress".to_string());
+            set_condition(&mut new, "Terminating", text, &now);
+            if new["status"] != definition["status"] {
+                write_status(server, &new).await?;
+            }
+            return Err(ApiError::internal("custom resources are still being deleted"));
+        }
+    }
+    let name = definition::text(&definition["metadata"], "name");
+    let rest: Vec<Value> = finalizers.into_iter().filter(|f| f != FINALIZER).collect();
+    new["metadata"]["finalizers"] = rest.into();
+    loopback::send(server, Method::PUT, &format!("{PATH}/{name}"), &new).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn crd(plural: &str, kind: &str) -> Value {
+        json!({
+            "metadata": { "name": format!("{plural}.example.com") },
+            "spec": {
+                "group": "example.com", "names": { "plural": plural, "kind": kind, "singular": kind.to_lowercase() },
+                "versions": [{ "name": "v1", "served": true, "storage": true }],
+            },
+        })
+    }
+
+    #[test]
+    fn names_are_accepted_once() {
+        let now = "2026-01-01T00:00:00Z";
+        let first = judge(&crd("widgets", "Widget"), &[], now).unwrap();
+        assert_eq!(condition(&first, "Established"), Some("True"));
+        assert_eq!(first["status"]["acceptedNames"]["plural"], "widgets");
+        assert_eq!(judge(&first, &[first.clone()], now), None);
+        let second = judge(&crd("gadgets", "Widget"), &[first], now).unwrap();
+        assert_eq!(condition(&second, "NamesAccepted"), Some("False"));
+        assert_eq!(condition(&second, "Established"), Some("False"));
+    }
+}
