@@ -19,6 +19,8 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         ensure(server, "/api/v1/namespaces", namespace).await?;
     }
     rbac::bootstrap::run(server).await?;
+    // Components start to ask right after this; what was just granted is to be known by then.
+    server.cluster.cache.wait_until_fresh().await?;
     server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
     let classes = [
         (

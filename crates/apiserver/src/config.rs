@@ -2,7 +2,7 @@
 //! Filled in by `minke` and by tests.
 //! Invariant: nothing here changes later; certificates that are renewed sit behind a resolver.
 
-use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use rustls::server::ResolvesServerCert;
@@ -24,7 +24,10 @@ pub struct Config {
     pub service_accounts: ServiceAccounts,
     /// How kubelets are spoken to for logs, exec and the like.
     pub kubelet_client: Option<KubeletClient>,
+    pub authentication: Authentication,
+    /// As in `--authorization-mode`, in the order they are asked.
     pub authorization_modes: Vec<String>,
+    pub authorization: Authorization,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
     pub anonymous_auth: bool,
@@ -49,6 +52,49 @@ pub struct KubeletClient {
     pub key_pem: Vec<u8>,
     /// Authorities of the kubelets' serving certificates.
     pub ca_pem: Vec<u8>,
+}
+
+/// Ways to prove who one is beyond client certificates and ServiceAccount tokens; off unless set.
+#[derive(Clone, Default)]
+pub struct Authentication {
+    /// `--token-auth-file`: lines of `token,user,uid[,"group,group"]`.
+    pub token_file: Option<PathBuf>,
+    /// `--basic-auth-file`: lines of `password,user,uid[,"group,group"]`.
+    pub password_file: Option<PathBuf>,
+    /// `--enable-bootstrap-token-auth`: secrets of type bootstrap.kubernetes.io/token in kube-system.
+    pub bootstrap_tokens: bool,
+    /// `--authentication-token-webhook-config-file`.
+    pub webhook: Option<Webhook>,
+    pub request_header: Option<RequestHeader>,
+}
+
+#[derive(Clone, Default)]
+pub struct Authorization {
+    /// `--authorization-policy-file`, for the mode ABAC.
+    pub policy_file: Option<PathBuf>,
+    /// `--authorization-webhook-config-file`, for the mode Webhook.
+    pub webhook: Option<Webhook>,
+}
+
+/// A remote service that is asked, and how long its answers are believed.
+#[derive(Clone)]
+pub struct Webhook {
+    pub kubeconfig: PathBuf,
+    pub allowed_for: Duration,
+    pub refused_for: Duration,
+}
+
+/// A proxy in front that says whose requests it brings (`--requestheader-*`).
+#[derive(Clone)]
+pub struct RequestHeader {
+    /// PEM of the authorities of the proxy's client certificate.
+    pub ca_pem: Vec<u8>,
+    /// Common names the proxy may have; empty: any.
+    pub allowed_names: Vec<String>,
+    pub username_headers: Vec<String>,
+    pub uid_headers: Vec<String>,
+    pub group_headers: Vec<String>,
+    pub extra_header_prefixes: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -84,7 +130,8 @@ impl Config {
     /// A server that is reached in process only: `signing_key_pem` is all it cannot do without.
     pub fn in_process(signing_key_pem: String) -> Self {
         Self {
-            advertise_address: IpAddr::from([127, 0, 0, 1]),
+            // Endpoints may not be loopback addresses; nobody goes to this one.
+            advertise_address: IpAddr::from([192, 0, 2, 1]),
             port: 6443,
             service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant network")],
             node_ports: 30000..=32767,
@@ -98,6 +145,8 @@ impl Config {
                 max_token_expiration: Duration::from_secs(365 * 86400),
             },
             kubelet_client: None,
+            authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },
+            authorization: Authorization::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],
             enable_admission_plugins: Vec::new(),
             disable_admission_plugins: Vec::new(),

@@ -19,6 +19,8 @@ pub struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub name: String,
+    /// As sent with a list, a watch or a deletion of many.
+    pub field_selector: String,
     /// The segments from the resource on, for proxies.
     pub parts: Vec<String>,
 }
@@ -74,6 +76,7 @@ impl RequestInfo {
         }
         if matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") && self.name.is_empty() {
             let selector = query.get("fieldSelector").unwrap_or_default();
+            self.field_selector = selector.to_string();
             let named = selector.split(',').find_map(|t| t.trim().strip_prefix("metadata.name="));
             self.name = named.map(|n| n.trim_start_matches('=').to_string()).unwrap_or_default();
         }

@@ -13,7 +13,12 @@ use serde_json::Value;
 
 use api::{ApiError, Resource};
 
-use crate::{authn::User, cluster::Cluster, config::Config};
+use crate::{
+    authn::User,
+    authz::{self, rbac::escalation::Escalation},
+    cluster::Cluster,
+    config::Config,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -94,10 +99,14 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(priority::Priority(c.clone())), true),
 ];
 
-pub struct Chain(Vec<Arc<dyn Plugin>>);
+pub struct Chain {
+    plugins: Vec<Arc<dyn Plugin>>,
+    /// Not a plugin: it cannot be turned off.
+    escalation: Option<Escalation>,
+}
 
 impl Chain {
-    pub fn new(config: &Config, cluster: &Arc<Cluster>) -> Self {
+    pub fn new(config: &Config, cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
         let listed = |names: &[String], name: &str| names.iter().any(|n| n == name);
         let plugins = PLUGINS.iter().filter_map(|(make, default)| {
             let plugin = make(cluster);
@@ -105,23 +114,27 @@ impl Chain {
                 && !listed(&config.disable_admission_plugins, plugin.name());
             on.then_some(plugin)
         });
-        Self(plugins.collect())
+        let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
+        Self { plugins: plugins.collect(), escalation }
     }
 
     /// Whether anything is to be asked after mutation, which costs a copy of the object.
     pub fn has_validators(&self) -> bool {
-        self.0.iter().any(|p| p.validates())
+        self.plugins.iter().any(|p| p.validates())
     }
 
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
-        for plugin in &self.0 {
+        for plugin in &self.plugins {
             plugin.admit(attributes).await?;
         }
-        Ok(())
+        match &self.escalation {
+            Some(escalation) => escalation.check(attributes).await,
+            None => Ok(()),
+        }
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
-        for plugin in &self.0 {
+        for plugin in &self.plugins {
             plugin.validate(attributes).await?;
         }
         Ok(())

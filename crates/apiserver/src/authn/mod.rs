@@ -148,7 +148,7 @@ impl Impersonation {
             subresource: subresource.into(),
             namespace: namespace.into(),
             name: name.into(),
-            path: String::new(),
+            ..authz::Attributes::default()
         };
         const GROUP: &str = "authentication.k8s.io";
         let account = self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));

@@ -2,11 +2,21 @@
 //! Called by `pipeline`, by impersonation and by the access reviews.
 //! Invariant: nobody has an opinion means no.
 
+pub mod rbac;
+
+mod abac;
+mod node;
+mod webhook;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::{Value, json};
 
 use api::ApiError;
+
+use self::{abac::Abac, node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
+pub use node::identity as node_identity;
 
 use crate::{authn::User, cluster::Cluster, config::Config, request_info::RequestInfo};
 
@@ -23,6 +33,7 @@ pub struct Attributes {
     pub namespace: String,
     pub name: String,
     pub path: String,
+    pub field_selector: String,
 }
 
 impl Attributes {
@@ -38,6 +49,7 @@ impl Attributes {
             namespace: info.namespace.clone(),
             name: info.name.clone(),
             path: info.path.clone(),
+            field_selector: info.field_selector.clone(),
         }
     }
 }
@@ -54,19 +66,39 @@ pub enum Decision {
 pub trait Authorizer: Send + Sync {
     async fn authorize(&self, attributes: &Attributes) -> Decision;
 
-    /// What SelfSubjectRulesReview shows: resource rules and non-resource rules of a user in a namespace.
-    async fn rules(&self, _user: &User, _namespace: &str) -> (Vec<serde_json::Value>, Vec<serde_json::Value>) {
-        Default::default()
+    /// What SelfSubjectRulesReview shows of a user in a namespace.
+    async fn rules(&self, _user: &User, _namespace: &str) -> Rules {
+        Rules::default()
+    }
+}
+
+/// Rules as SelfSubjectRulesReview shows them.
+#[derive(Debug, Default)]
+pub struct Rules {
+    pub resources: Vec<Value>,
+    pub paths: Vec<Value>,
+    /// There may be more.
+    pub incomplete: bool,
+    pub error: String,
+}
+
+impl Rules {
+    fn unknown(why: &str) -> Self {
+        Self { incomplete: true, error: why.into(), ..Self::default() }
     }
 }
 
 #[derive(Default)]
-pub struct Chain(pub Vec<Arc<dyn Authorizer>>);
+pub struct Chain {
+    authorizers: Vec<Arc<dyn Authorizer>>,
+    /// Roles and bindings, whether or not they decide: nobody hands out what they do not hold.
+    pub rbac: Option<Arc<Rbac>>,
+}
 
 impl Chain {
     pub async fn authorize(&self, attributes: &Attributes) -> Decision {
         let mut reasons = Vec::new();
-        for authorizer in &self.0 {
+        for authorizer in &self.authorizers {
             match authorizer.authorize(attributes).await {
                 Decision::NoOpinion(reason) => reasons.extend(Some(reason).filter(|r| !r.is_empty())),
                 decided => return decided,
@@ -74,29 +106,71 @@ impl Chain {
         }
         Decision::NoOpinion(reasons.join("\n"))
     }
-}
 
-/// The chain a configuration asks for.
-pub fn chain(config: &Config, _cluster: &Arc<Cluster>) -> Chain {
-    let mut chain: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroups)];
-    if config.authorization_modes.iter().any(|m| m == "AlwaysAllow") {
-        chain.push(Arc::new(AlwaysAllow));
+    /// All rules any authorizer knows of.
+    pub async fn rules(&self, user: &User, namespace: &str) -> Rules {
+        let mut all = Rules::default();
+        let mut errors = Vec::new();
+        for authorizer in &self.authorizers {
+            let found = authorizer.rules(user, namespace).await;
+            all.resources.extend(found.resources);
+            all.paths.extend(found.paths);
+            all.incomplete |= found.incomplete;
+            errors.extend(Some(found.error).filter(|e| !e.is_empty()));
+        }
+        all.error = errors.join(", ");
+        all
     }
-    chain.push(Arc::new(SystemComponents));
-    Chain(chain)
 }
 
-pub struct AlwaysAllow;
+/// The chain a configuration asks for. `system:masters` come first, whatever is configured.
+pub fn chain(config: &Config, cluster: &Arc<Cluster>) -> Result<Chain, String> {
+    let rbac = Arc::new(Rbac::new(cluster));
+    let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroups)];
+    for mode in &config.authorization_modes {
+        authorizers.push(match mode.as_str() {
+            "AlwaysAllow" => Arc::new(Always(Decision::Allow(String::new()))),
+            "AlwaysDeny" => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
+            "ABAC" => {
+                let path = config.authorization.policy_file.as_ref();
+                Arc::new(Abac::load(path.ok_or("authorization mode ABAC's authorization policy file not passed")?)?)
+            }
+            "RBAC" => rbac.clone(),
+            "Webhook" => {
+                let webhook = config.authorization.webhook.as_ref();
+                let webhook = webhook.ok_or("authorization mode Webhook's authorization config file not passed")?;
+                Arc::new(WebhookAuthorizer::new(webhook, cluster.env.clone())?)
+            }
+            "Node" => Arc::new(NodeAuthorizer::new(cluster)),
+            other => return Err(format!("authorization mode \"{other}\" is not a valid mode")),
+        });
+    }
+    Ok(Chain { authorizers, rbac: Some(rbac) })
+}
+
+/// The same answer to everything.
+struct Always(Decision);
 
 #[async_trait]
-impl Authorizer for AlwaysAllow {
+impl Authorizer for Always {
     async fn authorize(&self, _: &Attributes) -> Decision {
-        Decision::Allow(String::new())
+        self.0.clone()
+    }
+
+    async fn rules(&self, _: &User, _: &str) -> Rules {
+        match self.0 {
+            Decision::Allow(_) => Rules {
+                resources: vec![json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] })],
+                paths: vec![json!({ "verbs": ["*"], "nonResourceURLs": ["*"] })],
+                ..Rules::default()
+            },
+            _ => Rules::default(),
+        }
     }
 }
 
-/// `system:masters` may do everything, whatever else is configured.
-pub struct PrivilegedGroups;
+/// `system:masters` may do everything.
+struct PrivilegedGroups;
 
 #[async_trait]
 impl Authorizer for PrivilegedGroups {
@@ -105,32 +179,6 @@ impl Authorizer for PrivilegedGroups {
             true => Decision::Allow(String::new()),
             false => Decision::NoOpinion(String::new()),
         }
-    }
-}
-
-/// Fixed rules for the system's own components and for what everybody may see, until RBAC objects decide.
-pub struct SystemComponents;
-
-const COMPONENTS: [&str; 4] =
-    ["system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
-const PUBLIC: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
-const DISCOVERY: [&str; 4] = ["/api", "/apis", "/openapi", "/.well-known"];
-
-#[async_trait]
-impl Authorizer for SystemComponents {
-    async fn authorize(&self, a: &Attributes) -> Decision {
-        let below = |roots: &[&str]| {
-            roots.iter().any(|r| a.path == *r || a.path.strip_prefix(r).is_some_and(|rest| rest.starts_with('/')))
-        };
-        let component = COMPONENTS.contains(&a.user.name.as_str())
-            || a.user.name.starts_with("system:serviceaccount:kube-system:")
-            || a.user.in_group("system:nodes");
-        let authenticated = a.user.in_group("system:authenticated");
-        let allowed = component
-            || (!a.is_resource && a.verb == "get" && below(&PUBLIC))
-            || (authenticated && !a.is_resource && a.verb == "get" && below(&DISCOVERY))
-            || (authenticated && a.verb == "create" && a.resource.starts_with("selfsubject"));
-        if allowed { Decision::Allow(String::new()) } else { Decision::NoOpinion(String::new()) }
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     admission::{Attributes, Operation},
+    authz::{self, Decision},
     call::Call,
     respond::Reply,
     served::Served,
@@ -93,6 +94,7 @@ impl Registry {
             let Some(now) = &current else {
                 return match change.otherwise {
                     Some(object) => {
+                        self.may_create(change).await?;
                         let made = self
                             .create_object(change.call, served, object.clone(), change.options, change.apply)
                             .await?;
@@ -119,6 +121,16 @@ impl Registry {
             }
         }
         Err(ApiError::modified(&served.group, &served.plural, change.name))
+    }
+
+    /// Who may change an object that exists may not therefore make one.
+    async fn may_create(&self, change: &Change<'_>) -> Result<(), ApiError> {
+        let mut attributes = authz::Attributes::new(&change.call.user, &change.call.info);
+        attributes.verb = "create".into();
+        match self.authorizer.authorize(&attributes).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(why) | Decision::NoOpinion(why) => Err(authz::refusal(&attributes, &why)),
+        }
     }
 
     async fn live(&self, change: &Change<'_>) -> Result<Option<Current>, ApiError> {

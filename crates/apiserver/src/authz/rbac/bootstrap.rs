@@ -1,0 +1,307 @@
+//! The roles and bindings every cluster has, from `policy.table`, reconciled at each start.
+//! Run by `crate::bootstrap`.
+//! Invariant: only adds; what carries `autoupdate: "false"` is left alone.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::future::try_join_all;
+use http::Method;
+use serde_json::{Value, json};
+
+use api::{ApiError, Reason};
+
+use super::{Rule, missing};
+use crate::{loopback::send, pipeline::ApiServer};
+
+const TABLE: &str = include_str!("policy.table");
+const API: &str = "rbac.authorization.k8s.io/v1";
+const LABEL: &str = "rbac.authorization.k8s.io/aggregate-to-";
+const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+
+/// Creates what is missing and completes what is there: roles first, as bindings need them.
+pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let (bindings, roles): (Vec<_>, Vec<_>) = objects().into_iter().partition(|o| o["roleRef"].is_object());
+    for batch in [roles, bindings] {
+        // Side by side, so that the store commits them in groups.
+        try_join_all(batch.into_iter().map(|wanted| ensure(server, wanted))).await?;
+    }
+    Ok(())
+}
+
+async fn ensure(server: &Arc<ApiServer>, wanted: Value) -> Result<(), ApiError> {
+    let text = |field: &str| wanted["metadata"][field].as_str().unwrap_or_default();
+    let plural = format!("{}s", wanted["kind"].as_str().unwrap_or_default().to_ascii_lowercase());
+    let (namespace, name) = (text("namespace"), text("name"));
+    let collection = match namespace {
+        "" => format!("/apis/{API}/{plural}"),
+        _ => format!("/apis/{API}/namespaces/{namespace}/{plural}"),
+    };
+    let one =
+        format!("{collection}/{}", percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC));
+    let Some(existing) = server.cluster.get(&plural, namespace, name).map(|o| o.value()) else {
+        return match send(server, Method::POST, &collection, &wanted).await {
+            Err(e) if e.reason == Reason::AlreadyExists => Ok(()),
+            other => other.map(drop),
+        };
+    };
+    match complete(&wanted, &existing) {
+        Completion::Nothing => Ok(()),
+        Completion::Update(object) => send(server, Method::PUT, &one, &object).await.map(drop),
+        Completion::Replace => {
+            send(server, Method::DELETE, &one, &Value::Null).await?;
+            send(server, Method::POST, &collection, &wanted).await.map(drop)
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Completion {
+    Nothing,
+    Update(Value),
+    /// The role a binding refers to cannot be changed.
+    Replace,
+}
+
+fn complete(wanted: &Value, existing: &Value) -> Completion {
+    if existing["metadata"]["annotations"][AUTOUPDATE] == "false" {
+        return Completion::Nothing;
+    }
+    if wanted["roleRef"] != existing["roleRef"] {
+        return Completion::Replace;
+    }
+    let mut new = existing.clone();
+    for field in ["labels", "annotations"] {
+        for (key, value) in wanted["metadata"][field].as_object().into_iter().flatten() {
+            new["metadata"][field][key] = value.clone();
+        }
+    }
+    if wanted["aggregationRule"].is_object() {
+        if new["aggregationRule"].is_null() {
+            new["aggregationRule"] = wanted["aggregationRule"].clone();
+        }
+    } else if wanted["rules"].is_array() {
+        let rules = |o: &Value| serde_json::from_value::<Vec<Rule>>(o["rules"].clone()).unwrap_or_default();
+        let lacking = missing(&rules(existing), &rules(wanted));
+        append(&mut new, "rules", lacking.iter().map(|r| json!(r)));
+    }
+    if let Some(subjects) = wanted["subjects"].as_array() {
+        let known = existing["subjects"].as_array().cloned().unwrap_or_default();
+        append(&mut new, "subjects", subjects.iter().filter(|s| !known.contains(s)).cloned());
+    }
+    if new == *existing { Completion::Nothing } else { Completion::Update(new) }
+}
+
+fn append(object: &mut Value, list: &str, items: impl Iterator<Item = Value>) {
+    for item in items {
+        match object[list].as_array_mut() {
+            Some(found) => found.push(item),
+            None => object[list] = json!([item]),
+        }
+    }
+}
+
+/// The rules of the role `system:node`, which the node authorizer goes by.
+pub fn node_rules() -> Vec<Rule> {
+    let node = objects().into_iter().find(|o| o["metadata"]["name"] == "system:node" && o["rules"].is_array());
+    node.and_then(|o| serde_json::from_value(o["rules"].clone()).ok()).unwrap_or_default()
+}
+
+/// The table as objects.
+pub fn objects() -> Vec<Value> {
+    let mut objects: Vec<Value> = Vec::new();
+    let mut included: Vec<(usize, &str)> = Vec::new();
+    for line in TABLE.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
+        match line.strip_prefix("  ") {
+            Some(rule) => match rule.strip_prefix("include ") {
+                Some(prefix) => included.push((objects.len() - 1, prefix)),
+                None => {
+                    append(objects.last_mut().expect("a rule follows a role"), "rules", std::iter::once(rule_of(rule)))
+                }
+            },
+            None => objects.push(head(line)),
+        }
+    }
+    let accounts: Vec<_> = objects.iter().filter(|o| o["kind"] == "ClusterRole").filter_map(controller).collect();
+    for (at, prefix) in included {
+        let named = |o: &&Value| o["metadata"]["name"].as_str().is_some_and(|n| n.starts_with(prefix));
+        let mut rules: Vec<Value> = Vec::new();
+        for rule in objects.iter().filter(named).flat_map(|o| o["rules"].as_array().into_iter().flatten()) {
+            if !rules.contains(rule) {
+                rules.push(rule.clone());
+            }
+        }
+        append(&mut objects[at], "rules", rules.into_iter());
+    }
+    objects.extend(accounts);
+    aggregate(&mut objects);
+    objects
+}
+
+/// Each controller's role is bound to the account of the same name.
+fn controller(role: &Value) -> Option<Value> {
+    let name = role["metadata"]["name"].as_str()?;
+    let account = name.strip_prefix("system:controller:")?;
+    Some(head(&format!("clusterrolebinding {name} -> clusterrole {name}: account=kube-system/{account}")))
+}
+
+/// Fills in what collecting roles collect; three rounds, as admin collects edit, which collects view.
+fn aggregate(objects: &mut [Value]) {
+    for _ in 0..3 {
+        let mut collected: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for role in objects.iter() {
+            let labels = role["metadata"]["labels"].as_object().into_iter().flatten();
+            for (label, _) in labels.filter(|(label, _)| label.starts_with(LABEL)) {
+                let rules = collected.entry(label.clone()).or_default();
+                for rule in role["rules"].as_array().into_iter().flatten() {
+                    if !rules.contains(rule) {
+                        rules.push(rule.clone());
+                    }
+                }
+            }
+        }
+        for role in objects.iter_mut() {
+            let selector = role["aggregationRule"]["clusterRoleSelectors"][0]["matchLabels"].as_object();
+            let label = selector.and_then(|s| s.keys().next()).cloned();
+            if let Some(rules) = label.and_then(|l| collected.get(&l)) {
+                role["rules"] = json!(rules);
+            }
+        }
+    }
+}
+
+/// A line that starts an object.
+fn head(line: &str) -> Value {
+    let (line, subjects) = match line.split_once(": ") {
+        Some((line, subjects)) => (line, subjects.split_whitespace().map(subject).collect::<Vec<_>>()),
+        None => (line.trim_end_matches(':'), Vec::new()),
+    };
+    let mut words = line.split_whitespace();
+    let kind = match words.next().unwrap_or_default() {
+        "clusterrole" => "ClusterRole",
+        "role" => "Role",
+        "clusterrolebinding" => "ClusterRoleBinding",
+        _ => "RoleBinding",
+    };
+    let full = words.next().unwrap_or_default();
+    let mut labels = json!({ "kubernetes.io/bootstrapping": "rbac-defaults" });
+    let mut object = json!({ "apiVersion": API, "kind": kind, "metadata": { "annotations": { AUTOUPDATE: "true" } } });
+    match full.split_once('/').filter(|_| !kind.starts_with("Cluster")) {
+        Some((namespace, name)) => {
+            object["metadata"]["namespace"] = namespace.into();
+            object["metadata"]["name"] = name.into();
+        }
+        None => object["metadata"]["name"] = full.into(),
+    }
+    if words.clone().next() == Some("->") {
+        let kind = if words.nth(1) == Some("role") { "Role" } else { "ClusterRole" };
+        object["roleRef"] =
+            json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": words.next().unwrap_or_default() });
+        if !subjects.is_empty() {
+            object["subjects"] = subjects.into();
+        }
+    }
+    for word in words {
+        if let Some(part_of) = word.strip_prefix('+') {
+            labels[format!("{LABEL}{part_of}")] = "true".into();
+        }
+        if let Some(collects) = word.strip_prefix('=') {
+            let selector = json!({ "matchLabels": { format!("{LABEL}{collects}"): "true" } });
+            object["aggregationRule"] = json!({ "clusterRoleSelectors": [selector] });
+        }
+    }
+    object["metadata"]["labels"] = labels;
+    object
+}
+
+fn subject(word: &str) -> Value {
+    let (kind, name) = word.split_once('=').unwrap_or_default();
+    match (kind, name.split_once('/')) {
+        ("account", Some((namespace, name))) => {
+            json!({ "kind": "ServiceAccount", "namespace": namespace, "name": name })
+        }
+        ("group", _) => json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name }),
+        _ => json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name }),
+    }
+}
+
+fn rule_of(line: &str) -> Value {
+    let (verbs, target) = line.split_once(' ').unwrap_or_default();
+    let verbs = verbs.split(',').flat_map(|verb| match verb {
+        "read" => READ.to_vec(),
+        "write" => WRITE.to_vec(),
+        one => vec![one],
+    });
+    let mut verbs: Vec<_> = verbs.collect();
+    verbs.sort_unstable();
+    let words = |text: &str| text.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+    match target.split_once(": ").filter(|_| !target.starts_with('/')) {
+        Some((groups, resources)) => {
+            let (resources, names) = resources.split_once(" = ").unwrap_or((resources, ""));
+            let groups: Vec<_> = groups.split(',').map(|g| if g == "core" { "" } else { g }).collect();
+            let mut rule = json!({ "apiGroups": groups, "resources": words(resources), "verbs": verbs });
+            if !names.is_empty() {
+                rule["resourceNames"] = json!(words(names));
+            }
+            rule
+        }
+        None => json!({ "nonResourceURLs": words(target), "verbs": verbs }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(kind: &str, name: &str) -> Value {
+        let found = objects().into_iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name);
+        found.unwrap_or_else(|| panic!("{kind} {name}"))
+    }
+
+    #[test]
+    fn table_becomes_objects() {
+        let admin = find("ClusterRole", "cluster-admin");
+        let all = json!({ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] });
+        assert_eq!(admin["rules"], json!([all, { "nonResourceURLs": ["*"], "verbs": ["*"] }]));
+        let binding = find("ClusterRoleBinding", "system:controller:job-controller");
+        assert_eq!(binding["subjects"][0]["name"], "job-controller");
+        let role = find("Role", "system::leader-locking-kube-scheduler");
+        assert_eq!(role["metadata"]["namespace"], "kube-system");
+        let holds = |role: &str, resource: &str, verb: &str| {
+            let rules: Vec<Rule> = serde_json::from_value(find("ClusterRole", role)["rules"].clone()).unwrap();
+            let has = |list: &Vec<String>, wanted: &str| list.iter().any(|w| w == wanted);
+            rules.iter().any(|r| has(&r.resources, resource) && has(&r.verbs, verb))
+        };
+        for (role, resource, verb, expected) in [
+            ("view", "pods", "list", true),
+            ("view", "secrets", "get", false),
+            ("view", "pods", "create", false),
+            ("edit", "pods", "create", true),
+            ("edit", "pods", "list", true),
+            ("edit", "rolebindings", "create", false),
+            ("admin", "rolebindings", "create", true),
+            ("admin", "secrets", "get", true),
+            ("minke:kube-controller-manager", "replicasets", "create", true),
+        ] {
+            assert_eq!(holds(role, resource, verb), expected, "{role} {verb} {resource}");
+        }
+    }
+
+    #[test]
+    fn completion_only_adds() {
+        let wanted = find("ClusterRole", "system:basic-user");
+        assert_eq!(complete(&wanted, &wanted), Completion::Nothing);
+        let mut less = wanted.clone();
+        less["rules"] = json!([{ "apiGroups": ["x"], "resources": ["y"], "verbs": ["z"] }]);
+        let Completion::Update(more) = complete(&wanted, &less) else { panic!("not completed") };
+        assert_eq!(more["rules"].as_array().map(Vec::len), Some(4));
+        assert_eq!(complete(&wanted, &more), Completion::Nothing);
+        less["metadata"]["annotations"][AUTOUPDATE] = "false".into();
+        assert_eq!(complete(&wanted, &less), Completion::Nothing);
+        let binding = find("ClusterRoleBinding", "system:discovery");
+        let mut other = binding.clone();
+        other["roleRef"]["name"] = "other".into();
+        assert_eq!(complete(&binding, &other), Completion::Replace);
+    }
+}

@@ -1,0 +1,222 @@
+//! JSON over HTTPS to services outside: authentication, authorization and admission webhooks.
+//! Used by `authn`, `authz` and `admission`.
+//! Invariant: every call has a deadline and a limit on the answer; nothing sent is ever logged.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http::{HeaderValue, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use env::Env;
+
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Where to go and how to prove both sides.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// `https://host:port/path`
+    pub url: http::Uri,
+    /// Where the host is, if not what its name resolves to.
+    pub address: Option<SocketAddr>,
+    pub tls: Arc<ClientConfig>,
+    pub authorization: Option<HeaderValue>,
+}
+
+/// A client that believes `ca_pem` and shows `identity` (certificates and key, PEM).
+pub fn tls(ca_pem: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca_pem) {
+        let certificate = certificate.map_err(|e| format!("unable to load root certificates: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("unable to load root certificates: {e}"))?;
+    }
+    if roots.is_empty() {
+        return Err("unable to load root certificates: unable to parse bytes as PEM block".into());
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|e| e.to_string())?.with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((certificates, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
+            let chain = chain.map_err(|e| format!("failed to read a client certificate: {e}"))?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("failed to read a client key: {e}"))?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| e.to_string())?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+impl Endpoint {
+    /// Posts `body` and returns the JSON that comes back with a 2xx.
+    pub async fn post(&self, env: &Env, limit: Duration, body: &Value) -> Result<Value, String> {
+        let answered = env.timeout(limit, self.exchange(body)).await;
+        answered.unwrap_or_else(|| Err("context deadline exceeded".to_string()))
+    }
+
+    async fn exchange(&self, body: &Value) -> Result<Value, String> {
+        let host = self.url.host().ok_or("the URL has no host")?.trim_matches(['[', ']']).to_string();
+        let port = self.url.port_u16().unwrap_or(443);
+        let stream = match self.address {
+            Some(address) => TcpStream::connect(address).await,
+            None => TcpStream::connect((host.as_str(), port)).await,
+        };
+        let stream = stream.map_err(|e| match self.address {
+            Some(address) => format!("dial tcp {address}: connect: {e}"),
+            None => format!("dial tcp {host}:{port}: connect: {e}"),
+        })?;
+        // The certificate of a Service is made for its name, whatever port is appended to it.
+        let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;
+        let connector = tokio_rustls::TlsConnector::from(self.tls.clone());
+        let stream = connector.connect(name, stream).await.map_err(|e| format!("tls: {e}"))?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|e| e.to_string())?;
+        let path = self.url.path_and_query().map_or("/", |p| p.as_str());
+        let mut request = Request::post(path)
+            .header(header::HOST, self.url.authority().map_or(host.as_str(), |a| a.as_str()))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, "kube-apiserver-admission")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .map_err(|e| e.to_string())?;
+        if let Some(value) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, value.clone());
+        }
+        let answered = async {
+            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+            let (parts, body) = response.into_parts();
+            let bytes = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?.to_bytes();
+            if !parts.status.is_success() {
+                return Err(refused(parts.status, &bytes));
+            }
+            serde_json::from_slice(&bytes).map_err(|e| format!("couldn't read the answer: {e}"))
+        };
+        // The connection is driven only as long as its one exchange lasts.
+        tokio::select! {
+            answer = answered => answer,
+            ended = async { let ended = connection.await; std::future::pending::<()>().await; ended } => {
+                Err(ended.err().map_or_else(|| "the connection was closed".to_string(), |e| e.to_string()))
+            }
+        }
+    }
+}
+
+fn refused(status: http::StatusCode, body: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    match value["message"].as_str() {
+        Some(message) => message.to_string(),
+        None if status == http::StatusCode::NOT_FOUND => "the server could not find the requested resource".into(),
+        None => {
+            format!("an error on the server ({:?}) has prevented the request from succeeding", status.as_str())
+        }
+    }
+}
+
+/// The endpoint a kubeconfig file describes, as `--…-webhook-config-file` names one.
+pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
+    let attempt = |e: String| format!("failed to read webhook configuration {}: {e}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|e| attempt(e.to_string()))?;
+    let config: Kubeconfig = serde_saphyr::from_str(&text).map_err(|e| attempt(e.to_string()))?;
+    let context = config.contexts.iter().find(|c| c.name == config.current_context).or(config.contexts.first());
+    let context = context.ok_or_else(|| attempt("it has no context".into()))?;
+    let cluster = config.clusters.iter().find(|c| c.name == context.context.cluster);
+    let cluster = &cluster.ok_or_else(|| attempt("the context names no cluster".into()))?.cluster;
+    let empty = User::default();
+    let user = config.users.iter().find(|u| u.name == context.context.user).map_or(&empty, |u| &u.user);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let load = |data: &str, file: &str| -> Result<Vec<u8>, String> {
+        match (data, file) {
+            ("", "") => Ok(Vec::new()),
+            ("", file) => std::fs::read(folder.join(file)).map_err(|e| attempt(format!("{file}: {e}"))),
+            (data, _) => BASE64_STANDARD.decode(data).map_err(|e| attempt(e.to_string())),
+        }
+    };
+    let ca = load(&cluster.certificate_authority_data, &cluster.certificate_authority)?;
+    let certificate = load(&user.client_certificate_data, &user.client_certificate)?;
+    let key = load(&user.client_key_data, &user.client_key)?;
+    let identity = (!certificate.is_empty()).then_some((certificate.as_slice(), key.as_slice()));
+    let authorization = match (user.token.as_str(), user.username.as_str()) {
+        ("", "") => None,
+        ("", name) => Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{}", user.password)))),
+        (token, _) => Some(format!("Bearer {token}")),
+    };
+    let authorization =
+        authorization.map(|a| HeaderValue::try_from(a).map_err(|e| attempt(e.to_string()))).transpose()?;
+    Ok(Endpoint {
+        url: cluster.server.parse().map_err(|e| attempt(format!("{}: {e}", cluster.server)))?,
+        address: None,
+        tls: tls(&ca, identity).map_err(attempt)?,
+        authorization: authorization.map(|mut a| {
+            a.set_sensitive(true);
+            a
+        }),
+    })
+}
+
+#[derive(Deserialize)]
+struct Kubeconfig {
+    #[serde(rename = "current-context", default)]
+    current_context: String,
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+}
+
+#[derive(Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    server: String,
+    #[serde(default)]
+    certificate_authority: String,
+    #[serde(default)]
+    certificate_authority_data: String,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct User {
+    client_certificate: String,
+    client_certificate_data: String,
+    client_key: String,
+    client_key_data: String,
+    token: String,
+    username: String,
+    password: String,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Context {
+    cluster: String,
+    user: String,
+}
