@@ -170,7 +170,8 @@ impl Node {
         let (ready, started) = std::sync::mpsc::channel();
         let name = pod.to_owned();
         // Ends with the test's process.
-        inside(&format!("{}-{pod}", self.name), move || {
+        let namespace = if pod.is_empty() { self.name.clone() } else { format!("{}-{pod}", self.name) };
+        inside(&namespace, move || {
             let listener = TcpListener::bind("[::]:8080").unwrap();
             let udp = UdpSocket::bind("0.0.0.0:8080").unwrap();
             let answer = name.clone();
@@ -254,6 +255,19 @@ fn services_are_reached_from_everywhere() {
     node.service("six", "fd96::10", json!({}));
     node.endpoints("six", "TCP", &["fd97::2"]);
     assert_eq!(node.ask("-b", "[fd96::10]:80"), "a fd97::3");
+
+    // A server on the node itself, as the API server is: from pods, from the node, from outside.
+    node.serve("");
+    node.service("api", "10.96.0.13", json!({ "type": "NodePort", "ports": [{ "port": 80, "nodePort": 30083 }] }));
+    node.endpoints("api", "TCP", &["192.0.2.1"]);
+    for (from, to, seen) in [
+        ("-a", "10.96.0.13:80", " 10.244.0.2"),
+        ("", "10.96.0.13:80", " 192.0.2.1"),
+        ("", "192.0.2.1:30083", " 192.0.2.1"),
+        ("-out", "192.0.2.1:30083", " 192.0.2.2"),
+    ] {
+        assert_eq!(node.ask(from, to), seen, "{from} -> {to}");
+    }
 
     // One client, one endpoint.
     node.service(
