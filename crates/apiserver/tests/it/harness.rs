@@ -1,0 +1,146 @@
+//! A server over a memory store and a client that says what it means in one line.
+//! Used by every module here.
+//! Invariant: every test has its own server.
+
+use std::sync::Arc;
+
+use apiserver::{
+    ApiServer, Body, Config, ObjectStream,
+    authn::{PeerCertificates, User},
+    body,
+};
+use env::Env;
+use http::{Request, Response};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+use store::MemoryStore;
+
+pub struct Server {
+    pub api: Arc<ApiServer>,
+    /// What the TLS layer would have verified; nothing for an anonymous client.
+    certificate: Option<PeerCertificates>,
+}
+
+pub struct Answer {
+    pub code: u16,
+    pub value: Value,
+    pub headers: http::HeaderMap,
+    pub bytes: bytes::Bytes,
+}
+
+pub async fn server() -> Server {
+    let env = Env::real();
+    let store = Arc::new(MemoryStore::new(env.clone()));
+    let ca_key = KeyPair::generate().unwrap();
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+    config.client_ca_pem = ca.self_signed(&ca_key).unwrap().pem().into_bytes();
+    let mut admin = CertificateParams::new(Vec::new()).unwrap();
+    admin.distinguished_name.push(DnType::CommonName, "admin");
+    admin.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    let key = KeyPair::generate().unwrap();
+    let admin = admin.signed_by(&key, &Issuer::new(ca, ca_key)).unwrap().der().clone();
+    let api = ApiServer::new(config, store, env).await.unwrap();
+    Server { api, certificate: Some(PeerCertificates(vec![admin])) }
+}
+
+impl Server {
+    /// The same server without credentials.
+    pub fn anonymous(&self) -> Server {
+        Server { api: self.api.clone(), certificate: None }
+    }
+
+    pub async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Response<Body> {
+        let mut request = Request::builder().method(method).uri(path).body(body::full(content)).unwrap();
+        for (name, value) in headers {
+            request
+                .headers_mut()
+                .append(http::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+        }
+        if let Some(certificate) = &self.certificate {
+            request.extensions_mut().insert(certificate.clone());
+        }
+        self.api.handle(request).await
+    }
+
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Answer {
+        let response = self.raw(method, path, headers, content).await;
+        let (parts, content) = response.into_parts();
+        let bytes = body::read_all(content, 64 << 20).await.unwrap();
+        let value = serde_json::from_slice(&bytes).unwrap_or_default();
+        Answer { code: parts.status.as_u16(), value, headers: parts.headers, bytes }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], Vec::new()).await
+    }
+
+    pub async fn post(&self, path: &str, object: Value) -> Answer {
+        self.send("POST", path, &[("content-type", "application/json")], object.to_string().into_bytes()).await
+    }
+
+    pub async fn put(&self, path: &str, object: Value) -> Answer {
+        self.send("PUT", path, &[("content-type", "application/json")], object.to_string().into_bytes()).await
+    }
+
+    pub async fn delete(&self, path: &str, options: Value) -> Answer {
+        let content = if options.is_null() { Vec::new() } else { options.to_string().into_bytes() };
+        self.send("DELETE", path, &[("content-type", "application/json")], content).await
+    }
+
+    pub async fn patch(&self, kind: &str, path: &str, patch: Value) -> Answer {
+        let kind = match kind {
+            "apply" => "application/apply-patch+yaml".to_string(),
+            other => format!("application/{other}+json"),
+        };
+        self.send("PATCH", path, &[("content-type", &kind)], patch.to_string().into_bytes()).await
+    }
+
+    /// The events of a watch, straight from the cache.
+    pub async fn watch(
+        &self,
+        path: &str,
+    ) -> futures::stream::BoxStream<'static, Result<api::WatchEvent, api::ApiError>> {
+        let request = Request::builder().uri(path).body(body::empty()).unwrap();
+        let user = User::new("admin", &["system:masters"]);
+        let response = self.api.handle(ApiServer::in_process_request(user, request)).await;
+        response.extensions().get::<ObjectStream>().unwrap_or_else(|| panic!("no stream for {path}")).take().unwrap()
+    }
+
+    pub async fn create_config_map(&self, name: &str) -> Answer {
+        self.post("/api/v1/namespaces/default/configmaps", config_map(name)).await
+    }
+}
+
+pub fn config_map(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "k": "v" } })
+}
+
+pub fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": name } },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    })
+}
+
+pub async fn default_account(server: &Server) {
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" } });
+    let made = server.post("/api/v1/namespaces/default/serviceaccounts", account).await;
+    assert_eq!(made.code, 201, "{}", made.value);
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn expect(self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{}", String::from_utf8_lossy(&self.bytes));
+        self.value
+    }
+
+    #[track_caller]
+    pub fn refused(self, code: u16, reason: &str, message: &str) {
+        let found = self.value["message"].as_str().unwrap_or_default();
+        assert_eq!((self.code, self.value["reason"].as_str().unwrap_or_default()), (code, reason), "{found}");
+        assert!(found.contains(message), "{found}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Get, list, tables, forms, discovery.
+
+use serde_json::json;
+
+use crate::harness::{config_map, server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+#[tokio::test]
+async fn pages_show_one_moment() {
+    let s = server().await;
+    for i in 0..5 {
+        s.create_config_map(&format!("m{i}")).await.expect(201);
+    }
+    let first = s.get(&format!("{MAPS}?limit=2")).await.expect(200);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    let token = first["metadata"]["continue"].as_str().unwrap().to_string();
+    // Neither a new object nor a deleted one shows up in the later pages.
+    s.create_config_map("m2a").await.expect(201);
+    s.delete(&format!("{MAPS}/m3"), json!(null)).await.expect(200);
+    let second = s.get(&format!("{MAPS}?limit=2&continue={token}")).await.expect(200);
+    let third = second["metadata"]["continue"].as_str().unwrap();
+    let last = s.get(&format!("{MAPS}?limit=2&continue={third}")).await.expect(200);
+    let names = |v: &serde_json::Value| -> Vec<String> {
+        v["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!([names(&first), names(&second), names(&last)].concat(), ["m0", "m1", "m2", "m3", "m4"]);
+    assert_eq!(last["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    assert!(last["metadata"]["continue"].is_null());
+    let version = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let exact = s.get(&format!("{MAPS}?resourceVersion={version}&resourceVersionMatch=Exact")).await.expect(200);
+    assert_eq!(names(&exact).len(), 5);
+    // Not older than the first page is a promise; a read of the newest state makes it more than that.
+    s.get(MAPS).await.expect(200);
+    let newer = s.get(&format!("{MAPS}?resourceVersion={version}&resourceVersionMatch=NotOlderThan")).await.expect(200);
+    assert_eq!(names(&newer), ["m0", "m1", "m2", "m2a", "m4"]);
+}
+
+#[tokio::test]
+async fn selectors_narrow_lists() {
+    let s = server().await;
+    for (name, app) in [("a", "x"), ("b", "y")] {
+        let mut map = config_map(name);
+        map["metadata"]["labels"] = json!({ "app": app });
+        s.post(MAPS, map).await.expect(201);
+    }
+    let count = |query: &'static str| {
+        let s = &s;
+        async move { s.get(&format!("/api/v1/configmaps?{query}")).await.expect(200)["items"].as_array().unwrap().len() }
+    };
+    assert_eq!(count("labelSelector=app%3Dx").await, 1);
+    assert_eq!(count("labelSelector=app%20in%20(x,y)").await, 2);
+    assert_eq!(count("fieldSelector=metadata.name%3Da").await, 1);
+    assert_eq!(count("fieldSelector=metadata.name%3Da,metadata.namespace%21%3Ddefault").await, 0);
+}
+
+#[tokio::test]
+async fn forms_of_an_answer() {
+    let s = server().await;
+    s.create_config_map("a").await.expect(201);
+    let path = format!("{MAPS}/a");
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let one = s.send("GET", &path, &[("accept", table)], Vec::new()).await.expect(200);
+    assert_eq!((one["kind"].as_str(), one["rows"][0]["cells"][0].as_str()), (Some("Table"), Some("a")));
+    assert_eq!(one["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let columns = one["columnDefinitions"].as_array().unwrap().len();
+    assert_eq!(one["rows"][0]["cells"].as_array().unwrap().len(), columns);
+    let bare = s.send("GET", &format!("{MAPS}?includeObject=None"), &[("accept", table)], Vec::new()).await.expect(200);
+    assert!(bare["rows"][0]["object"].is_null());
+    let partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let list = s.send("GET", MAPS, &[("accept", partial)], Vec::new()).await.expect(200);
+    assert!(list["items"][0]["data"].is_null() && list["items"][0]["metadata"]["name"] == "a");
+    let yaml = s.send("GET", &path, &[("accept", "application/yaml")], Vec::new()).await;
+    assert!(String::from_utf8_lossy(&yaml.bytes).contains("kind: ConfigMap"), "{:?}", yaml.bytes);
+    let protobuf = s.send("GET", &path, &[("accept", "application/vnd.kubernetes.protobuf")], Vec::new()).await;
+    assert!(protobuf.bytes.starts_with(b"k8s\0"), "{:?}", protobuf.headers);
+    let kind = ("content-type", "application/vnd.kubernetes.protobuf");
+    s.delete(&path, json!(null)).await.expect(200);
+    let lists = s.send("GET", MAPS, &[("accept", "application/vnd.kubernetes.protobuf")], Vec::new()).await;
+    assert!(lists.bytes.starts_with(b"k8s\0"));
+    // What came out as protobuf goes in again, once the version is gone.
+    let decoded = api::codec::decode(&protobuf.bytes, api::codec::ContentType::Protobuf, None).unwrap().value;
+    let mut fresh = decoded;
+    fresh["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    let bytes = api::codec::encode(&fresh, api::codec::ContentType::Protobuf).unwrap();
+    assert_eq!(s.send("POST", MAPS, &[kind], bytes).await.expect(201)["data"]["k"], "v");
+}
+
+#[tokio::test]
+async fn events_and_autoscalers_are_seen_in_two_versions() {
+    let s = server().await;
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": { "name": "e" }, "reason": "Because", "message": "text",
+        "involvedObject": { "kind": "Pod", "name": "p", "namespace": "default" }, "type": "Normal",
+        "source": { "component": "c" }, "count": 3,
+    });
+    s.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    let other = s.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200);
+    assert_eq!(other["apiVersion"], "events.k8s.io/v1");
+    assert_eq!((other["note"].as_str(), other["regarding"]["name"].as_str()), (Some("text"), Some("p")), "{other}");
+}
+
+#[tokio::test]
+async fn discovery_names_what_is_served() {
+    let s = server().await;
+    let core = s.get("/api/v1").await.expect(200);
+    let pods = core["resources"].as_array().unwrap().iter().find(|r| r["name"] == "pods").unwrap().clone();
+    assert_eq!((pods["shortNames"][0].as_str(), pods["namespaced"].as_bool()), (Some("po"), Some(true)));
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    let all = s.send("GET", "/apis", &[("accept", accept)], Vec::new()).await;
+    let tag = all.headers["etag"].to_str().unwrap().to_string();
+    let apps = all.value["items"].as_array().unwrap().iter().find(|g| g["metadata"]["name"] == "apps").unwrap().clone();
+    assert_eq!(apps["versions"][0]["freshness"], "Current");
+    let again = s.send("GET", "/apis", &[("accept", accept), ("if-none-match", &tag)], Vec::new()).await;
+    assert_eq!((again.code, again.bytes.len()), (304, 0));
+    let autoscaling = s.get("/apis/autoscaling").await.expect(200);
+    assert_eq!(autoscaling["preferredVersion"]["version"], "v2");
+    assert_eq!(s.get("/version").await.expect(200)["minor"], "35");
+    for path in ["/healthz", "/livez", "/readyz", "/readyz/ping"] {
+        assert_eq!(&s.get(path).await.bytes[..], b"ok", "{path}");
+    }
+    assert!(String::from_utf8_lossy(&s.get("/metrics").await.bytes).contains("apiserver_request_total{"));
+    let index = s.get("/openapi/v3").await.expect(200);
+    let address = index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap().to_string();
+    assert!(s.get(&address).await.expect(200)["components"]["schemas"]["io.k8s.api.core.v1.Pod"].is_object());
+}
+
+#[tokio::test]
+async fn strangers_learn_nothing() {
+    let s = server().await;
+    let nobody = s.anonymous();
+    nobody.get(MAPS).await.refused(403, "Forbidden", "User \"system:anonymous\" cannot list resource \"configmaps\"");
+    assert_eq!(nobody.get("/healthz").await.code, 200);
+    let forged = s.send("GET", MAPS, &[("authorization", "Bearer nonsense")], Vec::new()).await;
+    assert_eq!(forged.code, 200, "the certificate wins over the token");
+    let token = nobody.send("GET", MAPS, &[("authorization", "Bearer nonsense")], Vec::new()).await;
+    token.refused(401, "Unauthorized", "Unauthorized");
+}
