@@ -1,10 +1,13 @@
-//! The Service proxy: Services and EndpointSlices become nftables maps, changed element by element.
+//! The Service proxy: Services and EndpointSlices become nftables maps, changed element by element. Beside it, the
+//! mesh: routes or VXLAN to the pods of other nodes.
 //! Reads the API through `client`; its pure core is [`rules`]; the agent starts it with [`run`].
 //! Invariant: the rules outlive the process, and the cost of a packet does not depend on the number of Services.
 
 mod confirmed;
 mod conntrack;
 mod health;
+mod mesh;
+mod mesh_run;
 mod model;
 mod monitor;
 mod nft;
@@ -14,6 +17,8 @@ mod ruleset;
 mod run;
 
 pub use confirmed::Confirmed;
+pub use mesh::{MeshConfig, MeshMode, Peer, Plan, plan};
+pub use mesh_run::{MeshError, apply_mesh, run_mesh};
 pub use model::{EndpointInfo, NodeConfig, PortInfo, Protocol, ServiceInfo, SliceInfo, State};
 pub use nft::NftError;
 pub use render::{full, nothing, transaction};

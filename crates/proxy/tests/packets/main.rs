@@ -3,6 +3,7 @@
 //! Invariant: nothing touches the machine's own namespace.
 
 mod feed;
+mod mesh;
 mod scale;
 
 use std::{

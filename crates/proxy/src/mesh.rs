@@ -1,0 +1,160 @@
+//! How this node reaches the pods of other nodes: plain routes or VXLAN, decided from the Node objects.
+//! The pure half; `mesh_run` watches nodes and brings the kernel to the plan.
+//! Invariant: every route it makes carries its own protocol number, so stale ones are known as ours.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MeshMode {
+    /// Nodes share a link: the next hop is the other node.
+    Routes,
+    /// Any network between the nodes. The device's name must be free; pods need an MTU 50 below the network's.
+    Vxlan { device: String, vni: u32, port: u16 },
+}
+
+#[derive(Debug, Clone)]
+pub struct MeshConfig {
+    pub node_name: String,
+    pub mode: MeshMode,
+    /// The routing protocol number that marks our routes; different for nodes that share a namespace.
+    pub route_protocol: u8,
+}
+
+/// A node as others need it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peer {
+    pub addresses: Vec<IpAddr>,
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+impl Peer {
+    pub fn of(node: &Node) -> Self {
+        let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+        let internal = addresses.filter(|address| address.type_ == "InternalIP");
+        let spec = node.spec.as_ref();
+        let cidrs = spec.and_then(|spec| spec.pod_cidrs.as_ref()).into_iter().flatten();
+        let mut pod_cidrs: Vec<IpNet> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
+        if pod_cidrs.is_empty() {
+            pod_cidrs.extend(spec.and_then(|spec| spec.pod_cidr.as_ref()?.parse::<IpNet>().ok()));
+        }
+        Self { addresses: internal.filter_map(|address| address.address.parse().ok()).collect(), pod_cidrs }
+    }
+
+    /// For the network between nodes IPv4 is preferred: it is there in nearly every cluster.
+    fn underlay(&self) -> Option<IpAddr> {
+        self.addresses.iter().find(|ip| ip.is_ipv4()).or(self.addresses.first()).copied()
+    }
+}
+
+/// What the kernel should hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub device: Option<Device>,
+    /// Pod network and next hop.
+    pub routes: BTreeMap<IpNet, IpAddr>,
+    /// VXLAN only: next hop, its hardware address, and the node behind it.
+    pub neighbours: BTreeMap<IpAddr, (String, IpAddr)>,
+}
+
+/// The VXLAN device of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    pub name: String,
+    pub vni: u32,
+    pub port: u16,
+    pub local: IpAddr,
+    pub mac: String,
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// The plan for `config.node_name` among `nodes`. A node without a pod network or address is left out.
+pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Plan {
+    let mut plan = Plan::default();
+    let Some(own) = nodes.get(&config.node_name) else { return plan };
+    if let (MeshMode::Vxlan { device, vni, port }, Some(local)) = (&config.mode, own.underlay()) {
+        let Some(first) = own.pod_cidrs.first() else { return plan };
+        plan.device = Some(Device {
+            name: device.clone(),
+            vni: *vni,
+            port: *port,
+            local,
+            mac: mac(first),
+            addresses: own.pod_cidrs.iter().map(IpNet::network).collect(),
+        });
+    }
+    for peer in nodes.iter().filter(|(name, _)| **name != config.node_name).map(|(_, peer)| peer) {
+        for cidr in &peer.pod_cidrs {
+            match &config.mode {
+                MeshMode::Routes => {
+                    let hop = peer.addresses.iter().find(|ip| ip.is_ipv4() == cidr.addr().is_ipv4());
+                    plan.routes.extend(hop.map(|hop| (cidr.trunc(), *hop)));
+                }
+                MeshMode::Vxlan { .. } => {
+                    let (Some(remote), Some(first)) = (peer.underlay(), peer.pod_cidrs.first()) else { continue };
+                    plan.routes.insert(cidr.trunc(), cidr.network());
+                    plan.neighbours.insert(cidr.network(), (mac(first), remote));
+                }
+            }
+        }
+    }
+    plan
+}
+
+/// The hardware address of a node's VXLAN device follows from its pod network: nobody has to be asked.
+fn mac(cidr: &IpNet) -> String {
+    let text = cidr.trunc().to_string();
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let bytes = hash.to_be_bytes();
+    format!("0a:59:{:02x}:{:02x}:{:02x}:{:02x}", bytes[0], bytes[1], bytes[2], bytes[3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(addresses: &[&str], cidrs: &[&str]) -> Peer {
+        Peer {
+            addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+            pod_cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
+        }
+    }
+
+    fn nodes() -> BTreeMap<String, Peer> {
+        BTreeMap::from([
+            ("a".to_owned(), peer(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24", "fd01::/64"])),
+            ("b".to_owned(), peer(&["192.0.2.2", "2001:db8::2"], &["10.244.1.0/24", "fd02::/64"])),
+            ("new".to_owned(), peer(&["192.0.2.3"], &[])),
+            ("v4".to_owned(), peer(&["192.0.2.4"], &["10.244.3.0/24", "fd04::/64"])),
+        ])
+    }
+
+    fn check(mode: MeshMode, expected: &[&str]) {
+        let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77 };
+        let plan = plan(&config, &nodes());
+        let routes: Vec<String> = plan.routes.iter().map(|(cidr, hop)| format!("{cidr} {hop}")).collect();
+        assert_eq!(routes, expected);
+    }
+
+    #[test]
+    fn routes_follow_nodes() {
+        check(MeshMode::Routes, &["10.244.1.0/24 192.0.2.2", "10.244.3.0/24 192.0.2.4", "fd02::/64 2001:db8::2"]);
+        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472 };
+        check(
+            vxlan.clone(),
+            &["10.244.1.0/24 10.244.1.0", "10.244.3.0/24 10.244.3.0", "fd02::/64 fd02::", "fd04::/64 fd04::"],
+        );
+        let config = |name: &str| MeshConfig { node_name: name.into(), mode: vxlan.clone(), route_protocol: 77 };
+        let (mine, theirs) = (plan(&config("a"), &nodes()), plan(&config("b"), &nodes()));
+        let known = &theirs.neighbours[&"10.244.0.0".parse::<IpAddr>().unwrap()];
+        assert_eq!(*known, (mine.device.unwrap().mac, "192.0.2.1".parse().unwrap()));
+        assert_eq!(plan(&config("unknown"), &nodes()), Plan::default());
+    }
+}

@@ -1,0 +1,175 @@
+//! Brings the kernel to the mesh's plan whenever a Node changes, through `ip` and `bridge` in batches.
+//! The shell around `mesh`.
+//! Invariant: touches only routes of its protocol number and its own VXLAN device.
+
+use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, process::Stdio, time::Duration};
+
+use client::InformerFactory;
+use env::Env;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
+use tokio::{io::AsyncWriteExt, process::Command};
+use tokio_util::sync::CancellationToken;
+
+use crate::mesh::{Device, MeshConfig, MeshMode, Peer, Plan, plan};
+
+const RETRY: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum MeshError {
+    #[error("failed to run {0} (apt-get install -y iproute2): {1}")]
+    Start(&'static str, std::io::Error),
+    #[error("{0} failed: {1}")]
+    Refused(&'static str, String),
+}
+
+/// Runs until `shutdown`; the routes stay.
+pub async fn run_mesh(config: MeshConfig, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
+    let informer = informers.informer::<Node>();
+    tokio::select! {
+        () = informer.synced() => {}
+        () = shutdown.cancelled() => return,
+    }
+    let mut changes = informer.subscribe();
+    let mut nodes = BTreeMap::new();
+    let mut applied = None;
+    loop {
+        while let Some(change) = changes.try_next() {
+            note(&mut nodes, change.key, change.new.as_deref());
+        }
+        let wanted = plan(&config, &nodes);
+        // A node's heartbeat changes its object all the time, but not the plan.
+        if applied.as_ref() != Some(&wanted) {
+            match apply_mesh(&config, &wanted).await {
+                Ok(()) => applied = Some(wanted),
+                Err(error) => {
+                    applied = None;
+                    tracing::error!(%error, "failed to set up routes to other nodes; will try again");
+                }
+            }
+        }
+        let failed = applied.is_none();
+        tokio::select! {
+            change = changes.next() => match change {
+                Some(change) => note(&mut nodes, change.key, change.new.as_deref()),
+                None => return,
+            },
+            () = env.sleep(RETRY), if failed => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+fn note(nodes: &mut BTreeMap<String, Peer>, name: String, node: Option<&Node>) {
+    match node {
+        Some(node) => drop(nodes.insert(name, Peer::of(node))),
+        None => drop(nodes.remove(&name)),
+    }
+}
+
+/// Makes the kernel hold exactly the plan.
+pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshError> {
+    let mut batch = String::new();
+    let mut bridge = String::new();
+    if let Some(device) = &plan.device {
+        ensure_device(device).await?;
+        neighbours(&mut batch, &mut bridge, device, plan).await?;
+    }
+    let protocol = config.route_protocol.to_string();
+    let device = match &config.mode {
+        MeshMode::Vxlan { device, .. } => format!("dev {device} onlink "),
+        MeshMode::Routes => String::new(),
+    };
+    for family in ["-4", "-6"] {
+        let listed = run("ip", &["-j", family, "route", "show", "proto", &protocol], "").await?;
+        for destination in json_strings(&listed, "dst") {
+            let stale = destination.parse::<IpNet>().is_ok_and(|net| !plan.routes.contains_key(&net));
+            if stale {
+                let _ = writeln!(batch, "route del {destination} proto {protocol}");
+            }
+        }
+    }
+    for (cidr, hop) in &plan.routes {
+        let _ = writeln!(batch, "route replace {cidr} via {hop} {device}proto {protocol}");
+    }
+    run("bridge", &["-batch", "-"], &bridge).await?;
+    run("ip", &["-batch", "-"], &batch).await.map(drop)
+}
+
+async fn ensure_device(device: &Device) -> Result<(), MeshError> {
+    let Device { name, vni, port, local, mac, addresses } = device;
+    let mut batch = String::new();
+    let listed = run("ip", &["-j", "-d", "link", "show", "type", "vxlan"], "").await?;
+    let links: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
+    let present = links.iter().find(|link| link["ifname"] == name.as_str());
+    let right = present.is_some_and(|link| {
+        let data = &link["linkinfo"]["info_data"];
+        let at = data["local"].as_str().or(data["local6"].as_str()).and_then(|ip| ip.parse::<IpAddr>().ok());
+        link["address"] == mac.as_str() && data["id"] == *vni && data["port"] == *port && at == Some(*local)
+    });
+    if present.is_some() && !right {
+        let _ = writeln!(batch, "link del {name}");
+    }
+    if !right {
+        let _ = writeln!(
+            batch,
+            "link add {name} address {mac} type vxlan id {vni} dstport {port} local {local} nolearning"
+        );
+    }
+    for address in addresses {
+        let (bits, dad) = if address.is_ipv4() { (32, "") } else { (128, " nodad") };
+        let _ = writeln!(batch, "address replace {address}/{bits} dev {name}{dad}");
+    }
+    let _ = writeln!(batch, "link set {name} up");
+    run("ip", &["-batch", "-"], &batch).await.map(drop)
+}
+
+/// Who is behind which next hop, without asking the network.
+async fn neighbours(batch: &mut String, bridge: &mut String, device: &Device, plan: &Plan) -> Result<(), MeshError> {
+    let name = &device.name;
+    let listed = run("ip", &["-j", "neigh", "show", "dev", name, "nud", "permanent"], "").await?;
+    for ip in json_strings(&listed, "dst") {
+        if ip.parse::<IpAddr>().is_ok_and(|ip| !ip.is_multicast() && !plan.neighbours.contains_key(&ip)) {
+            let _ = writeln!(batch, "neigh del {ip} dev {name}");
+        }
+    }
+    let listed = run("bridge", &["-j", "fdb", "show", "dev", name], "").await?;
+    let entries: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
+    for entry in &entries {
+        let (Some(mac), Some(remote)) = (entry["mac"].as_str(), entry["dst"].as_str()) else { continue };
+        let wanted = plan.neighbours.values().any(|(m, r)| m == mac && r.to_string() == remote);
+        if !wanted {
+            let _ = writeln!(bridge, "fdb del {mac} dev {name} dst {remote}");
+        }
+    }
+    for (ip, (mac, remote)) in &plan.neighbours {
+        let _ = writeln!(batch, "neigh replace {ip} lladdr {mac} dev {name} nud permanent");
+        let _ = writeln!(bridge, "fdb replace {mac} dev {name} dst {remote} self permanent");
+    }
+    Ok(())
+}
+
+fn json_strings(listed: &str, field: &str) -> Vec<String> {
+    let entries: Vec<Value> = serde_json::from_str(listed).unwrap_or_default();
+    entries.iter().filter_map(|entry| entry[field].as_str().map(str::to_owned)).collect()
+}
+
+async fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, MeshError> {
+    if arguments.contains(&"-batch") && input.is_empty() {
+        return Ok(String::new());
+    }
+    let failed = |error| MeshError::Start(program, error);
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A child that gave up early says why on stderr.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let output = child.wait_with_output().await.map_err(failed)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(MeshError::Refused(program, String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+}
