@@ -2,16 +2,21 @@
 //! Neighbours: the approval subresource and the signing controllers.
 //! Invariant: the request and who made it never change.
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{int, is_set, text},
+    access::{int, is_set, items, text, texts},
     behavior::{drop_field, keep_field},
+    checks,
     columns::{age, age_of, condition, name, name_of, or, string},
 };
-use crate::printing;
+use crate::{
+    field::{ErrorList, Path},
+    names, printing,
+};
 
 #[derive(Default)]
 pub struct CertificateSigningRequest;
@@ -32,6 +37,32 @@ impl Behavior for CertificateSigningRequest {
     fn prepare_update(&self, object: &mut Value, old: &Value) {
         keep_field(object, old, "status");
         keep_field(object, old, "spec");
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &object["spec"]);
+        validate_conditions(errors, object);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        validate_decided(errors, object, old, false);
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        validate_decided(errors, object, old, false);
+        let certificate = |object: &Value| text(&object["status"], "certificate").to_string();
+        if !certificate(old).is_empty() && certificate(old) != certificate(object) {
+            errors.forbidden(
+                &Path::new("status").child("certificate"),
+                "updates may not modify existing certificate content",
+            );
+        }
+    }
+
+    fn validate_name(&self, _name: &str, _prefix: bool) -> Vec<String> {
+        Vec::new()
     }
 
     fn has_status(&self) -> bool {
@@ -96,4 +127,133 @@ fn progress(request: &Value) -> String {
         shown.push_str(",Issued");
     }
     shown
+}
+
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+
+fn validate_spec(errors: &mut ErrorList, spec: &Value) {
+    let path = Path::new("spec");
+    let request = STANDARD.decode(text(spec, "request")).unwrap_or_default();
+    // The signature is checked by the signer; here it must look like a request.
+    if !String::from_utf8_lossy(&request).contains("-----BEGIN CERTIFICATE REQUEST-----") {
+        let words = "PEM block type must be CERTIFICATE REQUEST";
+        errors.invalid(&path.child("request"), text(spec, "request"), words);
+    }
+    checks::required(errors, &path, spec, "usages");
+    let usages: Vec<&str> = texts(spec, "usages").collect();
+    for (index, usage) in usages.iter().enumerate() {
+        let path = path.child("usages").index(index);
+        if !USAGES.contains(usage) {
+            errors.not_supported(&path, *usage, &USAGES);
+        }
+        if usages[..index].contains(usage) {
+            errors.duplicate(&path, *usage);
+        }
+    }
+    validate_signer(errors, &path.child("signerName"), text(spec, "signerName"));
+    if let Some(seconds) = int(spec, "expirationSeconds").filter(|s| *s < 600) {
+        errors.invalid(
+            &path.child("expirationSeconds"),
+            seconds,
+            "may not specify a duration less than 600 seconds (10 minutes)",
+        );
+    }
+}
+
+fn validate_signer(errors: &mut ErrorList, path: &Path, signer: &str) {
+    if signer.is_empty() {
+        return errors.required(path, "");
+    }
+    if signer == "kubernetes.io/legacy-unknown" {
+        return errors.invalid(path, signer, "the legacy signerName is not allowed via this API version");
+    }
+    match signer.split_once('/') {
+        Some((domain, rest)) if !rest.is_empty() && !rest.contains('/') => {
+            checks::complaints(errors, path, domain, names::dns_subdomain(domain, false));
+            if !domain.contains('.') {
+                errors.invalid(path, domain, "should be a domain with at least two segments separated by dots");
+            }
+        }
+        _ => errors.invalid(
+            path,
+            signer,
+            "must be a fully qualified domain and path of the form 'example.com/signer-name'",
+        ),
+    }
+}
+
+fn validate_conditions(errors: &mut ErrorList, object: &Value) {
+    let path = Path::new("status").child("conditions");
+    let conditions = items(&object["status"], "conditions");
+    for (index, condition) in conditions.iter().enumerate() {
+        let at = path.index(index);
+        let kind = text(condition, "type");
+        checks::required(errors, &at, condition, "type");
+        let statuses: &[&str] = match kind {
+            "Approved" | "Denied" | "Failed" => &["True"],
+            _ => &["False", "True", "Unknown"],
+        };
+        checks::one_of(errors, &at, condition, "status", statuses);
+        let before = &conditions[..index];
+        let seen = |wanted: &str| before.iter().any(|c| text(c, "type") == wanted);
+        if (kind == "Approved" && seen("Denied")) || (kind == "Denied" && seen("Approved")) {
+            errors.invalid(&path, kind, "Approved and Denied conditions are mutually exclusive");
+        }
+        if seen(kind) {
+            errors.duplicate(&at.child("type"), kind);
+        }
+    }
+}
+
+/// What has been decided stays; decisions come through `approval` only.
+pub fn validate_decided(errors: &mut ErrorList, new: &Value, old: &Value, approval: bool) {
+    let path = Path::new("status").child("conditions");
+    for kind in ["Approved", "Denied", "Failed"] {
+        match (condition(old, kind), condition(new, kind)) {
+            (Some(_), None) => {
+                errors.forbidden(&path, format!("updates may not remove a condition of type {kind:?}"));
+            }
+            (None, Some(_)) if !approval && kind != "Failed" => {
+                errors.forbidden(&path, format!("updates may not add a condition of type {kind:?}"));
+            }
+            (Some(before), Some(now)) if !approval && kind != "Failed" && !checks::same(before, now) => {
+                errors.forbidden(&path, format!("updates may not modify a condition of type {kind:?}\n"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// For `certificatesigningrequests/approval`.
+pub fn validate_approval(errors: &mut ErrorList, new: &Value, old: &Value) {
+    validate_spec(errors, &new["spec"]);
+    validate_conditions(errors, new);
+    validate_decided(errors, new, old, true);
+    if text(&new["status"], "certificate") != text(&old["status"], "certificate") {
+        errors.forbidden(&Path::new("status").child("certificate"), "updates may not set certificate content");
+    }
 }

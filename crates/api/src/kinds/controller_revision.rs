@@ -8,13 +8,29 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{flag, int_at, items, text},
+    checks,
     columns::{age, age_of, name, name_of, string},
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct ControllerRevision;
 
 impl Behavior for ControllerRevision {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        checks::not_negative(errors, &Path::default(), object, &["revision"]);
+        match object.get("data") {
+            None | Some(Value::Null) => errors.required(&Path::new("data"), "data is mandatory"),
+            Some(Value::Object(_)) => {}
+            Some(_) => errors.required(&Path::new("data"), "data must be a valid JSON object"),
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        checks::not_negative(errors, &Path::default(), object, &["revision"]);
+        checks::immutable(errors, &Path::default(), object, old, "data");
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 4] =
             [name(), string("Controller", "Whose revision it is."), string("Revision", "Its number."), age()];

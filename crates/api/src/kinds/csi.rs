@@ -7,8 +7,13 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, flag, is_set, items, part_mut, text, texts},
+    access::{default_to, flag, int, is_set, items, part_mut, text, texts},
+    checks,
     columns::{age, age_of, boolean, integer, name, name_of, plain, string},
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 #[derive(Default)]
@@ -24,6 +29,36 @@ impl Behavior for CsiDriver {
         }
         if !is_set(spec, "volumeLifecycleModes") {
             spec["volumeLifecycleModes"] = json!(["Persistent"]);
+        }
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        let policies = ["File", "None", "ReadWriteOnceWithFSType"];
+        checks::optional_one_of(errors, &path, spec, "fsGroupPolicy", &policies);
+        for mode in texts(spec, "volumeLifecycleModes").filter(|mode| !matches!(*mode, "Persistent" | "Ephemeral")) {
+            errors.not_supported(&path.child("volumeLifecycleModes"), mode, &["Ephemeral", "Persistent"]);
+        }
+        let requests = items(spec, "tokenRequests");
+        for (index, request) in requests.iter().enumerate() {
+            let path = path.child("tokenRequests").index(index);
+            if requests[..index].iter().any(|other| text(other, "audience") == text(request, "audience")) {
+                errors.duplicate(&path.child("audience"), text(request, "audience"));
+            }
+            if let Some(seconds) = int(request, "expirationSeconds").filter(|s| *s < 600) {
+                errors.invalid(
+                    &path.child("expirationSeconds"),
+                    seconds,
+                    "may not specify a duration less than 10 minutes",
+                );
+            }
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        for field in ["attachRequired", "volumeLifecycleModes"] {
+            checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], field);
         }
     }
 
@@ -69,6 +104,28 @@ impl Behavior for CsiDriver {
 pub struct CsiNode;
 
 impl Behavior for CsiNode {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let path = Path::new("spec").child("drivers");
+        let drivers = items(&object["spec"], "drivers");
+        for (index, driver) in drivers.iter().enumerate() {
+            let at = path.index(index);
+            checks::required_name(errors, &at, driver, "name", |name| {
+                names::dns_subdomain(&name.to_lowercase(), false)
+            });
+            checks::required(errors, &at, driver, "nodeID");
+            if drivers[..index].iter().any(|other| text(other, "name") == text(driver, "name")) {
+                errors.duplicate(&at.child("name"), text(driver, "name"));
+            }
+            let keys: Vec<&str> = texts(driver, "topologyKeys").collect();
+            for (index, key) in keys.iter().enumerate() {
+                if keys[..index].contains(key) {
+                    errors.duplicate(&at.child("topologyKeys"), *key);
+                }
+                checks::label_key(errors, &at.child("topologyKeys"), key);
+            }
+        }
+    }
+
     fn allow_unconditional_update(&self) -> bool {
         false
     }
@@ -112,6 +169,25 @@ impl Behavior for VolumeAttachment {
         object["status"] = json!({ "attached": false });
     }
 
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        checks::required(errors, &path, spec, "attacher");
+        let source = &spec["source"];
+        match (is_set(source, "inlineVolumeSpec"), is_set(source, "persistentVolumeName")) {
+            (false, false) => errors.required(&path.child("source"), ONE),
+            (true, true) => errors.forbidden(&path.child("source"), ONE),
+            _ => {}
+        }
+        let node = text(spec, "nodeName");
+        checks::complaints(errors, &path.child("nodeName"), node, names::dns_subdomain(node, false));
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        checks::immutable(errors, &Path::default(), object, old, "spec");
+    }
+
     fn has_status(&self) -> bool {
         true
     }
@@ -153,6 +229,24 @@ impl Behavior for VolumeAttachment {
 pub struct VolumeAttributesClass;
 
 impl Behavior for VolumeAttributesClass {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let path = Path::default();
+        checks::required_name(errors, &path, object, "driverName", |name| {
+            names::dns_subdomain(&name.to_lowercase(), false)
+        });
+        if !is_set(object, "parameters") {
+            errors.required(&path.child("parameters"), "must contain at least one key/value pair");
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        for field in ["driverName", "parameters"] {
+            if !checks::same(&object[field], &old[field]) {
+                errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
+            }
+        }
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 3] = [name(), string("DriverName", "The driver."), age()];
         &COLUMNS

@@ -7,8 +7,13 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, each, int_at, items, text},
+    access::{default_to, each, int_at, is_set, items, text},
+    checks::{self, PROTOCOLS, complaints},
     columns::{age, age_of, list_with_more, name, name_of, string},
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 #[derive(Default)]
@@ -17,6 +22,19 @@ pub struct Endpoints;
 impl Behavior for Endpoints {
     fn default(&self, object: &mut Value) {
         each(object, "subsets", |subset| each(subset, "ports", |port| default_to(port, "protocol", "TCP")));
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let path = Path::new("subsets");
+        for (index, subset) in items(object, "subsets").iter().enumerate() {
+            validate_subset(errors, &path.index(index), subset);
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        if object.get("subsets") != old.get("subsets") {
+            self.validate_create(object, errors);
+        }
     }
 
     fn allow_create_on_update(&self) -> bool {
@@ -51,4 +69,31 @@ fn addresses(endpoints: &Value) -> Vec<String> {
         }
     }
     all
+}
+
+fn validate_subset(errors: &mut ErrorList, path: &Path, subset: &Value) {
+    if !is_set(subset, "addresses") && !is_set(subset, "notReadyAddresses") {
+        errors.required(path, "must specify `addresses` or `notReadyAddresses`");
+    }
+    for list in ["addresses", "notReadyAddresses"] {
+        for (index, address) in items(subset, list).iter().enumerate() {
+            let path = path.child(list).index(index);
+            let ip = text(address, "ip");
+            complaints(errors, &path.child("ip"), ip, names::ip(ip));
+            checks::optional_name(errors, &path, address, "hostname", |name| names::dns_label(name, false));
+            checks::optional_name(errors, &path, address, "nodeName", |name| names::dns_subdomain(name, false));
+            complaints(errors, &path.child("ip"), ip, names::endpoint_ip(ip));
+        }
+    }
+    let ports = items(subset, "ports");
+    for (index, port) in ports.iter().enumerate() {
+        let path = path.child("ports").index(index);
+        if ports.len() > 1 && !is_set(port, "name") {
+            errors.required(&path.child("name"), "");
+        }
+        checks::optional_name(errors, &path, port, "name", |name| names::dns_label(name, false));
+        checks::port_number(errors, &path.child("port"), int_at(port, "port"));
+        checks::one_of(errors, &path, port, "protocol", &PROTOCOLS);
+        checks::optional_name(errors, &path, port, "appProtocol", names::qualified_name);
+    }
 }

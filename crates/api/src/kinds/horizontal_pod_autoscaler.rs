@@ -8,7 +8,12 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, int, int_at, is_set, items, part, part_mut, text},
+    amount, checks,
     columns::{age, age_of, name, name_of, plain, string},
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 /// autoscaling/v2, the stored version.
@@ -52,6 +57,24 @@ impl Behavior for HorizontalPodAutoscaler {
         if spec.get("behavior").is_some_and(Value::is_object) {
             default_behavior(&mut spec["behavior"]);
         }
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        validate_common(errors, &path, spec);
+        for (index, metric) in items(spec, "metrics").iter().enumerate() {
+            validate_metric(errors, &path.child("metrics").index(index), metric);
+        }
+        for direction in ["scaleUp", "scaleDown"] {
+            if let Some(rules) = part(&spec["behavior"], direction) {
+                validate_rules(errors, &path.child("behavior").child(direction), rules);
+            }
+        }
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let counts = ["currentReplicas", "desiredReplicas"];
+        checks::not_negative(errors, &Path::new("status"), &object["status"], &counts);
     }
 
     fn has_status(&self) -> bool {
@@ -102,6 +125,14 @@ impl Behavior for HorizontalPodAutoscalerV1 {
     fn default(&self, object: &mut Value) {
         if let Some(spec) = part_mut(object, "spec") {
             default_to(spec, "minReplicas", 1);
+        }
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        validate_common(errors, &path, spec);
+        if let Some(percent) = int(spec, "targetCPUUtilizationPercentage").filter(|n| *n < 1) {
+            errors.invalid(&path.child("targetCPUUtilizationPercentage"), percent, "must be greater than 0");
         }
     }
 
@@ -176,6 +207,142 @@ fn metric(wanted: &Value, current: Option<&Value>) -> String {
             let current = percent(now.and_then(|now| int(now, "averageUtilization")));
             let target = percent(int(target, "averageUtilization"));
             format!("{name}: {}/{}", current.as_deref().unwrap_or("<unknown>"), target.as_deref().unwrap_or("<auto>"))
+        }
+    }
+}
+
+fn validate_common(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    let most = int_at(spec, "maxReplicas");
+    let least = int(spec, "minReplicas");
+    if let Some(least) = least.filter(|n| *n < 1) {
+        errors.invalid(&path.child("minReplicas"), least, "must be greater than or equal to 1");
+    }
+    if most < 1 {
+        errors.invalid(&path.child("maxReplicas"), most, "must be greater than 0");
+    }
+    if least.is_some_and(|least| most < least) {
+        errors.invalid(&path.child("maxReplicas"), most, "must be greater than or equal to `minReplicas`");
+    }
+    validate_reference(errors, &path.child("scaleTargetRef"), &spec["scaleTargetRef"]);
+}
+
+fn validate_reference(errors: &mut ErrorList, path: &Path, reference: &Value) {
+    for field in ["kind", "name"] {
+        checks::required_name(errors, path, reference, field, |name| names::path_segment(name, false));
+    }
+    let version = text(reference, "apiVersion");
+    if version.matches('/').count() > 1 {
+        let words = format!("unexpected GroupVersion string: {version}");
+        errors.invalid(&path.child("apiVersion"), version, words);
+    }
+}
+
+const METRICS: [(&str, &str); 5] = [
+    ("Object", "object"),
+    ("External", "external"),
+    ("Pods", "pods"),
+    ("Resource", "resource"),
+    ("ContainerResource", "containerResource"),
+];
+
+fn validate_metric(errors: &mut ErrorList, path: &Path, metric: &Value) {
+    let kind = text(metric, "type");
+    let supported = METRICS.map(|(kind, _)| kind);
+    if kind.is_empty() {
+        errors.required(&path.child("type"), "must specify a metric source type");
+    }
+    let Some((_, expected)) = METRICS.iter().find(|(name, _)| *name == kind) else {
+        return errors.not_supported(&path.child("type"), kind, &supported);
+    };
+    for (_, field) in METRICS.iter().filter(|(_, field)| field != expected && part(metric, field).is_some()) {
+        errors.forbidden(&path.child(field), "must populate the given metric source only");
+    }
+    let path = path.child(expected);
+    let Some(source) = part(metric, expected) else {
+        return errors.required(&path, "must populate information for the given metric source");
+    };
+    if *expected == "object" {
+        validate_reference(errors, &path.child("describedObject"), &source["describedObject"]);
+    }
+    match *expected {
+        "resource" | "containerResource" => {
+            if !is_set(source, "name") {
+                errors.required(&path.child("name"), "must specify a resource name");
+            }
+            if *expected == "containerResource" && !is_set(source, "container") {
+                errors.required(&path.child("container"), "must specify a container");
+            }
+        }
+        _ => match text(&source["metric"], "name") {
+            "" => errors.required(&path.child("metric").child("name"), "must specify a metric name"),
+            name => {
+                let path = path.child("metric").child("name");
+                checks::complaints(errors, &path, name, names::path_segment(name, false));
+            }
+        },
+    }
+    validate_target(errors, &path.child("target"), &source["target"], expected);
+}
+
+fn validate_target(errors: &mut ErrorList, path: &Path, target: &Value, source: &str) {
+    let kind = text(target, "type");
+    if kind.is_empty() {
+        errors.required(&path.child("type"), "must specify a metric target type");
+    }
+    if !matches!(kind, "Utilization" | "Value" | "AverageValue") {
+        errors.invalid(&path.child("type"), kind, "must be either Utilization, Value, or AverageValue");
+    }
+    for field in ["value", "averageValue"] {
+        if let Some(quantity) = amount::of(&target[field]).filter(|quantity| quantity.sign() != 1) {
+            errors.invalid(&path.child(field), quantity.canonical(), "must be positive");
+        }
+    }
+    if let Some(percent) = int(target, "averageUtilization").filter(|n| *n < 1) {
+        errors.invalid(&path.child("averageUtilization"), percent, "must be greater than 0");
+    }
+    let (value, average) = (is_set(target, "value"), is_set(target, "averageValue"));
+    let percent = is_set(target, "averageUtilization");
+    match source {
+        "object" if !value && !average => {
+            errors.required(&path.child("averageValue"), "must set either a target value or averageValue");
+        }
+        "external" if !value && !average => errors
+            .required(&path.child("averageValue"), "must set either a target value for metric or a per-pod target"),
+        "external" if value && average => {
+            errors.forbidden(&path.child("value"), "may not set both a target value for metric and a per-pod target");
+        }
+        "pods" if !average => {
+            errors.required(&path.child("averageValue"), "must specify a positive target averageValue");
+        }
+        "resource" | "containerResource" if !percent && !average => errors
+            .required(&path.child("averageUtilization"), "must set either a target raw value or a target utilization"),
+        "resource" | "containerResource" if percent && average => errors
+            .forbidden(&path.child("averageValue"), "may not set both a target raw value and a target utilization"),
+        _ => {}
+    }
+}
+
+fn validate_rules(errors: &mut ErrorList, path: &Path, rules: &Value) {
+    let at = path.child("stabilizationWindowSeconds");
+    match int(rules, "stabilizationWindowSeconds") {
+        Some(seconds @ ..0) => errors.invalid(&at, seconds, "must be greater than or equal to zero"),
+        Some(seconds @ 3601..) => errors.invalid(&at, seconds, "must be less than or equal to 3600"),
+        _ => {}
+    }
+    checks::optional_one_of(errors, path, rules, "selectPolicy", &["Disabled", "Max", "Min"]);
+    let path = path.child("policies");
+    if !is_set(rules, "policies") {
+        errors.required(&path, "must specify at least one Policy");
+    }
+    for (index, policy) in items(rules, "policies").iter().enumerate() {
+        let path = path.index(index);
+        if !matches!(text(policy, "type"), "Pods" | "Percent") {
+            errors.not_supported(&path.child("type"), text(policy, "type"), &["Percent", "Pods"]);
+        }
+        checks::positive(errors, &path, policy, "value");
+        checks::positive(errors, &path, policy, "periodSeconds");
+        if let Some(seconds) = int(policy, "periodSeconds").filter(|s| *s > 1800) {
+            errors.invalid(&path.child("periodSeconds"), seconds, "must be less than or equal to 1800");
         }
     }
 }

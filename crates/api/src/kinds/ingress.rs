@@ -7,9 +7,17 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, existing_mut, is_set, items, part, part_mut, text},
+    access::{default_to, existing_mut, int_at, is_set, items, part, part_mut, text, texts},
+    checks::{self, complaints},
     columns::{age, age_of, load_balancer, name, name_of, string},
+    service_validation,
 };
+use crate::{
+    field::{ErrorList, Path},
+    names,
+};
+
+const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 #[derive(Default)]
 pub struct Ingress;
@@ -17,6 +25,34 @@ pub struct Ingress;
 impl Behavior for Ingress {
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({ "loadBalancer": {} });
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &object["spec"]);
+        let annotation = text(&object["metadata"]["annotations"], CLASS_ANNOTATION);
+        let class = text(&object["spec"], "ingressClassName");
+        if !annotation.is_empty() && !class.is_empty() && annotation != class {
+            errors.invalid(
+                &Path::new("annotations").child(CLASS_ANNOTATION),
+                annotation,
+                "must match `ingressClassName` when both are specified",
+            );
+        }
+    }
+
+    fn validate_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &object["spec"]);
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        service_validation::balancer_status(errors, &object["status"]);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        if text(&object["metadata"]["annotations"], CLASS_ANNOTATION).is_empty() {
+            return Vec::new();
+        }
+        vec![format!("annotation {CLASS_ANNOTATION:?} is deprecated, please use 'spec.ingressClassName' instead")]
     }
 
     fn has_status(&self) -> bool {
@@ -79,6 +115,23 @@ impl Behavior for IngressClass {
         }
     }
 
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        let controller = text(spec, "controller");
+        if controller.len() > 250 {
+            errors.too_long(&path.child("controller"), 250);
+        }
+        validate_controller(errors, &path.child("controller"), controller);
+        if let Some(parameters) = part(spec, "parameters") {
+            validate_parameters(errors, &path.child("parameters"), parameters);
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], "controller");
+        self.validate_create(object, errors);
+    }
+
     fn has_generation(&self) -> bool {
         true
     }
@@ -105,5 +158,129 @@ impl Behavior for IngressClass {
             json!(parameters.as_deref().unwrap_or("<none>")),
             age_of(object, now),
         ]
+    }
+}
+
+fn validate_spec(errors: &mut ErrorList, spec: &Value) {
+    let path = Path::new("spec");
+    let backend = part(spec, "defaultBackend");
+    if !is_set(spec, "rules") && backend.is_none() {
+        errors.invalid(&path, json!([]), "either `defaultBackend` or `rules` must be specified");
+    }
+    if let Some(backend) = backend {
+        validate_backend(errors, &path.child("defaultBackend"), backend);
+    }
+    for (index, rule) in items(spec, "rules").iter().enumerate() {
+        let path = path.child("rules").index(index);
+        let host = text(rule, "host");
+        if names::parse_ip(host).is_some() {
+            errors.invalid(&path.child("host"), host, "must be a DNS name, not an IP address");
+        }
+        if !host.is_empty() {
+            complaints(errors, &path.child("host"), host, host_complaints(host));
+        }
+        let Some(http) = part(rule, "http") else { continue };
+        let path = path.child("http").child("paths");
+        if !is_set(http, "paths") {
+            errors.required(&path, "");
+        }
+        for (index, route) in items(http, "paths").iter().enumerate() {
+            validate_path(errors, &path.index(index), route);
+        }
+    }
+    for (index, tls) in items(spec, "tls").iter().enumerate() {
+        let path = path.child("tls").index(index);
+        for (index, host) in texts(tls, "hosts").enumerate() {
+            complaints(errors, &path.child("hosts").index(index), host, host_complaints(host));
+        }
+        checks::optional_name(errors, &path, tls, "secretName", |name| names::dns_subdomain(name, false));
+    }
+    checks::optional_name(errors, &path, spec, "ingressClassName", |name| names::dns_subdomain(name, false));
+}
+
+fn host_complaints(host: &str) -> Vec<String> {
+    if host.contains('*') { names::wildcard_subdomain(host) } else { names::dns_subdomain(host, false) }
+}
+
+fn validate_path(errors: &mut ErrorList, path: &Path, route: &Value) {
+    const ABSOLUTE: &str = "must be an absolute path";
+    let (kind, value) = (text(route, "pathType"), text(route, "path"));
+    let at = path.child("path");
+    match kind {
+        "" => return errors.required(&path.child("pathType"), "pathType must be specified"),
+        "Exact" | "Prefix" => {
+            if !value.starts_with('/') {
+                errors.invalid(&at, value, ABSOLUTE);
+            }
+            for sequence in ["//", "/./", "/../", "%2f", "%2F"].iter().filter(|s| value.contains(**s)) {
+                errors.invalid(&at, value, format!("must not contain '{sequence}'"));
+            }
+            for ending in ["/..", "/."].iter().filter(|s| value.ends_with(**s)) {
+                errors.invalid(&at, value, format!("cannot end with '{ending}'"));
+            }
+        }
+        "ImplementationSpecific" => {
+            if !value.is_empty() && !value.starts_with('/') {
+                errors.invalid(&at, value, ABSOLUTE);
+            }
+        }
+        _ => errors.not_supported(&path.child("pathType"), kind, &["Exact", "ImplementationSpecific", "Prefix"]),
+    }
+    validate_backend(errors, &path.child("backend"), &route["backend"]);
+}
+
+fn validate_backend(errors: &mut ErrorList, path: &Path, backend: &Value) {
+    match (part(backend, "resource"), part(backend, "service")) {
+        (Some(_), Some(_)) => errors.invalid(path, "", "cannot set both resource and service backends"),
+        (None, None) => errors.invalid(path, "", "resource or service backend is required"),
+        (Some(resource), None) => validate_reference(errors, &path.child("resource"), resource),
+        (None, Some(service)) => {
+            let at = path.child("service");
+            checks::required_name(errors, &at, service, "name", |name| names::dns1035_label(name, false));
+            let port = &service["port"];
+            match (text(port, "name"), int_at(port, "number")) {
+                ("", 0) => errors.required(path, "port name or number is required"),
+                ("", number) => checks::port_number(errors, &at.child("port").child("number"), number),
+                (name, 0) => complaints(errors, &at.child("port").child("name"), name, names::port_name(name)),
+                _ => errors.invalid(path, "", "cannot set both port name & port number"),
+            }
+        }
+    }
+}
+
+fn validate_reference(errors: &mut ErrorList, path: &Path, reference: &Value) {
+    checks::optional_name(errors, path, reference, "apiGroup", |name| names::dns_subdomain(name, false));
+    for field in ["kind", "name"] {
+        checks::required_name(errors, path, reference, field, |name| names::path_segment(name, false));
+    }
+}
+
+fn validate_parameters(errors: &mut ErrorList, path: &Path, parameters: &Value) {
+    validate_reference(errors, path, parameters);
+    let namespace = text(parameters, "namespace");
+    match (text(parameters, "scope"), namespace) {
+        ("", _) => errors.required(&path.child("scope"), ""),
+        ("Namespace", "") => {
+            errors.required(&path.child("namespace"), "`parameters.scope` is set to 'Namespace'");
+        }
+        ("Namespace", namespace) => {
+            complaints(errors, &path.child("namespace"), namespace, names::dns_label(namespace, false));
+        }
+        ("Cluster", "") => {}
+        ("Cluster", _) => errors.forbidden(&path.child("namespace"), "`parameters.scope` is set to 'Cluster'"),
+        (scope, _) => errors.not_supported(&path.child("scope"), scope, &["Cluster", "Namespace"]),
+    }
+}
+
+/// `acme.io/controller`.
+fn validate_controller(errors: &mut ErrorList, path: &Path, controller: &str) {
+    if controller.is_empty() {
+        return errors.required(path, "");
+    }
+    match controller.split_once('/') {
+        Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
+            complaints(errors, path, domain, names::dns_subdomain(domain, false));
+        }
+        _ => errors.invalid(path, controller, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
     }
 }

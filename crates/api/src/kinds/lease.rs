@@ -7,14 +7,27 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::text,
+    access::{int, text},
+    checks,
     columns::{age, age_of, name, name_of, string},
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct Lease;
 
 impl Behavior for Lease {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        if let Some(seconds) = int(spec, "leaseDurationSeconds").filter(|s| *s <= 0) {
+            errors.invalid(&path.child("leaseDurationSeconds"), seconds, "must be greater than 0");
+        }
+        checks::not_negative(errors, &path, spec, &["leaseTransitions"]);
+        if !text(spec, "preferredHolder").is_empty() && text(spec, "strategy").is_empty() {
+            errors.forbidden(&path.child("preferredHolder"), "may only be specified if `strategy` is defined");
+        }
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }

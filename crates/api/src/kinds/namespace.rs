@@ -7,11 +7,15 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, items, part_mut, text_at},
+    access::{default_to, items, part_mut, set, text_at, texts},
     behavior::keep_field,
-    columns::{age, age_of, name, name_of, string},
+    checks::complaints,
+    columns::{age, age_of, deleting, name, name_of, string},
 };
-use crate::names;
+use crate::{
+    field::{ErrorList, Path},
+    names,
+};
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 const FINALIZER: &str = "kubernetes";
@@ -26,6 +30,30 @@ fn label_with_name(object: &mut Value) {
     }
     if let Some(labels) = part_mut(object, "metadata").and_then(|metadata| part_mut(metadata, "labels")) {
         labels[NAME_LABEL] = json!(name);
+    }
+}
+
+/// For `namespaces/finalize` too.
+pub fn validate_finalizers(errors: &mut ErrorList, object: &Value) {
+    let path = Path::new("spec").child("finalizers");
+    for finalizer in texts(&object["spec"], "finalizers") {
+        complaints(errors, &path, finalizer, names::qualified_name(finalizer));
+        if !finalizer.contains('/') && !matches!(finalizer, FINALIZER | "orphan" | "foregroundDeletion") {
+            errors.invalid(&path, finalizer, "name is neither a standard finalizer name nor is it fully qualified");
+        }
+    }
+}
+
+/// For `namespaces/finalize`: only the finalizers change.
+pub fn prepare_finalize(object: &mut Value, old: &Value) {
+    let finalizers = object["spec"].get("finalizers").cloned().unwrap_or_default();
+    let version = object["metadata"]["resourceVersion"].clone();
+    *object = old.clone();
+    if let Some(metadata) = part_mut(object, "metadata") {
+        set(metadata, "resourceVersion", version);
+    }
+    if let Some(spec) = part_mut(object, "spec") {
+        set(spec, "finalizers", finalizers);
     }
 }
 
@@ -51,6 +79,24 @@ impl Behavior for Namespace {
     fn prepare_update(&self, object: &mut Value, old: &Value) {
         keep_field(object, old, "status");
         keep_field(object, old, "spec");
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate_finalizers(errors, object);
+    }
+
+    fn validate_update(&self, _object: &Value, _old: &Value, _errors: &mut ErrorList) {}
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let phase = text_at(object, "status.phase");
+        let (expected, words) = if deleting(object) {
+            ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty")
+        } else {
+            ("Active", "may only be 'Active' if `deletionTimestamp` is empty")
+        };
+        if phase != expected {
+            errors.invalid(&Path::new("status").child("Phase"), phase, words);
+        }
     }
 
     fn has_status(&self) -> bool {

@@ -9,7 +9,13 @@ use super::{
     Behavior, Column,
     access::{entries, existing_mut, flag, is_set, items, part_mut, set, text, texts},
     amount,
+    checks::complaints,
     columns::{age, age_of, condition, name, name_of, or, string, wide},
+    pod_spec::{placement, resources},
+};
+use crate::{
+    field::{ErrorList, Path},
+    names,
 };
 
 #[derive(Default)]
@@ -31,6 +37,50 @@ impl Behavior for Node {
 
     // A node registers itself with its status, so that is kept on create.
     fn prepare_create(&self, _object: &mut Value) {}
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        // Upstream reports taints under the metadata.
+        placement::taints(errors, &Path::new("metadata").child("taints"), &object["spec"]);
+        validate_resources(errors, object);
+        let path = Path::new("spec").child("podCIDRs");
+        let ranges: Vec<&str> = texts(&object["spec"], "podCIDRs").collect();
+        for (index, range) in ranges.iter().enumerate() {
+            complaints(errors, &path.index(index), range, names::cidr(range));
+        }
+        let is_v6 = |range: &&str| names::parse_cidr(range).map(|(address, _)| address.is_ipv6());
+        if ranges.len() > 2 || (ranges.len() == 2 && is_v6(&ranges[0]) == is_v6(&ranges[1])) {
+            errors.invalid(
+                &path,
+                object["spec"]["podCIDRs"].clone(),
+                "may specify no more than one CIDR for each IP family",
+            );
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        validate_resources(errors, object);
+        let (path, new, old) = (Path::new("spec"), &object["spec"], &old["spec"]);
+        if is_set(old, "podCIDRs") && new["podCIDRs"] != old["podCIDRs"] {
+            errors.forbidden(&path.child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid");
+        }
+        if is_set(old, "providerID") && text(new, "providerID") != text(old, "providerID") {
+            errors.forbidden(
+                &path.child("providerID"),
+                "node updates may not change providerID except from \"\" to valid",
+            );
+        }
+        placement::taints(errors, &Path::new("metadata").child("taints"), new);
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        validate_resources(errors, object);
+        let addresses = items(&object["status"], "addresses");
+        for (index, address) in addresses.iter().enumerate() {
+            if addresses[..index].contains(address) {
+                errors.duplicate(&Path::new("status").child("addresses").index(index), address.clone());
+            }
+        }
+    }
 
     fn has_status(&self) -> bool {
         true
@@ -123,4 +173,13 @@ fn roles(node: &Value) -> String {
 fn address<'a>(node: &'a Value, kind: &str) -> &'a str {
     let addresses = items(&node["status"], "addresses");
     addresses.iter().find(|a| text(a, "type") == kind).map_or("<none>", |a| text(a, "address"))
+}
+
+fn validate_resources(errors: &mut ErrorList, node: &Value) {
+    for list in ["capacity", "allocatable"] {
+        let path = Path::new("status").child(list);
+        for (name, value) in entries(&node["status"], list) {
+            resources::quantity(errors, &path.child(name), name, value);
+        }
+    }
 }

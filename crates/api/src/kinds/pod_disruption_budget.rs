@@ -7,14 +7,35 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::int_at,
+    access::{int_at, is_set},
+    checks,
     columns::{age, age_of, integer, name, name_of, plain, string},
 };
+use crate::field::{ErrorList, Path};
 
 #[derive(Default)]
 pub struct PodDisruptionBudget;
 
 impl Behavior for PodDisruptionBudget {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        if is_set(spec, "minAvailable") && is_set(spec, "maxUnavailable") {
+            errors.invalid(&path, spec.clone(), "minAvailable and maxUnavailable cannot be both set");
+        }
+        for field in ["minAvailable", "maxUnavailable"] {
+            checks::int_or_percent(errors, &path.child(field), &spec[field]);
+            checks::at_most_100_percent(errors, &path.child(field), &spec[field]);
+        }
+        checks::label_selector(errors, &path.child("selector"), &spec["selector"]);
+        let policies = ["AlwaysAllow", "IfHealthyBudget"];
+        checks::optional_one_of(errors, &path, spec, "unhealthyPodEvictionPolicy", &policies);
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let counts = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+        checks::not_negative(errors, &Path::new("status"), &object["status"], &counts);
+    }
+
     fn has_status(&self) -> bool {
         true
     }

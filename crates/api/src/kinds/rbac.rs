@@ -7,18 +7,39 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, each, items, part_mut, text},
+    access::{default_to, each, is_set, items, part_mut, text},
+    checks,
     columns::{age, age_of, name, name_of, string, wide},
 };
-use crate::names;
+use crate::{
+    field::{ErrorList, Path},
+    names,
+};
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Roles and cluster roles.
+/// Roles, of a namespace or of the cluster.
 #[derive(Default)]
-pub struct Role;
+pub struct Role<const NAMESPACED: bool>;
 
-impl Behavior for Role {
+impl<const NAMESPACED: bool> Behavior for Role<NAMESPACED> {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        for (index, rule) in items(object, "rules").iter().enumerate() {
+            validate_rule(errors, &Path::new("rules").index(index), rule, NAMESPACED);
+        }
+        if !object["aggregationRule"].is_object() || NAMESPACED {
+            return;
+        }
+        let path = Path::new("aggregationRule").child("clusterRoleSelectors");
+        let selectors = items(&object["aggregationRule"], "clusterRoleSelectors");
+        if selectors.is_empty() {
+            errors.required(&path, "at least one clusterRoleSelector required if aggregationRule is non-nil");
+        }
+        for (index, selector) in selectors.iter().enumerate() {
+            checks::label_selector(errors, &path.index(index), selector);
+        }
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }
@@ -28,11 +49,33 @@ impl Behavior for Role {
     }
 }
 
-/// Bindings of both scopes.
+/// Bindings, of a namespace or of the cluster.
 #[derive(Default)]
-pub struct RoleBinding;
+pub struct RoleBinding<const NAMESPACED: bool>;
 
-impl Behavior for RoleBinding {
+impl<const NAMESPACED: bool> Behavior for RoleBinding<NAMESPACED> {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, role) = (Path::new("roleRef"), &object["roleRef"]);
+        if text(role, "apiGroup") != GROUP {
+            errors.not_supported(&path.child("apiGroup"), text(role, "apiGroup"), &[GROUP]);
+        }
+        let kinds: &[&str] = if NAMESPACED { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+        if !kinds.contains(&text(role, "kind")) {
+            errors.not_supported(&path.child("kind"), text(role, "kind"), kinds);
+        }
+        checks::required_name(errors, &path, role, "name", |name| names::path_segment(name, false));
+        for (index, subject) in items(object, "subjects").iter().enumerate() {
+            validate_subject(errors, &Path::new("subjects").index(index), subject, NAMESPACED);
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        if !checks::same(&object["roleRef"], &old["roleRef"]) {
+            errors.invalid(&Path::new("roleRef"), object["roleRef"].clone(), "cannot change roleRef");
+        }
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(role) = part_mut(object, "roleRef") {
             default_to(role, "apiGroup", GROUP);
@@ -85,5 +128,47 @@ impl Behavior for RoleBinding {
             subjects("Group"),
             subjects("ServiceAccount"),
         ]
+    }
+}
+
+fn validate_rule(errors: &mut ErrorList, path: &Path, rule: &Value, namespaced: bool) {
+    if !is_set(rule, "verbs") {
+        errors.required(&path.child("verbs"), "verbs must contain at least one value");
+    }
+    if is_set(rule, "nonResourceURLs") {
+        let at = path.child("nonResourceURLs");
+        let shown = || rule["nonResourceURLs"].clone();
+        if namespaced {
+            errors.invalid(&at, shown(), "namespaced rules cannot apply to non-resource URLs");
+        }
+        if ["apiGroups", "resources", "resourceNames"].iter().any(|field| is_set(rule, field)) {
+            errors.invalid(&at, shown(), "rules cannot apply to both regular resources and non-resource URLs");
+        }
+        return;
+    }
+    if !is_set(rule, "apiGroups") {
+        errors.required(&path.child("apiGroups"), "resource rules must supply at least one api group");
+    }
+    if !is_set(rule, "resources") {
+        errors.required(&path.child("resources"), "resource rules must supply at least one resource");
+    }
+}
+
+fn validate_subject(errors: &mut ErrorList, path: &Path, subject: &Value, namespaced: bool) {
+    checks::required(errors, path, subject, "name");
+    let group = text(subject, "apiGroup");
+    match text(subject, "kind") {
+        "ServiceAccount" => {
+            checks::optional_name(errors, path, subject, "name", |name| names::dns_subdomain(name, false));
+            if !group.is_empty() {
+                errors.not_supported(&path.child("apiGroup"), group, &[""]);
+            }
+            if !namespaced {
+                checks::required(errors, path, subject, "namespace");
+            }
+        }
+        "User" | "Group" if group != GROUP => errors.not_supported(&path.child("apiGroup"), group, &[GROUP]),
+        "User" | "Group" => {}
+        kind => errors.not_supported(&path.child("kind"), kind, &["Group", "ServiceAccount", "User"]),
     }
 }

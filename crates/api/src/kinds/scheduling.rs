@@ -7,10 +7,19 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, existing_mut, flag, int_at, text},
-    amount,
+    access::{default_to, existing_mut, flag, int_at, text, text_at},
+    amount, checks,
     columns::{age, age_of, boolean, integer, name, name_of, string},
+    pod_spec::{placement, resources},
 };
+use crate::{
+    field::{ErrorList, Path},
+    names,
+};
+
+const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
+const SYSTEM_CLASSES: [(&str, i64); 2] =
+    [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
 #[derive(Default)]
 pub struct PriorityClass;
@@ -19,6 +28,35 @@ impl Behavior for PriorityClass {
     fn default(&self, object: &mut Value) {
         default_to(object, "preemptionPolicy", "PreemptLowerPriority");
         default_to(object, "value", 0);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (name, value) = (text_at(object, "metadata.name"), int_at(object, "value"));
+        if name.starts_with("system-") {
+            if !SYSTEM_CLASSES.contains(&(name, value)) || flag(object, "globalDefault") {
+                errors.forbidden(
+                    &Path::new("metadata").child("name"),
+                    format!(
+                        "priority class names with 'system-' prefix are reserved for system use only. error: {name} is \
+                         not a known system priority class"
+                    ),
+                );
+            }
+        } else if value > HIGHEST_USER_PRIORITY {
+            errors.forbidden(
+                &Path::new("value"),
+                format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"),
+            );
+        }
+        let policies = ["Never", "PreemptLowerPriority"];
+        checks::optional_one_of(errors, &Path::default(), object, "preemptionPolicy", &policies);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        if int_at(object, "value") != int_at(old, "value") {
+            errors.forbidden(&Path::new("value"), "may not be changed in an update.");
+        }
+        checks::immutable(errors, &Path::default(), object, old, "preemptionPolicy");
     }
 
     fn has_generation(&self) -> bool {
@@ -55,6 +93,24 @@ impl Behavior for RuntimeClass {
         if let Some(overhead) = existing_mut(object, "overhead") {
             amount::round_list(overhead, "podFixed");
         }
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let handler = text(object, "handler");
+        checks::complaints(errors, &Path::new("handler"), handler, names::dns_label(handler, false));
+        resources::list(
+            errors,
+            &Path::new("overhead").child("limits"),
+            object["overhead"].get("podFixed").unwrap_or(&Value::Null),
+            true,
+        );
+        let path = Path::new("scheduling");
+        checks::labels(errors, &path, &object["scheduling"], "nodeSelector");
+        placement::tolerations(errors, &path.child("tolerations"), &object["scheduling"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        checks::immutable(errors, &Path::default(), object, old, "handler");
     }
 
     fn allow_create_on_update(&self) -> bool {

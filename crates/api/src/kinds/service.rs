@@ -10,8 +10,9 @@ use super::{
     access::{default_to, each, int, int_at, is_set, items, part_mut, set, text, texts},
     behavior::{drop_field, keep_field},
     columns::{age, age_of, labels, load_balancer, name, name_of, string, wide},
+    service_validation,
 };
-use crate::names;
+use crate::{field::ErrorList, names};
 
 #[derive(Default)]
 pub struct Service;
@@ -75,6 +76,19 @@ impl Behavior for Service {
         patch_allocated(spec, &old["spec"]);
         drop_what_the_type_lost(spec, &old["spec"]);
         normalize_cluster_ips(spec, Some(&old["spec"]));
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        service_validation::service(errors, object);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        service_validation::update(errors, object, old);
+        service_validation::service(errors, object);
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        service_validation::balancer_status(errors, &object["status"]);
     }
 
     fn has_status(&self) -> bool {

@@ -7,9 +7,17 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, flag, text, text_at},
+    access::{default_to, entries, flag, text, text_at},
+    checks,
     columns::{age, age_of, name, string},
 };
+use crate::{
+    field::{ErrorList, Path},
+    names,
+};
+
+const MAX_PARAMETERS: usize = 512;
+const MAX_PARAMETERS_BYTES: usize = 256 * 1024;
 
 #[derive(Default)]
 pub struct StorageClass;
@@ -21,6 +29,30 @@ impl Behavior for StorageClass {
     fn default(&self, object: &mut Value) {
         default_to(object, "reclaimPolicy", "Delete");
         default_to(object, "volumeBindingMode", "Immediate");
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let path = Path::default();
+        checks::required_name(errors, &path, object, "provisioner", |name| names::qualified_name(&name.to_lowercase()));
+        let parameters: usize =
+            entries(object, "parameters").map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
+        if entries(object, "parameters").count() > MAX_PARAMETERS {
+            errors.too_long(&path.child("parameters"), MAX_PARAMETERS);
+        }
+        if parameters > MAX_PARAMETERS_BYTES {
+            errors.too_long(&path.child("parameters"), MAX_PARAMETERS_BYTES);
+        }
+        checks::optional_one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
+        checks::one_of(errors, &path, object, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        for field in ["parameters", "provisioner", "reclaimPolicy"] {
+            if !checks::same(&object[field], &old[field]) {
+                errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
+            }
+        }
+        checks::immutable(errors, &Path::default(), object, old, "volumeBindingMode");
     }
 
     fn columns(&self) -> &'static [Column] {
