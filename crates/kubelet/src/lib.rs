@@ -226,10 +226,12 @@ impl Node {
             task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
             housekeeping::run(housekeeping_workers).await;
         });
+        let all_workers = workers.clone();
         let sync_loop = sync_loop::SyncLoop { workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
         tasks.spawn(sync_loop.run());
         shutdown.cancelled().await;
         drop((wake_sender, static_sender));
         tasks.shutdown().await;
+        all_workers.stop();
     }
 }

@@ -118,7 +118,9 @@ impl Pleg {
         for _ in 0..12 {
             if let Ok(answer) = self.runtime.container_status(id, false).await {
                 let status = answer.status.unwrap_or_default();
-                if status.state() != v1::ContainerState::ContainerRunning {
+                // "Created" is what one shows that ended while it was being started.
+                let ended = [v1::ContainerState::ContainerExited, v1::ContainerState::ContainerUnknown];
+                if ended.contains(&status.state()) {
                     return self.tell(&status.labels);
                 }
             } else {

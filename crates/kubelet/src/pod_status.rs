@@ -7,6 +7,8 @@ mod conditions;
 mod containers;
 mod phase;
 
+pub use conditions::OWNED;
+
 use std::collections::HashMap;
 
 use jiff::Timestamp;

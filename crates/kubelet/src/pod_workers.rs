@@ -71,6 +71,7 @@ struct HandleState {
 pub struct Handle {
     wake: Notify,
     state: Mutex<HandleState>,
+    task: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
 impl Handle {
@@ -107,14 +108,33 @@ impl PodWorkers {
             return;
         }
         let state = HandleState { pod, removed: false, eviction: None, terminated: false };
-        let handle = Arc::new(Handle { wake: Notify::new(), state: Mutex::new(state) });
+        let handle = Arc::new(Handle { wake: Notify::new(), state: Mutex::new(state), task: Mutex::default() });
         handles.insert(uid.clone(), handle.clone());
-        let worker = Worker::new(self.shared.clone(), handle, uid.clone());
+        let worker = Worker::new(self.shared.clone(), handle.clone(), uid.clone());
         let handles = self.handles.clone();
-        self.shared.env.spawn(async move {
+        let task = self.shared.env.spawn(async move {
             worker.run().await;
             handles.lock().remove(&uid);
         });
+        *handle.task.lock() = Some(task.abort_handle());
+    }
+
+    /// Ends all work at once; what runs goes on running.
+    pub fn stop(&self) {
+        for (_, handle) in self.handles.lock().drain() {
+            if let Some(task) = handle.task.lock().take() {
+                task.abort();
+            }
+        }
+        self.shared.probes.stop_all();
+        self.shared.references.stop_all();
+    }
+
+    /// The pod's object changed in a way that needs no work.
+    pub fn refresh(&self, pod: Arc<Pod>) {
+        if let Some(handle) = self.handles.lock().get(pod_spec::uid(&pod)) {
+            handle.state.lock().pod = pod;
+        }
     }
 
     /// No source has the pod any more.

@@ -111,6 +111,12 @@ impl ReferencedObjects {
         entry.known.clone()
     }
 
+    pub fn stop_all(&self) {
+        for (_, entry) in self.entries.lock().drain() {
+            entry.task.abort();
+        }
+    }
+
     /// The pod is gone: what only it named is no longer watched.
     pub fn forget(&self, uid: &str) {
         self.entries.lock().retain(|_, entry| {

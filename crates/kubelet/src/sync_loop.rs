@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     pod_spec,
+    pod_status::{OWNED, is_terminal},
     pod_workers::PodWorkers,
     sources::{Source, StaticPods},
 };
@@ -44,15 +45,13 @@ impl SyncLoop {
     }
 
     fn api_changed(&self, old: Option<Arc<Pod>>, new: Option<Arc<Pod>>) {
-        let uid = |pod: &Option<Arc<Pod>>| pod.as_ref().map(|pod| pod_spec::uid(pod).to_string());
-        // Deleted and made again under the same name between two looks.
-        if let Some(gone) = old.filter(|_| uid(&new).is_none()) {
-            return self.api_removed(&gone);
-        }
-        let Some(pod) = new else { return };
+        let Some(pod) = new else {
+            return old.iter().for_each(|gone| self.api_removed(gone));
+        };
         if pod_spec::is_mirror(&pod) {
             return mirror::changed(&self.workers.shared, pod);
         }
+        // Deleted and made again under the same name between two looks.
         if let Some(other) = self.workers.shared.pods.by_name(pod_spec::namespace(&pod), pod_spec::name(&pod))
             && pod_spec::uid(&other) != pod_spec::uid(&pod)
             && !pod_spec::is_static(&other)
@@ -61,7 +60,10 @@ impl SyncLoop {
         }
         self.workers.shared.pods.set(pod.clone());
         self.workers.shared.statuses.observe(&pod);
-        self.workers.update(pod);
+        match old {
+            Some(old) if !concerns_node(&old, &pod) => self.workers.refresh(pod),
+            _ => self.workers.update(pod),
+        }
     }
 
     fn api_removed(&self, pod: &Arc<Pod>) {
@@ -88,5 +90,43 @@ impl SyncLoop {
             mirror::ensure(shared, pod);
         }
         known.insert(list.source, list.pods);
+    }
+}
+
+/// Whether a change is more than our own status coming back.
+fn concerns_node(old: &Pod, new: &Pod) -> bool {
+    let essence = |pod: &Pod| {
+        let mut meta = pod.metadata.clone();
+        meta.resource_version = None;
+        meta.managed_fields = None;
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|s| s.phase.clone()).filter(|phase| is_terminal(phase));
+        let conditions = status.and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let foreign: Vec<_> = conditions.into_iter().filter(|c| !OWNED.contains(&c.type_.as_str())).collect();
+        (meta, phase, foreign)
+    };
+    essence(old) != essence(new) || old.spec != new.spec
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn our_own_status_is_no_news() {
+        let check = |old: Value, new: Value, expected: bool| {
+            let pod = |value: &Value| serde_json::from_value::<Pod>(value.clone()).unwrap();
+            assert_eq!(concerns_node(&pod(&old), &pod(&new)), expected, "{old} -> {new}");
+        };
+        let with = |status: Value| json!({"metadata": {"uid": "u", "resourceVersion": "1"}, "status": status});
+        check(with(json!({"phase": "Pending"})), with(json!({"phase": "Running"})), false);
+        check(with(json!({"phase": "Running"})), with(json!({"phase": "Failed"})), true);
+        check(with(json!({})), json!({"metadata": {"uid": "u", "labels": {"a": "b"}}}), true);
+        check(with(json!({})), json!({"metadata": {"uid": "u", "deletionGracePeriodSeconds": 1}}), true);
+        let gate = |kind: &str| with(json!({"conditions": [{"type": kind, "status": "True"}]}));
+        check(with(json!({})), gate("Ready"), false);
+        check(with(json!({})), gate("example.com/gate"), true);
     }
 }

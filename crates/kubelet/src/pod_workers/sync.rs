@@ -362,9 +362,13 @@ impl Worker {
                 true
             }
             Err(reason) => {
-                let pulls = reason.reason.contains("ImagePull");
+                let wait = match reason.reason.as_str() {
+                    // Soon it is shown that the next attempt waits.
+                    "ErrImagePull" => Some(RUNTIME_RETRY),
+                    "ImagePullBackOff" => self.shared.images.retry_in(&self.uid, container),
+                    _ => None,
+                };
                 self.reasons.insert(container.name.clone(), reason);
-                let wait = if pulls { self.shared.images.retry_in(&self.uid, container) } else { None };
                 self.look_again_in(wait.unwrap_or(LONGEST_RETRY));
                 false
             }

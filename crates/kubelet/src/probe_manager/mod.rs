@@ -179,6 +179,10 @@ impl ProbeManager {
         self.stop(|_, running| running.pod_uid != uid);
     }
 
+    pub fn stop_all(&self) {
+        self.stop(|_, _| false);
+    }
+
     fn stop(&self, keep: impl Fn(&Key, &Running) -> bool) {
         let mut gone = Vec::new();
         self.running.lock().retain(|key, running| {

@@ -1,0 +1,290 @@
+//! The whole node on a real containerd, against an API server in memory.
+//! Invariant: one containerd for all cases, ended with everything in it.
+
+#[path = "../../../cri/tests/support/mod.rs"]
+mod containerd;
+mod fake_api;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use client::InformerFactory;
+use cri::{RemoteRuntime, Runtime};
+use env::Env;
+use fake_api::FakeApi;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+const CGROUP: &str = "minke-kubelet-test";
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Node {
+    api: FakeApi,
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<Result<(), kubelet::Error>>,
+}
+
+impl Node {
+    fn start(api: &FakeApi, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Self {
+        let shutdown = shutdown.child_token();
+        let env = Env::real();
+        let mut config = kubelet::Config::new("node", dir.join("kubelet"), socket.to_string_lossy());
+        config.cgroup_root = CGROUP.into();
+        config.node_ips = vec!["127.0.0.1".parse().unwrap()];
+        config.manifest_dir = Some(dir.join("manifests"));
+        let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
+        let task = tokio::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
+        Self { api: api.clone(), shutdown, task }
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+
+    /// Waits until the pod is as wanted; it is shown when that never happens.
+    async fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let end = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let pod = self.api.pod(name).unwrap_or(Value::Null);
+            if wanted(&pod) {
+                return pod;
+            }
+            let events: Vec<String> = self.api.find("/events/").iter().map(|e| e["message"].to_string()).collect();
+            assert!(tokio::time::Instant::now() < end, "{name} never was {what}: {pod:#}\n{}", events.join("\n"));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn wait_ready(&self, name: &str) -> Value {
+        self.wait(name, "ready", |pod| condition(pod, "Ready") == "True").await
+    }
+}
+
+fn condition(pod: &Value, kind: &str) -> String {
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|c| c["type"] == kind);
+    found.map_or(String::new(), |c| c["status"].as_str().unwrap_or_default().to_string())
+}
+
+fn container(command: &str) -> Value {
+    json!({"name": "main", "image": containerd::IMAGE, "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", command]})
+}
+
+fn host_pod(container: Value) -> Value {
+    json!({"hostNetwork": true, "restartPolicy": "Always", "terminationGracePeriodSeconds": 5, "containers": [container]})
+}
+
+const TRAP: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_live_and_end() {
+    if !containerd::possible() {
+        return;
+    }
+    let _ = tracing_subscriber::fmt().with_env_filter("warn,kubelet=debug").with_test_writer().try_init();
+    let dir = tempfile::Builder::new().prefix("mk").tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("manifests")).unwrap();
+    let containerd = containerd::start(dir.path()).await;
+    let socket = containerd.socket();
+    let api = FakeApi::new();
+    let shutdown = CancellationToken::new();
+    // In a task of its own, so that a failed case does not keep the rest from being cleaned up.
+    let outcome = tokio::spawn(cases(api, shutdown.clone(), dir.path().to_path_buf(), socket.clone())).await;
+    shutdown.cancel();
+    let runtime = RemoteRuntime::new(&socket.to_string_lossy(), None);
+    cri::remove_all(&runtime).await.unwrap();
+    assert!(runtime.list_containers(None).await.unwrap().is_empty());
+    containerd.stop().await;
+    let groups = kubelet::container_manager::ContainerManager::new(CGROUP, kubelet::CgroupDriver::Cgroupfs);
+    let _ = groups.remove_all();
+    if let Err(failure) = outcome {
+        std::panic::resume_unwind(failure.into_panic());
+    }
+}
+
+async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: PathBuf) {
+    let node = Node::start(&api, &shutdown, &dir, &socket);
+    plain_pod(&node).await;
+    completed_pod(&node).await;
+    init_and_sidecar(&node).await;
+    volumes_and_environment(&node).await;
+    crash_loop(&node).await;
+    probes(&node).await;
+    hooks_and_force(&node).await;
+    bad_image(&node).await;
+    static_pod(&node, &dir).await;
+    survives_restart(node, &shutdown, &dir, &socket).await.stop().await;
+}
+
+async fn gone(node: &Node, name: &str) {
+    node.wait(name, "gone", Value::is_null).await;
+}
+
+async fn plain_pod(node: &Node) {
+    let began = tokio::time::Instant::now();
+    node.api.create_pod("plain", host_pod(container(TRAP)));
+    let pod = node.wait_ready("plain").await;
+    let started = began.elapsed();
+    assert_eq!(pod["status"]["phase"], "Running");
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    assert!(pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().starts_with("containerd://"));
+    let began = tokio::time::Instant::now();
+    node.api.delete_pod("plain", 5);
+    gone(node, "plain").await;
+    eprintln!("create to ready {started:?}, delete to gone {:?}", began.elapsed());
+    for event in node.api.find("/events/").iter().filter(|e| e["involvedObject"]["name"] == "plain") {
+        eprintln!("event {} {}", event["reason"], event["message"]);
+    }
+}
+
+async fn completed_pod(node: &Node) {
+    let mut spec = host_pod(container("echo bye > /dev/termination-log; exit 3"));
+    spec["restartPolicy"] = "Never".into();
+    node.api.create_pod("once", spec);
+    let pod = node.wait("once", "failed", |pod| pod["status"]["phase"] == "Failed").await;
+    let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(
+        (&state["exitCode"], &state["reason"], &state["message"]),
+        (&json!(3), &json!("Error"), &json!("bye\n"))
+    );
+    node.api.delete_pod("once", 5);
+    gone(node, "once").await;
+}
+
+async fn init_and_sidecar(node: &Node) {
+    let mut spec = host_pod(container("cat /work/said; trap 'exit 0' TERM; while true; do sleep 0.1; done"));
+    let mount = json!([{"name": "work", "mountPath": "/work"}]);
+    spec["volumes"] = json!([{"name": "work", "emptyDir": {}}]);
+    spec["containers"][0]["volumeMounts"] = mount.clone();
+    let mut first = container("echo first > /work/said");
+    first["name"] = "first".into();
+    first["volumeMounts"] = mount.clone();
+    let mut side = container("echo side >> /work/said; trap 'exit 0' TERM; while true; do sleep 0.1; done");
+    side["name"] = "side".into();
+    side["restartPolicy"] = "Always".into();
+    side["volumeMounts"] = mount;
+    spec["initContainers"] = json!([first, side]);
+    node.api.create_pod("inits", spec);
+    let pod = node.wait_ready("inits").await;
+    assert_eq!(pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(pod["status"]["initContainerStatuses"][1]["ready"], true);
+    node.api.delete_pod("inits", 5);
+    gone(node, "inits").await;
+}
+
+async fn volumes_and_environment(node: &Node) {
+    let path = "/api/v1/namespaces/default/configmaps/settings";
+    let map = |value: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "settings", "namespace": "default"}, "data": {"key": value}})
+    };
+    let script = "[ \"$KEY\" = one ] && [ $(cat /secret/../config/key) = one ] && [ $(cat /token/token) = the-token ] \
+                  && [ \"$NAME\" = volumes ] || exit 1; while [ $(cat /config/key) != two ]; do sleep 0.05; done; exit 0";
+    let mut spec = host_pod(container(script));
+    spec["restartPolicy"] = "Never".into();
+    spec["serviceAccountName"] = "default".into();
+    spec["volumes"] = json!([
+        {"name": "config", "configMap": {"name": "settings"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}},
+            {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}]);
+    spec["containers"][0]["volumeMounts"] = json!([{"name": "config", "mountPath": "/config"},
+        {"name": "memory", "mountPath": "/secret"}, {"name": "token", "mountPath": "/token", "readOnly": true}]);
+    spec["containers"][0]["env"] = json!([
+        {"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "key"}}},
+        {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
+    node.api.create_pod("volumes", spec);
+    // The ConfigMap does not exist yet: the pod waits for it and starts as soon as it does.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(node.api.pod("volumes").unwrap()["status"]["phase"], "Pending");
+    node.api.put(path, map("one"));
+    node.wait_ready("volumes").await;
+    node.api.put(path, map("two"));
+    node.wait("volumes", "done", |pod| pod["status"]["phase"] == "Succeeded").await;
+    node.api.delete_pod("volumes", 5);
+    gone(node, "volumes").await;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains("/kubelet/pods/"), "{mounts}");
+}
+
+async fn crash_loop(node: &Node) {
+    node.api.create_pod("crash", host_pod(container("exit 7")));
+    let waits = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff";
+    let pod = node.wait("crash", "backing off", waits).await;
+    let status = &pod["status"]["containerStatuses"][0];
+    assert_eq!((&status["restartCount"], &status["lastState"]["terminated"]["exitCode"]), (&json!(1), &json!(7)));
+    node.api.delete_pod("crash", 5);
+    gone(node, "crash").await;
+}
+
+async fn probes(node: &Node) {
+    let mut main = container("touch /tmp/ok; sleep 2; rm /tmp/ok; trap 'exit 0' TERM; while true; do sleep 0.1; done");
+    main["command"][2] = "/bin/busybox touch /tmp/ok; sleep 2; /bin/busybox rm /tmp/ok; trap 'exit 0' TERM; while true; do sleep 0.1; done".into();
+    let check = json!({"exec": {"command": ["cat", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1});
+    main["readinessProbe"] = check.clone();
+    main["livenessProbe"] = check;
+    main["livenessProbe"]["failureThreshold"] = 2.into();
+    node.api.create_pod("probed", host_pod(main));
+    node.wait_ready("probed").await;
+    node.wait("probed", "unready", |pod| condition(pod, "Ready") == "False").await;
+    node.wait("probed", "restarted", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == 1).await;
+    node.wait_ready("probed").await;
+    node.api.delete_pod("probed", 1);
+    gone(node, "probed").await;
+}
+
+async fn hooks_and_force(node: &Node) {
+    let mut main = container("while true; do sleep 0.1; done");
+    main["lifecycle"] = json!({"postStart": {"exec": {"command": ["touch", "/tmp/started"]}},
+        "preStop": {"exec": {"command": ["sh", "-c", "sleep 100"]}}});
+    node.api.create_pod("hooked", host_pod(main));
+    node.wait_ready("hooked").await;
+    node.api.delete_pod("hooked", 600);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(node.api.pod("hooked").is_some());
+    // A shorter grace period takes effect while the longer one runs.
+    node.api.delete_pod("hooked", 0);
+    gone(node, "hooked").await;
+}
+
+async fn bad_image(node: &Node) {
+    let mut main = container("true");
+    main["image"] = "localhost:1/none:1".into();
+    node.api.create_pod("bad", host_pod(main));
+    let reason = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+    node.wait("bad", "refused", |pod| reason(pod) == "ErrImagePull").await;
+    node.wait("bad", "backing off", |pod| reason(pod) == "ImagePullBackOff").await;
+    node.api.delete_pod("bad", 5);
+    gone(node, "bad").await;
+}
+
+async fn static_pod(node: &Node, dir: &Path) {
+    let manifest =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fixed"}, "spec": host_pod(container(TRAP))});
+    let file = dir.join("manifests/fixed.json");
+    std::fs::write(&file, manifest.to_string()).unwrap();
+    let pod = node.wait_ready("fixed-node").await;
+    assert_eq!(pod["metadata"]["annotations"]["kubernetes.io/config.source"], "file");
+    std::fs::remove_file(&file).unwrap();
+    gone(node, "fixed-node").await;
+}
+
+async fn survives_restart(node: Node, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Node {
+    node.api.create_pod("survivor", host_pod(container(TRAP)));
+    let before = node.wait_ready("survivor").await;
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    let api = node.api.clone();
+    node.stop().await;
+    let node = Node::start(&api, shutdown, dir, socket);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let after = node.wait_ready("survivor").await;
+    assert_eq!(id(&before), id(&after));
+    assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 0);
+    node.api.delete_pod("survivor", 5);
+    gone(&node, "survivor").await;
+    node
+}
