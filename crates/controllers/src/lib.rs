@@ -17,10 +17,12 @@ mod selector;
 mod shell;
 mod table;
 
+mod cron_job;
 mod daemon_set;
 mod deployment;
 mod endpoints;
 mod garbage_collector;
+mod job;
 mod namespace;
 mod node;
 mod replica_set;

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use crate::{
-    daemon_set, deployment, endpoints, garbage_collector, namespace, node, replica_set, root_ca, service_account,
+    cron_job, daemon_set, deployment, endpoints, garbage_collector, job, namespace, node, replica_set, root_ca,
+    service_account,
     shell::{Controller, Setup},
     stateful_set,
 };
@@ -27,6 +28,9 @@ pub const CONTROLLERS: &[Row] = &[
     row("replicationcontroller-controller", 5, replica_set::make_replication_controllers),
     row("daemonset-controller", 2, daemon_set::make),
     row("statefulset-controller", 5, stateful_set::make),
+    row("job-controller", 5, job::make),
+    row("ttl-after-finished-controller", 1, job::make_ttl),
+    row("cronjob-controller", 5, cron_job::make),
     row("endpointslice-controller", 5, endpoints::make_endpoint_slices),
     row("endpoints-controller", 5, endpoints::make_endpoints),
     row("namespace-controller", 5, namespace::make),

@@ -1,0 +1,208 @@
+//! Runs jobs: pods until enough have succeeded, or too many have failed.
+//! `plan` is the core; cron jobs stand above, `ttl` clears away what has finished.
+//! Invariant: status first, then finalizers: a crash between the two loses no count.
+
+mod indexes;
+mod plan;
+mod policy;
+mod ttl;
+
+use std::sync::Arc;
+
+use api::ApiError;
+use async_trait::async_trait;
+use client::{Informer, Patch, reference};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod},
+};
+use plan::{FINALIZER, INDEX, INDEX_FAILURES, Input, NewPod};
+use serde_json::json;
+
+pub use plan::finished;
+pub use ttl::make as make_ttl;
+
+use crate::{
+    expectations::Expectations,
+    indexes as pod_indexes,
+    meta::{self, Object, labels},
+    ownership,
+    pod_control::PodControl,
+    pods,
+    selector::Selector,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+const MANAGER: &str = "kubernetes.io/job-controller";
+/// Keys of pods whose job is gone, so that they don't wait for it for ever.
+const ORPHAN: &str = "orphan:";
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (jobs, pods) = (setup.informer::<Job>(), setup.informer::<Pod>());
+    pod_indexes::by_controller(&pods);
+    pod_indexes::by_namespace(&jobs);
+    let expectations = Expectations::new(setup.context.env.clone());
+    setup.on_keys(&jobs);
+    setup.on(&pods, {
+        let (jobs, expectations) = (jobs.clone(), expectations.clone());
+        move |change, queue| {
+            let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
+            let Some(owner) = pod.controller().filter(|o| o.kind == "Job") else {
+                if change.new.is_some() && pod.controller().is_none() && tracked(pod) {
+                    queue.add(format!("{ORPHAN}{}", change.key));
+                }
+                return;
+            };
+            let key = meta::key(pod.namespace(), &owner.name);
+            expectations.created(&key, &change.key);
+            if change.new.is_none() || pod.deleting() {
+                expectations.deleted(&key, pod.uid());
+            }
+            if change.new.is_some() && tracked(pod) && jobs.get(&key).is_none_or(|job| job.uid() != owner.uid) {
+                queue.add(format!("{ORPHAN}{}", change.key));
+            }
+            queue.add(key);
+        }
+    });
+    setup.on(&jobs, {
+        let pods = pods.clone();
+        move |change, queue| {
+            let Some(gone) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
+            for pod in pods.by_index(pod_indexes::CONTROLLER, gone.uid()).iter().filter(|p| tracked(p)) {
+                queue.add(format!("{ORPHAN}{}", pod.key()));
+            }
+        }
+    });
+    let context = setup.context.clone();
+    let recorder = context.recorder("job-controller");
+    let control = PodControl { client: context.client.clone(), recorder, expectations, env: context.env.clone() };
+    Arc::new(Jobs { context, jobs, pods, control })
+}
+
+fn tracked(pod: &Pod) -> bool {
+    pod.finalizers().iter().any(|f| f == FINALIZER)
+}
+
+struct Jobs {
+    context: Context,
+    jobs: Informer<Job>,
+    pods: Informer<Pod>,
+    control: PodControl,
+}
+
+#[async_trait]
+impl Controller for Jobs {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        if let Some(pod) = key.strip_prefix(ORPHAN) {
+            return self.free_orphan(pod).await.map(|()| None);
+        }
+        let Some(job) = self.jobs.get(key) else {
+            self.control.expectations.forget(key);
+            return Ok(None);
+        };
+        let manager = job.spec.as_ref().and_then(|s| s.managed_by.as_deref());
+        if manager.is_some_and(|manager| manager != MANAGER) {
+            return Ok(None);
+        }
+        let waiting = self.control.expectations.waiting(key);
+        let pods = self.claim(&job).await?;
+        let now = self.context.env.now();
+        let plan = plan::plan(&Input { job: &job, pods: &pods, behind: waiting.is_some(), now });
+        if job.status.as_ref() != Some(&plan.status) && finished(&job).is_none() && !job.deleting() {
+            let mut job = (*job).clone();
+            job.status = Some(plan.status.clone());
+            let api = self.context.client.namespaced::<Job>(job.namespace());
+            match api.replace_status(job.name(), &job).await {
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+        }
+        let about = reference(&*job);
+        for (kind, reason, message) in plan.events {
+            self.control.recorder.event(&about, kind, &reason, message);
+        }
+        for pod in &plan.release {
+            self.release(pod).await?;
+        }
+        self.control.delete_all(key, &about, &plan.delete).await?;
+        let new = plan.create.iter().map(|new| self.pod(&job, new)).collect();
+        self.control.create_all(key, &about, new).await?;
+        Ok([plan.again, waiting].into_iter().flatten().min())
+    }
+}
+
+impl Jobs {
+    async fn claim(&self, job: &Job) -> Result<Vec<Arc<Pod>>, ApiError> {
+        let selector = job.spec.as_ref().and_then(|s| s.selector.as_ref()).and_then(|s| Selector::new(s).ok());
+        let mut pods = self.pods.by_index(pod_indexes::CONTROLLER, job.uid());
+        let Some(selector) = selector.filter(|s| !s.selects_everything()) else { return Ok(pods) };
+        pods.extend(self.pods.by_index(pod_indexes::ORPHAN, job.namespace()));
+        let claims = ownership::claims(pods, job.meta(), |pod| selector.matches(labels(pod.meta())));
+        let client = &self.context.client;
+        ownership::claim(claims, &client.namespaced(job.namespace()), &client.namespaced(job.namespace()), job).await
+    }
+
+    async fn free_orphan(&self, key: &str) -> Result<(), ApiError> {
+        let Some(pod) = self.pods.get(key).filter(|p| tracked(p)) else { return Ok(()) };
+        if let Some(owner) = pod.controller().filter(|o| o.kind == "Job") {
+            // The cache of jobs may be behind that of pods.
+            let job = self.context.client.namespaced::<Job>(pod.namespace()).find(&owner.name).await?;
+            if job.is_some_and(|job| job.uid() == owner.uid) {
+                return Ok(());
+            }
+        }
+        self.release(&pod).await
+    }
+
+    async fn release(&self, pod: &Pod) -> Result<(), ApiError> {
+        let kept: Vec<_> = pod.finalizers().iter().filter(|f| *f != FINALIZER).collect();
+        let meta = json!({ "uid": pod.uid(), "resourceVersion": pod.metadata.resource_version, "finalizers": kept });
+        let api = self.context.client.namespaced::<Pod>(pod.namespace());
+        match api.patch(pod.name(), &Patch::Merge(json!({ "metadata": meta }))).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn pod(&self, job: &Job, new: &NewPod) -> Pod {
+        let template = job.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
+        let suffix = self.context.env.name_suffix(5);
+        let prefix = match new.index {
+            Some(index) => format!("{}-{index}", job.name()),
+            None => job.name().to_string(),
+        };
+        let mut pod = pods::from_template(&template, job.namespace(), &prefix, &suffix, job.as_controller());
+        pod.metadata.finalizers.get_or_insert_default().push(FINALIZER.into());
+        let Some(index) = new.index else { return pod };
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(INDEX.into(), index.to_string());
+        if job.spec.as_ref().is_some_and(|s| s.backoff_limit_per_index.is_some()) {
+            annotations.insert(INDEX_FAILURES.into(), new.failures.to_string());
+        }
+        pod.metadata.labels.get_or_insert_default().insert(INDEX.into(), index.to_string());
+        if let Some(spec) = &mut pod.spec {
+            if spec.hostname.is_none() {
+                spec.hostname = Some(prefix);
+            }
+            for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+                let env = container.env.get_or_insert_default();
+                if env.iter().any(|e| e.name == "JOB_COMPLETION_INDEX") {
+                    continue;
+                }
+                env.push(EnvVar {
+                    name: "JOB_COMPLETION_INDEX".into(),
+                    value: None,
+                    value_from: Some(EnvVarSource {
+                        field_ref: Some(ObjectFieldSelector {
+                            api_version: None,
+                            field_path: format!("metadata.labels['{INDEX}']"),
+                        }),
+                        ..EnvVarSource::default()
+                    }),
+                });
+            }
+        }
+        pod
+    }
+}

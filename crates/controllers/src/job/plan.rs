@@ -1,0 +1,470 @@
+//! The core: what a job's pods amount to, which to make and delete, and what the status says.
+//! Called by the controller beside it; failures are judged by `policy`, indexes kept by `indexes`.
+//! Invariant: a finished pod is counted exactly once: its uid is written to the status before its finalizer goes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use client::EventType;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods},
+    core::v1::Pod,
+};
+
+use super::{
+    indexes::{self, Indexes},
+    policy::{self, Ruling},
+};
+use crate::{
+    meta::{Object, count, time},
+    pods,
+};
+
+pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+pub const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+const BURST: usize = 500;
+const FIRST_BACKOFF: Duration = Duration::from_secs(10);
+const LAST_BACKOFF: Duration = Duration::from_secs(600);
+
+pub struct Input<'a> {
+    pub job: &'a Job,
+    pub pods: &'a [Arc<Pod>],
+    /// Own writes are still on their way: count, but make and delete nothing.
+    pub behind: bool,
+    pub now: Timestamp,
+}
+
+/// A pod to be made: its index where the job has them, and how often that index has failed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewPod {
+    pub index: Option<i32>,
+    pub failures: i32,
+}
+
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub status: JobStatus,
+    /// Whose finalizers go, after the status was written.
+    pub release: Vec<Arc<Pod>>,
+    pub create: Vec<NewPod>,
+    pub delete: Vec<Arc<Pod>>,
+    pub events: Vec<(EventType, String, String)>,
+    pub again: Option<Duration>,
+}
+
+pub fn finished(job: &Job) -> Option<&JobCondition> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")
+}
+
+pub fn index_of(pod: &Pod) -> Option<i32> {
+    pod.annotation(INDEX)?.parse().ok()
+}
+
+fn tracked(pod: &Pod) -> bool {
+    pod.finalizers().iter().any(|f| f == FINALIZER)
+}
+
+struct Planner<'a> {
+    input: &'a Input<'a>,
+    spec: JobSpec,
+    status: JobStatus,
+    indexed: bool,
+    completed: Indexes,
+    failed_indexes: Indexes,
+    uncounted: (BTreeSet<String>, BTreeSet<String>),
+    fail_job: Option<String>,
+    plan: Plan,
+}
+
+pub fn plan(input: &Input) -> Plan {
+    let spec = input.job.spec.clone().unwrap_or_default();
+    let status = input.job.status.clone().unwrap_or_default();
+    let limit = spec.completions.unwrap_or(0);
+    let set = |list: Option<Vec<String>>| list.unwrap_or_default().into_iter().collect::<BTreeSet<_>>();
+    let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
+    let planner = Planner {
+        input,
+        indexed: spec.completion_mode.as_deref() == Some("Indexed"),
+        completed: indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), limit),
+        failed_indexes: indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), limit),
+        uncounted: (set(uncounted.succeeded), set(uncounted.failed)),
+        fail_job: None,
+        spec,
+        status,
+        plan: Plan::default(),
+    };
+    planner.run()
+}
+
+impl Planner<'_> {
+    fn run(mut self) -> Plan {
+        if finished(self.input.job).is_some() || self.input.job.deleting() {
+            self.plan.release = self.input.pods.iter().filter(|p| tracked(p)).cloned().collect();
+            self.plan.delete = if self.input.job.deleting() { Vec::new() } else { self.active() };
+            self.plan.status = self.status;
+            return self.plan;
+        }
+        self.start();
+        self.count();
+        let verdict = self.verdict();
+        let suspended = self.spec.suspend == Some(true);
+        match verdict {
+            Some((kind, reason, message)) => self.finish(&kind, &reason, &message),
+            None if suspended => {
+                self.plan.delete = self.active();
+                self.set_condition("Suspended", "True", "JobSuspended", "Job suspended");
+            }
+            None => {
+                self.resume();
+                self.manage();
+            }
+        }
+        if self.input.behind {
+            self.plan.create.clear();
+            self.plan.delete.clear();
+        }
+        self.write_counts();
+        self.plan.status = self.status;
+        self.plan
+    }
+
+    fn start(&mut self) {
+        if self.status.start_time.is_none() && self.spec.suspend != Some(true) {
+            self.status.start_time = Some(time(self.input.now));
+        }
+    }
+
+    fn active(&self) -> Vec<Arc<Pod>> {
+        self.input.pods.iter().filter(|p| pods::active(p)).cloned().collect()
+    }
+
+    fn terminating(&self) -> usize {
+        self.input.pods.iter().filter(|p| p.deleting() && !pods::finished(p)).count()
+    }
+
+    fn replaces_only_failed(&self) -> bool {
+        self.spec.pod_replacement_policy.as_deref() == Some("Failed")
+    }
+
+    fn failed(&self, pod: &Pod) -> bool {
+        match pods::phase(pod) {
+            "Failed" => true,
+            "Succeeded" => false,
+            _ => pod.deleting() && !self.replaces_only_failed(),
+        }
+    }
+
+    /// Takes finished pods into the books.
+    fn count(&mut self) {
+        let tracked_uids: BTreeSet<&str> = self.input.pods.iter().filter(|p| tracked(p)).map(|p| p.uid()).collect();
+        let settle = |set: &mut BTreeSet<String>| {
+            let before = set.len();
+            set.retain(|uid| tracked_uids.contains(uid.as_str()));
+            (before - set.len()) as i32
+        };
+        let (succeeded, failed) = (settle(&mut self.uncounted.0), settle(&mut self.uncounted.1));
+        self.status.succeeded = count((self.status.succeeded.unwrap_or(0) + succeeded) as usize);
+        self.status.failed = count((self.status.failed.unwrap_or(0) + failed) as usize);
+        for pod in self.input.pods.iter().filter(|p| tracked(p)) {
+            let uid = pod.uid();
+            if self.uncounted.0.contains(uid) || self.uncounted.1.contains(uid) {
+                self.plan.release.push(pod.clone());
+            } else if pods::phase(pod) == "Succeeded" {
+                self.plan.release.push(pod.clone());
+                match (self.indexed, index_of(pod)) {
+                    (true, Some(index)) if index < self.spec.completions.unwrap_or(0) => {
+                        self.completed.insert(index);
+                    }
+                    (true, _) => {}
+                    (false, _) => {
+                        self.uncounted.0.insert(uid.to_string());
+                    }
+                }
+            } else if self.failed(pod) {
+                self.plan.release.push(pod.clone());
+                self.count_failure(pod);
+            }
+        }
+        if self.indexed {
+            self.status.succeeded = count(self.completed.len());
+        }
+    }
+
+    fn count_failure(&mut self, pod: &Pod) {
+        let ruling = if pods::phase(pod) == "Failed" { policy::ruling(self.input.job, pod) } else { Ruling::Count };
+        if ruling != Ruling::Ignore {
+            self.uncounted.1.insert(pod.uid().to_string());
+        }
+        if let Ruling::FailJob(message) = &ruling {
+            self.fail_job.get_or_insert(message.clone());
+        }
+        if let (Some(limit), Some(index)) = (self.spec.backoff_limit_per_index, index_of(pod)) {
+            let over = ruling == Ruling::Count && failures_of(pod) > limit;
+            if (over || ruling == Ruling::FailIndex) && !self.completed.contains(&index) {
+                self.failed_indexes.insert(index);
+            }
+        }
+    }
+
+    fn total_failed(&self) -> i32 {
+        self.status.failed.unwrap_or(0) + self.uncounted.1.len() as i32
+    }
+
+    fn total_succeeded(&self) -> i32 {
+        self.status.succeeded.unwrap_or(0) + if self.indexed { 0 } else { self.uncounted.0.len() as i32 }
+    }
+
+    /// Whether the job has come to its end: the interim condition, its reason and its message.
+    fn verdict(&mut self) -> Option<(String, String, String)> {
+        let known = |kind: &str| {
+            let conditions = self.status.conditions.as_ref()?;
+            let condition = conditions.iter().find(|c| c.type_ == kind && c.status == "True")?;
+            let text = |t: &Option<String>| t.clone().unwrap_or_default();
+            Some((kind.to_string(), text(&condition.reason), text(&condition.message)))
+        };
+        if let Some(known) = known("FailureTarget").or_else(|| known("SuccessCriteriaMet")) {
+            return Some(known);
+        }
+        let failure = |reason: &str, message: &str| Some(("FailureTarget".into(), reason.into(), message.into()));
+        if let Some(message) = &self.fail_job {
+            return failure("PodFailurePolicy", message);
+        }
+        let limit = self.spec.backoff_limit.unwrap_or(6);
+        if self.total_failed() > limit || self.restarts_exceed(limit) {
+            return failure("BackoffLimitExceeded", "Job has reached the specified backoff limit");
+        }
+        if let Some(left) = self.deadline() {
+            if left.is_zero() {
+                return failure("DeadlineExceeded", "Job was active longer than specified deadline");
+            }
+            self.look_again(left);
+        }
+        let completions = self.spec.completions.unwrap_or(0);
+        if self.indexed {
+            let failed = self.failed_indexes.len() as i32;
+            if self.spec.max_failed_indexes.is_some_and(|max| failed > max) {
+                let message = "Job has exceeded the specified maximal number of failed indexes";
+                return failure("MaxFailedIndexesExceeded", message);
+            }
+            if failed > 0 && failed + self.completed.len() as i32 >= completions {
+                return failure("FailedIndexes", "Job has failed indexes");
+            }
+            if let Some(message) = policy::success(self.input.job, &self.completed, completions) {
+                return Some(("SuccessCriteriaMet".into(), "SuccessPolicy".into(), message));
+            }
+        }
+        let complete = match self.spec.completions {
+            Some(completions) => self.total_succeeded() >= completions,
+            None => self.total_succeeded() > 0 && self.active().is_empty() && !self.input.behind,
+        };
+        let message = "Reached expected number of succeeded pods";
+        complete.then(|| ("SuccessCriteriaMet".into(), "CompletionsReached".into(), message.into()))
+    }
+
+    /// With restartPolicy OnFailure the containers' restarts count as failures.
+    fn restarts_exceed(&self, limit: i32) -> bool {
+        let template = self.spec.template.spec.as_ref();
+        if template.and_then(|s| s.restart_policy.as_deref()) != Some("OnFailure") {
+            return false;
+        }
+        let statuses = self.input.pods.iter().filter(|p| matches!(pods::phase(p), "Running" | "Pending"));
+        let statuses = statuses.filter_map(|p| p.status.as_ref());
+        let restarts: i32 = statuses
+            .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten())
+            .map(|c| c.restart_count)
+            .sum();
+        if limit == 0 { restarts > 0 } else { restarts >= limit }
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let seconds = self.spec.active_deadline_seconds.filter(|_| self.spec.suspend != Some(true))?;
+        let at = self.status.start_time.as_ref()?.0 + Duration::from_secs(seconds.max(0) as u64);
+        Some(pods::until(self.input.now, at))
+    }
+
+    fn look_again(&mut self, after: Duration) {
+        self.plan.again = Some(self.plan.again.map_or(after, |again| again.min(after)));
+    }
+
+    /// First the target, then, when nothing runs and everything is counted, the end.
+    fn finish(&mut self, kind: &str, reason: &str, message: &str) {
+        self.set_condition(kind, "True", reason, message);
+        self.plan.delete = self.active();
+        let settled = self.plan.delete.is_empty()
+            && self.terminating() == 0
+            && !self.input.behind
+            && !self.input.pods.iter().any(|p| tracked(p))
+            && self.uncounted.0.is_empty()
+            && self.uncounted.1.is_empty();
+        if !settled {
+            // Pods that are deleted only because the job is over give their finalizers back at once.
+            return;
+        }
+        if kind == "FailureTarget" {
+            self.set_condition("Failed", "True", reason, message);
+            self.plan.events.push((EventType::Warning, reason.to_string(), message.to_string()));
+        } else {
+            self.set_condition("Complete", "True", reason, message);
+            self.status.completion_time = Some(time(self.input.now));
+            self.plan.events.push((EventType::Normal, "Completed".into(), "Job completed".into()));
+        }
+    }
+
+    fn resume(&mut self) {
+        let suspended = self.status.conditions.iter().flatten().any(|c| c.type_ == "Suspended" && c.status == "True");
+        if suspended {
+            self.set_condition("Suspended", "False", "JobResumed", "Job resumed");
+            self.status.start_time = Some(time(self.input.now));
+        }
+    }
+
+    fn set_condition(&mut self, kind: &str, status: &str, reason: &str, message: &str) {
+        let now = time(self.input.now);
+        let conditions = self.status.conditions.get_or_insert_default();
+        if conditions.iter().any(|c| c.type_ == kind && c.status == status) {
+            return;
+        }
+        conditions.retain(|c| c.type_ != kind);
+        conditions.push(JobCondition {
+            type_: kind.into(),
+            status: status.into(),
+            reason: Some(reason.into()),
+            message: Some(message.into()),
+            last_probe_time: Some(now.clone()),
+            last_transition_time: Some(now),
+        });
+        if kind == "Suspended" {
+            let word = if status == "True" { "Suspended" } else { "Resumed" };
+            self.plan.events.push((EventType::Normal, word.into(), message.into()));
+            if status == "True" {
+                self.status.start_time = None;
+            }
+        }
+    }
+
+    /// Makes or deletes pods until as many run as should.
+    fn manage(&mut self) {
+        let mut active = self.active();
+        let parallelism = self.spec.parallelism.unwrap_or(1).max(0) as usize;
+        let wanted = match self.spec.completions {
+            None if self.total_succeeded() > 0 => active.len().min(parallelism),
+            None => parallelism,
+            Some(completions) => {
+                let left = completions - self.total_succeeded() - self.failed_indexes.len() as i32;
+                (left.max(0) as usize).min(parallelism)
+            }
+        };
+        let finished = self.completed.union(&self.failed_indexes).copied().collect::<Indexes>();
+        if self.indexed {
+            // Of two pods with one index the older stays; a pod of a finished index has nothing left to do.
+            active.sort_by_key(|p| (p.created(), p.name().to_string()));
+            let mut seen = finished.clone();
+            let (keep, surplus) = active.into_iter().partition(|p| index_of(p).is_some_and(|i| seen.insert(i)));
+            self.plan.delete.extend::<Vec<_>>(surplus);
+            active = keep;
+        }
+        if active.len() > wanted {
+            let surplus = active.len() - wanted;
+            pods::sort_victims(&mut active, self.input.now, |_| 0);
+            self.plan.delete.extend(active.into_iter().take(surplus));
+            return;
+        }
+        let busy = active.len() + if self.replaces_only_failed() { self.terminating() } else { 0 };
+        let missing = wanted.saturating_sub(busy).min(BURST);
+        if missing > 0 {
+            self.create(missing, &active, finished);
+        }
+    }
+
+    fn create(&mut self, missing: usize, active: &[Arc<Pod>], mut taken: Indexes) {
+        if !self.indexed {
+            let failures = recent_failures(self.input.pods.iter().map(|p| &**p));
+            match self.backoff(failures) {
+                Some(left) => self.look_again(left),
+                None => self.plan.create = vec![NewPod { index: None, failures: 0 }; missing],
+            }
+            return;
+        }
+        taken.extend(active.iter().filter_map(|p| index_of(p)));
+        if self.replaces_only_failed() {
+            let going = self.input.pods.iter().filter(|p| p.deleting() && !pods::finished(p));
+            taken.extend(going.filter_map(|p| index_of(p)));
+        }
+        let mut by_index: BTreeMap<i32, Vec<&Pod>> = BTreeMap::new();
+        for pod in self.input.pods {
+            by_index.entry(index_of(pod).unwrap_or(-1)).or_default().push(pod);
+        }
+        let per_index = self.spec.backoff_limit_per_index.is_some();
+        let whole = self.backoff(recent_failures(self.input.pods.iter().map(|p| &**p)));
+        if let Some(left) = whole.filter(|_| !per_index) {
+            return self.look_again(left);
+        }
+        for index in (0..self.spec.completions.unwrap_or(0)).filter(|i| !taken.contains(i)) {
+            if self.plan.create.len() == missing {
+                return;
+            }
+            let of_index = by_index.get(&index).cloned().unwrap_or_default();
+            if per_index && let Some(left) = self.backoff(recent_failures(of_index.iter().copied())) {
+                self.look_again(left);
+                continue;
+            }
+            let failures = of_index.iter().filter(|p| self.failed(p)).map(|p| failures_of(p)).max().unwrap_or(0);
+            self.plan.create.push(NewPod { index: Some(index), failures });
+        }
+    }
+
+    /// How long to wait after so many failures in a row, the last of them at that time.
+    fn backoff(&self, (failures, last): (u32, Option<Timestamp>)) -> Option<Duration> {
+        let last = last.filter(|_| failures > 0)?;
+        let wait = FIRST_BACKOFF.saturating_mul(1 << (failures - 1).min(10)).min(LAST_BACKOFF);
+        Some(pods::until(self.input.now, last + wait)).filter(|left| !left.is_zero())
+    }
+
+    fn write_counts(&mut self) {
+        let (active, terminating) = (self.active(), self.terminating());
+        self.status.active = count(active.len());
+        self.status.ready = Some(active.iter().filter(|p| pods::ready(p)).count() as i32);
+        self.status.terminating = Some(terminating as i32);
+        let list = |set: &BTreeSet<String>| Some(set.iter().cloned().collect::<Vec<_>>()).filter(|l| !l.is_empty());
+        self.status.uncounted_terminated_pods =
+            Some(UncountedTerminatedPods { succeeded: list(&self.uncounted.0), failed: list(&self.uncounted.1) });
+        if self.indexed {
+            self.status.completed_indexes = Some(indexes::print(&self.completed)).filter(|t| !t.is_empty());
+            if self.spec.backoff_limit_per_index.is_some() {
+                self.status.failed_indexes = Some(indexes::print(&self.failed_indexes));
+            }
+        }
+    }
+}
+
+/// How often the pod's index has failed, this pod included.
+fn failures_of(pod: &Pod) -> i32 {
+    pod.annotation(INDEX_FAILURES).and_then(|text| text.parse::<i32>().ok()).unwrap_or(0) + 1
+}
+
+fn finished_at(pod: &Pod) -> Option<Timestamp> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref();
+    let ends =
+        statuses.into_iter().flatten().filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.clone());
+    let ready = || pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.clone());
+    ends.max().or_else(ready).or_else(|| pod.metadata.deletion_timestamp.clone()).map(|t| t.0).or(pod.created())
+}
+
+/// Failures since the last success, and when the latest happened.
+fn recent_failures<'a>(all: impl Iterator<Item = &'a Pod>) -> (u32, Option<Timestamp>) {
+    let mut ends: Vec<(Timestamp, bool)> =
+        all.filter(|p| pods::finished(p)).filter_map(|p| Some((finished_at(p)?, pods::phase(p) == "Failed"))).collect();
+    ends.sort();
+    let failures = ends.iter().rev().take_while(|(_, failed)| *failed).count() as u32;
+    (failures, ends.last().filter(|(_, failed)| *failed).map(|(at, _)| *at))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

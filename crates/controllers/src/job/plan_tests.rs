@@ -1,0 +1,172 @@
+//! Table tests of the job core, and a small world that runs jobs to their end.
+//! Beside `plan`, which it tests.
+//! Invariant: every finished pod is counted once, whatever order things are seen in.
+
+use serde_json::json;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_767_225_600 + second).unwrap()
+}
+
+/// Carries plans out as the server would.
+struct World {
+    job: Job,
+    pods: Vec<Pod>,
+    clock: i64,
+    events: Vec<String>,
+}
+
+impl World {
+    fn new(spec: serde_json::Value) -> Self {
+        let mut job = json!({ "metadata": { "name": "j", "namespace": "d", "uid": "j" }, "spec": spec });
+        job["spec"]["template"] = json!({ "spec": { "containers": [], "restartPolicy": "Never" } });
+        Self { job: serde_json::from_value(job).unwrap(), pods: Vec::new(), clock: 0, events: Vec::new() }
+    }
+
+    fn step(&mut self) -> Plan {
+        let pods: Vec<_> = self.pods.iter().cloned().map(Arc::new).collect();
+        let plan = plan(&Input { job: &self.job, pods: &pods, behind: false, now: at(self.clock) });
+        self.job.status = Some(plan.status.clone());
+        self.events.extend(plan.events.iter().map(|(_, reason, _)| reason.clone()));
+        for gone in &plan.release {
+            for pod in self.pods.iter_mut().filter(|p| p.uid() == gone.uid()) {
+                pod.metadata.finalizers = None;
+            }
+        }
+        for gone in &plan.delete {
+            self.pods.retain(|p| p.uid() != gone.uid());
+        }
+        for new in &plan.create {
+            let name = format!("p{}", self.clock * 1000 + self.pods.len() as i64);
+            let mut annotations = json!({ INDEX_FAILURES: new.failures.to_string() });
+            if let Some(index) = new.index {
+                annotations[INDEX] = index.to_string().into();
+            }
+            self.pods.push(
+                serde_json::from_value(json!({
+                    "metadata": { "name": name, "namespace": "d", "uid": name, "finalizers": [FINALIZER],
+                        "annotations": annotations },
+                    "status": { "phase": "Running" },
+                }))
+                .unwrap(),
+            );
+        }
+        plan
+    }
+
+    /// Every running pod ends, with `code(index)`.
+    fn end(&mut self, code: impl Fn(i32) -> i32) {
+        let now = at(self.clock);
+        for pod in self.pods.iter_mut().filter(|p| pods::phase(p) == "Running") {
+            let code = code(index_of(pod).unwrap_or(0));
+            pod.status = serde_json::from_value(json!({
+                "phase": if code == 0 { "Succeeded" } else { "Failed" },
+                "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "terminated": { "exitCode": code, "finishedAt": now } } }],
+            }))
+            .unwrap();
+        }
+    }
+
+    /// Runs until nothing changes any more.
+    fn run(&mut self, code: impl Fn(i32) -> i32) {
+        for _ in 0..100 {
+            self.step();
+            self.end(&code);
+            self.clock += 700;
+        }
+    }
+
+    fn condition(&self) -> (String, String) {
+        let condition = finished(&self.job).expect("finished");
+        (condition.type_.clone(), condition.reason.clone().unwrap())
+    }
+
+    fn counts(&self) -> (i32, i32) {
+        let status = self.job.status.as_ref().unwrap();
+        (status.succeeded.unwrap_or(0), status.failed.unwrap_or(0))
+    }
+}
+
+fn check(spec: serde_json::Value, code: impl Fn(i32) -> i32, end: (&str, &str), counts: (i32, i32)) -> World {
+    let mut world = World::new(spec);
+    world.run(code);
+    assert_eq!(world.condition(), (end.0.into(), end.1.into()));
+    assert_eq!(world.counts(), counts);
+    assert!(world.pods.iter().all(|p| !tracked(p)));
+    world
+}
+
+#[test]
+fn jobs_run_to_their_end() {
+    let complete = ("Complete", "CompletionsReached");
+    check(json!({ "completions": 1, "parallelism": 1 }), |_| 0, complete, (1, 0));
+    check(json!({ "completions": 7, "parallelism": 3 }), |_| 0, complete, (7, 0));
+    check(json!({ "parallelism": 3 }), |_| 0, complete, (3, 0));
+    check(json!({ "completions": 1, "backoffLimit": 2 }), |_| 1, ("Failed", "BackoffLimitExceeded"), (0, 3));
+    let indexed = json!({ "completionMode": "Indexed", "completions": 5, "parallelism": 2 });
+    let world = check(indexed, |_| 0, complete, (5, 0));
+    assert_eq!(world.job.status.unwrap().completed_indexes.as_deref(), Some("0-4"));
+    assert_eq!(world.events, ["Completed"]);
+}
+
+#[test]
+fn indexes_fail_alone() {
+    let spec = json!({ "completionMode": "Indexed", "completions": 4, "parallelism": 4,
+        "backoffLimit": 100, "backoffLimitPerIndex": 1 });
+    let world = check(spec, |index| i32::from(index == 2), ("Failed", "FailedIndexes"), (3, 2));
+    let status = world.job.status.unwrap();
+    assert_eq!((status.completed_indexes.as_deref(), status.failed_indexes.as_deref()), (Some("0,1,3"), Some("2")));
+}
+
+#[test]
+fn policies() {
+    let rule = |action: &str| {
+        json!({ "completions": 1, "backoffLimit": 1, "podFailurePolicy": { "rules": [
+        { "action": action, "onExitCodes": { "operator": "In", "values": [3] } }] } })
+    };
+    check(rule("FailJob"), |_| 3, ("Failed", "PodFailurePolicy"), (0, 1));
+    check(rule("Count"), |_| 3, ("Failed", "BackoffLimitExceeded"), (0, 2));
+    let mut ignored = World::new(rule("Ignore"));
+    ignored.run(|_| 3);
+    assert!(finished(&ignored.job).is_none() && ignored.counts() == (0, 0));
+    let success = json!({ "completionMode": "Indexed", "completions": 4, "parallelism": 1,
+        "successPolicy": { "rules": [{ "succeededIndexes": "0-1", "succeededCount": 1 }] } });
+    check(success, |_| 0, ("Complete", "SuccessPolicy"), (1, 0));
+}
+
+#[test]
+fn deadlines_suspension_and_backoff() {
+    let mut late = World::new(json!({ "completions": 1, "activeDeadlineSeconds": 30 }));
+    assert_eq!(late.step().again, Some(Duration::from_secs(30)));
+    late.clock = 31;
+    late.step();
+    late.step();
+    assert_eq!(late.condition(), ("Failed".into(), "DeadlineExceeded".into()));
+
+    let mut paused = World::new(json!({ "completions": 1, "suspend": true }));
+    paused.step();
+    assert!(paused.pods.is_empty() && paused.job.status.as_ref().unwrap().start_time.is_none());
+    paused.job.spec.as_mut().unwrap().suspend = Some(false);
+    paused.step();
+    assert_eq!((paused.pods.len(), paused.events), (1, vec!["Suspended".to_string(), "Resumed".to_string()]));
+
+    let mut failing = World::new(json!({ "completions": 1 }));
+    failing.step();
+    failing.end(|_| 1);
+    let plan = failing.step();
+    assert!(plan.create.is_empty() && plan.again == Some(Duration::from_secs(10)));
+    failing.clock = 10;
+    assert_eq!(failing.step().create.len(), 1);
+}
+
+#[test]
+fn parallelism_shrinks() {
+    let mut world = World::new(json!({ "completions": 10, "parallelism": 4 }));
+    world.step();
+    assert_eq!(world.pods.len(), 4);
+    world.job.spec.as_mut().unwrap().parallelism = Some(1);
+    assert_eq!(world.step().delete.len(), 3);
+}

@@ -1,0 +1,63 @@
+//! Deletes finished jobs once their `ttlSecondsAfterFinished` has passed.
+//! Beside the job controller, which finishes them.
+//! Invariant: asks the server once more before deleting, since the TTL may have been raised meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use client::Informer;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+
+use super::finished;
+use crate::{
+    meta::{Object, delete_options, split},
+    pods::until,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let jobs = setup.informer::<Job>();
+    setup.on(&jobs, |change, queue| {
+        if change.new.as_ref().is_some_and(|job| expires(job).is_some()) {
+            queue.add(change.key.clone());
+        }
+    });
+    Arc::new(TtlAfterFinished { context: setup.context.clone(), jobs })
+}
+
+fn expires(job: &Job) -> Option<Timestamp> {
+    let ttl = job.spec.as_ref()?.ttl_seconds_after_finished.filter(|_| !job.deleting())?;
+    let at = finished(job)?.last_transition_time.as_ref()?.0;
+    Some(at + Duration::from_secs(ttl.max(0) as u64))
+}
+
+struct TtlAfterFinished {
+    context: Context,
+    jobs: Informer<Job>,
+}
+
+#[async_trait]
+impl Controller for TtlAfterFinished {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        let Some(at) = self.jobs.get(key).and_then(|job| expires(&job)) else { return Ok(None) };
+        let left = until(self.context.env.now(), at);
+        if !left.is_zero() {
+            return Ok(Some(left));
+        }
+        let (namespace, name) = split(key);
+        let api = self.context.client.namespaced::<Job>(namespace);
+        let Some(fresh) = api.find(name).await? else { return Ok(None) };
+        let Some(at) = expires(&fresh) else { return Ok(None) };
+        let left = until(self.context.env.now(), at);
+        if !left.is_zero() {
+            return Ok(Some(left));
+        }
+        let mut options = delete_options(fresh.uid());
+        options.propagation_policy = Some("Foreground".into());
+        match api.delete(name, &options).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(None),
+        }
+    }
+}
