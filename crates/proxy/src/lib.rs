@@ -3,6 +3,7 @@
 //! Reads the API through `client`; its pure core is [`rules`]; the agent starts it with [`run`].
 //! Invariant: the rules outlive the process, and the cost of a packet does not depend on the number of Services.
 
+mod affinity;
 mod confirmed;
 mod conntrack;
 mod health;

@@ -15,6 +15,7 @@ use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    affinity,
     confirmed::Confirmed,
     conntrack,
     health::HealthChecks,
@@ -82,6 +83,7 @@ pub async fn run(
         retry: None,
         full_needed: true,
         full_finished: None,
+        watching: true,
         pause: SHORTEST_RETRY,
     };
     proxy.run(services.subscribe(), slices.subscribe(), monitor, shutdown).await;
@@ -101,6 +103,7 @@ struct Proxy {
     retry: Option<Duration>,
     full_needed: bool,
     full_finished: Option<Duration>,
+    watching: bool,
     pause: Duration,
 }
 
@@ -133,7 +136,7 @@ impl Proxy {
                     Some(change) => self.slice(&change.key, change.new.as_deref()),
                     None => return,
                 },
-                sighting = monitor.next() => self.sighted(sighting).await,
+                sighting = monitor.next(), if self.watching => self.sighted(sighting).await,
                 () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.retry = None,
                 () = shutdown.cancelled() => return,
             }
@@ -166,8 +169,8 @@ impl Proxy {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "failed to read nftables notifications");
-                self.retry = Some(self.env.monotonic() + LONGEST_RETRY);
+                tracing::error!(%error, "failed to read nftables notifications; foreign changes will go unnoticed");
+                self.watching = false;
                 return;
             }
         }
@@ -198,7 +201,8 @@ impl Proxy {
             }
         }
         if self.full_needed {
-            let text = render::full(&self.ruleset, &self.config.node, &self.config.table);
+            let clients = affinity::remembered(&self.nft, &self.ruleset, &self.config.table).await;
+            let text = render::full(&self.ruleset, &self.config.node, &self.config.table) + &clients;
             match self.nft.apply(text).await {
                 Ok(()) => {
                     monitor.drain();

@@ -317,6 +317,15 @@ fn services_are_reached_from_everywhere() {
 
     assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
 
+    // A client keeps its endpoint over a restart.
+    node.endpoints("sticky", "TCP", &["10.244.0.2", "10.244.0.3"]);
+    let mine = node.ask("", "10.96.0.11:80");
+    node.stop();
+    node.start();
+    for _ in 0..12 {
+        assert_eq!(node.ask("", "10.96.0.11:80"), mine);
+    }
+
     // Rules stay while the proxy is away, and what changed meanwhile is right when it is back.
     node.stop();
     assert_eq!(node.ask("-out", "192.0.2.1:30081"), "a 192.0.2.2");
