@@ -78,7 +78,7 @@ pub fn default_to(value: &mut Value, key: &str, to: impl Into<Value>) {
 /// As `default_to`, where zero also counts as unset.
 pub fn default_zero_to(value: &mut Value, key: &str, to: i64) {
     if value.get(key).and_then(Value::as_i64) == Some(0) {
-        value[key] = to.into();
+        set(value, key, to.into());
     } else {
         default_to(value, key, to);
     }
@@ -99,11 +99,14 @@ pub fn existing_mut<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value
     value.get_mut(key).filter(|v| v.is_object())
 }
 
-/// Runs `change` on every element of a list field.
+/// The elements of a list field, to be changed.
+pub fn items_mut<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
+    value.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Runs `change` on every object in a list field.
 pub fn each(value: &mut Value, key: &str, change: impl FnMut(&mut Value)) {
-    if let Some(Value::Array(list)) = value.get_mut(key) {
-        list.iter_mut().for_each(change);
-    }
+    items_mut(value, key).filter(|item| item.is_object()).for_each(change);
 }
 
 /// Sets a field, or removes it when the new value is null.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::access::{entries, int, items, text, texts};
 use crate::{
@@ -259,13 +259,10 @@ pub fn local_path(errors: &mut ErrorList, path: &Path, value: &str) {
     }
 }
 
-/// The values of a map, as upstream shows them in an error.
-pub fn shown(value: Option<&Value>) -> Value {
-    value.cloned().unwrap_or(json!({}))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -7,14 +7,18 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{int_at, part, text},
+    access::{int_at, is_set, part, text, text_at},
+    checks,
     columns::{name, name_of, or, string, wide},
 };
-use crate::printing;
+use crate::{
+    field::{ErrorList, Path},
+    names, printing,
+};
 
 /// The core form, or the one of events.k8s.io.
 #[derive(Default)]
-pub struct Event;
+pub struct Event<const CORE: bool>;
 
 const INVOLVED: [&str; 7] = ["kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"];
 
@@ -23,7 +27,27 @@ fn first<'a>(event: &'a Value, fields: [&str; 2]) -> &'a Value {
     fields.iter().filter_map(|field| event.get(*field)).find(|value| !value.is_null()).unwrap_or(&Value::Null)
 }
 
-impl Behavior for Event {
+impl<const CORE: bool> Behavior for Event<CORE> {
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate(errors, object, CORE);
+        if !CORE {
+            validate_new(errors, object);
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        validate(errors, object, CORE);
+        if CORE {
+            return;
+        }
+        if object["series"] != old["series"] {
+            validate_series(errors, object);
+        }
+        for field in IMMUTABLE {
+            checks::immutable(errors, &Path::default(), object, old, field);
+        }
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }
@@ -109,5 +133,91 @@ fn source(event: &Value) -> String {
     match or(text(source, "host"), text(event, "reportingInstance")) {
         "" => component.to_string(),
         instance => format!("{component}, {instance}"),
+    }
+}
+
+const IMMUTABLE: [&str; 13] = [
+    "regarding",
+    "reason",
+    "note",
+    "deprecatedSource",
+    "deprecatedFirstTimestamp",
+    "deprecatedLastTimestamp",
+    "deprecatedCount",
+    "type",
+    "eventTime",
+    "action",
+    "related",
+    "reportingController",
+    "reportingInstance",
+];
+
+/// What both forms ask for; events of the newer kind say more about their reporter.
+fn validate(errors: &mut ErrorList, event: &Value, core: bool) {
+    let namespace = text_at(event, "metadata.namespace");
+    let involved = text(first(event, ["involvedObject", "regarding"]), "namespace");
+    let path = Path::new("involvedObject").child("namespace");
+    let has_time = is_set(event, "eventTime");
+    let agrees = match (has_time, involved) {
+        (false, "") => matches!(namespace, "" | "default"),
+        (false, involved) => namespace == involved,
+        (true, "") => matches!(namespace, "default" | "kube-system"),
+        (true, _) => true,
+    };
+    if !agrees {
+        errors.invalid(&path, involved, "does not match event.namespace");
+    }
+    if has_time {
+        let field = if core { "reportingComponent" } else { "reportingController" };
+        let reporter = first(event, ["reportingComponent", "reportingController"]).as_str().unwrap_or("");
+        if reporter.is_empty() {
+            errors.required(&Path::new(field), "");
+        }
+        checks::complaints(errors, &Path::new(field), reporter, names::qualified_name(reporter));
+        for (field, limit) in [("reportingInstance", 128), ("action", 128), ("reason", 128)] {
+            let value = text(event, field);
+            if value.is_empty() {
+                errors.required(&Path::new(field), "");
+            }
+            if value.len() > limit {
+                errors.invalid(&Path::new(field), "", format!("can have at most {limit} characters"));
+            }
+        }
+        if first(event, ["message", "note"]).as_str().is_some_and(|message| message.len() > 1024) {
+            errors.invalid(&Path::new("message"), "", "can have at most 1024 characters");
+        }
+    }
+}
+
+fn validate_new(errors: &mut ErrorList, event: &Value) {
+    validate_series(errors, event);
+    if !is_set(event, "eventTime") {
+        errors.required(&Path::new("eventTime"), "");
+    }
+    let kind = text(event, "type");
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.invalid(&Path::new("type"), "", format!("has invalid value: {kind}"));
+    }
+    for (field, shown) in [
+        ("deprecatedFirstTimestamp", "firstTimestamp"),
+        ("deprecatedLastTimestamp", "lastTimestamp"),
+        ("deprecatedSource", "source"),
+    ] {
+        if is_set(event, field) {
+            errors.invalid(&Path::new(shown), "", "needs to be unset");
+        }
+    }
+    if int_at(event, "deprecatedCount") != 0 {
+        errors.invalid(&Path::new("count"), "", "needs to be unset");
+    }
+}
+
+fn validate_series(errors: &mut ErrorList, event: &Value) {
+    let Some(series) = part(event, "series") else { return };
+    if int_at(series, "count") < 2 {
+        errors.invalid(&Path::new("series.count"), "", "should be at least 2");
+    }
+    if !is_set(series, "lastObservedTime") {
+        errors.required(&Path::new("series.lastObservedTime"), "");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
-    access::{flag, int, int_at, is_set, items, part, set, text, text_at},
+    access::{flag, int, int_at, is_set, items, part, part_mut, set, text, text_at},
     checks::{self, complaints, immutable, not_negative, optional_one_of, same},
     columns::condition_is_true,
     job::{CONTROLLER_UID, JOB_NAME, LEGACY_CONTROLLER_UID, LEGACY_JOB_NAME},
@@ -311,7 +311,9 @@ pub fn update(errors: &mut ErrorList, new: &Value, old: &Value) {
     let mut before = old["template"].clone();
     if held_back {
         for field in ["nodeSelector", "tolerations", "schedulingGates", "affinity"] {
-            set(&mut before["spec"], field, new["template"]["spec"][field].clone());
+            if let Some(pod) = part_mut(&mut before, "spec") {
+                set(pod, field, new["template"]["spec"][field].clone());
+            }
         }
         set(&mut before, "metadata", new["template"]["metadata"].clone());
     }

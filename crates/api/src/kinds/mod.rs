@@ -12,6 +12,7 @@ mod checks;
 mod columns;
 mod config_map;
 mod controller_revision;
+mod convert;
 mod cron_job;
 mod csi;
 mod custom_resource_definition;
@@ -57,6 +58,7 @@ mod workload;
 use std::sync::{Arc, LazyLock};
 
 pub use behavior::{Behavior, Column, Plain};
+pub use convert::convert;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -170,7 +172,10 @@ pub fn of<K: k8s_openapi::Resource>() -> &'static Arc<Resource> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::field::ErrorList;
 
     #[test]
     fn paths_and_names() {
@@ -188,6 +193,82 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for r in builtin() {
             assert!(seen.insert((r.group.clone(), r.version.clone(), r.plural.clone())), "{r:?} twice");
+        }
+    }
+
+    /// Whatever shape arrives, no kind panics, and tables stay rectangular.
+    #[test]
+    fn odd_shapes_are_survived() {
+        let now: jiff::Timestamp = "2024-01-01T00:00:00Z".parse().unwrap();
+        let odd = |value: Value| {
+            let fields = [
+                "metadata",
+                "spec",
+                "status",
+                "data",
+                "rules",
+                "webhooks",
+                "subjects",
+                "template",
+                "roleRef",
+                "limits",
+                "endpoints",
+                "ports",
+                "subsets",
+                "versions",
+                "overhead",
+                "scheduling",
+            ];
+            Value::Object(fields.iter().map(|field| (field.to_string(), value.clone())).collect())
+        };
+        let shapes = [
+            json!({}),
+            odd(Value::Null),
+            odd(json!(5)),
+            odd(json!("x")),
+            odd(json!([])),
+            odd(json!([1, "x", null, {}])),
+            odd(json!({})),
+            odd(json!({
+                "containers": 1, "volumes": [{}, 1], "ports": [{ "port": "x" }], "template": { "spec": [] },
+                "metrics": [1], "behavior": { "scaleUp": 1 }, "conditions": [1], "names": 3, "versions": [{ "schema": 1 }],
+                "selector": 7, "labels": [], "annotations": 1, "ownerReferences": [1], "loadBalancer": [],
+            })),
+        ];
+        for resource in builtin() {
+            for old in &shapes {
+                for shape in &shapes {
+                    let (behavior, mut object) = (&resource.behavior, shape.clone());
+                    behavior.default(&mut object);
+                    behavior.prepare_create(&mut object);
+                    let mut errors = ErrorList::new();
+                    behavior.validate_create(&object, &mut errors);
+                    metadata::validate_create(resource, &object, &mut errors);
+                    behavior.prepare_update(&mut object, old);
+                    behavior.validate_update(&object, old, &mut errors);
+                    metadata::validate_update(&object, old, &mut errors);
+                    behavior.prepare_status_update(&mut object, old);
+                    behavior.validate_status_update(&object, old, &mut errors);
+                    behavior.warnings(&object, None);
+                    behavior.grace_period_seconds(&object, None);
+                    assert_eq!(behavior.cells(&object, now).len(), behavior.columns().len(), "{resource:?}");
+                    let names: Vec<String> = behavior.selectable_fields(&object).into_iter().map(|(n, _)| n).collect();
+                    assert_eq!(names, behavior.selectable_field_names(), "{resource:?}");
+                }
+            }
+        }
+    }
+
+    /// Defaulting what is already defaulted changes nothing.
+    #[test]
+    fn defaults_are_idempotent() {
+        for resource in builtin() {
+            let mut once =
+                json!({ "metadata": { "name": "a" }, "spec": { "template": { "spec": { "containers": [{}] } } } });
+            resource.behavior.default(&mut once);
+            let mut twice = once.clone();
+            resource.behavior.default(&mut twice);
+            assert_eq!(once, twice, "{resource:?}");
         }
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::{
-    access::{entries, int, is_set, items, part_mut, set, text},
+    access::{entries, int, is_set, items, items_mut, part_mut, set, text},
     behavior::{ALL_METADATA, reset_to_old},
     checks::{IMMUTABLE, complaints, same},
     pod_spec::{self, placement, qos},
@@ -48,7 +48,7 @@ pub fn validate(errors: &mut ErrorList, new: &Value, old: &Value) {
     }
     let mut allowed = new.clone();
     for list in ["containers", "initContainers"] {
-        for (container, before) in allowed[list].as_array_mut().into_iter().flatten().zip(items(old, list)) {
+        for (container, before) in items_mut(&mut allowed, list).zip(items(old, list)) {
             set(container, "image", before["image"].clone());
         }
     }
@@ -265,7 +265,7 @@ pub fn prepare_resize(object: &mut Value, old: &Value) {
     set(object, "status", old["status"].clone());
     let Some(spec) = part_mut(object, "spec") else { return };
     for list in ["containers", "initContainers"] {
-        for (container, now) in spec[list].as_array_mut().into_iter().flatten().zip(items(&wanted, list)) {
+        for (container, now) in items_mut(spec, list).zip(items(&wanted, list)) {
             for field in ["resources", "resizePolicy"] {
                 set(container, field, now[field].clone());
             }
