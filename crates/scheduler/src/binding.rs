@@ -1,16 +1,80 @@
-//! Carries out a decision: POST to `pods/NAME/binding`.
+//! Carries out a decision: claims first, then POST to `pods/NAME/binding`.
 //! Started by `scheduler`, one task per pod; the outcome goes back to it.
 //! Invariant: never decides; a refusal by the server is reported, not retried here.
 
 use api::ApiError;
-use client::Client;
+use client::{Client, Patch};
 use k8s_openapi::{
-    api::core::v1::{Binding, ObjectReference, Pod},
+    api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::pod_info::PodInfo;
+use crate::{
+    cluster::Cluster,
+    pod_info::PodInfo,
+    volumes::{SELECTED_NODE, Step},
+};
+
+/// A request that prepares a claim for the node.
+pub enum ClaimRequest {
+    Volume { name: String, patch: Value },
+    Claim { namespace: String, name: String, patch: Value },
+}
+
+/// The requests for the steps, as things stand. What already stands needs none.
+pub fn claim_requests(cluster: &Cluster, steps: &[Step], node: &str) -> Vec<ClaimRequest> {
+    steps.iter().filter_map(|step| claim_request(cluster, step, node)).collect()
+}
+
+fn claim_request(cluster: &Cluster, step: &Step, node: &str) -> Option<ClaimRequest> {
+    match step {
+        Step::Bind { claim, volume } => {
+            let claim = cluster.claims.get(claim)?;
+            let found = cluster.volumes.get(volume)?;
+            let reference = json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.metadata.namespace,
+                "name": claim.metadata.name, "uid": claim.metadata.uid,
+                "resourceVersion": claim.metadata.resource_version,
+            });
+            // The version makes it a refusal, not an overwrite, when somebody else was faster.
+            let patch = json!({
+                "metadata": {
+                    "resourceVersion": found.metadata.resource_version,
+                    "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"},
+                },
+                "spec": {"claimRef": reference},
+            });
+            Some(ClaimRequest::Volume { name: volume.clone(), patch })
+        }
+        Step::Provision { claim: key } => {
+            let claim = cluster.claims.get(key)?;
+            if crate::volumes::selected_node(claim) == Some(node) {
+                return None;
+            }
+            let patch = json!({"metadata": {
+                "resourceVersion": claim.metadata.resource_version,
+                "annotations": {SELECTED_NODE: node},
+            }});
+            let (namespace, name) = key.split_once('/')?;
+            Some(ClaimRequest::Claim { namespace: namespace.into(), name: name.into(), patch })
+        }
+    }
+}
+
+pub async fn prepare_claims(client: &Client, requests: Vec<ClaimRequest>) -> Result<(), ApiError> {
+    for request in requests {
+        match request {
+            ClaimRequest::Volume { name, patch } => {
+                client.api::<PersistentVolume>().patch(&name, &Patch::Merge(patch)).await?;
+            }
+            ClaimRequest::Claim { namespace, name, patch } => {
+                client.namespaced::<PersistentVolumeClaim>(&namespace).patch(&name, &Patch::Merge(patch)).await?;
+            }
+        }
+    }
+    Ok(())
+}
 
 pub async fn bind(client: &Client, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
     let binding = Binding {

@@ -18,8 +18,15 @@ use crate::cache::Cache;
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
-/// Objects of one kind by `namespace/name` or `name`.
-pub type Objects<K> = HashMap<String, Arc<K>>;
+/// Objects of one kind by `namespace/name` or `name`; ordered, so that those of one namespace are together.
+pub type Objects<K> = BTreeMap<String, Arc<K>>;
+
+/// The objects of one namespace.
+pub fn in_namespace<'a, K>(objects: &'a Objects<K>, namespace: &str) -> impl Iterator<Item = &'a Arc<K>> {
+    let prefix = format!("{namespace}/");
+    let all = objects.range(prefix.clone()..);
+    all.take_while(move |(key, _)| key.starts_with(&prefix)).map(|(_, object)| object)
+}
 
 #[derive(Default)]
 pub struct Cluster {

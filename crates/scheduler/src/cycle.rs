@@ -12,6 +12,7 @@ use crate::{
     framework::{Failure, Filter, Prepared, Profile},
     node_info::NodeInfo,
     pod_info::PodInfo,
+    preemption::{self, Preemption},
 };
 
 /// Below this many nodes all are looked at, and at least this many must be found feasible before stopping.
@@ -200,19 +201,40 @@ pub fn pick(scores: &[i64], env: &Env) -> usize {
     best
 }
 
-/// The whole decision: a node's name, or why there is none.
-pub fn decide(
-    cluster: &Cluster,
-    profile: &Profile,
-    pod: &PodInfo,
-    start: &mut usize,
-    env: &Env,
-) -> Result<Arc<str>, Diagnosis> {
-    let filters = prepare(cluster, profile, pod)?;
-    let feasible = feasible(cluster, profile, pod, &filters, start)?;
-    let at = match feasible.as_slice() {
+/// The name of the best of the feasible nodes.
+pub fn best(cluster: &Cluster, profile: &Profile, pod: &PodInfo, feasible: &[u32], env: &Env) -> Arc<str> {
+    let at = match feasible {
         [only] => *only,
         several => several[pick(&score(cluster, profile, pod, several), env)],
     };
-    Ok(cluster.cache.nodes()[at as usize].name.clone())
+    cluster.cache.nodes()[at as usize].name.clone()
+}
+
+/// What is to become of a pod.
+pub enum Decision {
+    Node(Arc<str>),
+    /// No node will do; what preemption could change, if it was asked.
+    Refused(Diagnosis, Option<Preemption>),
+}
+
+pub fn decide(cluster: &Cluster, profile: &Profile, pod: &PodInfo, start: &mut usize, env: &Env) -> Decision {
+    let filters = match prepare(cluster, profile, pod) {
+        Ok(filters) => filters,
+        Err(diagnosis) => {
+            let others = cluster.cache.len();
+            let message = format!("0/{others} nodes are available: {others} {}.", preemption::NOT_HELPFUL);
+            let pointless = Preemption::Pointless { message, withdraw: true };
+            return Decision::Refused(diagnosis, profile.preemption.filter(|_| others > 0).map(|_| pointless));
+        }
+    };
+    match feasible(cluster, profile, pod, &filters, start) {
+        Ok(feasible) => Decision::Node(best(cluster, profile, pod, &feasible, env)),
+        Err(diagnosis) => {
+            let preemption = profile
+                .preemption
+                .filter(|_| !cluster.cache.is_empty())
+                .map(|arguments| preemption::find(cluster, arguments, pod, &filters, &diagnosis, env.random_u64()));
+            Decision::Refused(diagnosis, preemption)
+        }
+    }
 }

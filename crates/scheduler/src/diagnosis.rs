@@ -36,7 +36,7 @@ pub struct Diagnosis {
     pub rejected_by: PluginSet,
     /// What came of preemption.
     pub post_filter: String,
-    by_failure: HashMap<(usize, Vec<Cow<'static, str>>), usize>,
+    by_failure: HashMap<(usize, Failure), usize>,
 }
 
 impl Diagnosis {
@@ -46,14 +46,15 @@ impl Diagnosis {
 
     pub fn turned_down(&mut self, row: usize, plugin: &'static str, node: Arc<str>, failure: Failure) {
         self.rejected_by.insert(row);
-        let next = self.groups.len();
-        let at = *self.by_failure.entry((row, failure.reasons)).or_insert(next);
-        if at == next {
-            let reasons = self.by_failure.iter().find(|(_, at)| **at == next).map(|((_, reasons), _)| reasons.clone());
-            let reasons = reasons.unwrap_or_default();
-            self.groups.push(Group { plugin, reasons, nodes: Vec::new(), resolvable: failure.resolvable });
-        }
-        self.groups[at].resolvable &= failure.resolvable;
+        let at = match self.by_failure.get(&(row, failure.clone())) {
+            Some(at) => *at,
+            None => {
+                let Failure { reasons, resolvable } = failure.clone();
+                self.groups.push(Group { plugin, reasons, nodes: Vec::new(), resolvable });
+                self.by_failure.insert((row, failure), self.groups.len() - 1);
+                self.groups.len() - 1
+            }
+        };
         self.groups[at].nodes.push(node);
     }
 

@@ -9,7 +9,7 @@ use crate::{cluster::Cluster, node_info::NodeInfo, pod_info::PodInfo};
 pub const MAX_NODE_SCORE: i64 = 100;
 
 /// Why a node (or the whole cluster) won't do for a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Failure {
     pub reasons: Vec<Cow<'static, str>>,
     /// Whether removing other pods could change the answer.

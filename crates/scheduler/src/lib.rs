@@ -8,6 +8,7 @@ mod cluster;
 mod config;
 mod cycle;
 mod diagnosis;
+mod eviction;
 mod framework;
 mod node_info;
 mod node_selector;
@@ -18,6 +19,7 @@ mod queue;
 mod reports;
 mod resources;
 mod scheduler;
+mod volumes;
 mod watches;
 
 pub use config::{

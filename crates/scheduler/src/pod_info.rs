@@ -13,7 +13,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 
-use crate::resources::{Resources, pod_requests};
+use crate::{
+    cluster::Cluster,
+    resources::{Resources, pod_requests},
+};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -38,7 +41,8 @@ impl HostPort {
 #[derive(Debug, Clone)]
 pub struct AffinityTerm {
     pub namespaces: BTreeSet<String>,
-    pub namespace_selector: LabelSelector,
+    /// Namespaces by their labels, beside those named.
+    pub namespace_selector: Option<LabelSelector>,
     pub selector: LabelSelector,
     pub topology_key: String,
     /// Zero for required terms.
@@ -46,10 +50,15 @@ pub struct AffinityTerm {
 }
 
 impl AffinityTerm {
-    /// Whether `pod`, in a namespace with these labels, is one that this term speaks of.
-    pub fn matches(&self, pod: &PodInfo, namespace_labels: &BTreeMap<String, String>) -> bool {
-        (self.namespaces.contains(pod.namespace()) || self.namespace_selector.matches(namespace_labels))
-            && self.selector.matches(pod.labels())
+    /// Whether `pod` is one that this term speaks of.
+    pub fn matches(&self, pod: &PodInfo, cluster: &Cluster) -> bool {
+        let namespace = pod.namespace();
+        let here = self.namespaces.contains(namespace)
+            || self
+                .namespace_selector
+                .as_ref()
+                .is_some_and(|selector| selector.matches(cluster.namespace_labels(namespace)));
+        here && self.selector.matches(pod.labels())
     }
 }
 
@@ -225,7 +234,10 @@ fn affinity_term(
     }
     Ok(AffinityTerm {
         namespaces,
-        namespace_selector: LabelSelector::from_meta(term.namespace_selector.as_ref())?,
+        namespace_selector: match &term.namespace_selector {
+            Some(selector) => Some(LabelSelector::from_meta(Some(selector))?),
+            None => None,
+        },
         selector,
         topology_key: term.topology_key.clone(),
         weight,

@@ -135,8 +135,11 @@ impl Queue {
         }
     }
 
-    fn activate(&mut self, key: &str, now: Duration) {
-        if let Some(entry) = self.take(key) {
+    /// Moves one unschedulable pod, whatever its plugins say.
+    pub fn activate(&mut self, key: &str, now: Duration) {
+        if self.entries.get(key).is_some_and(|e| e.part == Part::Unschedulable)
+            && let Some(entry) = self.take(key)
+        {
             let part = self.after_backoff(&entry.pod, now);
             self.put(entry.pod, part);
         }

@@ -38,9 +38,19 @@ impl Reports {
         self.condition(pod, reason, message, nominated);
     }
 
-    pub fn condition(&self, pod: &PodInfo, reason: &str, message: &str, nominated: Option<&str>) {
+    /// Tells the server that no room is being made for the pod any more.
+    pub fn withdraw_nomination(&self, pod: &PodInfo) {
+        let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
+        self.patch(pod, patch);
+    }
+
+    fn condition(&self, pod: &PodInfo, reason: &str, message: &str, nominated: Option<&str>) {
         let nominated = nominated.filter(|node| pod.nominated_node_name().unwrap_or_default() != *node);
         let Some(patch) = status_patch(&pod.pod, reason, message, nominated, self.env.now()) else { return };
+        self.patch(pod, patch);
+    }
+
+    fn patch(&self, pod: &PodInfo, patch: Value) {
         let pods = self.client.namespaced::<Pod>(pod.namespace());
         let name = pod.name().to_string();
         self.env.spawn(async move {

@@ -14,17 +14,22 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config, Error, binding,
     cluster::{Cluster, put},
-    cycle,
+    cycle::{self, Decision},
     diagnosis::Diagnosis,
+    eviction,
     framework::{ClusterEvent, NodeChange, Profile},
     pod_info::PodInfo,
+    preemption::{Candidate, Preemption},
     queue::{Queue, Queued},
     reports::Reports,
+    volumes,
     watches::{self, Observed},
 };
 
 /// Bindings on their way at once; more wait their turn.
 const MAX_BINDINGS: usize = 256;
+/// How long the claims of a decided pod may take.
+const CLAIMS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Changes applied before the next pod is tried.
 const MAX_CHANGES_PER_TURN: usize = 512;
 
@@ -69,8 +74,26 @@ fn leader_election(config: &crate::LeaderElectionConfig, env: &Env) -> LeaderEle
 struct Outcome {
     key: String,
     uid: String,
-    node: Arc<str>,
+    stage: Stage,
     result: Result<(), ApiError>,
+}
+
+enum Stage {
+    /// The claims have been asked for.
+    Claims,
+    Bound(Arc<str>),
+    /// The victims have been told to go.
+    Preemption,
+}
+
+/// A pod decided and on its way to its node.
+struct InFlight {
+    pod: Queued,
+    node: Arc<str>,
+    /// Until when its claims may take to be bound; `None` when they don't matter (any more).
+    claims_until: Option<Duration>,
+    /// Volumes held for its claims.
+    promised: Vec<String>,
 }
 
 struct Scheduler {
@@ -78,7 +101,7 @@ struct Scheduler {
     cluster: Cluster,
     queue: Queue,
     /// Pods decided and being bound.
-    in_flight: HashMap<String, Queued>,
+    in_flight: HashMap<String, InFlight>,
     /// Where the next round of filtering begins.
     start: usize,
     reports: Reports,
@@ -124,12 +147,15 @@ impl Scheduler {
                 self.settle(outcome);
             }
             self.queue.tick(self.env.monotonic());
+            self.expire_claims();
             if let Some(pod) = self.queue.pop() {
                 self.try_pod(pod);
                 tokio::task::yield_now().await;
                 continue;
             }
-            let deadline = self.queue.next_deadline().map(|at| at.saturating_sub(self.env.monotonic()));
+            let claims = self.in_flight.values().filter_map(|p| p.claims_until).min();
+            let deadline = self.queue.next_deadline().into_iter().chain(claims).min();
+            let deadline = deadline.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
                 observed = changes.recv() => match observed {
                     Some(observed) => self.apply(observed),
@@ -156,6 +182,7 @@ impl Scheduler {
             }
             Observed::Claim(change) => {
                 put(&mut cluster.claims, &change.key, change.new);
+                self.bind_ready(&change.key);
                 self.wake(&ClusterEvent::Claim(change.key));
             }
             Observed::Volume(change) => {
@@ -222,7 +249,7 @@ impl Scheduler {
 
     fn pod_placed(&mut self, info: Arc<PodInfo>) {
         self.queue.remove(&info.key);
-        self.in_flight.remove(&info.key);
+        self.landed(&info.key);
         self.cluster.cache.withdraw_nomination(&info.key);
         let before = self.cluster.cache.pod(&info.key).cloned();
         let confirmed = before.is_some() && !self.cluster.cache.is_assumed(&info.key);
@@ -239,7 +266,7 @@ impl Scheduler {
 
     fn pod_gone(&mut self, key: &str) {
         self.diagnoses.forget(key);
-        self.in_flight.remove(key);
+        self.landed(key);
         let nominated = self.cluster.cache.nomination(key).is_some();
         self.cluster.cache.withdraw_nomination(key);
         let waiting = self.queue.remove(key);
@@ -268,56 +295,172 @@ impl Scheduler {
         }
         self.cluster.cache.prepare_order();
         match cycle::decide(&self.cluster, profile, &pod.info, &mut self.start, &self.env) {
-            Ok(node) => self.bind(pod, node),
-            Err(diagnosis) => self.refuse(pod, diagnosis),
+            Decision::Node(node) => self.place(pod, node),
+            Decision::Refused(mut diagnosis, preemption) => {
+                let nominated = match preemption {
+                    None => None,
+                    Some(Preemption::Nominate(candidate)) => Some(self.preempt(&pod, candidate)),
+                    Some(Preemption::Pointless { message, withdraw }) => {
+                        diagnosis.post_filter = format!("preemption: {message}");
+                        if withdraw {
+                            self.cluster.cache.withdraw_nomination(&pod.info.key);
+                        }
+                        withdraw.then(String::new)
+                    }
+                };
+                self.refuse(pod, diagnosis, nominated);
+            }
         }
     }
 
-    fn bind(&mut self, pod: Queued, node: Arc<str>) {
+    /// Sends the victims away and holds their node for the pod; returns its name.
+    fn preempt(&mut self, pod: &Queued, candidate: Candidate) -> String {
+        let Candidate { node, victims, .. } = candidate;
+        // Those that were to have this room and matter less look for another.
+        let below = |other: &&Arc<PodInfo>| other.priority < pod.info.priority;
+        let lower: Vec<_> = self.cluster.cache.nominated_on(&node).iter().filter(below).cloned().collect();
+        for other in lower {
+            self.cluster.cache.withdraw_nomination(&other.key);
+            self.reports.withdraw_nomination(&other);
+            self.queue.activate(&other.key, self.env.monotonic());
+        }
+        self.cluster.cache.nominate(pod.info.clone(), &node);
+        let (reports, outcomes, by, at) = (self.reports.clone(), self.outcomes.clone(), pod.info.clone(), node.clone());
+        self.env.spawn(async move {
+            let gone = victims.iter().map(|victim| eviction::evict(&reports, victim, &by, &at));
+            let result = futures::future::try_join_all(gone).await.map(drop);
+            let (key, uid) = (by.key.clone(), by.uid().to_string());
+            outcomes.send(Outcome { key, uid, stage: Stage::Preemption, result }).ok();
+        });
+        node.to_string()
+    }
+
+    /// Counts the pod on its node and starts what it takes to get it there.
+    fn place(&mut self, pod: Queued, node: Arc<str>) {
         let info = pod.info.clone();
+        let mut flight = InFlight { pod, node: node.clone(), claims_until: None, promised: Vec::new() };
+        let steps = match self.cluster.cache.node(&node) {
+            Some(target) if !info.claims.is_empty() => volumes::steps(&self.cluster, &info, target).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let requests = binding::claim_requests(&self.cluster, &steps, &node);
+        for step in &steps {
+            if let volumes::Step::Bind { claim, volume } = step {
+                self.cluster.promised_volumes.insert(volume.clone(), claim.clone());
+                flight.promised.push(volume.clone());
+            }
+        }
         self.cluster.cache.assume(info.clone(), &node);
         self.cluster.cache.withdraw_nomination(&info.key);
         self.diagnoses.forget(&info.key);
-        self.in_flight.insert(info.key.clone(), pod);
+        if steps.is_empty() {
+            self.in_flight.insert(info.key.clone(), flight);
+            return self.bind(info, node);
+        }
+        flight.claims_until = Some(self.env.monotonic() + CLAIMS_TIMEOUT);
+        self.in_flight.insert(info.key.clone(), flight);
+        let (client, outcomes) = (self.client.clone(), self.outcomes.clone());
+        self.env.spawn(async move {
+            let result = binding::prepare_claims(&client, requests).await;
+            let (key, uid) = (info.key.clone(), info.uid().to_string());
+            outcomes.send(Outcome { key, uid, stage: Stage::Claims, result }).ok();
+        });
+    }
+
+    fn bind(&self, info: Arc<PodInfo>, node: Arc<str>) {
         let (client, outcomes, bindings) = (self.client.clone(), self.outcomes.clone(), self.bindings.clone());
         self.env.spawn(async move {
             let Ok(_permit) = bindings.acquire().await else { return };
             let result = binding::bind(&client, &info, &node).await;
             let (key, uid) = (info.key.clone(), info.uid().to_string());
             // The scheduler has stopped when nobody listens; then there is nothing left to settle.
-            outcomes.send(Outcome { key, uid, node, result }).ok();
+            outcomes.send(Outcome { key, uid, stage: Stage::Bound(node), result }).ok();
         });
     }
 
+    /// Binds the pods that waited for this claim and have all of theirs.
+    fn bind_ready(&mut self, claim: &str) {
+        let waits =
+            |flight: &&InFlight| flight.claims_until.is_some() && flight.pod.info.claims.iter().any(|key| key == claim);
+        let waiting: Vec<String> = self.in_flight.values().filter(waits).map(|f| f.pod.info.key.clone()).collect();
+        for key in waiting {
+            self.bind_if_ready(&key);
+        }
+    }
+
+    fn bind_if_ready(&mut self, key: &str) {
+        let Some(flight) = self.in_flight.get_mut(key).filter(|f| f.claims_until.is_some()) else { return };
+        if volumes::all_bound(&self.cluster, &flight.pod.info) {
+            flight.claims_until = None;
+            let (info, node) = (flight.pod.info.clone(), flight.node.clone());
+            self.bind(info, node);
+        }
+    }
+
+    fn expire_claims(&mut self) {
+        let now = self.env.monotonic();
+        let late = |flight: &&InFlight| flight.claims_until.is_some_and(|until| until <= now);
+        let late: Vec<String> = self.in_flight.values().filter(late).map(|f| f.pod.info.key.clone()).collect();
+        for key in late {
+            self.give_up(&key, "binding volumes: timed out waiting for the condition");
+        }
+    }
+
+    /// The pod is where it was going, or gone: what was held for it is free.
+    fn landed(&mut self, key: &str) -> Option<InFlight> {
+        let flight = self.in_flight.remove(key)?;
+        for volume in &flight.promised {
+            self.cluster.promised_volumes.remove(volume);
+        }
+        Some(flight)
+    }
+
     fn settle(&mut self, outcome: Outcome) {
-        let pod = match self.in_flight.get(&outcome.key) {
-            Some(pod) if pod.info.uid() == outcome.uid => self.in_flight.remove(&outcome.key),
-            _ => None,
-        };
-        let Err(error) = outcome.result else {
-            let info = pod.map(|p| p.info).or_else(|| self.cluster.cache.pod(&outcome.key).cloned());
-            if let Some(info) = info.filter(|info| info.uid() == outcome.uid) {
-                self.reports.scheduled(&info, &outcome.node);
+        let Outcome { key, uid, stage, result } = outcome;
+        let current = self.in_flight.get(&key).is_some_and(|flight| flight.pod.info.uid() == uid);
+        match (stage, result) {
+            (Stage::Preemption, Ok(())) => {}
+            (Stage::Preemption, Err(error)) => {
+                tracing::warn!(pod = key, %error, "couldn't remove a pod to make room");
+                self.queue.activate(&key, self.env.monotonic());
             }
-            return;
-        };
-        let Some(pod) = pod else { return };
-        if self.cluster.cache.forget(&outcome.key, &outcome.uid) {
+            (Stage::Claims, Ok(())) if current => self.bind_if_ready(&key),
+            (Stage::Claims, Err(error)) if current => {
+                self.give_up(&key, &format!("binding volumes: {}", error.message))
+            }
+            (Stage::Claims, _) => {}
+            (Stage::Bound(node), Ok(())) => {
+                let info = match current {
+                    true => self.landed(&key).map(|flight| flight.pod.info),
+                    // The watch was faster than the answer.
+                    false => self.cluster.cache.pod(&key).filter(|info| info.uid() == uid).cloned(),
+                };
+                if let Some(info) = info {
+                    self.reports.scheduled(&info, &node);
+                }
+            }
+            (Stage::Bound(_), Err(error)) if current => {
+                let why = format!("binding rejected: running Bind plugin \"DefaultBinder\": {}", error.message);
+                self.give_up(&key, &why);
+            }
+            (Stage::Bound(_), Err(_)) => {}
+        }
+    }
+
+    /// Takes a decision back; the pod is tried again later, unless it turns out to be gone or bound meanwhile.
+    fn give_up(&mut self, key: &str, why: &str) {
+        let Some(flight) = self.landed(key) else { return };
+        let pod = flight.pod;
+        if self.cluster.cache.forget(key, pod.info.uid()) {
             self.wake(&ClusterEvent::PodGone(pod.info.clone()));
         }
-        if error.is_not_found() {
-            // The pod or its namespace is gone; if only the node was, the pod's next version queues it again.
-            tracing::debug!(pod = outcome.key, %error, "binding was refused");
-        } else {
-            let message = format!("binding rejected: running Bind plugin \"DefaultBinder\": {}", error.message);
-            self.reports.failed(&pod.info, "SchedulerError", &message, None);
-        }
+        self.reports.failed(&pod.info, "SchedulerError", why, None);
         self.queue.retry_later(pod, self.env.monotonic());
     }
 
-    fn refuse(&mut self, pod: Queued, diagnosis: Diagnosis) {
+    fn refuse(&mut self, pod: Queued, diagnosis: Diagnosis, nominated: Option<String>) {
         let message = diagnosis.message();
-        self.reports.failed(&pod.info, "Unschedulable", &message, None);
+        self.reports.failed(&pod.info, "Unschedulable", &message, nominated.as_deref());
         let rejected_by = diagnosis.rejected_by;
         self.diagnoses.keep(&pod.info.key, diagnosis);
         self.queue.park(pod, rejected_by, self.env.monotonic());

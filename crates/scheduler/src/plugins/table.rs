@@ -6,7 +6,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{node_affinity, node_name, node_ports, node_resources_fit, node_unschedulable, taint_toleration};
+use super::{
+    image_locality, inter_pod_affinity, node_affinity, node_name, node_ports, node_resources_balanced_allocation,
+    node_resources_fit, node_unschedulable, node_volume_limits, pod_topology_spread, taint_toleration, volume_binding,
+    volume_restrictions, volume_zone,
+};
 use crate::framework::Plugin;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +80,40 @@ pub const TABLE: &[Row] = &[
         weight: 1,
         build: Some(node_resources_fit::build),
     },
+    Row {
+        name: "VolumeRestrictions",
+        points: &[PreFilter, Filter],
+        weight: 0,
+        build: Some(volume_restrictions::build),
+    },
+    Row { name: "NodeVolumeLimits", points: &[PreFilter, Filter], weight: 0, build: Some(node_volume_limits::build) },
+    Row {
+        name: "VolumeBinding",
+        points: &[PreFilter, Filter, Reserve, PreBind],
+        weight: 0,
+        build: Some(volume_binding::build),
+    },
+    Row { name: "VolumeZone", points: &[PreFilter, Filter], weight: 0, build: Some(volume_zone::build) },
+    Row {
+        name: "PodTopologySpread",
+        points: &[PreFilter, Filter, PreScore, Score],
+        weight: 2,
+        build: Some(pod_topology_spread::build),
+    },
+    Row {
+        name: "InterPodAffinity",
+        points: &[PreFilter, Filter, PreScore, Score],
+        weight: 2,
+        build: Some(inter_pod_affinity::build),
+    },
     Row { name: "DefaultPreemption", points: &[PostFilter], weight: 0, build: None },
+    Row {
+        name: "NodeResourcesBalancedAllocation",
+        points: &[PreScore, Score],
+        weight: 1,
+        build: Some(node_resources_balanced_allocation::build),
+    },
+    Row { name: "ImageLocality", points: &[Score], weight: 1, build: Some(image_locality::build) },
     Row { name: "DefaultBinder", points: &[Bind], weight: 0, build: None },
 ];
 

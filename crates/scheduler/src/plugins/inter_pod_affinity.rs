@@ -1,0 +1,343 @@
+//! Pods that want to be near other pods, or away from them, by topology; and pods that are wanted near or kept away.
+//! Terms are read once by `pod_info`; `cache` says when no pod has any, and then nobody looks.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::table::Built;
+use crate::{
+    cluster::Cluster,
+    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score},
+    node_info::NodeInfo,
+    pod_info::{AffinityTerm, PodInfo},
+};
+
+const AFFINITY: &str = "node(s) didn't match pod affinity rules";
+const ANTI_AFFINITY: &str = "node(s) didn't match pod anti-affinity rules";
+const EXISTING: &str = "node(s) didn't satisfy existing pods anti-affinity rules";
+
+pub struct InterPodAffinity {
+    /// What a running pod's required affinity to the new one is worth.
+    hard_weight: i64,
+    ignore_preferred_of_existing: bool,
+}
+
+impl Default for InterPodAffinity {
+    fn default() -> Self {
+        Self { hard_weight: 1, ignore_preferred_of_existing: false }
+    }
+}
+
+pub fn build(arguments: &Value) -> Built {
+    let hard_weight = arguments["hardPodAffinityWeight"].as_i64().unwrap_or(1);
+    if !(0..=100).contains(&hard_weight) {
+        return Err("hardPodAffinityWeight: not in valid range [0-100]".into());
+    }
+    let ignore_preferred_of_existing = arguments["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or(false);
+    Ok(Arc::new(InterPodAffinity { hard_weight, ignore_preferred_of_existing }))
+}
+
+/// Numbers by topology key and value.
+#[derive(Clone, Default)]
+struct Domains(HashMap<String, HashMap<String, i64>>);
+
+impl Domains {
+    fn add(&mut self, node: &NodeInfo, key: &str, amount: i64) {
+        let Some(value) = node.label(key) else { return };
+        let values = match self.0.get_mut(key) {
+            Some(values) => values,
+            None => self.0.entry(key.to_string()).or_default(),
+        };
+        match values.get_mut(value) {
+            Some(number) => *number += amount,
+            None => drop(values.insert(value.to_string(), amount)),
+        }
+    }
+
+    fn get(&self, key: &str, value: &str) -> i64 {
+        self.0.get(key).and_then(|values| values.get(value)).copied().unwrap_or(0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.values().all(|values| values.values().all(|number| *number == 0))
+    }
+}
+
+fn required(pod: &PodInfo) -> &[AffinityTerm] {
+    pod.affinity.as_ref().map(|a| a.required.as_slice()).unwrap_or_default()
+}
+
+fn required_anti(pod: &PodInfo) -> &[AffinityTerm] {
+    pod.affinity.as_ref().map(|a| a.required_anti.as_slice()).unwrap_or_default()
+}
+
+fn matches_all(terms: &[AffinityTerm], pod: &PodInfo, cluster: &Cluster) -> bool {
+    !terms.is_empty() && terms.iter().all(|term| term.matches(pod, cluster))
+}
+
+#[derive(Clone)]
+struct Rules<'a> {
+    cluster: &'a Cluster,
+    pod: &'a PodInfo,
+    /// Pods that match our affinity, pods that match our anti-affinity, pods whose anti-affinity we match.
+    near: Domains,
+    away: Domains,
+    kept_away: Domains,
+}
+
+impl Rules<'_> {
+    fn count(&mut self, other: &PodInfo, node: &NodeInfo, amount: i64) {
+        for term in required_anti(other).iter().filter(|term| term.matches(self.pod, self.cluster)) {
+            self.kept_away.add(node, &term.topology_key, amount);
+        }
+        if matches_all(required(self.pod), other, self.cluster) {
+            for term in required(self.pod) {
+                self.near.add(node, &term.topology_key, amount);
+            }
+        }
+        for term in required_anti(self.pod).iter().filter(|term| term.matches(other, self.cluster)) {
+            self.away.add(node, &term.topology_key, amount);
+        }
+    }
+
+    fn is_near(&self, node: &NodeInfo) -> bool {
+        let terms = required(self.pod);
+        if !terms.iter().all(|term| node.label(&term.topology_key).is_some()) {
+            return false;
+        }
+        let satisfied = terms.iter().all(|term| {
+            node.label(&term.topology_key).is_some_and(|value| self.near.get(&term.topology_key, value) > 0)
+        });
+        // The first of a group that wants to be together has nobody to be near yet.
+        satisfied || (self.near.is_empty() && matches_all(terms, self.pod, self.cluster))
+    }
+
+    fn is_away(&self, node: &NodeInfo) -> bool {
+        required_anti(self.pod).iter().all(|term| {
+            node.label(&term.topology_key).is_none_or(|value| self.away.get(&term.topology_key, value) <= 0)
+        })
+    }
+
+    fn is_kept_away(&self, node: &NodeInfo) -> bool {
+        self.kept_away
+            .0
+            .iter()
+            .any(|(key, values)| node.label(key).is_some_and(|value| values.get(value).copied().unwrap_or(0) > 0))
+    }
+}
+
+impl Plugin for InterPodAffinity {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+        if let Some(error) = &pod.error {
+            return Prepared::Reject(Failure::unresolvable(format!("parsing pod: {error}")));
+        }
+        let own = !required(pod).is_empty() || !required_anti(pod).is_empty();
+        if !own && !cluster.cache.any_required_anti_affinity() {
+            return Prepared::Skip;
+        }
+        let (near, away, kept_away) = Default::default();
+        let mut rules = Rules { cluster, pod, near, away, kept_away };
+        for node in cluster.cache.nodes() {
+            if own {
+                for other in &node.pods {
+                    rules.count(other, node, 1);
+                }
+            } else if node.with_required_anti_affinity > 0 {
+                for other in node.pods.iter().filter(|p| p.has_required_anti_affinity()) {
+                    rules.count(other, node, 1);
+                }
+            }
+        }
+        Prepared::Filter(Box::new(rules))
+    }
+
+    fn score<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+        let preferences = pod.affinity.as_ref().filter(|a| !a.preferred.is_empty() || !a.preferred_anti.is_empty());
+        if preferences.is_none() && (self.ignore_preferred_of_existing || !cluster.cache.any_affinity()) {
+            return None;
+        }
+        let mut sums = Domains::default();
+        for node in cluster.cache.nodes() {
+            if preferences.is_none() && node.with_affinity == 0 {
+                continue;
+            }
+            for other in &node.pods {
+                if let Some(own) = preferences {
+                    sums.add_matching(&own.preferred, other, cluster, node, 1);
+                    sums.add_matching(&own.preferred_anti, other, cluster, node, -1);
+                }
+                if let Some(theirs) = &other.affinity {
+                    for term in theirs.required.iter().filter(|t| self.hard_weight > 0 && t.matches(pod, cluster)) {
+                        sums.add(node, &term.topology_key, self.hard_weight);
+                    }
+                    if !self.ignore_preferred_of_existing || preferences.is_some() {
+                        sums.add_matching(&theirs.preferred, pod, cluster, node, 1);
+                        sums.add_matching(&theirs.preferred_anti, pod, cluster, node, -1);
+                    }
+                }
+            }
+        }
+        (!sums.0.is_empty()).then(|| Box::new(Nearness(sums)) as Box<dyn Score>)
+    }
+
+    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+        match event {
+            ClusterEvent::PodPlaced(other) => matches_all(required(pod), other, cluster),
+            ClusterEvent::PodGone(other) => {
+                required_anti(pod).iter().any(|term| term.matches(other, cluster))
+                    || required_anti(other).iter().any(|term| term.matches(pod, cluster))
+            }
+            ClusterEvent::PodChanged(_) | ClusterEvent::Namespace => pod.affinity.is_some(),
+            ClusterEvent::Node { name, change } => {
+                let has_keys = cluster
+                    .cache
+                    .node(name)
+                    .is_some_and(|node| required(pod).iter().all(|term| node.label(&term.topology_key).is_some()));
+                change.labels && has_keys
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Filter<'a> for Rules<'a> {
+    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+        if !self.is_near(node) {
+            Err(Failure::unresolvable(AFFINITY))
+        } else if !self.is_away(node) {
+            Err(Failure::resolvable(ANTI_AFFINITY))
+        } else if self.is_kept_away(node) {
+            Err(Failure::resolvable(EXISTING))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+        Box::new(self.clone())
+    }
+
+    fn pod_changed(&mut self, pod: &PodInfo, node: &NodeInfo, added: bool) {
+        self.count(pod, node, if added { 1 } else { -1 });
+    }
+}
+
+impl Domains {
+    fn add_matching(&mut self, terms: &[AffinityTerm], pod: &PodInfo, cluster: &Cluster, node: &NodeInfo, sign: i64) {
+        for term in terms.iter().filter(|term| term.matches(pod, cluster)) {
+            self.add(node, &term.topology_key, term.weight * sign);
+        }
+    }
+}
+
+struct Nearness(Domains);
+
+impl Score for Nearness {
+    fn score(&self, _: usize, node: &NodeInfo) -> i64 {
+        let sum = self.0.0.iter().filter_map(|(key, values)| node.label(key).and_then(|value| values.get(value)));
+        sum.sum()
+    }
+
+    fn normalize(&self, scores: &mut [i64]) {
+        let (Some(lowest), Some(highest)) = (scores.iter().copied().min(), scores.iter().copied().max()) else {
+            return;
+        };
+        for score in scores {
+            *score = match highest - lowest {
+                0 => 0,
+                range => (MAX_NODE_SCORE as f64 * ((*score - lowest) as f64 / range as f64)) as i64,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::{check_among, check_scores_among, labelled, named_pod};
+
+    fn term(key: &str, app: &str) -> Value {
+        json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}})
+    }
+
+    fn wants(kind: &str, term: Value) -> PodInfo {
+        let affinity = json!({kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+        named_pod("default", "p", json!({"app": "p"}), json!({"affinity": affinity}))
+    }
+
+    fn app(name: &str) -> PodInfo {
+        named_pod("default", name, json!({"app": name}), json!({}))
+    }
+
+    /// Nodes a and b in zone 1, c in zone 2; the verdict on each.
+    fn check(pod: PodInfo, pods: Vec<(&str, PodInfo)>, wanted: [Option<&str>; 3]) {
+        let nodes = [("a", "1"), ("b", "1"), ("c", "2")].map(|(name, zone)| labelled(name, &[("zone", zone)]));
+        let verdicts = check_among(&InterPodAffinity::default(), &pod, &nodes, pods);
+        let found: Vec<_> = verdicts.iter().map(|v| v.as_ref().err().map(|f| f.reasons.join(", "))).collect();
+        assert_eq!(found, wanted.map(|w| w.map(str::to_string)));
+    }
+
+    #[test]
+    fn affinity_wants_a_matching_pod_in_the_domain() {
+        let no = Some(AFFINITY);
+        check(wants("podAffinity", term("zone", "db")), vec![("a", app("db"))], [None, None, no]);
+        check(wants("podAffinity", term("zone", "db")), vec![("a", app("web"))], [no, no, no]);
+        check(wants("podAffinity", term("zone", "p")), vec![], [None, None, None]);
+        check(wants("podAffinity", term("rack", "p")), vec![], [no, no, no]);
+    }
+
+    #[test]
+    fn namespaces_are_its_own_unless_named() {
+        let elsewhere = || named_pod("other", "db", json!({"app": "db"}), json!({}));
+        let no = Some(AFFINITY);
+        check(wants("podAffinity", term("zone", "db")), vec![("a", elsewhere())], [no, no, no]);
+        let mut named = term("zone", "db");
+        named["namespaces"] = json!(["other"]);
+        check(wants("podAffinity", named), vec![("a", elsewhere())], [None, None, no]);
+        let mut all = term("zone", "db");
+        all["namespaceSelector"] = json!({});
+        check(wants("podAffinity", all), vec![("a", elsewhere())], [None, None, no]);
+    }
+
+    #[test]
+    fn anti_affinity_holds_in_both_directions() {
+        let no = Some(ANTI_AFFINITY);
+        check(wants("podAntiAffinity", term("zone", "db")), vec![("a", app("db"))], [no, no, None]);
+        let loner = named_pod(
+            "default",
+            "loner",
+            json!({}),
+            json!({"affinity": {"podAntiAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": [term("kubernetes.io/hostname", "p")]}}}),
+        );
+        check(app("p"), vec![("b", loner)], [None, Some(EXISTING), None]);
+    }
+
+    #[test]
+    fn label_keys_narrow_the_selector() {
+        let mut keyed = term("zone", "p");
+        keyed["matchLabelKeys"] = json!(["version"]);
+        let affinity = json!({"affinity": {"podAntiAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": [keyed]}}});
+        let pod = named_pod("default", "p", json!({"app": "p", "version": "2"}), affinity);
+        let other = |version: &str| named_pod("default", "o", json!({"app": "p", "version": version}), json!({}));
+        check(pod, vec![("a", other("1")), ("c", other("2"))], [None, None, Some(ANTI_AFFINITY)]);
+    }
+
+    #[test]
+    fn preferences_add_up() {
+        let weighted = json!([{"weight": 10, "podAffinityTerm": term("zone", "db")}]);
+        let pod = named_pod(
+            "default",
+            "p",
+            json!({}),
+            json!({"affinity": {"podAffinity":
+            {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}}),
+        );
+        let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")])];
+        check_scores_among(&InterPodAffinity::default(), &pod, &nodes, vec![("a", app("db"))], &[100, 0]);
+    }
+}

@@ -1,0 +1,344 @@
+//! Spreads pods evenly over topology domains: hard constraints filter, soft ones (and the defaults) score.
+//! Uses `node_selector` and `taint_toleration` to decide which nodes count.
+
+use std::{collections::HashMap, sync::Arc};
+
+use api::selectors::LabelSelector;
+use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use serde_json::Value;
+
+use super::{default_selector::default_selector, table::Built, taint_toleration::untolerated};
+use crate::{
+    cluster::Cluster,
+    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score},
+    node_info::NodeInfo,
+    node_selector::RequiredNodes,
+    pod_info::{PodInfo, with_label_keys},
+};
+
+const REASON: &str = "node(s) didn't match pod topology spread constraints";
+const REASON_LABEL: &str = "node(s) didn't match pod topology spread constraints (missing required label)";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+pub struct PodTopologySpread {
+    defaults: Vec<TopologySpreadConstraint>,
+    /// The defaults are the system's own: nodes without a zone still count by hostname.
+    system: bool,
+}
+
+impl Default for PodTopologySpread {
+    fn default() -> Self {
+        let soft = |key: &str, max_skew: i32| TopologySpreadConstraint {
+            topology_key: key.into(),
+            when_unsatisfiable: "ScheduleAnyway".into(),
+            max_skew,
+            ..TopologySpreadConstraint::default()
+        };
+        Self { defaults: vec![soft(HOSTNAME, 3), soft(ZONE, 5)], system: true }
+    }
+}
+
+pub fn build(arguments: &Value) -> Built {
+    let list = arguments["defaultingType"].as_str() == Some("List");
+    let given = &arguments["defaultConstraints"];
+    if !list {
+        if given.as_array().is_some_and(|list| !list.is_empty()) {
+            return Err("defaultConstraints: when .defaultingType is System, must be empty".into());
+        }
+        return Ok(Arc::new(PodTopologySpread::default()));
+    }
+    let defaults = match given {
+        Value::Null => Vec::new(),
+        given => serde_json::from_value(given.clone()).map_err(|e| format!("defaultConstraints: {e}"))?,
+    };
+    Ok(Arc::new(PodTopologySpread { defaults, system: false }))
+}
+
+#[derive(Clone)]
+struct Constraint {
+    key: String,
+    max_skew: i64,
+    min_domains: usize,
+    selector: LabelSelector,
+    honor_affinity: bool,
+    honor_taints: bool,
+}
+
+impl Constraint {
+    fn new(constraint: &TopologySpreadConstraint, pod: &PodInfo) -> Result<Self, String> {
+        let keys = constraint.match_label_keys.as_deref();
+        Ok(Self {
+            key: constraint.topology_key.clone(),
+            max_skew: constraint.max_skew.into(),
+            min_domains: constraint.min_domains.and_then(|n| usize::try_from(n).ok()).unwrap_or(1),
+            selector: with_label_keys(constraint.label_selector.as_ref(), keys, pod.labels(), false)?,
+            honor_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+            honor_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
+        })
+    }
+
+    fn counts(&self, node: &NodeInfo, required: &RequiredNodes, pod: &PodInfo) -> bool {
+        (!self.honor_affinity || required.matches(node))
+            && (!self.honor_taints || untolerated(node, pod.tolerations()).is_none())
+    }
+
+    fn matches(&self, pod: &PodInfo, namespace: &str) -> bool {
+        !pod.is_terminating() && pod.namespace() == namespace && self.selector.matches(pod.labels())
+    }
+
+    fn pods_on(&self, node: &NodeInfo, namespace: &str) -> i64 {
+        if self.selector.is_empty() {
+            return 0;
+        }
+        node.pods.iter().filter(|pod| self.matches(pod, namespace)).count() as i64
+    }
+}
+
+fn has_all_keys(node: &NodeInfo, constraints: &[Constraint]) -> bool {
+    constraints.iter().all(|c| node.label(&c.key).is_some())
+}
+
+impl PodTopologySpread {
+    fn constraints(&self, cluster: &Cluster, pod: &PodInfo, action: &str) -> Result<Vec<Constraint>, String> {
+        let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_deref()).unwrap_or_default();
+        let of = |list: &[TopologySpreadConstraint]| -> Result<Vec<Constraint>, String> {
+            list.iter().filter(|c| c.when_unsatisfiable == action).map(|c| Constraint::new(c, pod)).collect()
+        };
+        if !own.is_empty() {
+            return of(own);
+        }
+        let mut constraints = of(&self.defaults)?;
+        if constraints.is_empty() {
+            return Ok(constraints);
+        }
+        let Some(selector) = default_selector(cluster, pod) else { return Ok(Vec::new()) };
+        for constraint in &mut constraints {
+            constraint.selector = selector.clone();
+        }
+        Ok(constraints)
+    }
+}
+
+/// Matching pods per domain, for each hard constraint.
+#[derive(Clone)]
+struct Spread<'a> {
+    pod: &'a PodInfo,
+    required: Arc<RequiredNodes>,
+    constraints: Arc<Vec<Constraint>>,
+    counts: Vec<HashMap<&'a str, i64>>,
+    lowest: Vec<i64>,
+}
+
+impl Spread<'_> {
+    fn find_lowest(&mut self) {
+        let lowest = |counts: &HashMap<&str, i64>| counts.values().copied().min().unwrap_or(i64::from(i32::MAX));
+        self.lowest = self.counts.iter().map(lowest).collect();
+    }
+}
+
+impl Plugin for PodTopologySpread {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+        let constraints = match self.constraints(cluster, pod, "DoNotSchedule") {
+            Ok(constraints) if constraints.is_empty() => return Prepared::Skip,
+            Ok(constraints) => constraints,
+            Err(error) => return Prepared::Reject(Failure::unresolvable(error)),
+        };
+        let required = RequiredNodes::of(pod.spec());
+        let mut counts: Vec<HashMap<&str, i64>> = vec![HashMap::new(); constraints.len()];
+        for node in cluster.cache.nodes().iter().filter(|node| has_all_keys(node, &constraints)) {
+            for (constraint, counts) in constraints.iter().zip(&mut counts) {
+                if constraint.counts(node, &required, pod) {
+                    let value = node.label(&constraint.key).unwrap_or_default();
+                    *counts.entry(value).or_default() += constraint.pods_on(node, pod.namespace());
+                }
+            }
+        }
+        let (required, constraints) = (Arc::new(required), Arc::new(constraints));
+        let mut spread = Spread { pod, required, constraints, counts, lowest: Vec::new() };
+        spread.find_lowest();
+        Prepared::Filter(Box::new(spread))
+    }
+
+    fn score<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        pod: &'a PodInfo,
+        feasible: &[&'a NodeInfo],
+    ) -> Option<Box<dyn Score + 'a>> {
+        let constraints = self.constraints(cluster, pod, "ScheduleAnyway").ok().filter(|c| !c.is_empty())?;
+        let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_ref()).is_some_and(|c| !c.is_empty());
+        let need_all_keys = own || !self.system;
+        let ignored: Vec<bool> = feasible.iter().map(|n| need_all_keys && !has_all_keys(n, &constraints)).collect();
+        let mut sums = vec![0.0; feasible.len()];
+        let required = RequiredNodes::of(pod.spec());
+        for constraint in &constraints {
+            let considered = || feasible.iter().zip(&ignored).filter(|(_, ignored)| !**ignored).map(|(node, _)| node);
+            let is_host = constraint.key == HOSTNAME;
+            let mut domains: HashMap<&str, i64> = HashMap::new();
+            if !is_host {
+                domains.extend(considered().map(|node| (node.label(&constraint.key).unwrap_or_default(), 0)));
+                for node in cluster.cache.nodes() {
+                    if (need_all_keys && !has_all_keys(node, &constraints)) || !constraint.counts(node, &required, pod)
+                    {
+                        continue;
+                    }
+                    if let Some(count) = domains.get_mut(node.label(&constraint.key).unwrap_or_default()) {
+                        *count += constraint.pods_on(node, pod.namespace());
+                    }
+                }
+            }
+            let size = if is_host { considered().count() } else { domains.len() };
+            let weight = (size as f64 + 2.0).ln();
+            for ((sum, node), ignored) in sums.iter_mut().zip(feasible).zip(&ignored) {
+                let Some(value) = node.label(&constraint.key).filter(|_| !ignored) else { continue };
+                let count = match is_host {
+                    true => constraint.pods_on(node, pod.namespace()),
+                    false => domains.get(value).copied().unwrap_or(0),
+                };
+                *sum += count as f64 * weight + (constraint.max_skew - 1) as f64;
+            }
+        }
+        let sums = sums.into_iter().map(|sum: f64| sum.round() as i64).collect();
+        Some(Box::new(Evenness { sums, ignored }))
+    }
+
+    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+        let Ok(constraints) = self.constraints(cluster, pod, "DoNotSchedule") else { return false };
+        match event {
+            ClusterEvent::PodPlaced(other) | ClusterEvent::PodGone(other) | ClusterEvent::PodChanged(other) => {
+                other.namespace() == pod.namespace() && constraints.iter().any(|c| c.selector.matches(other.labels()))
+            }
+            ClusterEvent::Node { name, change } => {
+                let counts = cluster.cache.node(name).is_some_and(|node| has_all_keys(node, &constraints));
+                (change.labels || change.taints) && counts
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Filter<'a> for Spread<'a> {
+    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+        for ((constraint, counts), lowest) in self.constraints.iter().zip(&self.counts).zip(&self.lowest) {
+            let Some(value) = node.label(&constraint.key) else {
+                return Err(Failure::unresolvable(REASON_LABEL));
+            };
+            let lowest = if counts.len() < constraint.min_domains { 0 } else { *lowest };
+            let this = i64::from(constraint.selector.matches(self.pod.labels()));
+            let count = counts.get(value).copied().unwrap_or(0);
+            if count + this - lowest > constraint.max_skew {
+                return Err(Failure::resolvable(REASON));
+            }
+        }
+        Ok(())
+    }
+
+    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+        Box::new(self.clone())
+    }
+
+    fn pod_changed(&mut self, pod: &PodInfo, node: &NodeInfo, added: bool) {
+        if !has_all_keys(node, &self.constraints) || pod.namespace() != self.pod.namespace() {
+            return;
+        }
+        for (constraint, counts) in self.constraints.iter().zip(&mut self.counts) {
+            if constraint.selector.matches(pod.labels()) && constraint.counts(node, &self.required, self.pod) {
+                let value = node.label(&constraint.key).unwrap_or_default();
+                if let Some(count) = counts.get_mut(value) {
+                    *count += if added { 1 } else { -1 };
+                }
+            }
+        }
+        self.find_lowest();
+    }
+}
+
+struct Evenness {
+    sums: Vec<i64>,
+    ignored: Vec<bool>,
+}
+
+impl Score for Evenness {
+    fn score(&self, at: usize, _: &NodeInfo) -> i64 {
+        self.sums[at]
+    }
+
+    fn normalize(&self, scores: &mut [i64]) {
+        let counted = || self.sums.iter().zip(&self.ignored).filter(|(_, ignored)| !**ignored).map(|(sum, _)| *sum);
+        let (lowest, highest) = (counted().min().unwrap_or(0), counted().max().unwrap_or(0));
+        for (score, ignored) in scores.iter_mut().zip(&self.ignored) {
+            *score = match (ignored, highest) {
+                (true, _) => 0,
+                (false, 0) => MAX_NODE_SCORE,
+                (false, _) => MAX_NODE_SCORE * (highest + lowest - *score) / highest,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::{check_among, check_scores_among, labelled, named_pod};
+
+    fn constraint(action: &str, more: Value) -> Value {
+        let mut constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": action,
+            "labelSelector": {"matchLabels": {"app": "p"}}});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            constraint[key] = value.clone();
+        }
+        constraint
+    }
+
+    fn pod_with(constraint: Value, more: Value) -> PodInfo {
+        let mut spec = json!({"topologySpreadConstraints": [constraint]});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        named_pod("default", "p", json!({"app": "p", "version": "2"}), spec)
+    }
+
+    fn existing(version: &str) -> PodInfo {
+        named_pod("default", "e", json!({"app": "p", "version": version}), json!({}))
+    }
+
+    /// Nodes a (zone 1), b (zone 2) and c (no zone): which accept the pod.
+    fn check(pod: PodInfo, on: &[&str], accepted: [bool; 3]) {
+        let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")]), labelled("c", &[])];
+        let pods = on.iter().map(|node| (*node, existing("1"))).collect();
+        let verdicts = check_among(&PodTopologySpread::default(), &pod, &nodes, pods);
+        assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), accepted, "{on:?}");
+    }
+
+    #[test]
+    fn skew_is_bounded() {
+        let plain = || pod_with(constraint("DoNotSchedule", json!({})), json!({}));
+        check(plain(), &[], [true, true, false]);
+        check(plain(), &["a"], [false, true, false]);
+        check(plain(), &["a", "b"], [true, true, false]);
+        check(pod_with(constraint("DoNotSchedule", json!({"maxSkew": 2})), json!({})), &["a"], [true, true, false]);
+        let domains = || pod_with(constraint("DoNotSchedule", json!({"minDomains": 3})), json!({}));
+        check(domains(), &["a", "b"], [false, false, false]);
+        let keys = json!({"matchLabelKeys": ["version"]});
+        check(pod_with(constraint("DoNotSchedule", keys), json!({})), &["a"], [true, true, false]);
+    }
+
+    #[test]
+    fn policies_decide_which_nodes_count() {
+        let only_a = json!({"nodeSelector": {"zone": "1"}});
+        check(pod_with(constraint("DoNotSchedule", json!({})), only_a.clone()), &["a"], [true, true, false]);
+        let ignore = json!({"nodeAffinityPolicy": "Ignore"});
+        check(pod_with(constraint("DoNotSchedule", ignore), only_a), &["a"], [false, true, false]);
+    }
+
+    #[test]
+    fn soft_constraints_prefer_the_emptier_domain() {
+        let pod = pod_with(constraint("ScheduleAnyway", json!({})), json!({}));
+        let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")]), labelled("c", &[])];
+        let pods = vec![("a", existing("1")), ("a", existing("1")), ("b", existing("1"))];
+        check_scores_among(&PodTopologySpread::default(), &pod, &nodes, pods, &[33, 100, 0]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Volumes that only one pod, or one node, may use at a time.
+//! Claims in use are kept by `node_info`; inline disks are compared pod by pod.
+
+use std::{collections::HashSet, sync::Arc};
+
+use k8s_openapi::api::core::v1::Volume;
+use serde_json::Value;
+
+use super::table::Built;
+use crate::{
+    cluster::Cluster,
+    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
+    node_info::NodeInfo,
+    pod_info::PodInfo,
+};
+
+const DISK: &str = "node(s) had no available disk";
+const ONE_POD: &str =
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+
+pub struct VolumeRestrictions;
+
+pub fn build(_: &Value) -> Built {
+    Ok(Arc::new(VolumeRestrictions))
+}
+
+/// An inline disk: what it is, and whether it is used read-only.
+fn disk(volume: &Volume) -> Option<(String, bool)> {
+    if let Some(disk) = &volume.gce_persistent_disk {
+        return Some((format!("gce/{}", disk.pd_name), disk.read_only.unwrap_or(false)));
+    }
+    if let Some(disk) = &volume.aws_elastic_block_store {
+        // Never shared, not even to read.
+        return Some((format!("aws/{}", disk.volume_id), false));
+    }
+    if let Some(disk) = &volume.iscsi {
+        return Some((format!("iscsi/{}", disk.iqn), disk.read_only.unwrap_or(false)));
+    }
+    let disk = volume.rbd.as_ref()?;
+    let pool = disk.pool.as_deref().unwrap_or("rbd");
+    Some((format!("rbd/{}/{pool}/{}", disk.monitors.join(","), disk.image), disk.read_only.unwrap_or(false)))
+}
+
+fn disks(pod: &PodInfo) -> Vec<(String, bool)> {
+    pod.spec().and_then(|s| s.volumes.as_ref()).into_iter().flatten().filter_map(disk).collect()
+}
+
+#[derive(Clone)]
+struct Restricted<'a> {
+    disks: Vec<(String, bool)>,
+    exclusive: HashSet<&'a str>,
+    /// How many uses of the exclusive claims there are.
+    uses: i64,
+}
+
+impl Plugin for VolumeRestrictions {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+        let disks = disks(pod);
+        let is_exclusive = |key: &&String| {
+            let modes = cluster.claims.get(*key).and_then(|c| c.spec.as_ref()?.access_modes.as_ref());
+            modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))
+        };
+        let exclusive: HashSet<&str> = pod.claims.iter().filter(is_exclusive).map(String::as_str).collect();
+        if disks.is_empty() && exclusive.is_empty() {
+            return Prepared::Skip;
+        }
+        let used = |node: &NodeInfo| -> i64 {
+            exclusive.iter().filter_map(|claim| node.claims.get(*claim)).map(|count| i64::from(*count)).sum()
+        };
+        let uses = if exclusive.is_empty() { 0 } else { cluster.cache.nodes().iter().map(used).sum() };
+        Prepared::Filter(Box::new(Restricted { disks, exclusive, uses }))
+    }
+
+    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+        match event {
+            ClusterEvent::PodGone(gone) => {
+                gone.claims.iter().any(|claim| pod.claims.contains(claim)) || !disks(gone).is_empty()
+            }
+            ClusterEvent::Claim(key) => pod.claims.contains(key),
+            ClusterEvent::Node { change, .. } => change.added,
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Filter<'a> for Restricted<'a> {
+    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+        if !self.disks.is_empty() {
+            let used = node.pods.iter().flat_map(|pod| disks(pod));
+            let clash = |(id, read_only): (String, bool)| {
+                self.disks.iter().any(|(wanted, reads)| *wanted == id && !(*reads && read_only))
+            };
+            if used.into_iter().any(clash) {
+                return Err(Failure::resolvable(DISK));
+            }
+        }
+        if self.uses > 0 { Err(Failure::resolvable(ONE_POD)) } else { Ok(()) }
+    }
+
+    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+        Box::new(self.clone())
+    }
+
+    fn pod_changed(&mut self, pod: &PodInfo, _: &NodeInfo, added: bool) {
+        let uses = pod.claims.iter().filter(|claim| self.exclusive.contains(claim.as_str())).count() as i64;
+        self.uses += if added { uses } else { -uses };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::{cluster, node, pod, verdicts};
+
+    fn check(volume: Value, mode: &str, used: Option<Value>, wanted: Result<(), &str>) {
+        let with = |volume: Value| pod(json!({"volumes": [volume]}));
+        let pods = used.into_iter().map(|volume| ("n", with(volume))).collect();
+        let mut cluster = cluster(&[node("n")], pods);
+        let claim = json!({"metadata": {}, "spec": {"accessModes": [mode]}});
+        cluster.claims.insert("default/data".into(), Arc::new(serde_json::from_value(claim).unwrap()));
+        let found = verdicts(&VolumeRestrictions, &with(volume), &cluster).pop().unwrap();
+        assert_eq!(found.map_err(|f| f.reasons.join(", ")), wanted.map_err(str::to_string));
+    }
+
+    #[test]
+    fn some_volumes_are_not_shared() {
+        let claim = || json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}});
+        let disk = |read_only: bool| json!({"name": "v", "gcePersistentDisk": {"pdName": "d", "readOnly": read_only}});
+        check(claim(), "ReadWriteOncePod", None, Ok(()));
+        check(claim(), "ReadWriteOncePod", Some(claim()), Err(ONE_POD));
+        check(claim(), "ReadWriteOnce", Some(claim()), Ok(()));
+        check(disk(false), "", Some(disk(true)), Err(DISK));
+        check(disk(true), "", Some(disk(true)), Ok(()));
+    }
+}

@@ -1,0 +1,106 @@
+//! A volume that is labelled with zones or regions can be used only on nodes with the same labels.
+//! For volumes without node affinity; those with it are `volume_binding`'s.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::table::Built;
+use crate::{
+    cluster::Cluster,
+    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
+    node_info::NodeInfo,
+    pod_info::PodInfo,
+    volumes::volume_name,
+};
+
+const REASON: &str = "node(s) had no available volume zone";
+/// New names, and the old ones that mean the same.
+const LABELS: &[(&str, &str)] = &[
+    ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+];
+
+pub struct VolumeZone;
+
+pub fn build(_: &Value) -> Built {
+    Ok(Arc::new(VolumeZone))
+}
+
+/// Label names and the values a volume allows.
+#[derive(Clone)]
+struct Zones(Vec<(&'static str, &'static str, Vec<String>)>);
+
+impl Plugin for VolumeZone {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+        let volumes = pod
+            .claims
+            .iter()
+            .filter_map(|key| volume_name(cluster.claims.get(key)?))
+            .filter_map(|name| cluster.volumes.get(name));
+        let mut zones = Vec::new();
+        for labels in volumes.filter_map(|v| v.metadata.labels.as_ref()) {
+            for (new, old) in LABELS {
+                if let Some(values) = labels.get(*new).or_else(|| labels.get(*old)) {
+                    zones.push((*new, *old, values.split("__").map(str::to_string).collect()));
+                }
+            }
+        }
+        if zones.is_empty() { Prepared::Skip } else { Prepared::Filter(Box::new(Zones(zones))) }
+    }
+
+    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+        match event {
+            ClusterEvent::Node { change, .. } => change.labels,
+            ClusterEvent::Claim(key) => pod.claims.contains(key),
+            ClusterEvent::Volume | ClusterEvent::StorageClass => true,
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Filter<'a> for Zones {
+    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+        let has_any = LABELS.iter().any(|(new, old)| node.label(new).is_some() || node.label(old).is_some());
+        // A cluster without zones has nothing to compare.
+        if !has_any {
+            return Ok(());
+        }
+        let fits = self.0.iter().all(|(new, old, allowed)| {
+            node.label(new).or_else(|| node.label(old)).is_some_and(|value| allowed.iter().any(|a| a == value))
+        });
+        if fits { Ok(()) } else { Err(Failure::unresolvable(REASON)) }
+    }
+
+    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::{cluster, labelled, pod, verdicts};
+
+    fn check(volume_zone: &str, node_zone: Option<&str>, accepted: bool) {
+        let zone = "topology.kubernetes.io/zone";
+        let labels: Vec<_> = node_zone.iter().map(|value| (zone, *value)).collect();
+        let mut cluster = cluster(&[labelled("n", &labels)], vec![]);
+        let claim = json!({"metadata": {}, "spec": {"volumeName": "pv"}});
+        cluster.claims.insert("default/data".into(), Arc::new(serde_json::from_value(claim).unwrap()));
+        let volume = json!({"metadata": {"labels": {zone: volume_zone}}});
+        cluster.volumes.insert("pv".into(), Arc::new(serde_json::from_value(volume).unwrap()));
+        let pod = pod(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}));
+        assert_eq!(verdicts(&VolumeZone, &pod, &cluster)[0].is_ok(), accepted);
+    }
+
+    #[test]
+    fn zones_must_agree() {
+        check("1", Some("1"), true);
+        check("1", Some("2"), false);
+        check("1__2", Some("2"), true);
+        check("1", None, true);
+    }
+}
