@@ -49,7 +49,7 @@ pub fn validate_create(resource: &Resource, object: &Value, errors: &mut ErrorLi
 pub fn validate_update(object: &Value, old: &Value, errors: &mut ErrorList) {
     let path = Path::new("metadata");
     let (new, old) = (&object["metadata"], &old["metadata"]);
-    if text(old, "deletionTimestamp") != "" {
+    if !text(old, "deletionTimestamp").is_empty() {
         let before: Vec<&str> = texts(old, "finalizers").collect();
         let mut added: Vec<&str> = texts(new, "finalizers").filter(|f| !before.contains(f)).collect();
         if !added.is_empty() {

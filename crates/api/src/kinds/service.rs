@@ -163,9 +163,7 @@ fn normalize_cluster_ips(spec: &mut Value, old: Option<&Value>) {
             if same_list {
                 drop_field(spec, "clusterIPs");
             }
-        } else if old_ip.is_empty() && !is_set(spec, "clusterIPs") {
-            spec["clusterIPs"] = json!([new_ip]);
-        } else if same_list {
+        } else if same_list || (old_ip.is_empty() && !is_set(spec, "clusterIPs")) {
             spec["clusterIPs"] = json!([new_ip]);
         }
     }
