@@ -42,7 +42,11 @@ pub fn prepare(conf: &NetConf) -> Result<(), Error> {
         .build()
         .map_err(|error| Error::io(format!("failed to start a runtime: {error}")))?;
     runtime.block_on(async { ensure_bridge(&Links::open()?, conf).await })?;
-    nft::Transaction::start(&nft::base(conf))?.finish()
+    nft::Transaction::start(&nft::base(conf))?.finish()?;
+    // Pods that outlived the agent keep their host ports, whatever happened to the rules.
+    let ipam = Ipam::open(&conf.network_dir())?;
+    let ports = HostPorts::load(&ipam).all();
+    if ports.is_empty() { Ok(()) } else { nft::Transaction::start(&nft::host_ports(conf, &ports))?.finish() }
 }
 
 fn owner(request: &Request) -> Owner {
@@ -52,6 +56,11 @@ fn owner(request: &Request) -> Owner {
 /// The host's end of the pair: short enough for the kernel, and found again without any state.
 fn host_link_name(owner: &Owner) -> String {
     format!("veth{:010x}", nft::fnv(&portmap::key(owner)) >> 24)
+}
+
+/// Whether a name may be one of ours; somebody may plug a link of their own into the bridge.
+pub fn is_host_link(name: &str) -> bool {
+    name.strip_prefix("veth").is_some_and(|rest| rest.len() == 10 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 async fn add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> {
@@ -145,6 +154,14 @@ async fn ensure_bridge(host: &Links, conf: &NetConf) -> Result<Link, Error> {
         return Ok(bridge);
     }
     let name = &conf.bridge;
+    for (holder, address) in host.all_addresses().await? {
+        let clash = conf.pod_cidrs.iter().find(|net| net.contains(&address) && net.network() != address);
+        if let Some(network) = clash.filter(|_| holder != bridge.index) {
+            return Err(Error::invalid_config(format!(
+                "pod network {network} is in use: the node has {address} on another interface"
+            )));
+        }
+    }
     for gateway in &gateways {
         if gateway.addr().is_ipv4() {
             netns::sysctl("ipv4/ip_forward", "1")?;
@@ -230,7 +247,7 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
     let host = Links::open()?;
     if let Some(bridge) = host.find(&conf.bridge).await? {
         for link in host.all().await? {
-            let ours = link.controller == Some(bridge.index) && link.name.starts_with("veth");
+            let ours = link.controller == Some(bridge.index) && is_host_link(&link.name);
             if ours && !names.contains(&link.name) {
                 host.delete(&link.name).await?;
             }

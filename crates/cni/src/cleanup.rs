@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use crate::{link::Links, nft, types::Error};
+use crate::{attach::is_host_link, link::Links, nft, types::Error};
 
 #[derive(Debug, Clone)]
 pub struct CleanupParams {
@@ -37,7 +37,7 @@ fn links(params: &CleanupParams) -> Result<(), Error> {
         let host = Links::open()?;
         let Some(bridge) = host.find(&params.bridge).await? else { return Ok(()) };
         for link in host.all().await? {
-            if link.controller == Some(bridge.index) && link.name.starts_with("veth") {
+            if link.controller == Some(bridge.index) && is_host_link(&link.name) {
                 host.delete(&link.name).await?;
             }
         }

@@ -157,6 +157,26 @@ impl Links {
             .collect())
     }
 
+    /// Every address of the namespace with the index of its link.
+    pub async fn all_addresses(&self) -> Result<Vec<(u32, IpAddr)>, Error> {
+        let messages: Vec<_> = self
+            .0
+            .address()
+            .get()
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|error| failed("list", "addresses", &error))?;
+        let address = |attribute: &AddressAttribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        };
+        let found = messages
+            .iter()
+            .filter_map(|message| Some((message.header.index, message.attributes.iter().find_map(address)?)));
+        Ok(found.collect())
+    }
+
     /// A route through `link`: on the link itself when there is no gateway.
     pub async fn add_route(&self, link: &Link, destination: IpNet, via: Option<IpAddr>) -> Result<(), Error> {
         let mut builder = RouteMessageBuilder::<IpAddr>::new()

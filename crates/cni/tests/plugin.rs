@@ -335,6 +335,14 @@ fn speaks_every_version() {
     conf["cniVersion"] = json!("9.0.0");
     assert_eq!(node.call("ADD", "a", &conf).unwrap_err()["code"], 1);
     assert_eq!(node.call("NONSENSE", "a", &node.conf(json!([]))).unwrap_err()["code"], 4);
+    // A pod network that the node itself lives in.
+    let mut clash = node.conf(json!([]));
+    clash["bridge"] = json!("mk1");
+    clash["name"] = json!("clash");
+    clash["podCIDRs"] = json!(["192.0.2.0/24"]);
+    let error = node.call("ADD", "a", &clash).unwrap_err();
+    assert_eq!(error["code"], 7, "{error}");
+    assert!(error["msg"].as_str().unwrap().contains("192.0.2.1"), "{error}");
     let versions = node.call("VERSION", "", &json!({ "cniVersion": "1.0.0" })).unwrap();
     assert!(versions["supportedVersions"].as_array().unwrap().contains(&json!("1.1.0")));
     let loopback = json!({ "cniVersion": "0.3.1", "name": "cni-loopback", "type": "loopback" });
