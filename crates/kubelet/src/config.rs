@@ -2,9 +2,10 @@
 //! Made by `minke` from flags or a KubeletConfiguration file; read all over the crate.
 //! Invariant: never changes while the node runs.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Taint;
+use rustls::server::ResolvesServerCert;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
@@ -12,36 +13,35 @@ pub enum CgroupDriver {
     Systemd,
 }
 
-/// TLS files and who may ask what of the node's own server.
-#[derive(Debug, Clone, Default)]
-pub struct ServerConfig {
-    pub address: Option<IpAddr>,
-    /// 0 turns the server off.
-    pub port: u16,
-    pub certificate_file: Option<PathBuf>,
-    pub private_key_file: Option<PathBuf>,
-    pub client_ca_file: Option<PathBuf>,
-    /// Plain HTTP on loopback for health checks; 0 turns it off.
-    pub healthz_port: u16,
-}
-
 #[derive(Debug, Clone)]
 pub struct Config {
     pub node_name: String,
-    /// Pods' directories, volumes and logs are below it.
-    pub data_dir: PathBuf,
-    /// `unix:///path` or a path.
-    pub runtime_endpoint: String,
-    pub image_endpoint: Option<String>,
+    /// Pods' directories and volumes are below it.
+    pub root_dir: PathBuf,
+    /// Container logs are below its `pods`.
+    pub log_dir: PathBuf,
+    /// The socket of the runtime, with or without `unix://`.
+    pub runtime_endpoint: PathBuf,
+    pub image_endpoint: Option<PathBuf>,
     pub pod_cidr: Option<String>,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     pub resolv_conf: PathBuf,
+    /// The group below which "kubepods" is made.
     pub cgroup_root: String,
     pub cgroup_driver: CgroupDriver,
-    /// Found by looking at the routes when not given.
+    /// Found by looking at the routes when empty.
     pub node_ips: Vec<IpAddr>,
-    pub server: ServerConfig,
+    /// Where the node's server listens; all addresses when `None`.
+    pub address: Option<IpAddr>,
+    /// Of the node's server; 0 takes a free one.
+    pub port: u16,
+    /// Plain HTTP on loopback for health checks; 0 turns it off.
+    pub healthz_port: u16,
+    /// Without one the node serves nothing.
+    pub serving_certificate: Option<Arc<dyn ResolvesServerCert>>,
+    /// Authorities whose client certificates the server believes.
+    pub client_ca_pem: Vec<u8>,
     pub manifest_dir: Option<PathBuf>,
     pub manifest_url: Option<String>,
     pub register_node: bool,
@@ -60,19 +60,17 @@ pub struct Config {
     pub image_gc_low_percent: u8,
     pub container_log_max_bytes: u64,
     pub container_log_max_files: u32,
+    /// Never collected as unused.
     pub sandbox_image: String,
 }
 
-impl Config {
-    pub fn new(
-        node_name: impl Into<String>,
-        data_dir: impl Into<PathBuf>,
-        runtime_endpoint: impl Into<String>,
-    ) -> Self {
+impl Default for Config {
+    fn default() -> Self {
         Self {
-            node_name: node_name.into(),
-            data_dir: data_dir.into(),
-            runtime_endpoint: runtime_endpoint.into(),
+            node_name: "localhost".into(),
+            root_dir: "/var/lib/kubelet".into(),
+            log_dir: "/var/log".into(),
+            runtime_endpoint: "/run/containerd/containerd.sock".into(),
             image_endpoint: None,
             pod_cidr: None,
             cluster_dns: vec![],
@@ -81,7 +79,11 @@ impl Config {
             cgroup_root: String::new(),
             cgroup_driver: CgroupDriver::Cgroupfs,
             node_ips: vec![],
-            server: ServerConfig::default(),
+            address: None,
+            port: 10250,
+            healthz_port: 10248,
+            serving_certificate: None,
+            client_ca_pem: vec![],
             manifest_dir: None,
             manifest_url: None,
             register_node: true,
@@ -101,16 +103,19 @@ impl Config {
             sandbox_image: String::new(),
         }
     }
+}
 
+impl Config {
     pub fn pods_dir(&self) -> PathBuf {
-        self.data_dir.join("pods")
+        self.root_dir.join("pods")
     }
 
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.pods_dir().join(uid)
     }
 
-    pub fn log_dir(&self) -> PathBuf {
-        self.data_dir.join("log/pods")
+    /// The directories of pods' logs are in here.
+    pub fn pod_logs_dir(&self) -> PathBuf {
+        self.log_dir.join("pods")
     }
 }

@@ -27,22 +27,34 @@ pub mod referenced_objects;
 pub mod restart;
 pub mod runtime_manager;
 pub mod runtime_status;
+pub mod server;
+mod server_view;
 pub mod sources;
+mod stats;
 pub mod status_manager;
 pub mod sync_loop;
 pub mod volume_manager;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use client::{Client, EventRecorder, InformerFactory, ListParams};
-pub use config::{CgroupDriver, Config, ServerConfig};
+pub use config::{CgroupDriver, Config};
 use cri::{RemoteRuntime, Runtime};
 use env::Env;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use node_status::{Machine, NodeStatusManager, default_address};
 use parking_lot::Mutex;
 use pod_workers::{PodWorkers, Shared};
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, mpsc},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +65,8 @@ pub enum Error {
     Directory { path: String, source: std::io::Error },
     #[error("failed to make control groups: {0}")]
     Groups(std::io::Error),
+    #[error("failed to listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: std::io::Error },
     #[error("this machine has no address; name one with --node-ip")]
     NoAddress,
 }
@@ -65,7 +79,9 @@ pub async fn run(
     env: Env,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    let runtime = Arc::new(RemoteRuntime::new(&config.runtime_endpoint, config.image_endpoint.as_deref()));
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let image = config.image_endpoint.as_deref().map(text);
+    let runtime = Arc::new(RemoteRuntime::new(&text(&config.runtime_endpoint), image.as_deref()));
     run_with(config, client, informers, env, runtime, shutdown).await
 }
 
@@ -78,7 +94,7 @@ pub async fn run_with(
     runtime: Arc<dyn Runtime>,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    for path in [config.pods_dir(), config.log_dir()] {
+    for path in [config.pods_dir(), config.pod_logs_dir()] {
         std::fs::create_dir_all(&path)
             .map_err(|source| Error::Directory { path: path.display().to_string(), source })?;
     }
@@ -91,9 +107,10 @@ pub async fn run_with(
     let version = runtime
         .version()
         .await
-        .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.clone(), source })?;
+        .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.display().to_string(), source })?;
+    let listener = listen(&config).await?;
     let config = Arc::new(config);
-    let node = Node::build(config, client, &informers, env.clone(), runtime, version)?;
+    let node = Node::build(config, client, &informers, env.clone(), runtime, version, listener)?;
     node.start(&informers, shutdown).await;
     Ok(())
 }
@@ -105,6 +122,16 @@ struct Node {
     pleg: Arc<pleg::Pleg>,
     wake_sender: mpsc::UnboundedSender<String>,
     wake: mpsc::UnboundedReceiver<String>,
+    listener: Option<TcpListener>,
+}
+
+/// The socket of the node's server, if it is to have one.
+async fn listen(config: &Config) -> Result<Option<TcpListener>, Error> {
+    if config.serving_certificate.is_none() {
+        return Ok(None);
+    }
+    let address = SocketAddr::new(config.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), config.port);
+    TcpListener::bind(address).await.map(Some).map_err(|source| Error::Listen { address, source })
 }
 
 impl Node {
@@ -115,8 +142,9 @@ impl Node {
         env: Env,
         runtime: Arc<dyn Runtime>,
         version: cri::v1::VersionResponse,
+        listener: Option<TcpListener>,
     ) -> Result<Self, Error> {
-        let machine = Machine::probe(&config.data_dir);
+        let machine = Machine::probe(&config.root_dir);
         let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
         let (wake_sender, wake) = mpsc::unbounded_channel();
         let images = Arc::new(image_manager::ImageManager::new(
@@ -153,6 +181,7 @@ impl Node {
             machine: machine.clone(),
             addresses: config.node_ips.clone(),
             pleg: pleg.clone(),
+            server_port: listener.as_ref().and_then(|l| l.local_addr().ok()).map_or(config.port, |a| a.port()),
             node: Arc::new(Mutex::default()),
             wake: Arc::new(Notify::new()),
         });
@@ -190,11 +219,11 @@ impl Node {
             images,
             cgroups,
         });
-        Ok(Self { workers: Arc::new(PodWorkers::new(shared)), status, pleg, wake_sender, wake })
+        Ok(Self { workers: Arc::new(PodWorkers::new(shared)), status, pleg, wake_sender, wake, listener })
     }
 
     async fn start(self, informers: &InformerFactory, shutdown: CancellationToken) {
-        let Node { workers, status, pleg, wake_sender, wake } = self;
+        let Node { workers, status, pleg, wake_sender, wake, listener } = self;
         let shared = workers.shared.clone();
         let (config, env) = (shared.config.clone(), shared.env.clone());
         let selector = format!("spec.nodeName={}", config.node_name);
@@ -202,7 +231,7 @@ impl Node {
         status.register().await;
         let about = client::reference(&*status.node.lock());
         shared.recorder.normal(&about, "Starting", "Starting kubelet.");
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut tasks = JoinSet::new();
         tasks.spawn(status.clone().run_status());
         tasks.spawn(status.clone().run_lease());
         tasks.spawn(pleg.run());
@@ -226,6 +255,7 @@ impl Node {
             task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
             housekeeping::run(housekeeping_workers).await;
         });
+        serve(&mut tasks, &workers, listener, &shutdown);
         let all_workers = workers.clone();
         let sync_loop = sync_loop::SyncLoop { workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
         tasks.spawn(sync_loop.run());
@@ -233,5 +263,43 @@ impl Node {
         drop((wake_sender, static_sender));
         tasks.shutdown().await;
         all_workers.stop();
+    }
+}
+
+/// The node's own server and its health check.
+fn serve(
+    tasks: &mut JoinSet<()>,
+    workers: &Arc<PodWorkers>,
+    listener: Option<TcpListener>,
+    shutdown: &CancellationToken,
+) {
+    let shared = &workers.shared;
+    let config = &shared.config;
+    if let (Some(listener), Some(certificate)) = (listener, config.serving_certificate.clone()) {
+        let server = server::Server {
+            view: Arc::new(server_view::NodeView::new(shared.clone())),
+            runtime: shared.runtime.runtime.clone(),
+            client: shared.client.clone(),
+            env: shared.env.clone(),
+            node_name: config.node_name.clone(),
+            serving_certificate: certificate,
+            client_ca_pem: config.client_ca_pem.clone(),
+        };
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            if let Err(error) = server.serve(listener, shutdown).await {
+                tracing::error!(%error, "the node's server stopped");
+            }
+        });
+    }
+    if config.healthz_port != 0 {
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), config.healthz_port);
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            // The loop that would not turn is the one this runs on.
+            if let Err(error) = server::serve_health(address, || true, shutdown).await {
+                tracing::error!(%address, %error, "failed to serve health checks");
+            }
+        });
     }
 }

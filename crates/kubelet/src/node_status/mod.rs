@@ -48,6 +48,8 @@ pub struct NodeStatusManager {
     pub machine: Machine,
     pub addresses: Vec<IpAddr>,
     pub pleg: Arc<Pleg>,
+    /// Where the node's server really listens.
+    pub server_port: u16,
     /// Our Node object as last seen; shared with admission.
     pub node: Arc<Mutex<Node>>,
     /// Asks for a look at the status at once.
@@ -115,7 +117,7 @@ impl NodeStatusManager {
             allocatable: Some(allocatable),
             addresses: Some(addresses),
             daemon_endpoints: Some(NodeDaemonEndpoints {
-                kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(self.config.server.port) }),
+                kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(self.server_port) }),
             }),
             node_info: Some(NodeSystemInfo {
                 architecture: architecture().into(),

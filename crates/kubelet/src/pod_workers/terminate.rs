@@ -150,7 +150,7 @@ impl Worker {
                 }
             }
         }
-        let logs = crate::container_config::log_directory(&self.shared.config.log_dir(), &pod);
+        let logs = crate::container_config::log_directory(&self.shared.config.pod_logs_dir(), &pod);
         let _ = tokio::fs::remove_dir_all(logs).await;
     }
 

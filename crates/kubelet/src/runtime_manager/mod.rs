@@ -87,7 +87,7 @@ impl RuntimeManager {
             dns,
             cluster_domain: &self.config.cluster_domain,
             cgroup_parent: self.cgroups.cgroup_parent(pod),
-            log_root: &self.config.log_dir(),
+            log_root: &self.config.pod_logs_dir(),
         })
     }
 
@@ -225,7 +225,7 @@ impl RuntimeManager {
             environment,
             mounts,
             node_memory: self.node.memory_bytes,
-            root_dir: &self.config.data_dir,
+            root_dir: &self.config.root_dir,
             target,
         })
     }
@@ -249,7 +249,7 @@ impl RuntimeManager {
         if let Some(newest) = context.status.find(&container.name) {
             return newest.restart_count + 1;
         }
-        let directory = container_config::log_directory(&self.config.log_dir(), context.pod).join(&container.name);
+        let directory = container_config::log_directory(&self.config.pod_logs_dir(), context.pod).join(&container.name);
         let logged = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
             name.split('.').next().and_then(|number| number.parse::<u32>().ok())

@@ -34,8 +34,6 @@ pub fn check(path: &Path, kind: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn types_are_checked_and_made() {
         let dir = tempfile::tempdir().unwrap();

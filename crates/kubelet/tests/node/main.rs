@@ -30,10 +30,17 @@ impl Node {
     fn start(api: &FakeApi, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Self {
         let shutdown = shutdown.child_token();
         let env = Env::real();
-        let mut config = kubelet::Config::new("node", dir.join("kubelet"), socket.to_string_lossy());
-        config.cgroup_root = CGROUP.into();
-        config.node_ips = vec!["127.0.0.1".parse().unwrap()];
-        config.manifest_dir = Some(dir.join("manifests"));
+        let config = kubelet::Config {
+            node_name: "node".into(),
+            root_dir: dir.join("kubelet"),
+            log_dir: dir.join("log"),
+            runtime_endpoint: socket.into(),
+            cgroup_root: CGROUP.into(),
+            node_ips: vec!["127.0.0.1".parse().unwrap()],
+            manifest_dir: Some(dir.join("manifests")),
+            healthz_port: 0,
+            ..Default::default()
+        };
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
         let task = tokio::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
         Self { api: api.clone(), shutdown, task }
