@@ -41,6 +41,12 @@ impl Call {
         }
     }
 
+    /// Whether lists and watches are answered with the objects themselves: callers in this process that name no
+    /// media type want those; one that does wants bytes like everybody else.
+    pub fn by_reference(&self) -> bool {
+        self.in_process && !self.headers.contains_key(header::ACCEPT)
+    }
+
     /// The same request about another object.
     pub fn with_info(&self, info: RequestInfo) -> Self {
         Self {

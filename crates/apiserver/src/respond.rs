@@ -15,7 +15,7 @@ use env::Env;
 use crate::{
     body::{self, Body, BoxError},
     call::Call,
-    codec,
+    codec, gzip,
     negotiate::{Media, Output, View},
     served::Served,
     table::{self, Include},
@@ -65,7 +65,7 @@ pub fn reply(call: &Call, env: &Env, reply: Result<Reply, ApiError>) -> Response
     let response = reply.and_then(|reply| match reply {
         Reply::Object(status, served, object) => object_reply(call, env, status, &served, object),
         Reply::Value(status, value) => {
-            let output = call.output(false).or_else(|_| call.output(true)).unwrap_or(Output::JSON);
+            let output = call.output(false).unwrap_or(Output::JSON);
             Ok(value_response(status, &value, output))
         }
         Reply::List(list) => list_reply(call, env, list),
@@ -73,6 +73,7 @@ pub fn reply(call: &Call, env: &Env, reply: Result<Reply, ApiError>) -> Response
         Reply::Raw(response) => Ok(response),
     });
     let mut response = response.unwrap_or_else(|e| error(call, &e));
+    gzip::compress(call, &mut response);
     for text in call.warnings.lock().iter() {
         if let Ok(value) = HeaderValue::from_str(&warning(text)) {
             response.headers_mut().append(header::WARNING, value);
@@ -188,7 +189,7 @@ fn list_metadata(list: &ListReply) -> Value {
 }
 
 fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>, ApiError> {
-    if call.in_process {
+    if call.by_reference() {
         let mut response = content_response(StatusCode::OK, Bytes::new(), Media::Json.as_str());
         response.extensions_mut().insert(ObjectList {
             resource_version: list.revision,
@@ -278,7 +279,7 @@ fn fill(buffer: &mut BytesMut, rest: &mut VecDeque<Bytes>, mut first: bool) -> b
 }
 
 fn watch_reply(call: &Call, env: &Env, served: Arc<Served>, stream: EventStream) -> Result<Response<Body>, ApiError> {
-    if call.in_process {
+    if call.by_reference() {
         let mut response = content_response(StatusCode::OK, Bytes::new(), Media::Json.as_str());
         response.extensions_mut().insert(ObjectStream::new(stream));
         return Ok(response);

@@ -120,7 +120,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
 async fn run_image(command: Image) -> Result<()> {
     match command {
         Image::Import { data, files } => {
-            let socket = data.instance().containerd_state().join("containerd.sock");
+            let socket = data.instance().containerd_socket();
             if !socket.exists() {
                 bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
             }
@@ -140,7 +140,7 @@ async fn run_image(command: Image) -> Result<()> {
             Ok(())
         }
         Image::Ls { data } => {
-            let socket = data.instance().containerd_state().join("containerd.sock");
+            let socket = data.instance().containerd_socket();
             images::list(&socket).await.with_context(|| format!("no cluster runs in {}", data.path.display()))
         }
     }

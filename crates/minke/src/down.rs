@@ -40,7 +40,7 @@ pub fn down(flags: &flags::Down) -> Result<()> {
 
 /// Kills containerd, its shims and everything in our cgroups. Returns how many processes that were.
 fn end_containers(instance: &Instance) -> usize {
-    let address = instance.containerd_state().join("containerd.sock");
+    let address = instance.containerd_socket();
     let address = address.to_string_lossy();
     let config = instance.containerd_root().to_string_lossy().into_owned();
     let mut ended = 0;

@@ -72,8 +72,8 @@ pub async fn import_own(socket: &Path, reference: &str, archive: Vec<u8>) -> Res
 
 /// Prints every image: name, size, digest.
 pub async fn list(socket: &Path) -> Result<()> {
-    let runtime = cri::RemoteRuntime::connect(socket).await?;
-    let mut images = cri::Runtime::list_images(&runtime).await?;
+    let runtime = cri::RemoteRuntime::new(&socket.display().to_string(), None);
+    let mut images = cri::Runtime::list_images(&runtime, None).await?;
     images.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
     println!("{:<60} {:>10}  ID", "IMAGE", "SIZE");
     for image in images {

@@ -65,7 +65,7 @@ impl Instance {
     }
 
     pub fn containerd_socket(&self) -> PathBuf {
-        self.run().join("containerd.sock")
+        self.containerd_state().join("containerd.sock")
     }
 
     pub fn cni_conf(&self) -> PathBuf {

@@ -13,7 +13,7 @@ use env::Env;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent, demo, flags,
+    agent, demo, flags, images,
     instance::Instance,
     preflight,
     process::{self, PidFile},
@@ -113,9 +113,11 @@ async fn run(
     let (plane, runtime) =
         tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
     server::start_controllers(&plane, &flags.server, env, shutdown)?;
+    let endpoint = runtime.endpoint().to_path_buf();
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
     node.start(env, shutdown, report).await?;
     if flags.demo {
+        images::import_own(&endpoint, images::DEMO, images::demo_archive()?).await?;
         let admin = local::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
         demo::run(&admin, env, shutdown, report).await?;
     }
