@@ -17,7 +17,7 @@ use env::Env;
 use store::Store;
 
 use crate::{
-    admission,
+    admission, aggregation,
     authn::{
         self, Credentials, User,
         service_account::{Keys, ServiceAccountTokens},
@@ -49,7 +49,8 @@ pub struct ApiServer {
     pub(crate) openapi: openapi::Documents,
     /// Whether settling the custom resource definitions has to be tried again.
     pub(crate) crd_failed: AtomicBool,
-    authentication: authn::Chain,
+    pub(crate) extensions: aggregation::Extensions,
+    authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     reads: Semaphore,
     writes: Semaphore,
@@ -64,14 +65,16 @@ impl ApiServer {
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
         let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
-        let tokens = Arc::new(ServiceAccountTokens { keys, cluster: cluster.clone() });
-        let authentication = authn::chain(&config, tokens.clone());
+        let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
+        let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
+        let authentication = Arc::new(authentication);
         let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
         let services = cluster.list("services", "").into_iter().map(|s| s.value());
         let registry = Registry {
             allocations: Allocations::new(&config, env.clone(), services),
             admission: admission::Chain::new(&config, &cluster, &authorizer),
             authorizer: authorizer.clone(),
+            authentication: authentication.clone(),
             tokens,
             cluster: cluster.clone(),
             config: config.clone(),
@@ -83,6 +86,7 @@ impl ApiServer {
             health: health::Health::default(),
             openapi: openapi::Documents::default(),
             crd_failed: AtomicBool::new(false),
+            extensions: aggregation::Extensions::default(),
             registry,
             authentication,
             authorizer,
@@ -92,6 +96,7 @@ impl ApiServer {
         });
         bootstrap::run(&server).await?;
         crd::start(&server).await;
+        aggregation::start(&server);
         server.health.bootstrapped();
         Ok(server)
     }
@@ -106,7 +111,7 @@ impl ApiServer {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
         let start = self.env.monotonic();
-        let served = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind().await;
+        let served = AssertUnwindSafe(Box::pin(self.guarded(parts, body, info.clone(), query))).catch_unwind().await;
         let response = served.unwrap_or_else(|_| {
             tracing::error!(path = info.path, verb = info.verb, "a handler panicked");
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
@@ -151,7 +156,7 @@ impl ApiServer {
                 self.authentication.authenticate(&credentials).await
             }
         };
-        parts.headers.remove(header::AUTHORIZATION);
+        self.authentication.strip(&mut parts.headers);
         let failure = user.as_ref().err().cloned();
         let call = Call {
             info,
@@ -209,9 +214,18 @@ impl ApiServer {
                 true => body::read_all(body, self.config.limits.body_bytes).await?,
                 false => Default::default(),
             };
-            return self.registry.dispatch(call, bytes).await;
+            if !self.cluster.served.current().serves_version(&call.info.group, &call.info.version)
+                && let Some(reply) = aggregation::serve(self, call, bytes.clone()).await
+            {
+                return reply;
+            }
+            return Box::pin(self.registry.dispatch(call, bytes)).await;
         }
-        self.serve_path(call)
+        match self.serve_path(call) {
+            // A discovery document of an extension server.
+            Err(e) if e.is_not_found() => aggregation::serve(self, call, Default::default()).await.unwrap_or(Err(e)),
+            answered => answered,
+        }
     }
 
     fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
@@ -223,7 +237,7 @@ impl ApiServer {
             "healthz" | "livez" | "readyz" => health::serve(self, call),
             "version" => Ok(Reply::Value(http::StatusCode::OK, discovery::version())),
             "metrics" => Ok(Reply::Raw(self.metrics.render(&self.cluster))),
-            ".well-known" | "openid" => authn::service_account::serve(&self.registry.tokens.keys, path),
+            ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
             "" => Ok(Reply::Value(http::StatusCode::OK, discovery::paths(self))),
             _ => Err(not_found_path()),
         }

@@ -1,6 +1,6 @@
 //! The TLS listener: HTTP/1.1 and HTTP/2, client certificates optional.
 //! Hands every request to `pipeline`.
-//! Invariant: plain text is never served; a client certificate is only ever shown to `authn` verified.
+//! Invariant: plain text is never served; a client certificate reaches `authn` only from whoever has its key.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -12,8 +12,13 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
-use rustls_pki_types::{CertificateDer, pem::PemObject};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::CryptoProvider,
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -74,19 +79,71 @@ fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&config.client_ca_pem) {
+    let proxies = config.authentication.request_header.as_ref().map(|r| r.ca_pem.as_slice()).unwrap_or_default();
+    for certificate in
+        CertificateDer::pem_slice_iter(&config.client_ca_pem).chain(CertificateDer::pem_slice_iter(proxies))
+    {
         roots.add(certificate?)?;
     }
     let builder = match roots.is_empty() {
         true => builder.with_no_client_auth(),
-        false => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
-        }
+        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey { subjects: roots.subjects(), provider })),
     };
     let mut tls = builder.with_cert_resolver(resolver);
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(tls)
+}
+
+/// Lets every client certificate through whose key the client has. Who signed it is for `authn` to judge, which can
+/// answer 401 where a handshake could only break off, and which tells clients from proxies.
+#[derive(Debug)]
+struct ProofOfKey {
+    /// Named to clients, so that they know which certificate to show.
+    subjects: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for ProofOfKey {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.subjects
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 async fn connection(

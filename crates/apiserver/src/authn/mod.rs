@@ -3,18 +3,38 @@
 //! Invariant: wrong credentials are an error; absent credentials are not.
 
 pub mod service_account;
+pub mod token_request;
+
+mod bootstrap_token;
+mod files;
+mod impersonation;
+mod jwks;
+#[cfg(test)]
+mod tests;
+mod webhook;
+mod x509;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::{Extensions, HeaderMap, header};
 use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use serde_json::{Value, json};
 
 use api::ApiError;
 
-use self::service_account::ServiceAccountTokens;
-use crate::{authz, config::Config};
+use self::{
+    bootstrap_token::BootstrapTokens,
+    files::{PasswordFile, TokenFile},
+    service_account::ServiceAccountTokens,
+    webhook::WebhookTokens,
+    x509::{Authorities, FrontProxy},
+};
+use crate::{cluster::Cluster, config::Config};
+
+pub use impersonation::{Impersonation, impersonation};
+pub use jwks::serve as serve_keys;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
@@ -42,14 +62,37 @@ impl User {
 
     /// Every authenticated user is in `system:authenticated`.
     pub fn authenticated(mut self) -> Self {
-        if self.name != ANONYMOUS && !self.in_group("system:authenticated") {
+        let either = self.in_group("system:authenticated") || self.in_group("system:unauthenticated");
+        if self.name != ANONYMOUS && !either {
             self.groups.push("system:authenticated".into());
         }
         self
     }
+
+    /// As `authentication.k8s.io/v1` UserInfo.
+    pub fn info(&self) -> Value {
+        let mut info = json!({ "username": self.name, "groups": self.groups });
+        if !self.uid.is_empty() {
+            info["uid"] = self.uid.as_str().into();
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = json!(self.extra);
+        }
+        info
+    }
 }
 
-/// The certificate chain a client proved to own, verified against the client authorities by the TLS layer.
+fn user_from_info(info: &Value) -> User {
+    let texts = |v: &Value| v.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect();
+    User {
+        name: info["username"].as_str().unwrap_or_default().to_string(),
+        uid: info["uid"].as_str().unwrap_or_default().to_string(),
+        groups: texts(&info["groups"]),
+        extra: info["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect(),
+    }
+}
+
+/// The certificate chain a client proved to own the key of. Nobody has checked yet who signed it.
 #[derive(Debug, Clone)]
 pub struct PeerCertificates(pub Vec<CertificateDer<'static>>);
 
@@ -59,140 +102,89 @@ pub struct Credentials<'a> {
     pub extensions: &'a Extensions,
 }
 
+/// Browsers cannot set Authorization on a WebSocket; they name the token as a protocol.
+const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
 impl Credentials<'_> {
-    pub fn bearer(&self) -> Option<&str> {
-        let text = self.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-        let (scheme, token) = text.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|t| !t.is_empty())
-    }
-}
-
-#[async_trait]
-pub trait Authenticator: Send + Sync {
-    /// `None`: not my kind of credentials. `Err`: mine, and wrong.
-    async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Option<User>, ApiError>;
-}
-
-/// Client certificates: CN is the user, O are the groups.
-pub struct X509;
-
-#[async_trait]
-impl Authenticator for X509 {
-    async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Option<User>, ApiError> {
-        let Some(leaf) = credentials.extensions.get::<PeerCertificates>().and_then(|p| p.0.first()) else {
-            return Ok(None);
-        };
-        let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| ApiError::unauthorized())?;
-        let text = |a: &x509_parser::x509::AttributeTypeAndValue| a.as_str().unwrap_or_default().to_string();
-        let subject = certificate.subject();
-        let name = subject.iter_common_name().next().map(text).unwrap_or_default();
-        if name.is_empty() {
-            return Ok(None);
+    pub fn bearer(&self) -> Option<String> {
+        if let Some(value) = self.headers.get(header::AUTHORIZATION) {
+            let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+            let token = token.trim();
+            return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_string());
         }
-        let groups = subject.iter_organization().map(text).collect();
-        Ok(Some(User { name, groups, ..User::default() }))
+        let protocols = self.headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|v| v.to_str().ok());
+        let encoded = protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(PROTOCOL_PREFIX))?;
+        let token = BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?;
+        String::from_utf8(token).ok().filter(|t| !t.is_empty())
     }
+}
+
+/// A user and, unless the token is good for all, the audiences it is good for.
+#[derive(Debug, Clone)]
+pub struct Believed {
+    pub user: User,
+    pub audiences: Vec<String>,
+}
+
+#[async_trait]
+pub trait TokenAuthenticator: Send + Sync {
+    /// `None`: not my kind of token. `Err`: mine, and wrong.
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Believed>, ApiError>;
 }
 
 /// The chain a configuration asks for.
-pub fn chain(config: &Config, tokens: Arc<ServiceAccountTokens>) -> Chain {
-    Chain { authenticators: vec![Arc::new(X509), tokens], anonymous: config.anonymous_auth }
-}
-
-/// Whom a request asks to act as.
-pub struct Impersonation {
-    name: String,
-    uid: String,
-    groups: Vec<String>,
-    extra: BTreeMap<String, Vec<String>>,
-}
-
-/// Reads the `Impersonate-*` headers.
-pub fn impersonation(headers: &HeaderMap) -> Result<Option<Impersonation>, ApiError> {
-    let texts = |name: &str| -> Vec<String> {
-        headers.get_all(name).iter().filter_map(|v| v.to_str().ok().map(str::to_string)).collect()
-    };
-    let mut extra = BTreeMap::new();
-    for name in headers.keys() {
-        if let Some(key) = name.as_str().strip_prefix("impersonate-extra-") {
-            let key = percent_encoding::percent_decode_str(key).decode_utf8_lossy().into_owned();
-            extra.insert(key, texts(name.as_str()));
-        }
+pub fn chain(config: &Config, cluster: &Arc<Cluster>, accounts: Arc<ServiceAccountTokens>) -> Result<Chain, String> {
+    let options = &config.authentication;
+    let env = &cluster.env;
+    let audiences = accounts.keys.audiences.clone();
+    let mut tokens: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
+    if let Some(path) = &options.token_file {
+        tokens.push(Arc::new(TokenFile::load(path)?));
     }
-    let wanted = Impersonation {
-        name: texts("impersonate-user").pop().unwrap_or_default(),
-        uid: texts("impersonate-uid").pop().unwrap_or_default(),
-        groups: texts("impersonate-group"),
-        extra,
-    };
-    let others = !wanted.uid.is_empty() || !wanted.groups.is_empty() || !wanted.extra.is_empty();
-    match (wanted.name.is_empty(), others) {
-        (true, false) => Ok(None),
-        (true, true) => {
-            Err(ApiError::internal("requested impersonation of groups, UID or extra without impersonating a user"))
-        }
-        _ => Ok(Some(wanted)),
+    tokens.push(accounts);
+    if options.bootstrap_tokens {
+        tokens.push(Arc::new(BootstrapTokens(cluster.clone())));
     }
-}
-
-impl Impersonation {
-    /// Everything `caller` must be allowed to do first.
-    pub fn permissions(&self, caller: &User) -> Vec<authz::Attributes> {
-        let ask = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| authz::Attributes {
-            user: caller.clone(),
-            verb: "impersonate".into(),
-            is_resource: true,
-            group: group.into(),
-            version: "v1".into(),
-            resource: resource.into(),
-            subresource: subresource.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-            ..authz::Attributes::default()
-        };
-        const GROUP: &str = "authentication.k8s.io";
-        let account = self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
-        let mut asked = vec![match account {
-            Some((namespace, name)) => ask("", "serviceaccounts", "", namespace, name),
-            None => ask("", "users", "", "", &self.name),
-        }];
-        asked.extend(self.groups.iter().map(|g| ask("", "groups", "", "", g)));
-        if !self.uid.is_empty() {
-            asked.push(ask(GROUP, "uids", "", "", &self.uid));
-        }
-        for (key, values) in &self.extra {
-            asked.extend(values.iter().map(|v| ask(GROUP, "userextras", key, "", v)));
-        }
-        asked
+    if let Some(webhook) = &options.webhook {
+        tokens.push(Arc::new(WebhookTokens::new(webhook, env)?));
     }
-
-    pub fn user(self) -> User {
-        let mut user = User { name: self.name, uid: self.uid, groups: self.groups, extra: self.extra };
-        let account = user.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
-        if let (Some((namespace, _)), true) = (account, user.groups.is_empty()) {
-            user.groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
-        }
-        if user.name == ANONYMOUS && !user.in_group("system:unauthenticated") {
-            user.groups.push("system:unauthenticated".into());
-        }
-        user.authenticated()
-    }
+    Ok(Chain {
+        front_proxy: options.request_header.as_ref().map(|r| FrontProxy::new(r, env)).transpose()?,
+        client_authorities: Authorities::new(&config.client_ca_pem, env)?,
+        passwords: options.password_file.as_deref().map(PasswordFile::load).transpose()?,
+        tokens,
+        audiences,
+        anonymous: config.anonymous_auth,
+    })
 }
 
 pub struct Chain {
-    pub authenticators: Vec<Arc<dyn Authenticator>>,
-    pub anonymous: bool,
+    front_proxy: Option<FrontProxy>,
+    client_authorities: Option<Authorities>,
+    passwords: Option<PasswordFile>,
+    tokens: Vec<Arc<dyn TokenAuthenticator>>,
+    /// What a token must be good for to be shown to this server.
+    audiences: Vec<String>,
+    anonymous: bool,
 }
 
 impl Chain {
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<User, ApiError> {
+        if let Some(user) = self.front_proxy.as_ref().and_then(|p| p.user(credentials)) {
+            return Ok(user.authenticated());
+        }
         let mut wrong = None;
-        for authenticator in &self.authenticators {
-            match authenticator.authenticate(credentials).await {
+        let certificate = self.client_authorities.as_ref().map_or(Ok(None), |a| x509::user(a, credentials));
+        let password = || self.passwords.as_ref().map_or(Ok(None), |p| p.user(credentials));
+        for shown in [certificate, password()] {
+            match shown {
                 Ok(Some(user)) => return Ok(user.authenticated()),
                 Ok(None) => {}
                 Err(e) => wrong = Some(e),
             }
+        }
+        if let Some(token) = credentials.bearer() {
+            return self.review(&token, &self.audiences).await.map(|b| b.user.authenticated());
         }
         match wrong {
             Some(e) => Err(e),
@@ -200,6 +192,44 @@ impl Chain {
             None if credentials.headers.contains_key(header::AUTHORIZATION) => Err(ApiError::unauthorized()),
             None if self.anonymous => Ok(User::anonymous()),
             None => Err(ApiError::unauthorized()),
+        }
+    }
+
+    /// Whose token this is, if it is good for one of `audiences`; for this server's own if there are none.
+    pub async fn review(&self, token: &str, audiences: &[String]) -> Result<Believed, ApiError> {
+        let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
+        for authenticator in &self.tokens {
+            // What one calls wrong another may still know.
+            if let Ok(Some(mut believed)) = authenticator.token(token, wanted).await {
+                if believed.audiences.is_empty() {
+                    // Tokens that name no audience are good for this server.
+                    believed.audiences = wanted.iter().filter(|a| self.audiences.contains(a)).cloned().collect();
+                    if believed.audiences.is_empty() && !wanted.is_empty() {
+                        continue;
+                    }
+                }
+                return Ok(believed);
+            }
+        }
+        Err(ApiError::unauthorized())
+    }
+
+    /// Takes everything that proved an identity off a request.
+    pub fn strip(&self, headers: &mut HeaderMap) {
+        headers.remove(header::AUTHORIZATION);
+        if let Some(proxy) = &self.front_proxy {
+            proxy.strip(headers);
+        }
+        let protocols: Vec<_> = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().cloned().collect();
+        if protocols.iter().any(|p| p.to_str().is_ok_and(|p| p.contains(PROTOCOL_PREFIX))) {
+            headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
+            for value in protocols.iter().filter_map(|v| v.to_str().ok()) {
+                let kept: Vec<_> =
+                    value.split(',').map(str::trim).filter(|p| !p.starts_with(PROTOCOL_PREFIX)).collect();
+                if let (false, Ok(value)) = (kept.is_empty(), kept.join(", ").parse()) {
+                    headers.append(header::SEC_WEBSOCKET_PROTOCOL, value);
+                }
+            }
         }
     }
 }

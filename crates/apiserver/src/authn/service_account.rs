@@ -1,55 +1,49 @@
-//! ServiceAccount tokens: signing (TokenRequest) and believing them.
-//! Used by the authentication chain and by the `token` subresource.
-//! Invariant: a token is believed only while the account (and the pod or node it is bound to) exists with that uid.
+//! ServiceAccount tokens: the keys, and believing what they signed.
+//! A row of the chain in `authn`; `token_request` signs with the same keys.
+//! Invariant: a token is believed only while the account (and what it is bound to) exists with that uid.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use http::StatusCode;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use api::ApiError;
 
-use super::{Authenticator, Credentials, User};
-use crate::{
-    cluster::Cluster,
-    config::ServiceAccounts,
-    registry::not_found_path,
-    respond::{Reply, content_response},
-};
+use super::{Believed, TokenAuthenticator, User, files::same, jwks};
+use crate::{cluster::Cluster, config::ServiceAccounts, expiring::Expiring};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claims {
-    pub iss: String,
-    pub sub: String,
-    #[serde(default)]
     pub aud: Vec<String>,
     pub exp: i64,
     #[serde(default)]
     pub iat: i64,
-    #[serde(default)]
-    pub nbf: i64,
-    #[serde(default)]
+    pub iss: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub jti: String,
     #[serde(rename = "kubernetes.io")]
     pub kubernetes: Private,
+    #[serde(default)]
+    pub nbf: i64,
+    pub sub: String,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Private {
     pub namespace: String,
-    pub serviceaccount: Reference,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<Reference>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Reference>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Reference>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Reference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Reference>,
+    pub serviceaccount: Reference,
+    /// From here on a client that still uses the token should have renewed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warnafter: Option<i64>,
 }
 
@@ -60,65 +54,83 @@ pub struct Reference {
     pub uid: String,
 }
 
+/// The issuer of tokens that lie in secrets and never expire.
+const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+
+#[derive(Debug, Clone, Deserialize)]
+struct LegacyClaims {
+    sub: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/namespace")]
+    namespace: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/secret.name")]
+    secret: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.name")]
+    account: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid")]
+    uid: String,
+}
+
 /// The keys of this cluster's tokens.
 pub struct Keys {
     signing: EncodingKey,
     algorithm: Algorithm,
     key_id: String,
     believed: Vec<(DecodingKey, Algorithm)>,
+    /// The believed keys as JSON Web Keys.
+    pub published: Vec<Value>,
     pub issuer: String,
     pub audiences: Vec<String>,
 }
 
 impl Keys {
     pub fn new(config: &ServiceAccounts) -> Result<Self, String> {
-        let pair = rcgen::KeyPair::from_pem(&config.signing_key_pem)
-            .map_err(|e| format!("failed to read the ServiceAccount signing key: {e}"))?;
+        let attempt = |e: &dyn std::fmt::Display| format!("failed to read the ServiceAccount signing key: {e}");
+        let pair = rcgen::KeyPair::from_pem(&config.signing_key_pem).map_err(|e| attempt(&e))?;
         let rsa = pair.algorithm() == &rcgen::PKCS_RSA_SHA256;
         let pem = config.signing_key_pem.as_bytes();
         let signing = if rsa { EncodingKey::from_rsa_pem(pem) } else { EncodingKey::from_ec_pem(pem) };
-        let signing = signing.map_err(|e| format!("failed to read the ServiceAccount signing key: {e}"))?;
-        let mut believed = Vec::new();
+        let (mut believed, mut published) = (Vec::new(), Vec::new());
         for public in std::iter::once(&pair.public_key_pem()).chain(&config.verification_keys_pem) {
             believed.push(public_key(public)?);
+            let jwk =
+                jwks::jwk(public).map_err(|e| format!("failed to read a ServiceAccount verification key: {e}"))?;
+            if !published.contains(&jwk) {
+                published.push(jwk);
+            }
         }
-        let key_id =
-            BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(rcgen::PublicKeyData::subject_public_key_info(&pair)));
         Ok(Self {
-            signing,
+            signing: signing.map_err(|e| attempt(&e))?,
             algorithm: if rsa { Algorithm::RS256 } else { Algorithm::ES256 },
-            key_id,
+            key_id: jwks::key_id(&rcgen::PublicKeyData::subject_public_key_info(&pair)),
             believed,
+            published,
             issuer: config.issuer.clone(),
             audiences: config.audiences.clone(),
         })
     }
 
-    pub fn sign(&self, claims: &Claims) -> Result<String, ApiError> {
+    pub fn algorithms(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.published.iter().filter_map(|k| k["alg"].as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    pub fn sign<C: Serialize>(&self, claims: &C) -> Result<String, ApiError> {
         let header = Header { kid: Some(self.key_id.clone()), typ: None, ..Header::new(self.algorithm) };
         jsonwebtoken::encode(&header, claims, &self.signing)
             .map_err(|e| ApiError::internal(format!("failed to sign token: {e}")))
     }
 
-    /// The claims of a genuine, unexpired token of this cluster. `None` if its issuer is someone else.
-    fn verify(&self, token: &str, now: i64) -> Option<Result<Claims, ApiError>> {
-        let body = token.split('.').nth(1)?;
-        let shown: Value = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(body).ok()?).ok()?;
-        if shown["iss"].as_str() != Some(&self.issuer) {
-            return None;
-        }
-        for (key, algorithm) in &self.believed {
+    /// The claims of a token, if one of the believed keys signed it. Times and audiences are for the caller to judge.
+    fn claims<C: serde::de::DeserializeOwned + Clone>(&self, token: &str) -> Option<C> {
+        self.believed.iter().find_map(|(key, algorithm)| {
             let mut validation = Validation::new(*algorithm);
-            // Time is an argument here, and audiences are the caller's business.
             validation.validate_exp = false;
             validation.validate_aud = false;
-            if let Ok(token) = jsonwebtoken::decode::<Claims>(token, key, &validation) {
-                let claims = token.claims;
-                let valid = claims.exp > now && claims.nbf <= now + 10;
-                return Some(if valid { Ok(claims) } else { Err(ApiError::unauthorized()) });
-            }
-        }
-        Some(Err(ApiError::unauthorized()))
+            validation.required_spec_claims.clear();
+            jsonwebtoken::decode::<C>(token, key, &validation).ok().map(|t| t.claims)
+        })
     }
 }
 
@@ -129,49 +141,166 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm), String> {
         .map_err(|e| format!("failed to read a ServiceAccount verification key: {e}"))
 }
 
+/// Clocks of others may be off by this much.
+const LEEWAY_SECONDS: i64 = 60;
+/// What a token was bound to may be gone this long, so that a pod that ends can still say goodbye.
+const GONE_SECONDS: i64 = 60;
+const CACHED: usize = 8192;
+
+/// A token whose signature was checked: whose it is, and what must still exist.
+#[derive(Clone)]
+struct Verified {
+    user: User,
+    audiences: Vec<String>,
+    alive: Vec<Alive>,
+}
+
+#[derive(Clone)]
+struct Alive {
+    plural: &'static str,
+    namespace: String,
+    name: String,
+    uid: String,
+    /// A secret that must (still) hold this token, by digest.
+    holds: Option<[u8; 32]>,
+}
+
 pub struct ServiceAccountTokens {
     pub keys: Arc<Keys>,
-    pub cluster: Arc<Cluster>,
+    cluster: Arc<Cluster>,
+    verified: Expiring<[u8; 32], Arc<Verified>>,
 }
 
 impl ServiceAccountTokens {
-    /// The user and the audiences of a token; `None` if it is not one of ours.
-    pub async fn review(&self, token: &str) -> Option<Result<(User, Vec<String>), ApiError>> {
-        let claims = match self.keys.verify(token, self.cluster.env.now().as_second())? {
-            Ok(claims) => claims,
-            Err(e) => return Some(Err(e)),
-        };
-        Some(self.user(&claims).await.map(|user| (user, claims.aud)))
+    pub fn new(keys: Arc<Keys>, cluster: Arc<Cluster>) -> Self {
+        Self { keys, cluster, verified: Expiring::new(CACHED) }
     }
 
-    async fn user(&self, claims: &Claims) -> Result<User, ApiError> {
-        let private = &claims.kubernetes;
-        self.exists("serviceaccounts", &private.namespace, &private.serviceaccount).await?;
-        let mut user = user(&private.namespace, &private.serviceaccount);
-        let mut extra = |key: &str, value: &str| {
-            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_string()]);
-        };
-        if let Some(pod) = &private.pod {
-            self.exists("pods", &private.namespace, pod).await?;
-            extra("pod-name", &pod.name);
-            extra("pod-uid", &pod.uid);
+    /// `None`: someone else's token. `Err`: one of ours that is forged, expired or not yet valid.
+    fn verify(&self, token: &str, digest: [u8; 32]) -> Result<Option<Arc<Verified>>, ApiError> {
+        let monotonic = self.cluster.env.monotonic();
+        if let Some(known) = self.verified.get(&digest, monotonic) {
+            return Ok(Some(known));
         }
-        if let Some(node) = &private.node {
-            extra("node-name", &node.name);
+        let Some(issuer) = issuer(token) else { return Ok(None) };
+        let (verified, lasts) = if issuer == self.keys.issuer {
+            let claims: Claims = self.keys.claims(token).ok_or_else(ApiError::unauthorized)?;
+            let now = self.cluster.env.now().as_second();
+            let early = claims.nbf > now + LEEWAY_SECONDS || claims.iat > now + LEEWAY_SECONDS;
+            if claims.exp <= now || early {
+                return Err(ApiError::unauthorized());
+            }
+            (bound(&claims).ok_or_else(ApiError::unauthorized)?, (claims.exp - now) as u64)
+        } else if issuer == LEGACY_ISSUER {
+            let claims: LegacyClaims = self.keys.claims(token).ok_or_else(ApiError::unauthorized)?;
+            (legacy(claims, digest).ok_or_else(ApiError::unauthorized)?, 3600)
+        } else {
+            return Ok(None);
+        };
+        let verified = Arc::new(verified);
+        self.verified.insert(digest, verified.clone(), monotonic + Duration::from_secs(lasts), monotonic);
+        Ok(Some(verified))
+    }
+
+    async fn lives(&self, wanted: &Alive) -> Result<bool, ApiError> {
+        if self.cluster.get(wanted.plural, &wanted.namespace, &wanted.name).is_some_and(|o| self.fits(wanted, &o)) {
+            return Ok(true);
+        }
+        let found = self.cluster.fresh_get(wanted.plural, &wanted.namespace, &wanted.name).await?;
+        Ok(found.is_some_and(|o| self.fits(wanted, &o)))
+    }
+
+    fn fits(&self, wanted: &Alive, object: &api::Object) -> bool {
+        if !wanted.uid.is_empty() && object.meta.uid != wanted.uid {
+            return false;
+        }
+        if let Some(deleted) = &object.meta.deletion_timestamp {
+            let deleted = deleted.parse::<jiff::Timestamp>().map_or(0, |t| t.as_second());
+            if deleted + GONE_SECONDS < self.cluster.env.now().as_second() {
+                return false;
+            }
+        }
+        let Some(digest) = wanted.holds else { return true };
+        let stored = object.value()["data"]["token"].as_str().map(str::to_string).unwrap_or_default();
+        let stored = base64::prelude::BASE64_STANDARD.decode(stored).unwrap_or_default();
+        same(&Sha256::digest(stored), &digest)
+    }
+}
+
+fn issuer(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Issuer {
+        iss: String,
+    }
+    let body = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice::<Issuer>(&body).ok().map(|i| i.iss)
+}
+
+/// What the claims of a token of ours say. `None` if they contradict each other.
+fn bound(claims: &Claims) -> Option<Verified> {
+    let private = &claims.kubernetes;
+    let mut user = user(&private.namespace, &private.serviceaccount);
+    if claims.sub != user.name {
+        return None;
+    }
+    let alive = |plural, namespace: &str, reference: &Reference| Alive {
+        plural,
+        namespace: namespace.to_string(),
+        name: reference.name.clone(),
+        uid: reference.uid.clone(),
+        holds: None,
+    };
+    let mut needs = vec![alive("serviceaccounts", &private.namespace, &private.serviceaccount)];
+    let mut extra = |key: &str, value: &str| {
+        user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_string()]);
+    };
+    if let Some(pod) = &private.pod {
+        needs.push(alive("pods", &private.namespace, pod));
+        extra("pod-name", &pod.name);
+        extra("pod-uid", &pod.uid);
+    }
+    if let Some(secret) = &private.secret {
+        needs.push(alive("secrets", &private.namespace, secret));
+    }
+    if let Some(node) = &private.node {
+        // The node of a pod goes with the pod; a node that is itself what the token is bound to must be there.
+        if private.pod.is_none() {
+            needs.push(alive("nodes", "", node));
+        }
+        extra("node-name", &node.name);
+        if !node.uid.is_empty() {
             extra("node-uid", &node.uid);
         }
-        if !claims.jti.is_empty() {
-            extra("credential-id", &format!("JTI={}", claims.jti));
-        }
-        Ok(user)
     }
+    if !claims.jti.is_empty() {
+        extra("credential-id", &format!("JTI={}", claims.jti));
+    }
+    Some(Verified { user, audiences: claims.aud.clone(), alive: needs })
+}
 
-    async fn exists(&self, plural: &str, namespace: &str, reference: &Reference) -> Result<(), ApiError> {
-        match self.cluster.fresh_get(plural, namespace, &reference.name).await? {
-            Some(object) if reference.uid.is_empty() || object.meta.uid == reference.uid => Ok(()),
-            _ => Err(ApiError::unauthorized()),
-        }
+fn legacy(claims: LegacyClaims, digest: [u8; 32]) -> Option<Verified> {
+    let account = Reference { name: claims.account, uid: claims.uid };
+    let user = user(&claims.namespace, &account);
+    if claims.sub != user.name || account.uid.is_empty() || claims.secret.is_empty() {
+        return None;
     }
+    let alive = vec![
+        Alive {
+            plural: "serviceaccounts",
+            namespace: claims.namespace.clone(),
+            name: account.name,
+            uid: account.uid,
+            holds: None,
+        },
+        Alive {
+            plural: "secrets",
+            namespace: claims.namespace,
+            name: claims.secret,
+            uid: String::new(),
+            holds: Some(digest),
+        },
+    ];
+    Some(Verified { user, audiences: Vec::new(), alive })
 }
 
 pub fn user(namespace: &str, account: &Reference) -> User {
@@ -184,146 +313,20 @@ pub fn user(namespace: &str, account: &Reference) -> User {
 }
 
 #[async_trait]
-impl Authenticator for ServiceAccountTokens {
-    async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Option<User>, ApiError> {
-        let Some(token) = credentials.bearer() else { return Ok(None) };
-        match self.review(token).await {
-            None => Ok(None),
-            Some(Ok((user, audiences))) if audiences.iter().any(|a| self.keys.audiences.contains(a)) => Ok(Some(user)),
-            Some(_) => Err(ApiError::unauthorized()),
+impl TokenAuthenticator for ServiceAccountTokens {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Believed>, ApiError> {
+        let Some(verified) = self.verify(token, Sha256::digest(token).into())? else { return Ok(None) };
+        // Tokens from before audiences existed are good for this server.
+        let own = if verified.audiences.is_empty() { &self.keys.audiences } else { &verified.audiences };
+        let common: Vec<String> = own.iter().filter(|a| audiences.contains(a)).cloned().collect();
+        if common.is_empty() {
+            return Err(ApiError::unauthorized());
         }
-    }
-}
-
-/// Answers `POST serviceaccounts/NAME/token`: fills in the status of the TokenRequest.
-pub async fn request_token(
-    cluster: &Cluster,
-    keys: &Keys,
-    max_seconds: i64,
-    account: &api::Object,
-    mut request: Value,
-) -> Result<Value, ApiError> {
-    let namespace = account.meta.namespace.clone().unwrap_or_default();
-    let now = cluster.env.now().as_second();
-    let mut seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
-    let too_short = seconds < 600;
-    if too_short || seconds > 1 << 32 {
-        let mut errors = api::field::ErrorList::new();
-        let path = api::field::Path::new("spec").child("expirationSeconds");
-        let detail = if too_short {
-            "may not specify a duration less than 10 minutes"
-        } else {
-            "may not specify a duration larger than 2^32 seconds"
-        };
-        errors.invalid(&path, json!(seconds), detail);
-        return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", "", errors));
-    }
-    seconds = seconds.min(max_seconds);
-    let audiences: Vec<String> = match request["spec"]["audiences"].as_array() {
-        Some(list) if !list.is_empty() => list.iter().filter_map(|a| a.as_str().map(str::to_string)).collect(),
-        _ => keys.audiences.clone(),
-    };
-    let account_reference = Reference { name: account.meta.name.clone(), uid: account.meta.uid.clone() };
-    let mut private = Private { namespace: namespace.clone(), serviceaccount: account_reference, ..Private::default() };
-    let bound = request["spec"]["boundObjectRef"].clone();
-    if let Some(kind) = bound["kind"].as_str() {
-        let name = bound["name"].as_str().unwrap_or_default();
-        bind(cluster, &mut private, &namespace, kind, name, bound["uid"].as_str().unwrap_or_default()).await?;
-    }
-    // The kubelet renews at 80 %; projected tokens live long past that so that old clients go on.
-    let claims = Claims {
-        iss: keys.issuer.clone(),
-        sub: format!("system:serviceaccount:{namespace}:{}", account.meta.name),
-        aud: audiences.clone(),
-        exp: now + seconds,
-        iat: now,
-        nbf: now,
-        jti: cluster.env.uuid(),
-        kubernetes: private,
-    };
-    let expires = jiff::Timestamp::from_second(claims.exp).map_err(|e| ApiError::internal(e.to_string()))?;
-    request["kind"] = "TokenRequest".into();
-    request["apiVersion"] = "authentication.k8s.io/v1".into();
-    request["spec"]["audiences"] = json!(audiences);
-    request["spec"]["expirationSeconds"] = json!(seconds);
-    if !request["metadata"].is_object() {
-        request["metadata"] = json!({});
-    }
-    request["metadata"]["name"] = json!(account.meta.name);
-    request["metadata"]["namespace"] = json!(namespace);
-    request["status"] = json!({ "token": keys.sign(&claims)?, "expirationTimestamp": expires.to_string() });
-    Ok(request)
-}
-
-async fn bind(
-    cluster: &Cluster,
-    private: &mut Private,
-    namespace: &str,
-    kind: &str,
-    name: &str,
-    uid: &str,
-) -> Result<(), ApiError> {
-    let plural = match kind {
-        "Pod" => "pods",
-        "Secret" => "secrets",
-        "Node" => "nodes",
-        other => return Err(ApiError::bad_request(format!("cannot bind token to object of type {other}"))),
-    };
-    let place = if kind == "Node" { "" } else { namespace };
-    let found = cluster.fresh_get(plural, place, name).await?;
-    let object = found.ok_or_else(|| ApiError::not_found("", plural, name))?;
-    if !uid.is_empty() && object.meta.uid != uid {
-        let why = format!(
-            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
-             been deleted and then recreated"
-        );
-        return Err(ApiError::conflict("", plural, name, &why));
-    }
-    let reference = Reference { name: name.to_string(), uid: object.meta.uid.clone() };
-    match kind {
-        "Pod" => {
-            let value = object.value();
-            if let Some(node) = value["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
-                let uid = cluster.get("nodes", "", node).map(|n| n.meta.uid.clone()).unwrap_or_default();
-                private.node = Some(Reference { name: node.to_string(), uid });
+        for wanted in &verified.alive {
+            if !self.lives(wanted).await? {
+                return Err(ApiError::unauthorized());
             }
-            private.pod = Some(reference);
         }
-        "Secret" => private.secret = Some(reference),
-        _ => private.node = Some(reference),
-    }
-    Ok(())
-}
-
-/// `/.well-known/openid-configuration` and `/openid/v1/jwks`: how others verify our tokens.
-pub fn serve(keys: &Keys, path: &str) -> Result<Reply, ApiError> {
-    let value = match path {
-        "/.well-known/openid-configuration" => json!({
-            "issuer": keys.issuer,
-            "jwks_uri": format!("{}/openid/v1/jwks", keys.issuer.trim_end_matches('/')),
-            "response_types_supported": ["id_token"],
-            "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": [keys.algorithm_name()],
-        }),
-        "/openid/v1/jwks" => json!({ "keys": [keys.jwk()?] }),
-        _ => return Err(not_found_path()),
-    };
-    let content = if path.ends_with("jwks") { "application/jwk-set+json" } else { "application/json" };
-    Ok(Reply::Raw(content_response(StatusCode::OK, value.to_string().into(), content)))
-}
-
-impl Keys {
-    fn algorithm_name(&self) -> &'static str {
-        if self.algorithm == Algorithm::RS256 { "RS256" } else { "ES256" }
-    }
-
-    fn jwk(&self) -> Result<Value, ApiError> {
-        let jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&self.signing, self.algorithm)
-            .map_err(|e| ApiError::internal(format!("failed to describe the signing key: {e}")))?;
-        let mut jwk = serde_json::to_value(jwk).map_err(|e| ApiError::internal(e.to_string()))?;
-        jwk["use"] = "sig".into();
-        jwk["kid"] = self.key_id.as_str().into();
-        jwk["alg"] = self.algorithm_name().into();
-        Ok(jwk)
+        Ok(Some(Believed { user: verified.user.clone(), audiences: common }))
     }
 }

@@ -48,6 +48,7 @@ pub struct Registry {
     pub cluster: Arc<Cluster>,
     pub admission: admission::Chain,
     pub authorizer: Arc<authz::Chain>,
+    pub authentication: Arc<authn::Chain>,
     pub tokens: Arc<authn::service_account::ServiceAccountTokens>,
     pub allocations: Allocations,
 }
@@ -61,6 +62,10 @@ impl Registry {
         let set = self.cluster.served.current();
         let served = set.find(&info.group, &info.version, &info.resource).cloned().ok_or_else(not_found_path)?;
         self.check_scope(&served, call)?;
+        if !info.is_long_running() {
+            // Before anything is written: an answer nobody accepts must not have effects.
+            call.output(served.stored())?;
+        }
         if !info.subresource.is_empty() {
             return self.subresource(call, &served, body).await;
         }

@@ -29,8 +29,8 @@ impl Registry {
         object_meta::set_type(&mut review, served);
         object_meta::metadata_mut(&mut review);
         let status = match served.plural.as_str() {
-            "selfsubjectreviews" => json!({ "userInfo": user_info(&call.user) }),
-            "tokenreviews" => self.review_token(&review).await,
+            "selfsubjectreviews" => json!({ "userInfo": call.user.info() }),
+            "tokenreviews" => self.review_token(&review).await?,
             "selfsubjectaccessreviews" => self.review_access(&review, call.user.clone()).await?,
             "subjectaccessreviews" => self.review_access(&review, spec_user(&review)?).await?,
             "localsubjectaccessreviews" => {
@@ -62,28 +62,23 @@ impl Registry {
         Ok(Reply::Value(StatusCode::CREATED, review))
     }
 
-    async fn review_token(&self, review: &Value) -> Value {
+    async fn review_token(&self, review: &Value) -> Result<Value, ApiError> {
         let token = review["spec"]["token"].as_str().unwrap_or_default();
-        let wanted: Vec<&str> =
-            review["spec"]["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let unauthenticated = |error: &str| json!({ "user": {}, "error": error });
-        match self.tokens.review(token).await {
-            Some(Ok((user, audiences))) => {
-                let own = &self.tokens.keys.audiences;
-                let fits = |a: &&String| match wanted.is_empty() {
-                    true => own.contains(a),
-                    false => wanted.contains(&a.as_str()),
-                };
-                let audiences: Vec<&String> = audiences.iter().filter(fits).collect();
-                match audiences.is_empty() {
-                    true => unauthenticated("token audiences do not match"),
-                    false => json!({
-                        "authenticated": true, "user": user_info(&user.authenticated()), "audiences": audiences,
-                    }),
-                }
-            }
-            _ => unauthenticated("[invalid bearer token, token lookup failed]"),
+        if token.is_empty() {
+            return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
         }
+        let wanted: Vec<String> = review["spec"]["audiences"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|a| a.as_str().map(str::to_string))
+            .collect();
+        Ok(match self.authentication.review(token, &wanted).await {
+            Ok(believed) => json!({
+                "authenticated": true, "user": believed.user.authenticated().info(), "audiences": believed.audiences,
+            }),
+            Err(_) => json!({ "user": {}, "error": "[invalid bearer token, token lookup failed]" }),
+        })
     }
 
     async fn review_access(&self, review: &Value, user: User) -> Result<Value, ApiError> {
@@ -143,17 +138,6 @@ impl Registry {
         }
         status
     }
-}
-
-fn user_info(user: &User) -> Value {
-    let mut info = json!({ "username": user.name, "groups": user.groups });
-    if !user.uid.is_empty() {
-        info["uid"] = user.uid.as_str().into();
-    }
-    if !user.extra.is_empty() {
-        info["extra"] = json!(user.extra);
-    }
-    info
 }
 
 fn spec_user(review: &Value) -> Result<User, ApiError> {

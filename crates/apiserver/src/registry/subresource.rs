@@ -14,7 +14,7 @@ use super::{
     Registry, not_allowed_path, not_found_path, object_meta, object_reply, options::WriteOptions, patch::PatchType,
     update::Change,
 };
-use crate::{authn::service_account, call::Call, codec, negotiate, respond::Reply, served::Served};
+use crate::{authn::token_request, call::Call, codec, negotiate, respond::Reply, served::Served};
 
 impl Registry {
     pub(super) async fn subresource(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
@@ -185,7 +185,8 @@ impl Registry {
         let account = self.get_object(call, served).await?;
         let max = self.config.service_accounts.max_token_expiration.as_secs() as i64;
         let keys = &self.tokens.keys;
-        let answer = service_account::request_token(&self.cluster, keys, max, &account, request).await?;
+        let (answer, warning) = token_request::issue(&self.cluster, keys, max, &account, request).await?;
+        warning.into_iter().for_each(|w| call.warn(w));
         Ok(Reply::Value(StatusCode::CREATED, answer))
     }
 }

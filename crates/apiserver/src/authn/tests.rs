@@ -1,0 +1,272 @@
+//! Tokens, certificates and headers against a whole server, good ones and bad ones.
+
+use std::sync::Arc;
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+use env::Env;
+use http::{Method, Request};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+
+use super::{PeerCertificates, User, service_account::Claims};
+use crate::{ApiServer, Config, body, config};
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+fn authority() -> Authority {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "ca");
+    let pem = params.self_signed(&key).unwrap().pem();
+    Authority { issuer: Issuer::new(params, key), pem }
+}
+
+impl Authority {
+    fn leaf(&self, name: &str, group: &str, expired: bool) -> PeerCertificates {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        if expired {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
+        let certificate = params.signed_by(&KeyPair::generate().unwrap(), &self.issuer).unwrap();
+        PeerCertificates(vec![certificate.der().clone()])
+    }
+}
+
+struct Fixture {
+    server: Arc<ApiServer>,
+    clients: Authority,
+    proxies: Authority,
+    _files: tempfile::TempDir,
+}
+
+async fn fixture() -> Fixture {
+    let (clients, proxies) = (authority(), authority());
+    let files = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+    config.client_ca_pem = clients.pem.clone().into_bytes();
+    config.authentication.token_file = Some(write("tokens", "s3cret-token,carol,7,\"dev,ops\"\n"));
+    config.authentication.password_file = Some(write("passwords", "s3cret-word,dave,8\n"));
+    config.authentication.request_header = Some(config::RequestHeader {
+        ca_pem: proxies.pem.clone().into_bytes(),
+        allowed_names: vec!["front".into()],
+        username_headers: vec!["X-Remote-User".into()],
+        uid_headers: vec!["X-Remote-Uid".into()],
+        group_headers: vec!["X-Remote-Group".into()],
+        extra_header_prefixes: vec!["X-Remote-Extra-".into()],
+    });
+    let env = Env::real();
+    let store = Arc::new(store::MemoryStore::new(env.clone()));
+    let server = ApiServer::new(config, store, env).await.unwrap();
+    Fixture { server, clients, proxies, _files: files }
+}
+
+impl Fixture {
+    async fn send(&self, request: Request<crate::Body>) -> (u16, Value) {
+        let response = self.server.handle(request).await;
+        let code = response.status().as_u16();
+        let bytes = body::read_all(response.into_body(), 1 << 22).await.unwrap();
+        self.server.cluster.cache.wait_until_fresh().await.unwrap();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    async fn admin(&self, method: Method, path: &str, object: Value) -> Value {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };
+        let user = User::new("admin", &["system:masters"]);
+        let (code, answer) = self.send(ApiServer::in_process_request(user, request.body(body).unwrap())).await;
+        assert!(code < 300, "{path}: {answer}");
+        answer
+    }
+
+    /// Who a request with these headers is; the status code if nobody.
+    async fn who(&self, headers: &[(&str, &str)], peer: Option<PeerCertificates>) -> String {
+        let mut request = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+            .header("content-type", "application/json")
+            .body(body::full("{}"))
+            .unwrap();
+        for (name, value) in headers {
+            request.headers_mut().append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        request.extensions_mut().extend(
+            peer.map(|p| {
+                let mut extensions = http::Extensions::new();
+                extensions.insert(p);
+                extensions
+            })
+            .unwrap_or_default(),
+        );
+        let (code, answer) = self.send(request).await;
+        match code {
+            201 => {
+                let info = &answer["status"]["userInfo"];
+                let groups: Vec<_> =
+                    info["groups"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                format!("{} {}", info["username"].as_str().unwrap_or_default(), groups.join(","))
+            }
+            code => code.to_string(),
+        }
+    }
+
+    async fn bearer(&self, token: &str) -> String {
+        self.who(&[("authorization", &format!("Bearer {token}"))], None).await
+    }
+}
+
+#[tokio::test]
+async fn credentials_of_every_kind() {
+    let f = fixture().await;
+    let check = async |headers: &[(&str, &str)], peer: Option<PeerCertificates>, expected: &str| {
+        assert_eq!(f.who(headers, peer).await, expected, "{headers:?}");
+    };
+    check(&[], None, "403").await;
+    check(&[], Some(f.clients.leaf("alice", "dev", false)), "alice dev,system:authenticated").await;
+    check(&[], Some(f.clients.leaf("alice", "dev", true)), "401").await;
+    check(&[], Some(authority().leaf("alice", "system:masters", false)), "401").await;
+    check(&[("authorization", "Bearer s3cret-token")], None, "carol dev,ops,system:authenticated").await;
+    check(&[("authorization", "Bearer s3cret-tokem")], None, "401").await;
+    check(&[("authorization", "Basic ZGF2ZTpzM2NyZXQtd29yZA==")], None, "dave system:authenticated").await;
+    check(&[("authorization", "Basic ZGF2ZTpzM2NyZXQtd29yZX==")], None, "401").await;
+    check(&[("authorization", "Basic %%%")], None, "401").await;
+    check(&[("authorization", "Digest x")], None, "401").await;
+    let protocol =
+        format!("base64url.bearer.authorization.k8s.io.{}, v4.channel.k8s.io", BASE64.encode("s3cret-token"));
+    check(&[("sec-websocket-protocol", &protocol)], None, "carol dev,ops,system:authenticated").await;
+
+    // Headers name a user only behind the proxy's own certificate.
+    let remote = [("x-remote-user", "erin"), ("x-remote-group", "qa"), ("x-remote-extra-a%2fb", "c")];
+    check(&remote, Some(f.proxies.leaf("front", "x", false)), "erin qa,system:authenticated").await;
+    check(&remote, Some(f.proxies.leaf("other", "x", false)), "401").await;
+    check(&remote, Some(f.clients.leaf("front", "x", false)), "front x,system:authenticated").await;
+    check(&remote, None, "403").await;
+
+    // Acting as someone else takes permission for every part.
+    let masters = || Some(f.clients.leaf("root", "system:masters", false));
+    let acting = [("impersonate-user", "frank"), ("impersonate-group", "g"), ("impersonate-extra-scope", "s")];
+    check(&acting, masters(), "frank g,system:authenticated").await;
+    check(&acting, Some(f.clients.leaf("alice", "dev", false)), "403").await;
+    check(&acting[1..2], masters(), "500").await;
+    let account = [("impersonate-user", "system:serviceaccount:a:b")];
+    let expected = "system:serviceaccount:a:b system:serviceaccounts,system:serviceaccounts:a,system:authenticated";
+    check(&account, masters(), expected).await;
+}
+
+#[tokio::test]
+async fn service_account_tokens_and_their_forgeries() {
+    let f = fixture().await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    f.admin(Method::POST, accounts, json!({ "metadata": { "name": "robot" } })).await;
+    let request =
+        |spec: Value| json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
+    let path = format!("{accounts}/robot/token");
+    let issued = f.admin(Method::POST, &path, request(json!({}))).await;
+    let token = issued["status"]["token"].as_str().unwrap().to_string();
+    let robot = "system:serviceaccount:default:robot system:serviceaccounts,system:serviceaccounts:default,\
+                 system:authenticated";
+    assert_eq!(f.bearer(&token).await, robot);
+    assert_eq!(f.bearer(&token).await, robot, "from the cache");
+
+    let keys = f.server.registry.tokens.keys.clone();
+    let body = BASE64.decode(token.split('.').nth(1).unwrap()).unwrap();
+    let claims: Claims = serde_json::from_slice(&body).unwrap();
+    let now = claims.iat;
+    let signed = |change: &dyn Fn(&mut Claims)| {
+        let mut claims = claims.clone();
+        change(&mut claims);
+        keys.sign(&claims).unwrap()
+    };
+    let parts: Vec<&str> = token.split('.').collect();
+    let none = BASE64.encode(r#"{"alg":"none","typ":"JWT"}"#);
+    let hmac = BASE64.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
+    let mut other = claims.clone();
+    other.sub = "system:serviceaccount:kube-system:root".into();
+    let other = BASE64.encode(serde_json::to_vec(&other).unwrap());
+    let foreign = {
+        let mut service_accounts = Config::in_process(KeyPair::generate().unwrap().serialize_pem()).service_accounts;
+        service_accounts.issuer = keys.issuer.clone();
+        super::service_account::Keys::new(&service_accounts).unwrap().sign(&claims).unwrap()
+    };
+    for (what, token) in [
+        ("expired", signed(&|c| c.exp = now - 1)),
+        ("not yet valid", signed(&|c| c.nbf = now + 600)),
+        ("issued in the future", signed(&|c| c.iat = now + 600)),
+        ("for another audience", signed(&|c| c.aud = vec!["vault".into()])),
+        ("of another issuer", signed(&|c| c.iss = "https://elsewhere".into())),
+        ("of another subject", signed(&|c| c.sub = "system:serviceaccount:kube-system:root".into())),
+        ("of an account of another uid", signed(&|c| c.kubernetes.serviceaccount.uid = "gone".into())),
+        (
+            "of no account",
+            signed(&|c| {
+                c.kubernetes.serviceaccount.name = "nobody".into();
+                c.sub = "system:serviceaccount:default:nobody".into();
+            }),
+        ),
+        ("without a signature", format!("{none}.{}.", parts[1])),
+        ("without a signature but with one", format!("{none}.{}.{}", parts[1], parts[2])),
+        ("with a symmetric algorithm", format!("{hmac}.{}.{}", parts[1], parts[2])),
+        ("with other claims", format!("{}.{other}.{}", parts[0], parts[2])),
+        ("cut off", token[..token.len() - 4].to_string()),
+        ("of a foreign key", foreign),
+        ("of no form", "a.b.c".into()),
+        ("of dots", "...".into()),
+    ] {
+        assert_eq!(f.bearer(&token).await, "401", "a token {what}");
+    }
+
+    // Bound tokens go with what they are bound to.
+    let pod = json!({
+        "metadata": { "name": "p" },
+        "spec": { "serviceAccountName": "robot", "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let pod = f.admin(Method::POST, "/api/v1/namespaces/default/pods", pod).await;
+    let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"] });
+    let spec = json!({ "expirationSeconds": 3607, "boundObjectRef": bound });
+    let issued = f.admin(Method::POST, &path, request(spec)).await;
+    let token = issued["status"]["token"].as_str().unwrap().to_string();
+    let claims: Claims = serde_json::from_slice(&BASE64.decode(token.split('.').nth(1).unwrap()).unwrap()).unwrap();
+    assert_eq!(claims.kubernetes.warnafter, Some(claims.iat + 3607));
+    assert_eq!(claims.exp, claims.iat + 365 * 86400);
+    assert_eq!(f.bearer(&token).await, robot);
+    f.admin(Method::DELETE, "/api/v1/namespaces/default/pods/p?gracePeriodSeconds=0", Value::Null).await;
+    assert_eq!(f.bearer(&token).await, "401");
+
+    // Others may ask whose token it is.
+    let review = |spec: Value| json!({ "spec": spec });
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let answer = f.admin(Method::POST, reviews, review(json!({ "token": signed(&|_| {}) }))).await;
+    assert_eq!(answer["status"]["authenticated"], true, "{answer}");
+    assert_eq!(answer["status"]["user"]["username"], "system:serviceaccount:default:robot");
+    let vault = signed(&|c| c.aud = vec!["vault".into()]);
+    let answer = f.admin(Method::POST, reviews, review(json!({ "token": vault, "audiences": ["vault"] }))).await;
+    assert_eq!(answer["status"]["audiences"], json!(["vault"]), "{answer}");
+    let answer = f.admin(Method::POST, reviews, review(json!({ "token": vault }))).await;
+    assert_eq!(answer["status"]["authenticated"], Value::Null, "{answer}");
+
+    let keys = f.admin(Method::GET, "/openid/v1/jwks", Value::Null).await;
+    assert_eq!(keys["keys"][0]["kty"], "EC", "{keys}");
+}
+
+#[tokio::test]
+async fn a_node_joins_with_a_bootstrap_token() {
+    let f = fixture().await;
+    let secret = json!({
+        "metadata": { "name": "bootstrap-token-abcdef" }, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+        },
+    });
+    f.admin(Method::POST, "/api/v1/namespaces/kube-system/secrets", secret).await;
+    let found = f.bearer("abcdef.0123456789abcdef").await;
+    assert_eq!(found, "system:bootstrap:abcdef system:bootstrappers,system:authenticated");
+    assert_eq!(f.bearer("abcdef.0123456789abcdee").await, "401");
+}

@@ -1,0 +1,133 @@
+//! `POST serviceaccounts/NAME/token`: a signed token for an account, bound to a pod, a secret or a node if asked.
+//! Called by `registry`; `service_account` believes what this signs.
+//! Invariant: never signs for an object that does not exist, nor for longer than the configuration allows.
+
+use serde_json::{Value, json};
+
+use api::{ApiError, Object};
+
+use super::service_account::{Claims, Keys, Private, Reference};
+use crate::cluster::Cluster;
+
+/// What the ServiceAccount admission plugin asks for. Such tokens live on for a year, so that clients that never
+/// read them again go on working, and say when they should have been renewed.
+const WARN_ONLY_SECONDS: i64 = 3607;
+const EXTENDED_SECONDS: i64 = 365 * 86400;
+
+/// Fills in the status of a TokenRequest; the second value is to be shown to the client as a warning.
+pub async fn issue(
+    cluster: &Cluster,
+    keys: &Keys,
+    max_seconds: i64,
+    account: &Object,
+    mut request: Value,
+) -> Result<(Value, Option<String>), ApiError> {
+    let namespace = account.meta.namespace.clone().unwrap_or_default();
+    let now = cluster.env.now().as_second();
+    let asked = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
+    validate(asked)?;
+    let seconds = asked.min(max_seconds);
+    let warning =
+        (seconds < asked).then(|| format!("requested expiration of {asked} seconds shortened to {seconds} seconds"));
+    let audiences: Vec<String> = match request["spec"]["audiences"].as_array() {
+        Some(list) if !list.is_empty() => list.iter().filter_map(|a| a.as_str().map(str::to_string)).collect(),
+        _ => keys.audiences.clone(),
+    };
+    let reference = Reference { name: account.meta.name.clone(), uid: account.meta.uid.clone() };
+    let mut private = Private { namespace: namespace.clone(), serviceaccount: reference, ..Private::default() };
+    if request["spec"]["boundObjectRef"].is_object() {
+        bind(cluster, &mut private, &request["spec"]["boundObjectRef"]).await?;
+    }
+    let mut lasts = seconds;
+    let own = audiences.iter().any(|a| keys.audiences.contains(a));
+    if private.pod.is_some() && seconds == WARN_ONLY_SECONDS && own {
+        private.warnafter = Some(now + seconds);
+        lasts = EXTENDED_SECONDS.min(max_seconds.max(seconds));
+    }
+    let claims = Claims {
+        iss: keys.issuer.clone(),
+        sub: format!("system:serviceaccount:{namespace}:{}", account.meta.name),
+        aud: audiences.clone(),
+        exp: now + lasts,
+        iat: now,
+        nbf: now,
+        jti: cluster.env.uuid(),
+        kubernetes: private,
+    };
+    let expires = jiff::Timestamp::from_second(now + seconds).map_err(|e| ApiError::internal(e.to_string()))?;
+    request["kind"] = "TokenRequest".into();
+    request["apiVersion"] = "authentication.k8s.io/v1".into();
+    request["spec"]["audiences"] = json!(audiences);
+    request["spec"]["expirationSeconds"] = json!(seconds);
+    if request["spec"].get("boundObjectRef").is_none() {
+        request["spec"]["boundObjectRef"] = Value::Null;
+    }
+    if !request["metadata"].is_object() {
+        request["metadata"] = json!({});
+    }
+    request["metadata"]["name"] = json!(account.meta.name);
+    request["metadata"]["namespace"] = json!(namespace);
+    request["metadata"]["creationTimestamp"] =
+        json!(jiff::Timestamp::from_second(now).map(|t| t.to_string()).unwrap_or_default());
+    request["status"] = json!({ "token": keys.sign(&claims)?, "expirationTimestamp": expires.to_string() });
+    Ok((request, warning))
+}
+
+fn validate(seconds: i64) -> Result<(), ApiError> {
+    let detail = match seconds {
+        ..600 => "may not specify a duration less than 10 minutes",
+        4_294_967_297.. => "may not specify a duration larger than 2^32 seconds",
+        _ => return Ok(()),
+    };
+    let mut errors = api::field::ErrorList::new();
+    errors.invalid(&api::field::Path::new("spec").child("expirationSeconds"), json!(seconds), detail);
+    Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", "", errors))
+}
+
+async fn bind(cluster: &Cluster, private: &mut Private, bound: &Value) -> Result<(), ApiError> {
+    let text = |field: &str| bound[field].as_str().unwrap_or_default();
+    let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
+    let plural = match (text("apiVersion"), kind) {
+        ("v1" | "", "Pod") => "pods",
+        ("v1" | "", "Secret") => "secrets",
+        ("v1" | "", "Node") => "nodes",
+        (version, kind) => {
+            let group = version.split_once('/').map_or("", |(group, _)| group);
+            let kind = if group.is_empty() { kind.to_string() } else { format!("{kind}.{group}") };
+            return Err(ApiError::bad_request(format!(
+                "cannot bind token for serviceaccount to object of type {kind}"
+            )));
+        }
+    };
+    let place = if kind == "Node" { "" } else { private.namespace.as_str() };
+    let found = cluster.fresh_get(plural, place, name).await?;
+    let object = found.ok_or_else(|| ApiError::not_found("", plural, name))?;
+    if !uid.is_empty() && object.meta.uid != uid {
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
+             been deleted and then recreated"
+        );
+        return Err(ApiError::conflict("", plural, name, &why));
+    }
+    let reference = Reference { name: name.to_string(), uid: object.meta.uid.clone() };
+    match kind {
+        "Pod" => {
+            let pod = object.value();
+            let runs_as = pod["spec"]["serviceAccountName"].as_str().unwrap_or_default();
+            let account = private.serviceaccount.name.as_str();
+            if runs_as != account {
+                return Err(ApiError::bad_request(format!(
+                    "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+                )));
+            }
+            if let Some(node) = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
+                let uid = cluster.get("nodes", "", node).map(|n| n.meta.uid.clone()).unwrap_or_default();
+                private.node = Some(Reference { name: node.to_string(), uid });
+            }
+            private.pod = Some(reference);
+        }
+        "Secret" => private.secret = Some(reference),
+        _ => private.node = Some(reference),
+    }
+    Ok(())
+}

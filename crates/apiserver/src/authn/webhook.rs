@@ -1,0 +1,83 @@
+//! A remote service says whose token it is: TokenReview over HTTPS, answers believed for a while.
+//! A row of the chain in `authn`.
+//! Invariant: tokens are kept as digests only; a service that cannot be asked believes nothing.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use api::ApiError;
+use env::Env;
+
+use super::{Believed, TokenAuthenticator, user_from_info};
+use crate::{
+    config::Webhook,
+    expiring::Expiring,
+    webhook_client::{self, Endpoint},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const CACHED: usize = 4096;
+
+pub struct WebhookTokens {
+    endpoint: Endpoint,
+    answers: Expiring<[u8; 32], Option<Believed>>,
+    allowed_for: Duration,
+    refused_for: Duration,
+    env: Env,
+}
+
+impl WebhookTokens {
+    pub fn new(config: &Webhook, env: &Env) -> Result<Self, String> {
+        Ok(Self {
+            endpoint: webhook_client::from_kubeconfig(&config.kubeconfig)?,
+            answers: Expiring::new(CACHED),
+            allowed_for: config.allowed_for,
+            refused_for: config.refused_for,
+            env: env.clone(),
+        })
+    }
+}
+
+#[async_trait]
+impl TokenAuthenticator for WebhookTokens {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Believed>, ApiError> {
+        let digest = Sha256::new().chain_update(token).chain_update([0]).chain_update(audiences.join("\0")).finalize();
+        let now = self.env.monotonic();
+        if let Some(known) = self.answers.get(&digest.into(), now) {
+            return Ok(known);
+        }
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
+            "spec": { "token": token, "audiences": audiences },
+        });
+        let answer = self.endpoint.post(&self.env, TIMEOUT, &review).await.map_err(|error| {
+            tracing::warn!(error, "failed to make webhook authenticator request");
+            ApiError::unauthorized()
+        })?;
+        let believed = read(&answer["status"], audiences);
+        let lasts = if believed.is_some() { self.allowed_for } else { self.refused_for };
+        self.answers.insert(digest.into(), believed.clone(), now + lasts, now);
+        Ok(believed)
+    }
+}
+
+/// An answer without a name, or for other audiences, is no answer.
+fn read(status: &Value, audiences: &[String]) -> Option<Believed> {
+    if status["authenticated"] != true {
+        return None;
+    }
+    let user = user_from_info(&status["user"]);
+    if user.name.is_empty() {
+        return None;
+    }
+    let answered: Vec<String> =
+        status["audiences"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_string)).collect();
+    let common: Vec<String> = answered.iter().filter(|a| audiences.contains(a)).cloned().collect();
+    if !answered.is_empty() && common.is_empty() {
+        return None;
+    }
+    Some(Believed { user, audiences: common })
+}

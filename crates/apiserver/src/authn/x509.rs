@@ -1,0 +1,134 @@
+//! Client certificates: CN is the user, O are the groups; or the proxy in front, which names the user in headers.
+//! Rows of the chain in `authn`.
+//! Invariant: a certificate is believed only if an authority of its own row signed it and it is valid now.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use http::HeaderMap;
+use rustls::{
+    RootCertStore,
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use api::ApiError;
+use env::Env;
+
+use super::{Credentials, PeerCertificates, User};
+use crate::{config::RequestHeader, expiring::Expiring};
+
+/// Checking signatures costs more than the rest of a small request; within this time it is done once.
+const BELIEVED_FOR: Duration = Duration::from_secs(60);
+const CACHED: usize = 1024;
+
+/// Some authorities and the certificates they were found to have signed.
+pub struct Authorities {
+    verifier: Arc<dyn ClientCertVerifier>,
+    believed: Expiring<Vec<u8>, User>,
+    env: Env,
+}
+
+impl Authorities {
+    /// `None` if there are none.
+    pub fn new(ca_pem: &[u8], env: &Env) -> Result<Option<Self>, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(ca_pem) {
+            let certificate = certificate.map_err(|e| format!("failed to read the client authorities: {e}"))?;
+            roots.add(certificate).map_err(|e| format!("failed to read the client authorities: {e}"))?;
+        }
+        if roots.is_empty() {
+            return Ok(None);
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let verifier = verifier.map_err(|e| format!("failed to read the client authorities: {e}"))?;
+        Ok(Some(Self { verifier, believed: Expiring::new(CACHED), env: env.clone() }))
+    }
+
+    /// The subject of a certificate these authorities signed; `None` if they did not.
+    fn verify(&self, PeerCertificates(chain): &PeerCertificates) -> Option<User> {
+        let (leaf, intermediates) = chain.split_first()?;
+        let now = self.env.monotonic();
+        if let Some(user) = self.believed.get(&leaf.to_vec(), now) {
+            return Some(user);
+        }
+        let wall = UnixTime::since_unix_epoch(Duration::from_secs(self.env.now().as_second().max(0) as u64));
+        self.verifier.verify_client_cert(leaf, intermediates, wall).ok()?;
+        let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
+        let text = |a: &x509_parser::x509::AttributeTypeAndValue| a.as_str().unwrap_or_default().to_string();
+        let subject = certificate.subject();
+        let user = User {
+            name: subject.iter_common_name().next().map(text).unwrap_or_default(),
+            groups: subject.iter_organization().map(text).collect(),
+            ..User::default()
+        };
+        let left = certificate.validity().not_after.timestamp() - self.env.now().as_second();
+        let lasts = BELIEVED_FOR.min(Duration::from_secs(left.max(0) as u64));
+        self.believed.insert(leaf.to_vec(), user.clone(), now + lasts, now);
+        Some(user)
+    }
+}
+
+/// `Err`: a certificate was shown and is not believed.
+pub fn user(authorities: &Authorities, credentials: &Credentials<'_>) -> Result<Option<User>, ApiError> {
+    let Some(peer) = credentials.extensions.get::<PeerCertificates>() else { return Ok(None) };
+    match authorities.verify(peer) {
+        Some(user) if user.name.is_empty() => Ok(None),
+        Some(user) => Ok(Some(user)),
+        None => Err(ApiError::unauthorized()),
+    }
+}
+
+/// A proxy in front that is believed about whose requests it brings.
+pub struct FrontProxy {
+    authorities: Authorities,
+    config: RequestHeader,
+}
+
+impl FrontProxy {
+    pub fn new(config: &RequestHeader, env: &Env) -> Result<Self, String> {
+        let authorities = Authorities::new(&config.ca_pem, env)?;
+        let authorities = authorities.ok_or("the request header authorities are empty")?;
+        Ok(Self { authorities, config: config.clone() })
+    }
+
+    pub fn user(&self, credentials: &Credentials<'_>) -> Option<User> {
+        let peer = credentials.extensions.get::<PeerCertificates>()?;
+        let proxy = self.authorities.verify(peer)?;
+        let allowed = &self.config.allowed_names;
+        if !allowed.is_empty() && !allowed.contains(&proxy.name) {
+            return None;
+        }
+        let headers = credentials.headers;
+        let texts = |names: &[String]| -> Vec<String> {
+            let values = names.iter().flat_map(|n| headers.get_all(n.as_str()));
+            values.filter_map(|v| v.to_str().ok()).filter(|v| !v.is_empty()).map(str::to_string).collect()
+        };
+        let name = texts(&self.config.username_headers).into_iter().next()?;
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (header, value) in headers {
+            let key = self.extra_key(header.as_str());
+            if let (Some(key), Ok(value)) = (key, value.to_str()) {
+                extra.entry(key).or_default().push(value.to_string());
+            }
+        }
+        let uid = texts(&self.config.uid_headers).into_iter().next().unwrap_or_default();
+        Some(User { name, uid, groups: texts(&self.config.group_headers), extra })
+    }
+
+    fn extra_key(&self, header: &str) -> Option<String> {
+        let prefixes = self.config.extra_header_prefixes.iter().map(|p| p.to_ascii_lowercase());
+        let key = prefixes.filter_map(|p| header.strip_prefix(&p).map(str::to_string)).next()?;
+        Some(percent_encoding::percent_decode_str(&key).decode_utf8_lossy().into_owned())
+    }
+
+    /// Nobody further on is to take these headers for an identity.
+    pub fn strip(&self, headers: &mut HeaderMap) {
+        let config = &self.config;
+        let named = [&config.username_headers, &config.uid_headers, &config.group_headers];
+        named.into_iter().flatten().for_each(|name| drop(headers.remove(name.as_str())));
+        let extra: Vec<_> = headers.keys().filter(|n| self.extra_key(n.as_str()).is_some()).cloned().collect();
+        extra.into_iter().for_each(|name| drop(headers.remove(name)));
+    }
+}
