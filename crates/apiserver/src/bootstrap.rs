@@ -5,11 +5,18 @@
 use std::sync::Arc;
 
 use http::Method;
+use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use api::{ApiError, Reason};
 
-use crate::{authz::rbac, loopback, pipeline::ApiServer, registry::service_address};
+use crate::{
+    authz::rbac,
+    loopback,
+    pipeline::ApiServer,
+    registry::{service_address, timestamp},
+};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -41,13 +48,57 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         });
         ensure(server, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await?;
     }
+    service_cidr(server).await?;
     kubernetes_service(server).await?;
-    let authentication = json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
+    authentication(server).await
+}
+
+/// How extension API servers know our users: the authorities of client certificates, and whom to believe about others.
+async fn authentication(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let config = &server.config;
+    let mut data = json!({ "client-ca-file": String::from_utf8_lossy(&config.client_ca_pem) });
+    if let Some(name) = config.kubelet_client.as_ref().and_then(|c| common_name(&c.certificate_pem)) {
+        data["requestheader-client-ca-file"] = String::from_utf8_lossy(&config.client_ca_pem).into();
+        data["requestheader-allowed-names"] = json!([name]).to_string().into();
+        data["requestheader-username-headers"] = json!(["X-Remote-User"]).to_string().into();
+        data["requestheader-uid-headers"] = json!(["X-Remote-Uid"]).to_string().into();
+        data["requestheader-group-headers"] = json!(["X-Remote-Group"]).to_string().into();
+        data["requestheader-extra-headers-prefix"] = json!(["X-Remote-Extra-"]).to_string().into();
+    }
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": data,
         "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" },
-        "data": { "client-ca-file": String::from_utf8_lossy(&server.config.client_ca_pem) },
     });
-    ensure(server, "/api/v1/namespaces/kube-system/configmaps", authentication).await
+    replace(server, "/api/v1/namespaces/kube-system/configmaps", map).await
+}
+
+fn common_name(pem: &[u8]) -> Option<String> {
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(name.to_string())
+}
+
+/// The networks of Services as objects, which is where clients look for them.
+async fn service_cidr(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let path = "/apis/networking.k8s.io/v1/servicecidrs";
+    let cidrs: Vec<String> = server.config.service_cidrs.iter().map(ToString::to_string).collect();
+    let mut cidr = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+        "spec": { "cidrs": cidrs },
+    });
+    match loopback::send(server, Method::POST, path, &cidr).await {
+        Err(e) if e.reason == Reason::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
+        Ok(_) => {
+            let now = timestamp(server.cluster.env.now());
+            cidr["status"] = json!({ "conditions": [{
+                "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": now,
+                "message": "Kubernetes Service CIDR is ready",
+            }] });
+            loopback::send(server, Method::PUT, &format!("{path}/kubernetes/status"), &cidr).await.map(drop)
+        }
+    }
 }
 
 async fn kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {

@@ -52,7 +52,8 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
     let value = match parts[..] {
         ["api"] | ["apis"] => {
             if let Some(version) = aggregated(call) {
-                return aggregated_reply(call, &set, parts[0] == "api", version);
+                let extensions = server.extensions.lists();
+                return aggregated_reply(call, &set, &extensions, parts[0] == "api", version);
             }
             match parts[0] {
                 "api" => {
@@ -63,14 +64,15 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
                     })
                 }
                 _ => {
-                    let list: Vec<Value> = groups(&set).iter().filter(|g| !g.0.is_empty()).map(group_value).collect();
+                    let all = all_groups(&set, &server.extensions.lists());
+                    let list: Vec<Value> = all.iter().filter(|g| !g.0.is_empty()).map(group_value).collect();
                     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": list })
                 }
             }
         }
         ["api", version] if set.serves_version("", version) => resource_list(&set, "", version),
         ["apis", group] => {
-            let groups = groups(&set);
+            let groups = all_groups(&set, &server.extensions.lists());
             let found = groups.iter().find(|g| g.0 == group).ok_or_else(not_found_path)?;
             let mut value = group_value(found);
             value["kind"] = "APIGroup".into();
@@ -97,6 +99,24 @@ fn groups(set: &Set) -> Vec<(String, Vec<String>)> {
         versions.sort_by_key(|v| priority(v));
     }
     groups
+}
+
+type Extension = ((String, String), Value);
+
+/// The same with what extension servers add.
+fn all_groups(set: &Set, extensions: &[Extension]) -> Vec<(String, Vec<String>)> {
+    let mut all = groups(set);
+    for ((group, version), _) in extensions {
+        match all.iter_mut().find(|g| g.0 == *group) {
+            Some((_, versions)) if versions.contains(version) => {}
+            Some((_, versions)) => {
+                versions.push(version.clone());
+                versions.sort_by_key(|v| priority(v));
+            }
+            None => all.push((group.clone(), vec![version.clone()])),
+        }
+    }
+    all
 }
 
 /// Stable before beta before alpha, higher before lower; anything else last, by name.
@@ -197,9 +217,16 @@ fn aggregated(call: &Call) -> Option<&'static str> {
     None
 }
 
-fn aggregated_reply(call: &Call, set: &Set, core: bool, version: &'static str) -> Result<Reply, ApiError> {
-    let items: Vec<Value> =
-        groups(set).iter().filter(|g| g.0.is_empty() == core).map(|g| aggregated_group(set, g)).collect();
+fn aggregated_reply(
+    call: &Call,
+    set: &Set,
+    extensions: &[Extension],
+    core: bool,
+    version: &'static str,
+) -> Result<Reply, ApiError> {
+    let groups = all_groups(set, extensions);
+    let fitting = groups.iter().filter(|g| g.0.is_empty() == core);
+    let items: Vec<Value> = fitting.map(|g| aggregated_group(set, extensions, g)).collect();
     let list = json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
         "metadata": {}, "items": items,
@@ -228,10 +255,13 @@ fn aggregated_reply(call: &Call, set: &Set, core: bool, version: &'static str) -
     Ok(Reply::Raw(response))
 }
 
-fn aggregated_group(set: &Set, (group, versions): &(String, Vec<String>)) -> Value {
+fn aggregated_group(set: &Set, extensions: &[Extension], (group, versions): &(String, Vec<String>)) -> Value {
     let version = |version: &String| {
         let fits = |r: &&Arc<Served>| r.group == *group && r.version == *version;
         let mut resources: Vec<Value> = set.resources.iter().filter(fits).map(|r| aggregated_resource(r)).collect();
+        if let Some((_, list)) = extensions.iter().find(|((g, v), _)| g == group && v == version) {
+            resources.extend(from_plain(list, group, version));
+        }
         resources.sort_by(|a, b| a["resource"].as_str().cmp(&b["resource"].as_str()));
         json!({ "version": version, "freshness": "Current", "resources": resources })
     };
@@ -269,6 +299,38 @@ fn aggregated_resource(served: &Served) -> Value {
         value["subresources"] = served.subresources.iter().map(subresource).collect();
     }
     value
+}
+
+/// A plain `APIResourceList` in the aggregated form.
+fn from_plain(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let all: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
+    let name = |r: &Value| r["name"].as_str().unwrap_or_default().to_string();
+    let kind = |r: &Value| {
+        let or = |field: &str, own: &str| r[field].as_str().filter(|t| !t.is_empty()).unwrap_or(own).to_string();
+        json!({ "group": or("group", group), "version": or("version", version), "kind": r["kind"] })
+    };
+    let whole = all.iter().filter(|r| !name(r).contains('/'));
+    let convert = |r: &&Value| {
+        let prefix = format!("{}/", name(r));
+        let parts = all.iter().filter_map(|s| Some((name(s).strip_prefix(&prefix)?.to_string(), *s)));
+        let parts: Vec<Value> = parts
+            .map(|(part, s)| json!({ "subresource": part, "verbs": s["verbs"], "responseKind": kind(s) }))
+            .collect();
+        let mut value = json!({
+            "resource": r["name"], "singularResource": r["singularName"], "verbs": r["verbs"], "responseKind": kind(r),
+            "scope": if r["namespaced"] == true { "Namespaced" } else { "Cluster" },
+        });
+        for (field, found) in [("shortNames", &r["shortNames"]), ("categories", &r["categories"])] {
+            if found.is_array() {
+                value[field] = found.clone();
+            }
+        }
+        if !parts.is_empty() {
+            value["subresources"] = parts.into();
+        }
+        value
+    };
+    whole.map(|r| convert(r)).collect()
 }
 
 #[cfg(test)]

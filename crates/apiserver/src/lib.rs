@@ -13,12 +13,14 @@ pub mod request_info;
 pub mod watch_cache;
 pub mod webhook;
 
+mod aggregation;
 mod bootstrap;
 mod call;
 mod codec;
 mod crd;
 mod discovery;
 mod expiring;
+mod gzip;
 mod health;
 mod index;
 mod loopback;

@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore};
@@ -24,6 +24,7 @@ use crate::{
     config::{Config, KubeletClient},
 };
 
+const EXCHANGE_BYTES: usize = 4 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct Target {
     host: String,
     port: u16,
     path_and_query: String,
+    /// Put in place of what the client sent under these names.
+    headers: HeaderMap,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -40,21 +43,51 @@ enum Security {
     /// TLS to something that proves nothing to us, as upstream's proxy does.
     Unverified,
     Kubelet,
+    /// An extension API server: the name it must have and its authority (base64 PEM; none: not verified).
+    Extension(String, Option<String>),
 }
 
 impl Target {
     pub fn kubelet(host: String, port: u16, path_and_query: String) -> Self {
-        Self { security: Security::Kubelet, host, port, path_and_query }
+        Self { security: Security::Kubelet, host, port, path_and_query, headers: HeaderMap::new() }
     }
 
     pub fn plain(https: bool, host: String, port: u16, path_and_query: String) -> Self {
         let security = if https { Security::Unverified } else { Security::Plain };
-        Self { security, host, port, path_and_query }
+        Self { security, host, port, path_and_query, headers: HeaderMap::new() }
+    }
+
+    pub fn extension(host: String, port: u16, path_and_query: String, name: String, authority: Option<String>) -> Self {
+        Self { security: Security::Extension(name, authority), host, port, path_and_query, headers: HeaderMap::new() }
+    }
+
+    pub fn with_headers(self, headers: HeaderMap) -> Self {
+        Self { headers, ..self }
     }
 }
 
 trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+/// One plain request of our own, and its answer.
+pub async fn exchange(config: &Config, target: Target, method: Method) -> Result<Bytes, String> {
+    let connection = connect(config, &target).await.map_err(|e| e.to_string())?;
+    let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(connection));
+    let (mut sender, driver) = handshake.await.map_err(|e| e.to_string())?;
+    tokio::spawn(driver);
+    let mut request = Request::new(Full::default());
+    *request.method_mut() = method;
+    *request.uri_mut() = target.path_and_query.parse().map_err(|e| format!("{e}"))?;
+    *request.headers_mut() = target.headers;
+    let host = format!("{}:{}", target.host, target.port);
+    request.headers_mut().insert(header::HOST, host.parse().map_err(|e| format!("{e}"))?);
+    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    if !response.status().is_success() {
+        return Err(format!("the server answered {}", response.status().as_u16()));
+    }
+    let body = response.into_body().map_err(|e| Box::new(e) as BoxError).boxed_unsync();
+    crate::body::read_all(body, EXCHANGE_BYTES).await.map_err(|e| e.message.clone())
+}
 
 pub async fn forward(call: &Call, config: &Config, target: Target, body: Bytes) -> Result<Response<Body>, ApiError> {
     let connection = tokio::time::timeout(CONNECT_TIMEOUT, connect(config, &target)).await;
@@ -105,13 +138,19 @@ fn outgoing(call: &Call, target: &Target, body: Bytes) -> Result<Request<Full<By
     let names: Vec<HeaderName> = headers.keys().filter(|n| n.as_str().starts_with("impersonate-")).cloned().collect();
     names.into_iter().for_each(|n| drop(headers.remove(n)));
     headers.remove(header::AUTHORIZATION);
+    // Whoever the client says it is, only we say so further on.
+    let claims: Vec<HeaderName> = headers.keys().filter(|n| n.as_str().starts_with("x-remote-")).cloned().collect();
+    claims.into_iter().for_each(|n| drop(headers.remove(n)));
+    for (name, value) in &target.headers {
+        headers.append(name.clone(), value.clone());
+    }
     headers.remove(header::CONTENT_LENGTH);
     let host = format!("{}:{}", target.host, target.port);
     headers.insert(header::HOST, host.parse().map_err(|_| ApiError::internal("the target has no valid host name"))?);
     Ok(request)
 }
 
-fn hop_headers(headers: &http::HeaderMap) -> Vec<HeaderName> {
+fn hop_headers(headers: &HeaderMap) -> Vec<HeaderName> {
     let fixed = [header::CONNECTION, header::TE, header::TRAILER, header::TRANSFER_ENCODING, header::UPGRADE];
     let named = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let named = named.split(',').filter_map(|n| n.trim().parse().ok());
@@ -143,15 +182,20 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
     let host = target.host.trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, target.port)).await?;
     stream.set_nodelay(true)?;
-    let tls = match target.security {
+    let tls = match &target.security {
         Security::Plain => return Ok(Box::new(stream)),
         Security::Unverified => unverified(),
+        Security::Extension(_, authority) => extension_tls(config.kubelet_client.as_ref(), authority.as_deref())?,
         Security::Kubelet => match &config.kubelet_client {
             Some(client) => kubelet_tls(client)?,
             None => return Err(std::io::Error::other("no credentials for kubelets are configured").into()),
         },
     };
-    let name = ServerName::try_from(host.to_string())?;
+    let name = match &target.security {
+        Security::Extension(name, _) => name.clone(),
+        _ => host.to_string(),
+    };
+    let name = ServerName::try_from(name)?;
     Ok(Box::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?))
 }
 
@@ -168,6 +212,25 @@ fn kubelet_tls(client: &KubeletClient) -> Result<ClientConfig, BoxError> {
         roots.add(certificate?)?;
     }
     Ok(builder.with_root_certificates(roots).with_client_auth_cert(chain, key)?)
+}
+
+/// Our client certificate is what makes the identity headers believable.
+fn extension_tls(client: Option<&KubeletClient>, authority: Option<&str>) -> Result<ClientConfig, BoxError> {
+    let ca_pem = match authority {
+        Some(text) => base64::Engine::decode(&base64::prelude::BASE64_STANDARD, text)?,
+        None => Vec::new(),
+    };
+    match client {
+        Some(client) => kubelet_tls(&KubeletClient { ca_pem, ..client.clone() }),
+        None if ca_pem.is_empty() => Ok(unverified()),
+        None => {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(&ca_pem) {
+                roots.add(certificate?)?;
+            }
+            Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+        }
+    }
 }
 
 fn unverified() -> ClientConfig {

@@ -15,6 +15,7 @@ use crate::{
     respond::Reply,
     served::Served,
     streaming::{Target, forward},
+    webhook,
 };
 
 impl Registry {
@@ -40,7 +41,7 @@ impl Registry {
         }
         let target = match (served.plural.as_str(), info.subresource.as_str()) {
             ("pods", "proxy") => pod_target(call, &object)?,
-            ("services", "proxy") => self.service_target(call, &object)?,
+            ("services", "proxy") => self.service_target(call)?,
             ("nodes", "proxy") => self.node_target(call, &object)?,
             ("pods", verb) => self.kubelet_target(call, &object, verb)?,
             _ => return Err(not_found_path()),
@@ -60,10 +61,7 @@ impl Registry {
         let info = &call.info;
         let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
         if node.is_empty() {
-            return Err(match verb {
-                "log" => ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)),
-                _ => ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)),
-            });
+            return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)));
         }
         let place = format!("{}/{}", info.namespace, info.name);
         let path = match verb {
@@ -103,37 +101,10 @@ impl Registry {
         }
     }
 
-    /// A ready endpoint of the Service's port.
-    fn service_target(&self, call: &Call, service: &serde_json::Value) -> Result<Target, ApiError> {
+    fn service_target(&self, call: &Call) -> Result<Target, ApiError> {
         let (scheme, name, port) = split_name(&call.info.name);
-        let unavailable = |text: String| ApiError::new(Reason::ServiceUnavailable, text);
-        let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
-        let fits = |p: &&serde_json::Value| match port {
-            "" => ports.len() == 1,
-            wanted => p["name"] == wanted || p["port"].to_string() == wanted,
-        };
-        let port = ports.iter().find(fits);
-        let port = port.ok_or_else(|| unavailable(format!("no service port {port:?} found for service {name:?}")))?;
-        let port_name = port["name"].as_str().unwrap_or_default();
-        let slices = self.cluster.list("endpointslices", &call.info.namespace);
-        let mut found: Vec<(String, u16)> = Vec::new();
-        for slice in
-            slices.iter().filter(|s| s.meta.labels.get("kubernetes.io/service-name").is_some_and(|n| n == name))
-        {
-            let slice = slice.value();
-            let ports = slice["ports"].as_array().cloned().unwrap_or_default();
-            let number = ports.iter().find(|p| p["name"].as_str().unwrap_or_default() == port_name);
-            let Some(number) = number.and_then(|p| p["port"].as_u64()) else { continue };
-            for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-                if endpoint["conditions"]["ready"] != false {
-                    found.extend(endpoint["addresses"][0].as_str().map(|a| (a.to_string(), number as u16)));
-                }
-            }
-        }
-        if found.is_empty() {
-            return Err(unavailable(format!("no endpoints available for service {:?}", call.info.name)));
-        }
-        let (host, port) = found.swap_remove(self.cluster.env.random_u64() as usize % found.len());
+        let (host, port) = webhook::resolve(&self.cluster, &call.info.namespace, name, port)
+            .map_err(|e| ApiError::new(Reason::ServiceUnavailable, e))?;
         Ok(Target::plain(scheme == "https", host, port, rest(call)))
     }
 }
@@ -192,7 +163,7 @@ fn container(call: &Call, pod: &serde_json::Value) -> Result<String, ApiError> {
             false => Err(ApiError::bad_request(format!("container {asked} is not valid for pod {name}"))),
         };
     }
-    let mut main = names("containers");
+    let main = names("containers");
     if let [only] = main.as_slice() {
         return Ok(only.clone());
     }
@@ -205,7 +176,6 @@ fn container(call: &Call, pod: &serde_json::Value) -> Result<String, ApiError> {
     if !init.is_empty() {
         text.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
     }
-    main.clear();
     Err(ApiError::bad_request(text))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use api::{ApiError, Object};
+use api::{ApiError, Object, Resource};
 
 use super::Registry;
 use crate::{cluster::Cluster, served::Served};
@@ -46,18 +46,22 @@ impl Registry {
         if served.is_storage_version() {
             return Ok(value);
         }
-        let to = &served.storage_version;
-        convert_builtin(value, &to.group, &to.version, &served.kind)
+        Ok(match storage_resource(served) {
+            Some(stored) => api::kinds::convert(&served.resource, stored, value),
+            None => value,
+        })
     }
 }
 
 fn builtin_view(served: &Served, object: &Object) -> Result<Arc<Object>, ApiError> {
-    let value = convert_builtin(object.value(), &served.group, &served.version, &served.kind)?;
+    let Some(stored) = storage_resource(served) else {
+        return Err(ApiError::internal(format!("{:?} has no stored version", served.resource)));
+    };
+    let value = api::kinds::convert(stored, &served.resource, object.value());
     Ok(Arc::new(Object::from_value(&value)?))
 }
 
-fn convert_builtin(mut value: Value, group: &str, version: &str, _kind: &str) -> Result<Value, ApiError> {
-    let target = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-    value["apiVersion"] = target.into();
-    Ok(value)
+fn storage_resource(served: &Served) -> Option<&'static Arc<Resource>> {
+    let stored = &served.storage_version;
+    api::kinds::find(&stored.group, &stored.version, &served.plural)
 }

@@ -12,7 +12,7 @@ use api::{
     ApiError, Object,
     field::{ErrorList, Path},
 };
-use store::{Range, Revision};
+use store::{Range, Revision, StoreError};
 
 use super::{Registry, Selection, object_reply};
 use crate::{
@@ -72,13 +72,14 @@ impl Freshness {
 
 /// What a continue token says: go on with `start` as things were at `revision`.
 struct Continue {
-    revision: Revision,
+    /// `None`: as things are now, because that moment is no longer known.
+    revision: Option<Revision>,
     start: String,
 }
 
 impl Continue {
     fn encode(&self) -> String {
-        let token = json!({ "v": "meta.k8s.io/v1", "rv": self.revision, "start": self.start });
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": self.revision.map_or(-1, |r| r as i64), "start": self.start });
         BASE64_URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
@@ -91,8 +92,10 @@ impl Continue {
         }
         let start =
             value["start"].as_str().filter(|s| !s.is_empty()).ok_or_else(|| wrong("encoded start key empty"))?;
-        let revision = value["rv"].as_i64().unwrap_or(0);
-        let revision = Revision::try_from(revision).map_err(|_| wrong("encoded resourceVersion is negative"))?;
+        let revision = match value["rv"].as_i64().unwrap_or(0) {
+            0 => return Err(wrong("incorrect encoded start resourceVersion (version meta.k8s.io/v1)")),
+            revision => Revision::try_from(revision).ok(),
+        };
         Ok(Self { revision, start: start.to_string() })
     }
 }
@@ -141,14 +144,14 @@ impl Registry {
             // Any age is fine: upstream then sends everything and ignores the limit.
             Freshness::Any => 0,
             Freshness::Exact(revision) => {
-                let token = Continue { revision, start: selection.prefix.clone() };
+                let token = Continue { revision: Some(revision), start: selection.prefix.clone() };
                 return self.page(served, &selection, limit, token).await;
             }
         };
         let applied = cache.revision();
         let resource = cache.resource(&served.prefix);
         let snapshot = resource.list(&selection.prefix, None, limit, applied, |e| selection.matches(served, e));
-        let next = snapshot.next.map(|start| Continue { revision: snapshot.revision, start });
+        let next = snapshot.next.map(|start| Continue { revision: Some(snapshot.revision), start });
         self.list_reply(served, &selection, snapshot.entries, snapshot.revision, next, snapshot.remaining).await
     }
 
@@ -162,33 +165,46 @@ impl Registry {
     ) -> Result<Reply, ApiError> {
         let cache = &self.cluster.cache;
         let resource = cache.resource(&served.prefix);
-        if token.revision > cache.revision() {
-            cache.wait_for(token.revision).await.map_err(|_| too_large(token.revision, cache.revision()))?;
+        let Some(revision) = token.revision else {
+            cache.wait_until_fresh().await?;
+            let keep = |e: &Entry| selection.matches(served, e);
+            let snapshot = resource.list(&selection.prefix, Some(&token.start), limit, cache.revision(), keep);
+            let next = snapshot.next.map(|start| Continue { revision: Some(snapshot.revision), start });
+            let (entries, revision, remaining) = (snapshot.entries, snapshot.revision, snapshot.remaining);
+            return self.list_reply(served, selection, entries, revision, next, remaining).await;
+        };
+        if revision > cache.revision() {
+            cache.wait_for(revision).await.map_err(|_| too_large(revision, cache.revision()))?;
         }
-        let revision = token.revision;
         if resource.unchanged_since(revision) {
             let keep = |e: &Entry| selection.matches(served, e);
             let snapshot = resource.list(&selection.prefix, Some(&token.start), limit, revision, keep);
             // Checked again: a change in between would have mixed two moments.
             if resource.unchanged_since(revision) {
-                let next = snapshot.next.map(|start| Continue { revision, start });
+                let next = snapshot.next.map(|start| Continue { revision: Some(revision), start });
                 let (entries, remaining) = (snapshot.entries, snapshot.remaining);
                 return self.list_reply(served, selection, entries, revision, next, remaining).await;
             }
         }
         let end = store::prefix_end(&format!("{}{}", served.prefix, selection.prefix));
         let mut start = format!("{}{}", served.prefix, token.start);
+        let continued = token.start != selection.prefix;
         let mut entries: Vec<Arc<Entry>> = Vec::new();
         loop {
             let range = Range { start, end: end.clone(), limit: limit.max(1000), revision: Some(revision) };
-            let page = self.cluster.store.range(range).await.map_err(|e| expired_page(store_error(e)))?;
+            let page = match self.cluster.store.range(range).await {
+                Ok(page) => page,
+                Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token.start)),
+                Err(e) => return Err(store_error(e)),
+            };
             for (index, record) in page.records.iter().enumerate() {
                 let entry = Arc::new(Entry::new(storage::decode(&record.value, record.mod_revision)?));
                 if !selection.matches(served, &entry) {
                     continue;
                 }
                 if limit > 0 && entries.len() == limit {
-                    let next = Continue { revision, start: record.key[served.prefix.len()..].to_string() };
+                    let next =
+                        Continue { revision: Some(revision), start: record.key[served.prefix.len()..].to_string() };
                     let remaining = page.records.len() - index + page.remaining as usize;
                     return self.list_reply(served, selection, entries, revision, Some(next), remaining).await;
                 }
@@ -218,12 +234,15 @@ impl Registry {
     }
 }
 
-fn expired_page(error: ApiError) -> ApiError {
-    match error.reason {
-        api::Reason::Expired => ApiError::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-             without the continue parameter.",
-        ),
-        _ => error,
-    }
+/// The moment of the first page is no longer known: the client may go on with things as they are now.
+fn expired_page(start: String) -> Reply {
+    let error = ApiError::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+         results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+         modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    let mut status = error.to_status();
+    status["metadata"]["continue"] = Continue { revision: None, start }.encode().into();
+    Reply::Value(StatusCode::GONE, status)
 }

@@ -1,0 +1,201 @@
+//! Extension API servers behind APIServices: their requests passed on, their resources in our discovery.
+//! Asked by `pipeline` for group versions that are not served here; the loop keeps conditions and discovery current.
+//! Invariant: the extension server learns who asks from headers that only our client certificate makes believable.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+
+use api::{ApiError, Reason};
+
+use crate::{
+    authn::User,
+    call::Call,
+    cluster::Cluster,
+    loopback,
+    pipeline::ApiServer,
+    registry::timestamp,
+    respond::Reply,
+    storage,
+    streaming::{Target, exchange, forward},
+    webhook,
+};
+
+const PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+/// How often an extension server is asked again what it serves and whether it is there.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What extension servers serve, by group and version: their `APIResourceList`.
+#[derive(Default)]
+pub struct Extensions(RwLock<BTreeMap<(String, String), Value>>);
+
+impl Extensions {
+    pub fn lists(&self) -> Vec<((String, String), Value)> {
+        self.0.read().iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+    }
+}
+
+/// The APIService with a Service for a group version, if there is one.
+fn extension(cluster: &Cluster, group: &str, version: &str) -> Option<Value> {
+    let service = cluster.get("apiservices", "", &format!("{version}.{group}"))?.value();
+    service["spec"]["service"].is_object().then_some(service)
+}
+
+fn target(cluster: &Cluster, service: &Value, path: String) -> Result<Target, String> {
+    let spec = &service["spec"];
+    let text = |field: &str| spec["service"][field].as_str().unwrap_or_default();
+    let port = spec["service"]["port"].as_u64().unwrap_or(443);
+    let (host, port) = webhook::resolve(cluster, text("namespace"), text("name"), &port.to_string())?;
+    let name = format!("{}.{}.svc", text("name"), text("namespace"));
+    let authority = spec["caBundle"].as_str().filter(|_| spec["insecureSkipTLSVerify"] != true);
+    Ok(Target::extension(host, port, path, name, authority.map(str::to_string)))
+}
+
+/// Passes a request for `/apis/GROUP/VERSION/…` on, if an extension server serves that.
+pub async fn serve(server: &ApiServer, call: &Call, body: Bytes) -> Option<Result<Reply, ApiError>> {
+    let parts: Vec<&str> = call.info.path.split('/').filter(|p| !p.is_empty()).collect();
+    let ["apis", group, version, ..] = parts[..] else { return None };
+    let service = extension(&server.cluster, group, version)?;
+    let path = call.uri.path_and_query().map_or("/".to_string(), ToString::to_string);
+    let target = match target(&server.cluster, &service, path) {
+        Ok(target) => target.with_headers(identity(&call.user)),
+        Err(e) => return Some(Err(ApiError::new(Reason::ServiceUnavailable, e))),
+    };
+    Some(forward(call, &server.config, target, body).await.map(Reply::Raw))
+}
+
+/// The caller, as front proxies say it.
+fn identity(user: &User) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: String, value: &str| {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user".into(), &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid".into(), &user.uid);
+    }
+    user.groups.iter().for_each(|g| add("x-remote-group".into(), g));
+    for (key, values) in &user.extra {
+        let key = key.to_ascii_lowercase();
+        let key = percent_encoding::utf8_percent_encode(&key, percent_encoding::NON_ALPHANUMERIC);
+        values.iter().for_each(|v| add(format!("x-remote-extra-{key}"), v));
+    }
+    headers
+}
+
+/// Follows the APIServices for as long as the server lives.
+pub fn start(server: &Arc<ApiServer>) {
+    let cache = server.cluster.cache.resource(&format!("{}apiservices/", storage::ROOT));
+    let endpoints = server.cluster.cache.resource(&format!("{}endpointslices/", storage::ROOT));
+    let weak = Arc::downgrade(server);
+    let env = server.cluster.env.clone();
+    env.clone().spawn(async move {
+        let (mut changes, mut moved) = (cache.changes(), endpoints.changes());
+        loop {
+            changes.borrow_and_update();
+            moved.borrow_and_update();
+            let Some((any, settled)) = step(&weak).await else { return };
+            let wait = if settled { LOOK_AGAIN } else { RETRY };
+            // Without extension servers only a new APIService is news.
+            let changed = match any {
+                true => {
+                    env.timeout(wait, async {
+                        tokio::select! { c = changes.changed() => c, m = moved.changed() => m }
+                    })
+                    .await
+                }
+                false => Some(changes.changed().await),
+            };
+            if matches!(changed, Some(Err(_))) {
+                return;
+            }
+        }
+    });
+}
+
+/// Looks at every extension once: whether there are any, and whether all of them answered. `None`: no server any more.
+async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
+    let server = server.upgrade()?;
+    let cluster = &server.cluster;
+    let mut found = BTreeMap::new();
+    let (mut any, mut settled) = (false, true);
+    for service in cluster.list("apiservices", "") {
+        let service = service.value();
+        if !service["spec"]["service"].is_object() {
+            continue;
+        }
+        any = true;
+        let text = |field: &str| service["spec"][field].as_str().unwrap_or_default().to_string();
+        let (group, version) = (text("group"), text("version"));
+        let condition = match ask(&server, &service, &group, &version).await {
+            Ok(list) => {
+                found.insert((group, version), list);
+                ("True", "Passed", "all checks passed".to_string())
+            }
+            Err((reason, message)) => {
+                settled = false;
+                ("False", reason, message)
+            }
+        };
+        if let Err(error) = write_condition(&server, &service, condition).await {
+            tracing::debug!(error = %error.message, "failed to write the condition of an APIService");
+        }
+    }
+    let changed = *server.extensions.0.read() != found;
+    if changed {
+        *server.extensions.0.write() = found;
+    }
+    Some((any, settled))
+}
+
+async fn ask(server: &ApiServer, service: &Value, group: &str, version: &str) -> Result<Value, (&'static str, String)> {
+    let path = format!("/apis/{group}/{version}");
+    let target = target(&server.cluster, service, path.clone()).map_err(|e| match e.contains("not found") {
+        true => ("ServiceNotFound", e),
+        false => ("MissingEndpoints", e),
+    })?;
+    let user = User::new("system:kube-aggregator", &["system:masters"]);
+    let target = target.with_headers(identity(&user));
+    let asked = exchange(&server.config, target, Method::GET);
+    let answer = server.cluster.env.timeout(ANSWER, asked).await;
+    let failed = |why: String| ("FailedDiscoveryCheck", format!("failing or missing response from {path}: {why}"));
+    let bytes = answer.unwrap_or_else(|| Err("context deadline exceeded".into())).map_err(failed)?;
+    let list: Value = serde_json::from_slice(&bytes).map_err(|e| failed(e.to_string()))?;
+    match list["resources"].is_array() {
+        true => Ok(list),
+        false => Err(failed("bad discovery document".into())),
+    }
+}
+
+async fn write_condition(
+    server: &Arc<ApiServer>,
+    service: &Value,
+    (status, reason, message): (&str, &str, String),
+) -> Result<(), ApiError> {
+    let conditions = service["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let old = conditions.iter().find(|c| c["type"] == "Available");
+    if old.is_some_and(|o| o["status"] == status && o["reason"] == reason && o["message"] == message.as_str()) {
+        return Ok(());
+    }
+    let same = old.filter(|o| o["status"] == status).and_then(|o| o["lastTransitionTime"].as_str());
+    let since = same.map_or_else(|| timestamp(server.cluster.env.now()), str::to_string);
+    let mut new = service.clone();
+    let mut conditions: Vec<Value> = conditions.into_iter().filter(|c| c["type"] != "Available").collect();
+    conditions.push(json!({
+        "type": "Available", "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+    }));
+    new["status"]["conditions"] = conditions.into();
+    let name = service["metadata"]["name"].as_str().unwrap_or_default();
+    loopback::send(server, Method::PUT, &format!("{PATH}/{name}/status"), &new).await.map(drop)
+}
