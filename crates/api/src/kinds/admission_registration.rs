@@ -147,6 +147,10 @@ impl Behavior for ValidatingAdmissionPolicy {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({})
+    }
+
     fn allow_unconditional_update(&self) -> bool {
         false
     }

@@ -26,11 +26,6 @@ impl Behavior for ApiService {
         }
     }
 
-    // A local group is always there.
-    fn prepare_create(&self, object: &mut Value) {
-        super::behavior::drop_field(object, "status");
-    }
-
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         let (group, version) = (text(spec, "group"), text(spec, "version"));
@@ -87,6 +82,10 @@ impl Behavior for ApiService {
 
     fn has_status(&self) -> bool {
         true
+    }
+
+    fn initial_status(&self) -> Value {
+        json!({})
     }
 
     fn has_generation(&self) -> bool {

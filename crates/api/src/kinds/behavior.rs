@@ -27,10 +27,16 @@ pub trait Behavior: Send + Sync {
     fn default(&self, _object: &mut Value) {}
 
     /// Before a create: drop what a client may not set. By default the status is emptied where the kind has one.
+    /// Expects `metadata.name` and `metadata.uid` to be in place: a job selects its pods by uid.
     fn prepare_create(&self, object: &mut Value) {
         if self.has_status() {
-            drop_field(object, "status");
+            set(object, "status", self.initial_status());
         }
+    }
+
+    /// The status of a new object; null for none.
+    fn initial_status(&self) -> Value {
+        Value::Null
     }
 
     /// Before an update of the main resource: the status stays as it was.
@@ -58,6 +64,17 @@ pub trait Behavior: Send + Sync {
     }
 
     fn validate_status_update(&self, _object: &Value, _old: &Value, _errors: &mut ErrorList) {}
+
+    /// An update through a subresource other than `status` that takes the whole object: `ephemeralcontainers`,
+    /// `resize`, `approval`, `finalize`. Keeps everything as it was but the part the subresource is for.
+    fn prepare_subresource_update(&self, _subresource: &str, _object: &mut Value, _old: &Value) {}
+
+    fn validate_subresource_update(&self, _subresource: &str, _object: &Value, _old: &Value, _errors: &mut ErrorList) {}
+
+    /// The warning that every use of a deprecated kind gives.
+    fn deprecation(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Texts for `Warning` headers.
     fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{int, is_set, items, text, texts},
-    behavior::{drop_field, keep_field},
+    access::{int, is_set, items, set, text, texts},
+    behavior::keep_field,
     checks,
     columns::{age, age_of, condition, name, name_of, or, string},
 };
@@ -31,7 +31,7 @@ impl Behavior for CertificateSigningRequest {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        drop_field(object, "status");
+        object["status"] = json!({});
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value) {
@@ -58,6 +58,25 @@ impl Behavior for CertificateSigningRequest {
                 &Path::new("status").child("certificate"),
                 "updates may not modify existing certificate content",
             );
+        }
+    }
+
+    /// A decision: only the conditions change.
+    fn prepare_subresource_update(&self, subresource: &str, object: &mut Value, old: &Value) {
+        if subresource != "approval" {
+            return;
+        }
+        let conditions = object["status"].get("conditions").cloned().unwrap_or_default();
+        super::behavior::reset_to_old(object, old, &super::behavior::ALL_METADATA);
+        set(object, "status", old.get("status").cloned().unwrap_or_default());
+        if let Some(status) = super::access::part_mut(object, "status") {
+            set(status, "conditions", conditions);
+        }
+    }
+
+    fn validate_subresource_update(&self, subresource: &str, object: &Value, old: &Value, errors: &mut ErrorList) {
+        if subresource == "approval" {
+            validate_approval(errors, object, old);
         }
     }
 
@@ -230,7 +249,7 @@ fn validate_conditions(errors: &mut ErrorList, object: &Value) {
 }
 
 /// What has been decided stays; decisions come through `approval` only.
-pub fn validate_decided(errors: &mut ErrorList, new: &Value, old: &Value, approval: bool) {
+fn validate_decided(errors: &mut ErrorList, new: &Value, old: &Value, approval: bool) {
     let path = Path::new("status").child("conditions");
     for kind in ["Approved", "Denied", "Failed"] {
         match (condition(old, kind), condition(new, kind)) {
@@ -248,8 +267,7 @@ pub fn validate_decided(errors: &mut ErrorList, new: &Value, old: &Value, approv
     }
 }
 
-/// For `certificatesigningrequests/approval`.
-pub fn validate_approval(errors: &mut ErrorList, new: &Value, old: &Value) {
+fn validate_approval(errors: &mut ErrorList, new: &Value, old: &Value) {
     validate_spec(errors, &new["spec"]);
     validate_conditions(errors, new);
     validate_decided(errors, new, old, true);

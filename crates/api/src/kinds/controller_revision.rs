@@ -59,6 +59,10 @@ impl Behavior for ControllerRevision {
 pub struct ComponentStatus;
 
 impl Behavior for ComponentStatus {
+    fn deprecation(&self) -> Option<&'static str> {
+        Some("v1 ComponentStatus is deprecated in v1.19+")
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 4] = [
             name(),

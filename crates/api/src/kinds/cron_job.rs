@@ -50,6 +50,10 @@ impl Behavior for CronJob {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({})
+    }
+
     fn status_update_resets(&self) -> &'static [&'static str] {
         &[]
     }

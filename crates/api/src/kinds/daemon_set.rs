@@ -77,6 +77,10 @@ impl Behavior for DaemonSet {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({ "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0 })
+    }
+
     fn status_update_resets(&self) -> &'static [&'static str] {
         &[]
     }

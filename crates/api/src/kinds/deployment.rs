@@ -70,6 +70,10 @@ impl Behavior for Deployment {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({})
+    }
+
     fn status_update_resets(&self) -> &'static [&'static str] {
         &["labels"]
     }

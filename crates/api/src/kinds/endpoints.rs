@@ -37,6 +37,10 @@ impl Behavior for Endpoints {
         }
     }
 
+    fn deprecation(&self) -> Option<&'static str> {
+        Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }

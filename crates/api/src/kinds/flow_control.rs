@@ -64,6 +64,10 @@ impl Behavior for FlowSchema {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({})
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 6] = [
             name(),
@@ -126,6 +130,10 @@ impl Behavior for PriorityLevelConfiguration {
 
     fn has_status(&self) -> bool {
         true
+    }
+
+    fn initial_status(&self) -> Value {
+        json!({})
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -81,6 +81,10 @@ impl Behavior for HorizontalPodAutoscaler {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({ "desiredReplicas": 0, "currentReplicas": 0 })
+    }
+
     fn has_generation(&self) -> bool {
         false
     }
@@ -138,6 +142,10 @@ impl Behavior for HorizontalPodAutoscalerV1 {
 
     fn has_status(&self) -> bool {
         true
+    }
+
+    fn initial_status(&self) -> Value {
+        json!({ "desiredReplicas": 0, "currentReplicas": 0 })
     }
 
     fn has_generation(&self) -> bool {

@@ -95,7 +95,7 @@ impl Behavior for Job {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        super::behavior::drop_field(object, "status");
+        object["status"] = json!({});
         generate_selector(object);
     }
 

@@ -7,7 +7,7 @@ mod admission_registration;
 mod amount;
 mod api_service;
 mod behavior;
-pub mod certificate_signing_request;
+mod certificate_signing_request;
 mod checks;
 mod columns;
 mod config_map;
@@ -28,7 +28,7 @@ mod job;
 mod job_validation;
 mod lease;
 pub mod metadata;
-pub mod namespace;
+mod namespace;
 mod network_policy;
 mod node;
 mod persistent_volume;
@@ -249,6 +249,11 @@ mod tests {
                     metadata::validate_update(&object, old, &mut errors);
                     behavior.prepare_status_update(&mut object, old);
                     behavior.validate_status_update(&object, old, &mut errors);
+                    for subresource in ["ephemeralcontainers", "resize", "approval", "finalize"] {
+                        let mut object = object.clone();
+                        behavior.prepare_subresource_update(subresource, &mut object, old);
+                        behavior.validate_subresource_update(subresource, &object, old, &mut errors);
+                    }
                     behavior.warnings(&object, None);
                     behavior.grace_period_seconds(&object, None);
                     assert_eq!(behavior.cells(&object, now).len(), behavior.columns().len(), "{resource:?}");

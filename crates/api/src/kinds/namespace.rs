@@ -33,8 +33,7 @@ fn label_with_name(object: &mut Value) {
     }
 }
 
-/// For `namespaces/finalize` too.
-pub fn validate_finalizers(errors: &mut ErrorList, object: &Value) {
+fn validate_finalizers(errors: &mut ErrorList, object: &Value) {
     let path = Path::new("spec").child("finalizers");
     for finalizer in texts(&object["spec"], "finalizers") {
         complaints(errors, &path, finalizer, names::qualified_name(finalizer));
@@ -44,8 +43,8 @@ pub fn validate_finalizers(errors: &mut ErrorList, object: &Value) {
     }
 }
 
-/// For `namespaces/finalize`: only the finalizers change.
-pub fn prepare_finalize(object: &mut Value, old: &Value) {
+/// Only the finalizers change.
+fn prepare_finalize(object: &mut Value, old: &Value) {
     let finalizers = object["spec"].get("finalizers").cloned().unwrap_or_default();
     let version = object["metadata"]["resourceVersion"].clone();
     *object = old.clone();
@@ -96,6 +95,18 @@ impl Behavior for Namespace {
         };
         if phase != expected {
             errors.invalid(&Path::new("status").child("Phase"), phase, words);
+        }
+    }
+
+    fn prepare_subresource_update(&self, subresource: &str, object: &mut Value, old: &Value) {
+        if subresource == "finalize" {
+            prepare_finalize(object, old);
+        }
+    }
+
+    fn validate_subresource_update(&self, subresource: &str, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        if subresource == "finalize" {
+            validate_finalizers(errors, object);
         }
     }
 

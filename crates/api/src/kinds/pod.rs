@@ -67,6 +67,22 @@ impl Behavior for Pod {
         pod_update::validate_status(errors, object, old);
     }
 
+    fn prepare_subresource_update(&self, subresource: &str, object: &mut Value, old: &Value) {
+        match subresource {
+            "ephemeralcontainers" => pod_update::prepare_ephemeral_containers(object, old),
+            "resize" => pod_update::prepare_resize(object, old),
+            _ => {}
+        }
+    }
+
+    fn validate_subresource_update(&self, subresource: &str, object: &Value, old: &Value, errors: &mut ErrorList) {
+        match subresource {
+            "ephemeralcontainers" => pod_update::validate_ephemeral_containers(errors, object, old),
+            "resize" => pod_update::validate_resize(errors, object, old),
+            _ => {}
+        }
+    }
+
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         if old.is_some() {
             return Vec::new();

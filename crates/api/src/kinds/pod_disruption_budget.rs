@@ -40,6 +40,10 @@ impl Behavior for PodDisruptionBudget {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({ "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0 })
+    }
+
     fn allow_unconditional_update(&self) -> bool {
         false
     }

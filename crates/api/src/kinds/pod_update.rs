@@ -8,7 +8,7 @@ use super::{
     access::{entries, int, is_set, items, items_mut, part_mut, set, text},
     behavior::{ALL_METADATA, reset_to_old},
     checks::{IMMUTABLE, complaints, same},
-    pod_spec::{self, placement, qos},
+    pod_spec::{self, qos},
 };
 use crate::{
     field::{ErrorList, Path},
@@ -350,11 +350,6 @@ pub fn validate_binding(errors: &mut ErrorList, binding: &Value) {
     if !is_set(target, "name") {
         errors.required(&path.child("name"), "");
     }
-}
-
-/// Tolerations that admission adds are checked like the user's own.
-pub fn validate_tolerations(errors: &mut ErrorList, spec: &Value) {
-    placement::tolerations(errors, &Path::new("spec").child("tolerations"), spec);
 }
 
 #[cfg(test)]

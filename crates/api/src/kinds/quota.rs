@@ -58,6 +58,10 @@ impl Behavior for ResourceQuota {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({})
+    }
+
     fn has_generation(&self) -> bool {
         false
     }

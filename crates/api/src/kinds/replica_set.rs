@@ -73,6 +73,10 @@ impl Behavior for ReplicaSet {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({ "replicas": 0 })
+    }
+
     fn status_update_resets(&self) -> &'static [&'static str] {
         &[]
     }

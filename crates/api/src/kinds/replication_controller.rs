@@ -3,7 +3,7 @@
 //! Invariant: labels and selector default to the template's labels.
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
@@ -61,6 +61,10 @@ impl Behavior for ReplicationController {
 
     fn has_status(&self) -> bool {
         true
+    }
+
+    fn initial_status(&self) -> Value {
+        json!({ "replicas": 0 })
     }
 
     fn status_update_resets(&self) -> &'static [&'static str] {

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, each, existing_mut, int_at, is_set, items, part, part_mut, text},
-    behavior::drop_field,
     checks,
     columns::{age, age_of, deleting, name, name_of, string},
 };
@@ -49,7 +48,7 @@ impl Behavior for ResourceClaim {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        drop_field(object, "status");
+        object["status"] = json!({});
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -94,6 +94,10 @@ impl Behavior for StatefulSet {
         true
     }
 
+    fn initial_status(&self) -> Value {
+        json!({ "replicas": 0, "availableReplicas": 0 })
+    }
+
     fn status_update_resets(&self) -> &'static [&'static str] {
         &[]
     }
