@@ -17,9 +17,11 @@ mod selector;
 mod shell;
 mod table;
 
+mod cluster_role;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod disruption;
 mod endpoints;
 mod garbage_collector;
 mod job;
@@ -29,6 +31,7 @@ mod replica_set;
 mod root_ca;
 mod service_account;
 mod stateful_set;
+mod volume;
 
 pub use config::{CertificateAuthority, Config};
 pub use shell::run;

@@ -6,7 +6,6 @@ use std::{future::Future, sync::Arc};
 
 use api::ApiError;
 use client::{Client, EventRecorder, ObjectRef};
-use env::Env;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -20,7 +19,6 @@ pub struct PodControl {
     pub client: Client,
     pub recorder: EventRecorder,
     pub expectations: Expectations,
-    pub env: Env,
 }
 
 /// Requests to the server at once, for one owner.

@@ -31,10 +31,6 @@ impl Selector {
         Ok(Self { equal: selector.match_labels.clone().unwrap_or_default(), requirements })
     }
 
-    pub fn of_map(labels: &Labels) -> Self {
-        Self { equal: labels.clone(), requirements: Vec::new() }
-    }
-
     pub fn selects_everything(&self) -> bool {
         self.equal.is_empty() && self.requirements.is_empty()
     }
@@ -55,25 +51,6 @@ fn holds(requirement: &LabelSelectorRequirement, labels: &Labels) -> bool {
         "DoesNotExist" => value.is_none(),
         _ => false,
     }
-}
-
-/// As the text of a query: `a=b,c in (d,e)`.
-pub fn to_text(selector: &LabelSelector) -> String {
-    let mut parts: Vec<String> =
-        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
-    for requirement in selector.match_expressions.iter().flatten() {
-        let mut values = requirement.values.clone().unwrap_or_default();
-        values.sort();
-        let (key, values) = (&requirement.key, values.join(","));
-        parts.push(match requirement.operator.as_str() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "DoesNotExist" => format!("!{key}"),
-            _ => key.clone(),
-        });
-    }
-    parts.sort();
-    parts.join(",")
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use crate::{
-    cron_job, daemon_set, deployment, endpoints, garbage_collector, job, namespace, node, replica_set, root_ca,
-    service_account,
+    cluster_role, cron_job, daemon_set, deployment, disruption, endpoints, garbage_collector, job, namespace, node,
+    replica_set, root_ca, service_account,
     shell::{Controller, Setup},
-    stateful_set,
+    stateful_set, volume,
 };
 
 pub struct Row {
@@ -41,6 +41,11 @@ pub const CONTROLLERS: &[Row] = &[
     row("taint-eviction-controller", 4, node::make_taint_eviction),
     row("node-ipam-controller", 1, node::make_ipam),
     row("pod-garbage-collector-controller", 1, node::make_pod_gc),
+    row("disruption-controller", 2, disruption::make),
+    row("clusterrole-aggregation-controller", 1, cluster_role::make),
+    row("persistentvolume-binder-controller", 1, volume::make_binder),
+    row("persistentvolumeclaim-protection-controller", 1, volume::make_claim_protection),
+    row("persistentvolume-protection-controller", 1, volume::make_volume_protection),
 ];
 
 /// The names that `Config::controllers` may hold.

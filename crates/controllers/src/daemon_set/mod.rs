@@ -70,7 +70,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     });
     let context = setup.context.clone();
     let recorder = context.recorder("daemonset-controller");
-    let control = PodControl { client: context.client.clone(), recorder, expectations, env: context.env.clone() };
+    let control = PodControl { client: context.client.clone(), recorder, expectations };
     Arc::new(DaemonSets { context, sets, pods, nodes, history, control, failures: Mutex::default() })
 }
 

@@ -75,7 +75,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     });
     let context = setup.context.clone();
     let recorder = context.recorder("job-controller");
-    let control = PodControl { client: context.client.clone(), recorder, expectations, env: context.env.clone() };
+    let control = PodControl { client: context.client.clone(), recorder, expectations };
     Arc::new(Jobs { context, jobs, pods, control })
 }
 

@@ -91,7 +91,7 @@ fn make<K: Replicated>(setup: &mut Setup) -> Arc<dyn Controller> {
     });
     let recorder = setup.context.recorder(K::COMPONENT);
     let context = setup.context.clone();
-    let control = PodControl { client: context.client.clone(), recorder, expectations, env: context.env.clone() };
+    let control = PodControl { client: context.client.clone(), recorder, expectations };
     Arc::new(Replicas { context, sets, pods, control, kind: PhantomData::<K> })
 }
 

@@ -1,13 +1,17 @@
-//! All controllers together against a small server, with fake kubelets, under simulated time.
-//! The server is `server`; the real one is driven by the simulator.
-//! Invariant: every test ends quiet: once converged, nothing is written any more.
+//! All controllers together against the real API server over the memory store, under simulated time.
+//! One pretend node runs every pod; `counting` watches what the controllers write.
+//! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
 
-mod server;
+mod counting;
+mod node;
+mod workloads;
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver::ApiServer;
 use client::{Client, InformerFactory, ListParams};
 use controllers::Config;
+use counting::Counts;
 use env::Env;
 use k8s_openapi::{
     ListableResource, Metadata,
@@ -20,117 +24,90 @@ use k8s_openapi::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use server::Server;
 use tokio_util::sync::CancellationToken;
 
-struct Cluster {
-    server: Server,
+pub struct Cluster {
+    counts: Counts,
     client: Client,
     env: Env,
     _shutdown: tokio_util::sync::DropGuard,
 }
 
 impl Cluster {
-    async fn start(config: Config) -> Self {
+    pub async fn start(config: Config) -> Self {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let server = Server::new(env.clone());
-        let client = Client::new(server.clone());
-        let shutdown = CancellationToken::new();
-        let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
-        tokio::spawn(kubelet(client.clone(), informers.clone(), env.clone()));
-        tokio::spawn(controllers::run(config, client.clone(), informers, env.clone(), shutdown.clone()));
-        let cluster = Self { server, client, env, _shutdown: shutdown.drop_guard() };
-        cluster
-            .create::<Namespace>(json!({ "metadata": { "name": "d" }, "spec": { "finalizers": ["kubernetes"] } }))
-            .await;
-        // Without its node a pod would soon be collected.
-        cluster.create::<Node>(node()).await;
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let store = Arc::new(store::MemoryStore::new(env.clone()));
+        let server = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
+        let (counts, shutdown) = (Counts::default(), CancellationToken::new());
+        let admin = local::client(&server, "admin", &["system:masters"]);
+        let ours = counts.between(local::client(&server, "system:kube-controller-manager", &["system:masters"]));
+        let informers = |client: &Client| InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+        tokio::spawn(node::run(admin.clone(), informers(&admin), env.clone()));
+        tokio::spawn(controllers::run(config, ours.clone(), informers(&ours), env.clone(), shutdown.clone()));
+        let cluster = Self { counts, client: admin, env, _shutdown: shutdown.drop_guard() };
+        cluster.create::<Namespace>(json!({ "metadata": { "name": "d" } })).await;
+        cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
+        let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        cluster.api::<Node>().patch_status("n", &client::Patch::Merge(status)).await.unwrap();
+        cluster.env.sleep(Duration::from_secs(2)).await;
         cluster
     }
 
-    fn api<K: k8s_openapi::Resource>(&self) -> client::Api<K> {
+    pub fn api<K: k8s_openapi::Resource>(&self) -> client::Api<K> {
         match api::kinds::of::<K>().namespaced() {
             true => self.client.namespaced("d"),
             false => self.client.api(),
         }
     }
 
-    async fn create<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, object: Value) -> K {
+    pub async fn create<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, object: Value) -> K {
         self.api::<K>().create(&serde_json::from_value(object).unwrap()).await.unwrap()
     }
 
-    async fn list<K: ListableResource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned>(&self) -> Vec<K> {
+    pub async fn list<K: ListableResource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned>(&self) -> Vec<K> {
         self.api::<K>().list(&ListParams::default()).await.unwrap().items
     }
 
-    async fn patch<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, name: &str, patch: Value) {
+    pub async fn patch<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, name: &str, patch: Value) {
         self.api::<K>().patch(name, &client::Patch::Merge(patch)).await.unwrap();
     }
 
-    async fn delete<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, name: &str, policy: &str) {
+    pub async fn delete<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(&self, name: &str, policy: &str) {
         let options = DeleteOptions { propagation_policy: Some(policy.into()), ..DeleteOptions::default() };
         self.api::<K>().delete(name, &options).await.unwrap();
     }
 
     /// Lets everything happen; checks that it comes to rest.
-    async fn settle(&self) {
-        self.env.sleep(Duration::from_secs(30)).await;
-        let before = self.server.writes();
-        self.env.sleep(Duration::from_secs(30)).await;
-        assert_eq!(self.server.writes(), before, "still writing after convergence");
+    pub async fn settle(&self) {
+        self.env.sleep(Duration::from_secs(60)).await;
+        let before = self.counts.writes();
+        self.env.sleep(Duration::from_secs(60)).await;
+        assert_eq!(self.counts.writes(), before, "still writing after convergence: {:#?}", self.counts.latest());
     }
 }
 
-/// Runs every pod: gives it a node and an address, makes it ready, lets it go when asked.
-async fn kubelet(client: Client, informers: InformerFactory, env: Env) {
-    let mut changes = informers.informer::<Pod>().subscribe();
-    let mut address = 0;
-    while let Some(change) = changes.next().await {
-        let Some(pod) = change.new else { continue };
-        let (namespace, name) = (pod.metadata.namespace.clone().unwrap(), pod.metadata.name.clone().unwrap());
-        let api = client.namespaced::<Pod>(&namespace);
-        if pod.metadata.deletion_timestamp.is_some() {
-            let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
-            let _ = api.delete(&name, &options).await;
-        } else if pod.spec.as_ref().unwrap().node_name.is_none() {
-            let _ = api.patch(&name, &client::Patch::Merge(json!({ "spec": { "nodeName": "n" } }))).await;
-        } else if pod.status.as_ref().is_none_or(|s| s.phase.is_none()) {
-            address += 1;
-            let status = json!({ "status": {
-                "phase": "Running", "podIPs": [{ "ip": format!("10.1.0.{address}") }],
-                "conditions": [{ "type": "Ready", "status": "True",
-                    "lastTransitionTime": env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }],
-            } });
-            let _ = api.patch_status(&name, &client::Patch::Merge(status)).await;
-        }
-    }
-}
-
-fn deployment(replicas: i32, image: &str) -> Value {
+pub fn template(image: &str) -> Value {
     json!({
-        "metadata": { "name": "web" },
-        "spec": {
-            "replicas": replicas, "progressDeadlineSeconds": 600, "revisionHistoryLimit": 10,
-            "selector": { "matchLabels": { "app": "web" } },
-            "template": {
-                "metadata": { "labels": { "app": "web" } },
-                "spec": { "containers": [{ "name": "c", "image": image }] },
-            },
-        },
+        "metadata": { "labels": { "app": "web" } },
+        "spec": { "containers": [{ "name": "c", "image": image }] },
     })
 }
 
-fn node() -> Value {
-    json!({ "metadata": { "name": "n" }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } })
+pub fn deployment(replicas: i32, image: &str) -> Value {
+    json!({
+        "metadata": { "name": "web" },
+        "spec": { "replicas": replicas, "selector": { "matchLabels": { "app": "web" } }, "template": template(image) },
+    })
 }
 
-fn config() -> Config {
+pub fn config() -> Config {
     Config {
         cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
         root_ca_pem: Some("pem".into()),
-        // Leases are not renewed here unless a test does so.
-        node_monitor_grace_period: Duration::from_secs(3600),
-        node_startup_grace_period: Duration::from_secs(3600),
+        // The pretend node does not renew its lease.
+        node_monitor_grace_period: Duration::from_secs(36_000),
+        node_startup_grace_period: Duration::from_secs(36_000),
         ..Config::default()
     }
 }
@@ -138,8 +115,8 @@ fn config() -> Config {
 #[tokio::test(start_paused = true)]
 async fn a_deployment_rolls_out_is_served_and_goes() {
     let cluster = Cluster::start(config()).await;
-    let service = json!({ "metadata": { "name": "web" }, "spec": { "clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
-        "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] } });
+    let service = json!({ "metadata": { "name": "web" }, "spec": { "selector": { "app": "web" },
+        "ports": [{ "port": 80, "targetPort": 8080 }] } });
     cluster.create::<Service>(service).await;
     cluster.create::<Deployment>(deployment(5, "a:1")).await;
     cluster.settle().await;
@@ -157,7 +134,7 @@ async fn a_deployment_rolls_out_is_served_and_goes() {
     assert_eq!(endpoints.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 5);
     assert_eq!(cluster.api::<Node>().get("n").await.unwrap().spec.unwrap().pod_cidr.as_deref(), Some("10.42.0.0/24"));
 
-    cluster.patch::<Deployment>("web", json!({ "spec": deployment(5, "a:2")["spec"] })).await;
+    cluster.patch::<Deployment>("web", json!({ "spec": { "template": template("a:2") } })).await;
     cluster.settle().await;
     let mut sets = cluster.list::<ReplicaSet>().await;
     sets.sort_by_key(|s| s.metadata.creation_timestamp.clone());
@@ -210,8 +187,9 @@ async fn namespaces_are_furnished_and_emptied() {
     assert_eq!(cluster.list::<ServiceAccount>().await[0].metadata.name.as_deref(), Some("default"));
     assert_eq!(cluster.list::<ConfigMap>().await[0].metadata.name.as_deref(), Some("kube-root-ca.crt"));
     cluster.delete::<Namespace>("d", "Background").await;
-    cluster.env.sleep(Duration::from_secs(60)).await;
-    assert!(cluster.list::<Namespace>().await.is_empty());
+    cluster.env.sleep(Duration::from_secs(120)).await;
+    let left = cluster.list::<Namespace>().await;
+    assert!(left.iter().all(|n| n.metadata.name.as_deref() != Some("d")), "{left:#?}");
     assert!(cluster.list::<Pod>().await.is_empty() && cluster.list::<ReplicaSet>().await.is_empty());
 }
 
@@ -221,28 +199,29 @@ async fn a_silent_node_loses_its_pods() {
     config.node_monitor_grace_period = Duration::from_secs(50);
     config.node_startup_grace_period = Duration::from_secs(50);
     let cluster = Cluster::start(config).await;
-    let pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [], "tolerations": [
-        { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }] } });
+    let mut pod = template("a:1");
+    pod["metadata"]["name"] = "p".into();
+    pod["spec"]["tolerations"] = json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists",
+        "effect": "NoExecute", "tolerationSeconds": 300 }]);
     cluster.create::<Pod>(pod).await;
-    cluster.env.sleep(Duration::from_secs(45)).await;
+    cluster.env.sleep(Duration::from_secs(40)).await;
     let taints = async || cluster.api::<Node>().get("n").await.unwrap().spec.and_then(|s| s.taints).unwrap_or_default();
     assert!(taints().await.is_empty());
-    cluster.env.sleep(Duration::from_secs(15)).await;
+    cluster.env.sleep(Duration::from_secs(20)).await;
     assert_eq!(taints().await.iter().map(|t| t.effect.as_str()).collect::<Vec<_>>(), ["NoSchedule", "NoExecute"]);
     cluster.env.sleep(Duration::from_secs(280)).await;
     assert_eq!(cluster.list::<Pod>().await.len(), 1);
-    cluster.env.sleep(Duration::from_secs(20)).await;
+    cluster.env.sleep(Duration::from_secs(60)).await;
     assert!(cluster.list::<Pod>().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_template_that_is_refused_is_not_hammered() {
     let cluster = Cluster::start(config()).await;
-    let server = Arc::new(cluster.server.clone());
-    server.refuse("pods");
+    cluster.counts.refuse("/pods");
     cluster.create::<Deployment>(deployment(50, "a:1")).await;
     cluster.env.sleep(Duration::from_secs(60)).await;
-    assert!(server.refused() < 60, "{} requests in a minute", server.refused());
+    assert!(cluster.counts.refused() < 60, "{} requests in a minute", cluster.counts.refused());
     let set = &cluster.list::<ReplicaSet>().await[0];
     let condition = &set.status.as_ref().unwrap().conditions.as_ref().unwrap()[0];
     assert_eq!((condition.type_.as_str(), condition.reason.as_deref()), ("ReplicaFailure", Some("FailedCreate")));

@@ -1,0 +1,162 @@
+//! Keeps the status of PodDisruptionBudgets, which the eviction API asks before it lets a pod go.
+//! The core is `plan`.
+//! Invariant: a budget that can't be worked out allows nothing.
+
+mod plan;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use client::{EventRecorder, Informer, reference};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet, StatefulSet},
+    core::v1::{Pod, ReplicationController},
+    policy::v1::PodDisruptionBudget,
+};
+
+use crate::{
+    indexes,
+    meta::{self, Object, labels},
+    objects,
+    selector::Selector,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (budgets, pods) = (setup.informer::<PodDisruptionBudget>(), setup.informer::<Pod>());
+    indexes::by_namespace(&budgets);
+    indexes::by_namespace(&pods);
+    setup.on_keys(&budgets);
+    setup.on(&pods, {
+        let budgets = budgets.clone();
+        move |change, queue| {
+            let Some(namespace) = change.new.as_ref().or(change.old.as_ref()).map(|p| p.namespace()) else { return };
+            for budget in budgets.by_index(indexes::NAMESPACE, namespace) {
+                let Some(selector) = selector(&budget) else { continue };
+                if change.old.iter().chain(&change.new).any(|pod| selector.matches(labels(pod.meta()))) {
+                    queue.add(budget.key());
+                }
+            }
+        }
+    });
+    Arc::new(Disruption {
+        recorder: setup.context.recorder("controllermanager"),
+        sets: setup.informer(),
+        deployments: setup.informer(),
+        stateful_sets: setup.informer(),
+        replication_controllers: setup.informer(),
+        context: setup.context.clone(),
+        budgets,
+        pods,
+    })
+}
+
+/// No selector selects nothing; an empty one everything.
+fn selector(budget: &PodDisruptionBudget) -> Option<Selector> {
+    Selector::new(budget.spec.as_ref()?.selector.as_ref()?).ok()
+}
+
+struct Disruption {
+    context: Context,
+    budgets: Informer<PodDisruptionBudget>,
+    pods: Informer<Pod>,
+    sets: Informer<ReplicaSet>,
+    deployments: Informer<Deployment>,
+    stateful_sets: Informer<StatefulSet>,
+    replication_controllers: Informer<ReplicationController>,
+    recorder: EventRecorder,
+}
+
+#[async_trait]
+impl Controller for Disruption {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        let Some(budget) = self.budgets.get(key) else { return Ok(None) };
+        let selector = selector(&budget);
+        let mut pods = self.pods.by_index(indexes::NAMESPACE, budget.namespace());
+        pods.retain(|pod| selector.as_ref().is_some_and(|s| s.matches(labels(pod.meta()))));
+        let about = reference(&*budget);
+        if pods.is_empty() {
+            self.recorder.normal(&about, "NoPods", "No matching pods found");
+        }
+        let now = self.context.env.now();
+        let scale = self.expected_scale(&budget, &pods).await;
+        let (status, again) = match plan::expected(&budget, pods.len(), scale) {
+            Ok(numbers) => plan::status(&budget, &pods, numbers, now),
+            Err(error) => {
+                let message = format!("Failed to calculate the number of expected pods: {error}");
+                self.recorder.warning(&about, "CalculateExpectedPodCountFailed", message);
+                (plan::failed(&budget, &error, now), None)
+            }
+        };
+        if let Some(status) = status {
+            let mut budget = (*budget).clone();
+            budget.status = Some(status);
+            let api = self.context.client.namespaced::<PodDisruptionBudget>(budget.namespace());
+            match api.replace_status(budget.name(), &budget).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(again)
+    }
+}
+
+impl Disruption {
+    /// The sum of what the pods' controllers want; each controller counts once.
+    async fn expected_scale(&self, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<i32, String> {
+        let mut scales: BTreeMap<String, i32> = BTreeMap::new();
+        for pod in pods {
+            let Some(owner) = pod.controller() else {
+                return Err(format!("found no controller ref for pod {:?}", pod.name()));
+            };
+            if scales.contains_key(&owner.uid) {
+                continue;
+            }
+            let key = meta::key(budget.namespace(), &owner.name);
+            let (uid, replicas) = match owner.kind.as_str() {
+                "ReplicaSet" => match self.sets.get(&key) {
+                    Some(set) => self.of_replica_set(&set),
+                    None => continue,
+                },
+                "StatefulSet" => match self.stateful_sets.get(&key) {
+                    Some(set) => (owner.uid.clone(), set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)),
+                    None => continue,
+                },
+                "ReplicationController" => match self.replication_controllers.get(&key) {
+                    Some(rc) => (owner.uid.clone(), rc.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)),
+                    None => continue,
+                },
+                _ => (owner.uid.clone(), self.of_scale(budget, &owner.api_version, &owner.kind, &owner.name).await?),
+            };
+            scales.insert(uid, replicas);
+            scales.entry(owner.uid.clone()).or_insert(0);
+        }
+        Ok(scales.values().sum())
+    }
+
+    /// A set of a deployment stands for the whole deployment.
+    fn of_replica_set(&self, set: &ReplicaSet) -> (String, i32) {
+        let own = (set.uid().to_string(), set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1));
+        let Some(owner) = set.controller().filter(|o| o.kind == "Deployment") else { return own };
+        match self.deployments.get(&meta::key(set.namespace(), &owner.name)) {
+            Some(d) => (format!("deployment {}", d.uid()), d.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)),
+            None => own,
+        }
+    }
+
+    /// Anything else must have a scale.
+    async fn of_scale(
+        &self,
+        budget: &PodDisruptionBudget,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+    ) -> Result<i32, String> {
+        let unsupported = || format!("{api_version}/{kind} does not implement the scale subresource");
+        let resource = self.context.resources.find(api_version, kind).ok_or_else(unsupported)?;
+        let path = format!("{name}/scale");
+        let scale = objects::get(&self.context.client, &resource, budget.namespace(), &path).await;
+        let scale = scale.map_err(|_| unsupported())?;
+        scale["spec"]["replicas"].as_i64().map(|n| n as i32).ok_or_else(unsupported)
+    }
+}

@@ -1,0 +1,156 @@
+//! The core: how many pods a budget lets go.
+//! Called by the controller beside it; the eviction API takes from `disruptionsAllowed`.
+//! Invariant: an eviction that was granted counts as gone until it is seen or two minutes have passed.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::Pod,
+        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{Condition, Time},
+        util::intstr::IntOrString,
+    },
+};
+
+use crate::{
+    meta::{Object, scaled, time},
+    pods,
+};
+
+const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// `(expected, desired healthy)`; `scale` is what the pods' controllers want in sum.
+pub fn expected(budget: &PodDisruptionBudget, pods: usize, scale: Result<i32, String>) -> Result<(i32, i32), String> {
+    let spec = budget.spec.clone().unwrap_or_default();
+    let bad = || "a value is neither a number nor a percentage".to_string();
+    if let Some(max) = &spec.max_unavailable {
+        let expected = scale?;
+        let unavailable = scaled(max, expected, true).ok_or_else(bad)?;
+        return Ok((expected, (expected - unavailable).max(0)));
+    }
+    match &spec.min_available {
+        Some(IntOrString::Int(number)) => Ok((pods as i32, *number)),
+        Some(percent) => {
+            let expected = scale?;
+            Ok((expected, scaled(percent, expected, true).ok_or_else(bad)?))
+        }
+        None => Ok((pods as i32, 0)),
+    }
+}
+
+/// The new status where it differs, and when a granted eviction is to be forgotten.
+pub fn status(
+    budget: &PodDisruptionBudget,
+    pods: &[Arc<Pod>],
+    (expected, desired): (i32, i32),
+    now: Timestamp,
+) -> (Option<PodDisruptionBudgetStatus>, Option<Duration>) {
+    let old = budget.status.clone().unwrap_or_default();
+    let mut again: Option<Duration> = None;
+    let mut disrupted: BTreeMap<String, Time> = BTreeMap::new();
+    for pod in pods.iter().filter(|p| !p.deleting()) {
+        let Some(at) = old.disrupted_pods.as_ref().and_then(|map| map.get(pod.name())) else { continue };
+        let left = pods::until(now, at.0 + DELETION_TIMEOUT);
+        if !left.is_zero() {
+            disrupted.insert(pod.name().to_string(), at.clone());
+            again = Some(again.map_or(left, |a| a.min(left)));
+        }
+    }
+    let healthy = pods.iter().filter(|p| !p.deleting() && pods::ready(p) && !disrupted.contains_key(p.name()));
+    let healthy = healthy.count() as i32;
+    let allowed = if expected <= 0 { 0 } else { (healthy - desired).max(0) };
+    let (state, reason) = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let generation = budget.metadata.generation;
+    let new = PodDisruptionBudgetStatus {
+        current_healthy: healthy,
+        desired_healthy: desired,
+        expected_pods: expected,
+        disruptions_allowed: allowed,
+        disrupted_pods: Some(disrupted).filter(|map| !map.is_empty()),
+        observed_generation: generation,
+        conditions: Some(condition(&old, state, reason, "", generation, now)),
+    };
+    (Some(new).filter(|new| *new != old), again)
+}
+
+/// The status when the pods' controllers can't be asked: nothing may go.
+pub fn failed(budget: &PodDisruptionBudget, error: &str, now: Timestamp) -> Option<PodDisruptionBudgetStatus> {
+    let old = budget.status.clone().unwrap_or_default();
+    let mut new = old.clone();
+    new.disruptions_allowed = 0;
+    new.observed_generation = budget.metadata.generation;
+    new.conditions = Some(condition(&old, "False", "SyncFailed", error, budget.metadata.generation, now));
+    Some(new).filter(|new| *new != old)
+}
+
+fn condition(
+    old: &PodDisruptionBudgetStatus,
+    state: &str,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let mut conditions = old.conditions.clone().unwrap_or_default();
+    let known = conditions.iter().find(|c| c.type_ == "DisruptionAllowed" && c.status == state);
+    let since = known.map_or_else(|| time(now), |c| c.last_transition_time.clone());
+    conditions.retain(|c| c.type_ != "DisruptionAllowed");
+    conditions.push(Condition {
+        type_: "DisruptionAllowed".into(),
+        status: state.into(),
+        reason: reason.into(),
+        message: message.into(),
+        observed_generation: generation,
+        last_transition_time: since,
+    });
+    conditions
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn budgets() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let check = |spec: serde_json::Value,
+                     ready: usize,
+                     unready: usize,
+                     scale: i32,
+                     allowed: i32,
+                     disrupted: usize| {
+            let mut map = json!({});
+            (0..disrupted).for_each(|i| map[format!("r{i}")] = "2026-01-01T00:59:00Z".into());
+            let budget: PodDisruptionBudget = serde_json::from_value(json!({
+                "spec": spec,
+                "status": { "disruptedPods": map, "currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0 },
+            }))
+            .unwrap();
+            let pod = |name: String, ready: bool| {
+                Arc::new(crate::pods::testing::pod(&name, ready.then_some("2026-01-01T00:00:00Z")))
+            };
+            let pods: Vec<_> = (0..ready)
+                .map(|i| pod(format!("r{i}"), true))
+                .chain((0..unready).map(|i| pod(format!("u{i}"), false)))
+                .collect();
+            let numbers = expected(&budget, pods.len(), Ok(scale)).unwrap();
+            let (status, again) = status(&budget, &pods, numbers, now);
+            assert_eq!(status.unwrap().disruptions_allowed, allowed, "{spec}");
+            assert_eq!(again, (disrupted > 0).then_some(Duration::from_secs(60)));
+        };
+        check(json!({ "minAvailable": 2 }), 3, 0, 3, 1, 0);
+        check(json!({ "minAvailable": 2 }), 2, 1, 3, 0, 0);
+        check(json!({ "minAvailable": "50%" }), 3, 0, 3, 1, 0);
+        check(json!({ "maxUnavailable": 1 }), 3, 0, 3, 1, 0);
+        check(json!({ "maxUnavailable": "34%" }), 3, 0, 3, 2, 0);
+        check(json!({ "maxUnavailable": 1 }), 2, 0, 3, 0, 0);
+        check(json!({ "minAvailable": 1 }), 3, 0, 3, 1, 1);
+        check(json!({ "minAvailable": 0 }), 0, 0, 0, 0, 0);
+    }
+}

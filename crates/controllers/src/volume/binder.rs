@@ -1,0 +1,269 @@
+//! Binds claims to volumes, and releases volumes whose claim is gone.
+//! `matching` is the core; a provisioner outside makes volumes that it then binds.
+//! Invariant: volume first, then claim; one worker, so that no volume is promised twice.
+
+use std::sync::Arc;
+
+use api::ApiError;
+use async_trait::async_trait;
+use client::{EventRecorder, Informer, Patch, reference};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    storage::v1::StorageClass,
+};
+use serde_json::{Value, json};
+
+use super::matching::{best, claim_ref, class_of_claim, reserved_for};
+use crate::{
+    meta::{self, Object},
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+/// Volumes come under this prefix, claims under their own keys.
+const VOLUME: &str = "volume:";
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (claims, volumes) = (setup.informer::<PersistentVolumeClaim>(), setup.informer::<PersistentVolume>());
+    let classes = setup.informer::<StorageClass>();
+    setup.on(&claims, |change, queue| {
+        queue.add(change.key.clone());
+        if let Some(volume) = change.old.as_ref().and_then(|c| c.spec.as_ref()?.volume_name.clone()) {
+            queue.add(format!("{VOLUME}{volume}"));
+        }
+    });
+    let wake_pending = {
+        let claims = claims.clone();
+        move |queue: &crate::shell::Queue| {
+            for claim in claims.list().iter().filter(|c| !bound(c)) {
+                queue.add(claim.key());
+            }
+        }
+    };
+    setup.on(&volumes, {
+        let wake_pending = wake_pending.clone();
+        move |change, queue| {
+            queue.add(format!("{VOLUME}{}", change.key));
+            let view = |v: &Option<Arc<PersistentVolume>>| {
+                v.as_ref().map(|v| (v.spec.clone(), v.status.as_ref().and_then(|s| s.phase.clone())))
+            };
+            if view(&change.old) != view(&change.new) {
+                wake_pending(queue);
+            }
+        }
+    });
+    setup.on(&classes, move |_, queue| wake_pending(queue));
+    let recorder = setup.context.recorder("persistentvolume-controller");
+    Arc::new(Binder { context: setup.context.clone(), claims, volumes, classes, recorder })
+}
+
+fn bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound")
+}
+
+struct Binder {
+    context: Context,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    classes: Informer<StorageClass>,
+    recorder: EventRecorder,
+}
+
+#[async_trait]
+impl Controller for Binder {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        match key.strip_prefix(VOLUME) {
+            Some(name) => match self.volumes.get(name) {
+                Some(volume) => self.look_at_volume(&volume).await?,
+                None => {}
+            },
+            None => match self.claims.get(key) {
+                Some(claim) if !claim.deleting() => self.look_at_claim(&claim).await?,
+                _ => {}
+            },
+        }
+        Ok(None)
+    }
+}
+
+impl Binder {
+    async fn look_at_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
+        if let Some(name) = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|n| !n.is_empty()) {
+            return match self.volumes.get(&name) {
+                Some(volume) if claim_ref(&volume).is_none() || reserved_for(&volume, claim) => {
+                    self.bind(&volume, claim).await
+                }
+                Some(_) => self.set_claim_phase(claim, "Pending").await,
+                None if bound(claim) || claim.annotation(BIND_COMPLETED).is_some() => {
+                    let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+                    self.recorder.warning(&reference(claim), "ClaimLost", message);
+                    self.set_claim_phase(claim, "Lost").await
+                }
+                None => self.set_claim_phase(claim, "Pending").await,
+            };
+        }
+        let class_name = class_of_claim(claim);
+        let class = self.classes.get(&class_name);
+        let volumes = self.volumes.list();
+        let reserved = volumes.iter().any(|v| reserved_for(v, claim));
+        let waits = class.as_ref().and_then(|c| c.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
+        if waits && !reserved && claim.annotation(SELECTED_NODE).is_none() {
+            let message = "waiting for first consumer to be created before binding";
+            self.recorder.normal(&reference(claim), "WaitForFirstConsumer", message);
+            return self.set_claim_phase(claim, "Pending").await;
+        }
+        if let Some(volume) = best(claim, &volumes) {
+            return self.bind(&volume, claim).await;
+        }
+        self.say_why_pending(claim, class.as_deref()).await?;
+        self.set_claim_phase(claim, "Pending").await
+    }
+
+    async fn say_why_pending(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: Option<&StorageClass>,
+    ) -> Result<(), ApiError> {
+        let about = reference(claim);
+        let Some(class) = class else {
+            let named = claim.spec.as_ref().and_then(|s| s.storage_class_name.clone());
+            match named.as_deref() {
+                Some("") | None => {
+                    if named.is_none() && self.take_default_class(claim).await? {
+                        return Ok(());
+                    }
+                    let message = "no persistent volumes available for this claim and no storage class is set";
+                    self.recorder.normal(&about, "FailedBinding", message);
+                }
+                Some(name) => {
+                    let message = format!("storageclass.storage.k8s.io {name:?} not found");
+                    self.recorder.warning(&about, "ProvisioningFailed", message);
+                }
+            }
+            return Ok(());
+        };
+        let provisioner = &class.provisioner;
+        if provisioner == "kubernetes.io/no-provisioner" {
+            let message = "no persistent volumes available for this claim and no storage class is set";
+            self.recorder.normal(&about, "FailedBinding", message);
+            return Ok(());
+        }
+        let message = format!(
+            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
+             system administrator. If volume creation is delayed, please verify that the provisioner is running and \
+             correctly registered."
+        );
+        self.recorder.normal(&about, "ExternalProvisioning", message);
+        if claim.annotation(PROVISIONER) != Some(provisioner) {
+            let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": {
+                PROVISIONER: provisioner, "volume.beta.kubernetes.io/storage-provisioner": provisioner } } });
+            let api = self.context.client.namespaced::<PersistentVolumeClaim>(claim.namespace());
+            api.patch(claim.name(), &Patch::Merge(patch)).await?;
+        }
+        Ok(())
+    }
+
+    /// A claim that came before there was a default class gets it now.
+    async fn take_default_class(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
+        let mut defaults = self.classes.list();
+        defaults.retain(|c| c.annotation(DEFAULT_CLASS) == Some("true"));
+        defaults.sort_by_key(|c| (std::cmp::Reverse(c.created()), c.name().to_string()));
+        let Some(class) = defaults.first() else { return Ok(false) };
+        let patch = json!({ "metadata": { "uid": claim.uid() }, "spec": { "storageClassName": class.name() } });
+        let api = self.context.client.namespaced::<PersistentVolumeClaim>(claim.namespace());
+        api.patch(claim.name(), &Patch::Merge(patch)).await?;
+        Ok(true)
+    }
+
+    /// Volume's reservation, volume's phase, claim's volume, claim's phase: each step survives a crash before the next.
+    async fn bind(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
+        let volumes = self.context.client.api::<PersistentVolume>();
+        let known = claim_ref(volume);
+        if known.and_then(|r| r.uid.as_deref()) != Some(claim.uid()) {
+            let mut annotations = json!({});
+            if known.is_none() {
+                annotations[BOUND_BY_CONTROLLER] = "yes".into();
+            }
+            let patch = json!({
+                "metadata": { "resourceVersion": volume.metadata.resource_version, "annotations": annotations },
+                "spec": { "claimRef": {
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(),
+                    "name": claim.name(), "uid": claim.uid(), "resourceVersion": claim.metadata.resource_version } },
+            });
+            volumes.patch(volume.name(), &Patch::Merge(patch)).await?;
+        }
+        self.set_volume_phase(volume, "Bound").await?;
+        let claims = self.context.client.namespaced::<PersistentVolumeClaim>(claim.namespace());
+        let named = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
+        if named != volume.name() || claim.annotation(BIND_COMPLETED).is_none() {
+            let mut annotations = json!({ BIND_COMPLETED: "yes" });
+            if named.is_empty() {
+                annotations[BOUND_BY_CONTROLLER] = "yes".into();
+            }
+            let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": annotations },
+                "spec": { "volumeName": volume.name() } });
+            claims.patch(claim.name(), &Patch::Merge(patch)).await?;
+        }
+        let spec = volume.spec.clone().unwrap_or_default();
+        let status = json!({ "phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity });
+        self.write_claim_status(claim, status).await
+    }
+
+    async fn set_claim_phase(&self, claim: &PersistentVolumeClaim, phase: &str) -> Result<(), ApiError> {
+        if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
+            return Ok(());
+        }
+        self.write_claim_status(claim, json!({ "phase": phase })).await
+    }
+
+    async fn write_claim_status(&self, claim: &PersistentVolumeClaim, status: Value) -> Result<(), ApiError> {
+        let known = serde_json::to_value(&claim.status).unwrap_or_default();
+        if status.as_object().is_some_and(|map| map.iter().all(|(key, value)| known[key] == *value)) {
+            return Ok(());
+        }
+        let patch = json!({ "metadata": { "uid": claim.uid() }, "status": status });
+        let api = self.context.client.namespaced::<PersistentVolumeClaim>(claim.namespace());
+        match api.patch_status(claim.name(), &Patch::Merge(patch)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn set_volume_phase(&self, volume: &PersistentVolume, phase: &str) -> Result<(), ApiError> {
+        if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
+            return Ok(());
+        }
+        let api = self.context.client.api::<PersistentVolume>();
+        let patch = json!({ "metadata": { "uid": volume.uid() }, "status": { "phase": phase } });
+        match api.patch_status(volume.name(), &Patch::Merge(patch)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn look_at_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
+        let Some(reference) = claim_ref(volume) else { return self.set_volume_phase(volume, "Available").await };
+        let uid = reference.uid.as_deref().unwrap_or_default();
+        if uid.is_empty() {
+            // Reserved for a claim that has not been bound yet.
+            return self.set_volume_phase(volume, "Available").await;
+        }
+        let text = |t: &Option<String>| t.clone().unwrap_or_default();
+        let (namespace, name) = (text(&reference.namespace), text(&reference.name));
+        let mut claim = self.claims.get(&meta::key(&namespace, &name)).map(|c| c.uid().to_string());
+        if claim.as_deref() != Some(uid) {
+            // The cache may be behind: a volume is released for good.
+            let api = self.context.client.namespaced::<PersistentVolumeClaim>(&namespace);
+            claim = api.find(&name).await?.map(|c| c.uid().to_string());
+        }
+        if claim.as_deref() == Some(uid) {
+            return Ok(());
+        }
+        // Deleting the data is its provisioner's business; here it is only said that nobody claims it.
+        self.set_volume_phase(volume, "Released").await
+    }
+}

@@ -1,0 +1,120 @@
+//! The core of the binder: which volume fits a claim best.
+//! Called by `binder`.
+//! Invariant: a volume that is reserved for another claim never fits.
+
+use std::sync::Arc;
+
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+
+use crate::{
+    meta::{Object, labels},
+    selector::Selector,
+};
+
+pub fn class_of_claim(claim: &PersistentVolumeClaim) -> String {
+    let named = claim.annotation("volume.beta.kubernetes.io/storage-class").map(String::from);
+    named.or_else(|| claim.spec.as_ref()?.storage_class_name.clone()).unwrap_or_default()
+}
+
+pub fn class_of_volume(volume: &PersistentVolume) -> String {
+    let named = volume.annotation("volume.beta.kubernetes.io/storage-class").map(String::from);
+    named.or_else(|| volume.spec.as_ref()?.storage_class_name.clone()).unwrap_or_default()
+}
+
+pub fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
+    volume.spec.as_ref()?.claim_ref.as_ref()
+}
+
+/// Whether the volume's reservation names this very claim.
+pub fn reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    claim_ref(volume).is_some_and(|r| {
+        r.name.as_deref() == Some(claim.name())
+            && r.namespace.as_deref() == Some(claim.namespace())
+            && r.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
+    })
+}
+
+fn bytes(quantity: Option<&k8s_openapi::apimachinery::pkg::api::resource::Quantity>) -> i64 {
+    quantity.and_then(|q| Quantity::parse(&q.0).ok()).map_or(0, |q| q.value())
+}
+
+pub fn capacity(volume: &PersistentVolume) -> i64 {
+    bytes(volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage")))
+}
+
+fn request(claim: &PersistentVolumeClaim) -> i64 {
+    bytes(claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage")))
+}
+
+/// Size, class, mode and access fit; reservations aside.
+pub fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let (Some(have), Some(want)) = (&volume.spec, &claim.spec) else { return false };
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".into());
+    let offered = have.access_modes.as_deref().unwrap_or_default();
+    let selected = want
+        .selector
+        .as_ref()
+        .is_none_or(|s| Selector::new(s).is_ok_and(|selector| selector.matches(labels(volume.meta()))));
+    capacity(volume) >= request(claim)
+        && mode(&have.volume_mode) == mode(&want.volume_mode)
+        && class_of_volume(volume) == class_of_claim(claim)
+        && want.access_modes.iter().flatten().all(|m| offered.contains(m))
+        && selected
+        && !volume.deleting()
+}
+
+/// The volume reserved for the claim, or else the smallest free one that fits.
+pub fn best(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> Option<Arc<PersistentVolume>> {
+    if let Some(reserved) = volumes.iter().find(|v| reserved_for(v, claim)) {
+        return Some(reserved.clone()).filter(|v| capacity(v) >= request(claim));
+    }
+    let free = |v: &PersistentVolume| {
+        let phase = v.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
+        claim_ref(v).is_none() && matches!(phase, "Available" | "Pending")
+    };
+    volumes.iter().filter(|v| free(v) && fits(v, claim)).min_by_key(|v| (capacity(v), v.name().to_string())).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_smallest_that_fits() {
+        let volume = |name: &str, size: &str, class: &str, reserved: Option<&str>| {
+            let reference = reserved.map(|claim| json!({ "namespace": "d", "name": claim }));
+            Arc::new(
+                serde_json::from_value::<PersistentVolume>(json!({
+                    "metadata": { "name": name }, "status": { "phase": "Available" },
+                    "spec": { "capacity": { "storage": size }, "storageClassName": class, "claimRef": reference,
+                        "accessModes": ["ReadWriteOnce"] },
+                }))
+                .unwrap(),
+            )
+        };
+        let volumes = [
+            volume("small", "1Gi", "", None),
+            volume("large", "100Gi", "", None),
+            volume("medium", "10Gi", "", None),
+            volume("fast", "5Gi", "ssd", None),
+            volume("kept", "5Gi", "", Some("special")),
+        ];
+        let check = |name: &str, size: &str, class: &str, mode: &str, expected: Option<&str>| {
+            let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+                "metadata": { "name": name, "namespace": "d", "uid": "u" },
+                "spec": { "accessModes": [mode], "storageClassName": class, "resources": { "requests": { "storage": size } } },
+            }))
+            .unwrap();
+            assert_eq!(best(&claim, &volumes).map(|v| v.name().to_string()).as_deref(), expected);
+        };
+        check("a", "2Gi", "", "ReadWriteOnce", Some("medium"));
+        check("a", "1Gi", "", "ReadWriteOnce", Some("small"));
+        check("a", "1Gi", "ssd", "ReadWriteOnce", Some("fast"));
+        check("a", "1Gi", "", "ReadWriteMany", None);
+        check("a", "200Gi", "", "ReadWriteOnce", None);
+        check("special", "1Gi", "", "ReadWriteOnce", Some("kept"));
+    }
+}

@@ -1,0 +1,10 @@
+//! Claims and volumes: who is bound to whom, and what may be deleted while in use.
+//! `matching` is the binder's core; `protection` keeps finalizers.
+//! Invariant: a volume is bound to one claim, and says so before the claim does.
+
+mod binder;
+mod matching;
+mod protection;
+
+pub use binder::make as make_binder;
+pub use protection::{make_claims as make_claim_protection, make_volumes as make_volume_protection};

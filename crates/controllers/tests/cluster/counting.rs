@@ -1,0 +1,82 @@
+//! A transport that counts writes, and refuses some on demand.
+//! Stands between the controllers and the real API server in the tests beside it.
+//! Invariant: reads pass untouched.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use api::{ApiError, Resource};
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::{Client, ListParams, ObjectList, Transport, WatchStream};
+use http::{Method, Request, Response};
+use parking_lot::Mutex;
+
+#[derive(Clone, Default)]
+pub struct Counts(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    writes: AtomicUsize,
+    refused: AtomicUsize,
+    refuses: Mutex<Option<String>>,
+    last: Mutex<Vec<String>>,
+}
+
+impl Counts {
+    pub fn writes(&self) -> usize {
+        self.0.writes.load(Ordering::Relaxed)
+    }
+
+    /// The latest writes, for the message of a failed test.
+    pub fn latest(&self) -> Vec<String> {
+        let all = self.0.last.lock();
+        all.iter().rev().take(10).cloned().collect()
+    }
+
+    pub fn refused(&self) -> usize {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    /// Every creation at a path that ends like this is answered with Forbidden.
+    pub fn refuse(&self, path_end: &str) {
+        *self.0.refuses.lock() = Some(path_end.to_string());
+    }
+
+    pub fn between(&self, client: Client) -> Client {
+        Client::new(Counting { inner: client, counts: self.clone() })
+    }
+}
+
+struct Counting {
+    inner: Client,
+    counts: Counts,
+}
+
+#[async_trait]
+impl Transport for Counting {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        if *request.method() != Method::GET {
+            let refused = (self.counts.0.refuses.lock().as_ref())
+                .is_some_and(|end| *request.method() == Method::POST && request.uri().path().ends_with(end.as_str()));
+            if refused {
+                self.counts.0.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(ApiError::forbidden("", "pods", "", "exceeded quota"));
+            }
+            self.counts.0.writes.fetch_add(1, Ordering::Relaxed);
+            let body = String::from_utf8_lossy(request.body()).chars().take(300).collect::<String>();
+            self.counts.0.last.lock().push(format!("{} {} {body}", request.method(), request.uri()));
+        }
+        self.inner.transport().send(request).await
+    }
+
+    async fn list(&self, r: &Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
+        self.inner.transport().list(r, n, p).await
+    }
+
+    async fn watch(&self, r: &Resource, n: Option<&str>, p: &ListParams, v: &str) -> Result<WatchStream, ApiError> {
+        self.inner.transport().watch(r, n, p, v).await
+    }
+}
