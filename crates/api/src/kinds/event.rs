@@ -52,6 +52,11 @@ impl<const CORE: bool> Behavior for Event<CORE> {
         true
     }
 
+    /// Names of core events are made from the names of anything.
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        if CORE { names::path_segment(name, prefix) } else { names::dns_subdomain(name, prefix) }
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 10] = [
             string("Last Seen", "Time since it last happened."),

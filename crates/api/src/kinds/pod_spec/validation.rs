@@ -243,3 +243,170 @@ fn host_aliases(errors: &mut ErrorList, path: &Path, spec: &Value) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::{Behavior, pod::Pod};
+
+    fn check(change: impl Fn(&mut Value), expected: &[&str]) {
+        let mut pod = json!({
+            "metadata": { "name": "web-0", "namespace": "default", "labels": { "app": "web" } },
+            "spec": {
+                "serviceAccountName": "robot",
+                "nodeSelector": { "kubernetes.io/os": "linux" },
+                "initContainers": [{ "name": "init", "image": "busybox:1", "command": ["true"] }],
+                "containers": [{
+                    "name": "web",
+                    "image": "registry.example:5000/web:v1@sha256:00",
+                    "ports": [{ "name": "http", "containerPort": 8080 }],
+                    "env": [
+                        { "name": "A-b.c", "value": "1" },
+                        { "name": "IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
+                        { "name": "L", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['app']" } } },
+                        { "name": "C", "valueFrom": { "resourceFieldRef": { "resource": "limits.cpu", "divisor": "1m" } } },
+                        { "name": "S", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } },
+                    ],
+                    "envFrom": [{ "configMapRef": { "name": "c" } }],
+                    "resources": { "limits": { "cpu": "1", "memory": "1Gi", "example.com/gpu": 1 } },
+                    "livenessProbe": { "httpGet": { "port": "http", "path": "/healthz" } },
+                    "readinessProbe": { "exec": { "command": ["true"] } },
+                    "lifecycle": { "preStop": { "sleep": { "seconds": 5 } } },
+                    "volumeMounts": [
+                        { "name": "data", "mountPath": "/data", "subPath": "a/b" },
+                        { "name": "token", "mountPath": "/var/run/secrets", "readOnly": true },
+                    ],
+                    "securityContext": {
+                        "runAsUser": 1000, "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+                        "seccompProfile": { "type": "RuntimeDefault" },
+                    },
+                }],
+                "volumes": [
+                    { "name": "data", "emptyDir": { "sizeLimit": "1Gi" } },
+                    { "name": "token", "projected": { "sources": [
+                        { "serviceAccountToken": { "path": "token" } },
+                        { "configMap": { "name": "ca", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+                        { "downwardAPI": { "items": [{ "path": "ns", "fieldRef": { "fieldPath": "metadata.namespace" } }] } },
+                    ] } },
+                ],
+                "tolerations": [
+                    { "operator": "Exists" },
+                    { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 },
+                ],
+                "affinity": {
+                    "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+                        "weight": 100,
+                        "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "web" } } },
+                    }] },
+                    "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{
+                        "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }],
+                    }] } },
+                },
+                "topologySpreadConstraints": [{
+                    "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": { "matchLabels": { "app": "web" } }, "matchLabelKeys": ["pod-template-hash"],
+                }],
+                "hostAliases": [{ "ip": "10.0.0.1", "hostnames": ["a.b"] }],
+                "dnsConfig": { "nameservers": ["10.0.0.10"], "searches": ["a_b.c."], "options": [{ "name": "ndots", "value": "5" }] },
+                "securityContext": { "fsGroup": 1, "sysctls": [{ "name": "net.core.somaxconn", "value": "1024" }] },
+            },
+        });
+        change(&mut pod);
+        Pod.default(&mut pod);
+        let mut errors = ErrorList::new();
+        Pod.validate_create(&pod, &mut errors);
+        let found: Vec<String> = errors.iter().map(|e| e.to_string()).collect();
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found}\n{expected}");
+        }
+    }
+
+    #[test]
+    fn a_rich_pod_is_valid() {
+        check(|_| (), &[]);
+    }
+
+    #[test]
+    fn container_errors() {
+        let container = |field: &'static str, value: Value| {
+            move |pod: &mut Value| pod["spec"]["containers"][0][field] = value.clone()
+        };
+        check(|pod| pod["spec"]["containers"] = json!([]), &["spec.containers: Required value"]);
+        check(
+            container("name", json!("Web")),
+            &["spec.containers[0].name: Invalid value: \"Web\": a lowercase RFC 1123 label must consist of"],
+        );
+        check(container("name", json!("init")), &["spec.initContainers[0].name: Duplicate value: \"init\""]);
+        check(container("image", json!("")), &["spec.containers[0].image: Required value"]);
+        check(
+            container("image", json!(" a")),
+            &["spec.containers[0].image: Invalid value: \" a\": must not have leading or trailing whitespace"],
+        );
+        check(
+            container("ports", json!([{ "name": "http", "containerPort": 70000, "protocol": "X" }])),
+            &[
+                "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+                "spec.containers[0].ports[0].protocol: Unsupported value: \"X\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+            ],
+        );
+        check(
+            container("volumeMounts", json!([{ "name": "nope", "mountPath": "/x" }])),
+            &["spec.containers[0].volumeMounts[0].name: Not found: \"nope\""],
+        );
+        check(
+            container("livenessProbe", json!({})),
+            &["spec.containers[0].livenessProbe: Required value: must specify a handler type"],
+        );
+        check(
+            container("env", json!([{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "spec.x" } } }])),
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.x\": error converting \
+                 fieldPath: field label not supported: spec.x"],
+        );
+        check(
+            container("resources", json!({ "requests": { "cpu": "2", "disk": "1" }, "limits": { "cpu": "1" } })),
+            &[
+                "spec.containers[0].resources.requests[disk]: Invalid value: \"disk\": must be a standard resource type or \
+                 fully qualified",
+                "spec.containers[0].resources.requests[disk]: Invalid value: \"disk\": must be a standard resource for \
+                 containers",
+                "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+            ],
+        );
+    }
+
+    #[test]
+    fn pod_errors() {
+        let spec = |field: &'static str, value: Value| move |pod: &mut Value| pod["spec"][field] = value.clone();
+        check(
+            spec("restartPolicy", json!("Sometimes")),
+            &[
+                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+            ],
+        );
+        check(
+            spec("volumes", json!([{ "name": "data", "emptyDir": {}, "hostPath": { "path": "/" } }])),
+            &[
+                "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
+                "spec.containers[0].volumeMounts[0].name: Not found: \"data\"",
+                "spec.containers[0].volumeMounts[1].name: Not found: \"token\"",
+            ],
+        );
+        check(
+            spec("tolerations", json!([{ "value": "x" }])),
+            &["spec.tolerations[0].operator: Invalid value: \"\": operator must be Exists when `key` is empty"],
+        );
+        check(
+            spec("activeDeadlineSeconds", json!(0)),
+            &["spec.activeDeadlineSeconds: Invalid value: 0: must be between"],
+        );
+        check(spec("dnsPolicy", json!("None")), &[]);
+        check(
+            spec("schedulingGates", json!([{ "name": "a" }, { "name": "a" }])),
+            &["spec.schedulingGates[1]: Duplicate value: \"a\""],
+        );
+        check(spec("ephemeralContainers", json!([])), &[]);
+    }
+}
