@@ -38,7 +38,7 @@ impl LogOptions {
         let mut options = Self::default();
         for (name, value) in query {
             let number = || value.parse::<u64>().map_err(|_| format!("invalid {name}: {value:?}"));
-            let flag = || matches!(value.as_str(), "true" | "1" | "");
+            let flag = || value.is_empty() || super::is_true(value);
             match name.as_str() {
                 "follow" => options.follow = flag(),
                 "previous" => options.previous = flag(),

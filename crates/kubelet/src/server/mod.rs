@@ -303,8 +303,7 @@ fn runtime_error(error: cri::Error) -> ApiError {
 
 /// Both spellings: the API server's (`stdin=true`) and the old `input=1`.
 fn streams(query: &[(String, String)]) -> Result<Streams, ApiError> {
-    let flag =
-        |names: [&str; 2]| query.iter().any(|(n, v)| names.contains(&n.as_str()) && matches!(v.as_str(), "1" | "true"));
+    let flag = |names: [&str; 2]| query.iter().any(|(n, v)| names.contains(&n.as_str()) && is_true(v));
     let streams = Streams {
         stdin: flag(["stdin", "input"]),
         stdout: flag(["stdout", "output"]),
@@ -315,6 +314,11 @@ fn streams(query: &[(String, String)]) -> Result<Streams, ApiError> {
         return Err(ApiError::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
     }
     Ok(streams)
+}
+
+/// Every spelling that clients of Go's parser may use; the Python client says `True`.
+fn is_true(value: &str) -> bool {
+    matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 
 /// Decoded pairs of a URL query.
@@ -390,6 +394,7 @@ mod tests {
         assert_eq!(commands, ["sh", "-c", "echo a b"]);
         let streams = streams(&pairs).unwrap();
         assert!(streams.stdout && streams.tty && !streams.stdin);
+        assert!(super::streams(&query("stdin=True")).unwrap().stdin, "the Python client's spelling");
         assert!(super::streams(&query("tty=1")).unwrap_err().message.contains("at least 1 of stdin"));
     }
 }

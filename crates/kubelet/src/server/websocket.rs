@@ -12,7 +12,10 @@ use tokio::{
 };
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{Message, protocol::Role},
+    tungstenite::{
+        Message,
+        protocol::{CloseFrame, Role, frame::coding::CloseCode},
+    },
 };
 
 use super::spdy::{Frame, Reader, StreamId, Writer};
@@ -101,9 +104,14 @@ where
         }
     }
     // The client may be gone already, which is as good an end as any.
-    let closed = client.close(None).await;
+    let closed = client.close(Some(goodbye())).await;
     tracing::trace!(?closed, "session over");
     writer.close().await
+}
+
+/// Clients take any other close for a failure.
+fn goodbye() -> CloseFrame {
+    CloseFrame { code: CloseCode::Normal, reason: Default::default() }
 }
 
 fn prefixed(channel: u8, bytes: &[u8]) -> Bytes {
@@ -140,7 +148,7 @@ where
             },
         }
     }
-    let closed = client.close(None).await;
+    let closed = client.close(Some(goodbye())).await;
     tracing::trace!(?closed, "tunnel over");
     Ok(())
 }

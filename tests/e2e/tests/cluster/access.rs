@@ -33,7 +33,7 @@ fn anonymous_requests_get_no_data() {
 #[test]
 fn private_files_are_private() {
     use std::os::unix::fs::PermissionsExt;
-    let data = Cluster::shared().data;
+    let data = Cluster::shared().data.clone();
     let mut checked = 0;
     for entry in std::fs::read_dir(data.join("pki")).expect("a pki directory").flatten() {
         if entry.path().extension().is_some_and(|e| e == "key") {
