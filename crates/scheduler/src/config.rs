@@ -182,6 +182,17 @@ impl Config {
         if binders > 1 {
             return wrong("extenders: only one extender can implement bind".into());
         }
+        for extender in &self.extenders {
+            if !extender.url_prefix.starts_with("http://") || extender.enable_https {
+                return wrong("extenders: urlPrefix must start with http://; HTTPS is not supported".into());
+            }
+            if !extender.preempt_verb.is_empty() {
+                return wrong("extenders: preemptVerb is not supported".into());
+            }
+            if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
+                return wrong("extenders: must have a positive weight applied to it".into());
+            }
+        }
         self.profiles().map(drop)
     }
 
@@ -210,7 +221,11 @@ impl Config {
         let (mut filters, mut scores) = (Vec::new(), Vec::new());
         for (row_at, row) in TABLE.iter().enumerate() {
             let Some(build) = row.build else { continue };
-            let plugin = build(&arguments(row.name)).map_err(|e| format!("{}: {e}", row.name))?;
+            let mut arguments = arguments(row.name);
+            if row.name == "NodeResourcesFit" {
+                self.leave_to_extenders(&mut arguments);
+            }
+            let plugin = build(&arguments).map_err(|e| format!("{}: {e}", row.name))?;
             let enabled = |weight| Enabled { row: row_at, name: row.name, plugin: plugin.clone(), weight };
             if selection.is_on(row, Point::Filter) || selection.is_on(row, Point::PreFilter) {
                 filters.push(enabled(0));
@@ -234,6 +249,22 @@ impl Config {
                 .percentage_of_nodes_to_score
                 .unwrap_or(self.percentage_of_nodes_to_score),
         })
+    }
+}
+
+impl Config {
+    /// Resources that only an extender counts are not ours to refuse for.
+    fn leave_to_extenders(&self, arguments: &mut Value) {
+        let managed = self.extenders.iter().flat_map(|e| &e.managed_resources).filter(|r| r.ignored_by_scheduler);
+        for resource in managed {
+            if arguments.is_null() {
+                *arguments = serde_json::json!({});
+            }
+            match &mut arguments["ignoredResources"] {
+                Value::Array(names) => names.push(resource.name.clone().into()),
+                other => *other = serde_json::json!([resource.name]),
+            }
+        }
     }
 }
 

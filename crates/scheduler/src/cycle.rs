@@ -34,7 +34,11 @@ pub struct Filters<'a> {
 }
 
 /// Asks every plugin about the pod alone.
-pub fn prepare<'a>(cluster: &'a Cluster, profile: &'a Profile, pod: &'a PodInfo) -> Result<Filters<'a>, Diagnosis> {
+pub fn prepare<'a>(
+    cluster: &'a Cluster,
+    profile: &'a Profile,
+    pod: &'a PodInfo,
+) -> Result<Filters<'a>, Box<Diagnosis>> {
     let mut filters = Filters { active: Vec::new(), only: None, only_by: Vec::new() };
     for enabled in &profile.filters {
         let filter = match enabled.plugin.filter(cluster, pod) {
@@ -52,7 +56,7 @@ pub fn prepare<'a>(cluster: &'a Cluster, profile: &'a Profile, pod: &'a PodInfo)
                 let mut diagnosis = Diagnosis::new(cluster.cache.len());
                 diagnosis.rejection = Some(failure.reasons.join(", "));
                 diagnosis.rejected_by.insert(enabled.row);
-                return Err(diagnosis);
+                return Err(Box::new(diagnosis));
             }
         };
         filters.active.push(Active { row: enabled.row, name: enabled.name, filter });
@@ -118,7 +122,7 @@ pub fn feasible(
     pod: &PodInfo,
     filters: &Filters<'_>,
     start: &mut usize,
-) -> Result<Vec<u32>, Diagnosis> {
+) -> Result<Vec<u32>, Box<Diagnosis>> {
     let (nodes, order) = (cluster.cache.nodes(), cluster.cache.order());
     let mut diagnosis = Diagnosis::new(nodes.len());
     let mut look = |at: u32, found: &mut Vec<u32>| {
@@ -130,10 +134,11 @@ pub fn feasible(
     };
     let mut found = Vec::new();
     // The node that preemption made room on comes first; if it will do, no other is needed.
-    if let Some(at) = nominated_position(cluster, pod).filter(|_| filters.only.is_none()) {
-        if filters.check_with_nominated(cluster, &nodes[at], pod).is_ok() {
-            return Ok(vec![at as u32]);
-        }
+    if let Some(at) = nominated_position(cluster, pod)
+        && filters.only.is_none()
+        && filters.check_with_nominated(cluster, &nodes[at], pod).is_ok()
+    {
+        return Ok(vec![at as u32]);
     }
     if let Some(only) = &filters.only {
         let positions: Vec<_> = only.iter().filter_map(|name| cluster.cache.position(name)).collect();
@@ -160,7 +165,7 @@ pub fn feasible(
         }
         *start = (first + looked) % order.len();
     }
-    if found.is_empty() { Err(diagnosis) } else { Ok(found) }
+    if found.is_empty() { Err(Box::new(diagnosis)) } else { Ok(found) }
 }
 
 fn nominated_position(cluster: &Cluster, pod: &PodInfo) -> Option<usize> {
@@ -201,40 +206,84 @@ pub fn pick(scores: &[i64], env: &Env) -> usize {
     best
 }
 
-/// The name of the best of the feasible nodes.
-pub fn best(cluster: &Cluster, profile: &Profile, pod: &PodInfo, feasible: &[u32], env: &Env) -> Arc<str> {
+/// The name of the best of the feasible nodes. `extra` is what others add to their scores.
+pub fn best(
+    cluster: &Cluster,
+    profile: &Profile,
+    pod: &PodInfo,
+    feasible: &[u32],
+    extra: &[i64],
+    env: &Env,
+) -> Arc<str> {
     let at = match feasible {
         [only] => *only,
-        several => several[pick(&score(cluster, profile, pod, several), env)],
+        several => {
+            let mut scores = score(cluster, profile, pod, several);
+            for (score, more) in scores.iter_mut().zip(extra) {
+                *score += more;
+            }
+            several[pick(&scores, env)]
+        }
     };
     cluster.cache.nodes()[at as usize].name.clone()
 }
 
-/// What is to become of a pod.
-pub enum Decision {
-    Node(Arc<str>),
+/// What filtering made of a pod.
+pub enum Candidates {
+    Feasible(Vec<u32>),
     /// No node will do; what preemption could change, if it was asked.
-    Refused(Diagnosis, Option<Preemption>),
+    Refused(Box<Diagnosis>, Option<Preemption>),
 }
 
-pub fn decide(cluster: &Cluster, profile: &Profile, pod: &PodInfo, start: &mut usize, env: &Env) -> Decision {
+pub fn candidates(cluster: &Cluster, profile: &Profile, pod: &PodInfo, start: &mut usize, env: &Env) -> Candidates {
     let filters = match prepare(cluster, profile, pod) {
         Ok(filters) => filters,
         Err(diagnosis) => {
             let others = cluster.cache.len();
             let message = format!("0/{others} nodes are available: {others} {}.", preemption::NOT_HELPFUL);
             let pointless = Preemption::Pointless { message, withdraw: true };
-            return Decision::Refused(diagnosis, profile.preemption.filter(|_| others > 0).map(|_| pointless));
+            return Candidates::Refused(diagnosis, profile.preemption.filter(|_| others > 0).map(|_| pointless));
         }
     };
     match feasible(cluster, profile, pod, &filters, start) {
-        Ok(feasible) => Decision::Node(best(cluster, profile, pod, &feasible, env)),
+        Ok(feasible) => Candidates::Feasible(feasible),
         Err(diagnosis) => {
             let preemption = profile
                 .preemption
                 .filter(|_| !cluster.cache.is_empty())
                 .map(|arguments| preemption::find(cluster, arguments, pod, &filters, &diagnosis, env.random_u64()));
-            Decision::Refused(diagnosis, preemption)
+            Candidates::Refused(diagnosis, preemption)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_clusters_are_sampled() {
+        for (all, percentage, wanted) in [
+            (50, 0, 50),
+            (100, 0, 100),
+            (1000, 0, 420),
+            (5000, 0, 500),
+            (6000, 0, 300),
+            (1000, 1, 100),
+            (1000, 100, 1000),
+        ] {
+            assert_eq!(enough_nodes(all, percentage), wanted, "{percentage}% of {all}");
+        }
+    }
+
+    #[test]
+    fn equals_are_picked_evenly() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 3);
+        let mut picked = [0; 4];
+        for _ in 0..3000 {
+            picked[pick(&[7, 9, 9, 9], &env)] += 1;
+        }
+        assert_eq!(picked[0], 0);
+        assert!(picked[1..].iter().all(|count| (800..1200).contains(count)), "{picked:?}");
     }
 }

@@ -137,6 +137,9 @@ impl NodeChange {
     }
 }
 
+/// Stands for every extender in a `PluginSet`; whoever an extender refused may be helped by anything.
+pub const EXTENDER_ROW: usize = 63;
+
 /// Rows of the plugin table, as bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PluginSet(u64);
@@ -179,6 +182,7 @@ pub struct Profile {
 impl Profile {
     pub fn helps(&self, cluster: &Cluster, pod: &PodInfo, rejected_by: PluginSet, event: &ClusterEvent) -> bool {
         rejected_by.is_empty()
+            || rejected_by.contains(EXTENDER_ROW)
             || self.filters.iter().any(|f| rejected_by.contains(f.row) && f.plugin.helps(cluster, pod, event))
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod cycle;
 mod diagnosis;
 mod eviction;
+mod extender;
 mod framework;
 mod node_info;
 mod node_selector;

@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config, Error, binding,
     cluster::{Cluster, put},
-    cycle::{self, Decision},
+    cycle::{self, Candidates},
     diagnosis::Diagnosis,
     eviction,
+    extender::Extenders,
     framework::{ClusterEvent, NodeChange, Profile},
     pod_info::PodInfo,
     preemption::{Candidate, Preemption},
@@ -106,6 +107,7 @@ struct Scheduler {
     start: usize,
     reports: Reports,
     diagnoses: crate::Diagnoses,
+    extenders: Extenders,
     client: Client,
     env: Env,
     bindings: Arc<Semaphore>,
@@ -126,6 +128,7 @@ impl Scheduler {
             start: 0,
             reports: Reports { client: client.clone(), recorder, env: env.clone() },
             diagnoses: config.diagnoses.clone(),
+            extenders: Extenders::new(config.extenders.clone(), env.clone()),
             client,
             env,
             bindings: Arc::new(Semaphore::new(MAX_BINDINGS)),
@@ -149,7 +152,7 @@ impl Scheduler {
             self.queue.tick(self.env.monotonic());
             self.expire_claims();
             if let Some(pod) = self.queue.pop() {
-                self.try_pod(pod);
+                self.try_pod(pod).await;
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -288,27 +291,31 @@ impl Scheduler {
         });
     }
 
-    fn try_pod(&mut self, pod: Queued) {
+    async fn try_pod(&mut self, pod: Queued) {
         let Some(profile) = self.profiles.get(pod.info.scheduler_name()) else { return };
         if pod.info.is_terminating() {
             return;
         }
         self.cluster.cache.prepare_order();
-        match cycle::decide(&self.cluster, profile, &pod.info, &mut self.start, &self.env) {
-            Decision::Node(node) => self.place(pod, node),
-            Decision::Refused(mut diagnosis, preemption) => {
-                let nominated = match preemption {
-                    None => None,
-                    Some(Preemption::Nominate(candidate)) => Some(self.preempt(&pod, candidate)),
-                    Some(Preemption::Pointless { message, withdraw }) => {
-                        diagnosis.post_filter = format!("preemption: {message}");
-                        if withdraw {
-                            self.cluster.cache.withdraw_nomination(&pod.info.key);
-                        }
-                        withdraw.then(String::new)
-                    }
-                };
-                self.refuse(pod, diagnosis, nominated);
+        let feasible = match cycle::candidates(&self.cluster, profile, &pod.info, &mut self.start, &self.env) {
+            Candidates::Feasible(feasible) => feasible,
+            Candidates::Refused(diagnosis, preemption) => return self.refuse(pod, *diagnosis, preemption),
+        };
+        if self.extenders.is_empty() {
+            let node = cycle::best(&self.cluster, profile, &pod.info, &feasible, &[], &self.env);
+            return self.place(pod, node);
+        }
+        let mut diagnosis = Diagnosis::new(self.cluster.cache.len());
+        match self.extenders.filter(&self.cluster, &pod.info, feasible, &mut diagnosis).await {
+            Ok(feasible) if feasible.is_empty() => self.refuse(pod, diagnosis, None),
+            Ok(feasible) => {
+                let extra = self.extenders.scores(&self.cluster, &pod.info, &feasible).await;
+                let node = cycle::best(&self.cluster, profile, &pod.info, &feasible, &extra, &self.env);
+                self.place(pod, node);
+            }
+            Err(error) => {
+                self.reports.failed(&pod.info, "SchedulerError", &error, None);
+                self.queue.retry_later(pod, self.env.monotonic());
             }
         }
     }
@@ -369,9 +376,13 @@ impl Scheduler {
 
     fn bind(&self, info: Arc<PodInfo>, node: Arc<str>) {
         let (client, outcomes, bindings) = (self.client.clone(), self.outcomes.clone(), self.bindings.clone());
+        let extenders = self.extenders.clone();
         self.env.spawn(async move {
             let Ok(_permit) = bindings.acquire().await else { return };
-            let result = binding::bind(&client, &info, &node).await;
+            let result = match extenders.bind(&info, &node).await {
+                Some(result) => result.map_err(ApiError::internal),
+                None => binding::bind(&client, &info, &node).await,
+            };
             let (key, uid) = (info.key.clone(), info.uid().to_string());
             // The scheduler has stopped when nobody listens; then there is nothing left to settle.
             outcomes.send(Outcome { key, uid, stage: Stage::Bound(node), result }).ok();
@@ -458,9 +469,20 @@ impl Scheduler {
         self.queue.retry_later(pod, self.env.monotonic());
     }
 
-    fn refuse(&mut self, pod: Queued, diagnosis: Diagnosis, nominated: Option<String>) {
-        let message = diagnosis.message();
-        self.reports.failed(&pod.info, "Unschedulable", &message, nominated.as_deref());
+    /// No node will do: makes room if that helps, says why, and waits for something that does.
+    fn refuse(&mut self, pod: Queued, mut diagnosis: Diagnosis, preemption: Option<Preemption>) {
+        let nominated = match preemption {
+            None => None,
+            Some(Preemption::Nominate(candidate)) => Some(self.preempt(&pod, candidate)),
+            Some(Preemption::Pointless { message, withdraw }) => {
+                diagnosis.post_filter = format!("preemption: {message}");
+                if withdraw {
+                    self.cluster.cache.withdraw_nomination(&pod.info.key);
+                }
+                withdraw.then(String::new)
+            }
+        };
+        self.reports.failed(&pod.info, "Unschedulable", &diagnosis.message(), nominated.as_deref());
         let rejected_by = diagnosis.rejected_by;
         self.diagnoses.keep(&pod.info.key, diagnosis);
         self.queue.park(pod, rejected_by, self.env.monotonic());

@@ -80,7 +80,7 @@ pub fn check_among(
 /// The verdict on one empty node.
 pub fn check(plugin: &dyn Plugin, pod: &PodInfo, node: &Value, wanted: Result<(), &'static str>) {
     let verdict = check_among(plugin, pod, std::slice::from_ref(node), vec![]).pop().unwrap();
-    let found = verdict.as_ref().map(|()| ()).map_err(|failure| failure.reasons.join(", "));
+    let found = verdict.map_err(|failure| failure.reasons.join(", "));
     assert_eq!(found, wanted.map_err(str::to_string), "{:?} on {node}", pod.pod.spec);
 }
 

@@ -1,0 +1,197 @@
+//! Other processes that have a say over HTTP: they may refuse nodes, score them, and bind pods.
+//! Configured by `config::ExtenderConfig`; asked by `scheduler` between filtering and scoring.
+//! Invariant: a failing extender fails the attempt unless it is marked ignorable; scores are never required.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use env::Env;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::Cluster,
+    config::{ExtenderConfig, duration},
+    diagnosis::Diagnosis,
+    framework::{EXTENDER_ROW, Failure, MAX_NODE_SCORE},
+    pod_info::PodInfo,
+};
+
+const MAX_SCORE: i64 = 10;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Answers beyond this are refused.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+#[derive(Clone)]
+pub struct Extenders {
+    list: Arc<Vec<ExtenderConfig>>,
+    http: Client<HttpConnector, Full<Bytes>>,
+    env: Env,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+struct FilterAnswer {
+    #[serde(alias = "nodes")]
+    nodes: Option<Value>,
+    #[serde(alias = "nodenames", alias = "nodeNames")]
+    node_names: Option<Vec<String>>,
+    #[serde(alias = "failedNodes")]
+    failed_nodes: Option<BTreeMap<String, String>>,
+    #[serde(alias = "failedAndUnresolvableNodes")]
+    failed_and_unresolvable_nodes: Option<BTreeMap<String, String>>,
+    #[serde(alias = "error")]
+    error: String,
+}
+
+#[derive(Deserialize)]
+struct HostPriority {
+    #[serde(rename = "Host", alias = "host")]
+    host: String,
+    #[serde(rename = "Score", alias = "score")]
+    score: i64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct BindAnswer {
+    #[serde(rename = "Error", alias = "error")]
+    error: String,
+}
+
+impl Extenders {
+    pub fn new(list: Vec<ExtenderConfig>, env: Env) -> Self {
+        Self { list: Arc::new(list), http: Client::builder(TokioExecutor::new()).build_http(), env }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    fn interested<'a>(&'a self, pod: &'a PodInfo) -> impl Iterator<Item = &'a ExtenderConfig> {
+        self.list.iter().filter(|e| interested(e, pod))
+    }
+
+    /// The nodes that every extender accepts; why the others were refused goes into `diagnosis`.
+    pub async fn filter(
+        &self,
+        cluster: &Cluster,
+        pod: &PodInfo,
+        mut feasible: Vec<u32>,
+        diagnosis: &mut Diagnosis,
+    ) -> Result<Vec<u32>, String> {
+        for extender in self.interested(pod).filter(|e| !e.filter_verb.is_empty()) {
+            if feasible.is_empty() {
+                break;
+            }
+            let body = arguments(extender, cluster, pod, &feasible);
+            let answer = match self.ask::<FilterAnswer>(extender, &extender.filter_verb, body).await {
+                Ok(answer) if answer.error.is_empty() => answer,
+                Ok(FilterAnswer { error, .. }) | Err(error) if !extender.ignorable => return Err(error),
+                _ => continue,
+            };
+            let kept = kept_names(&answer);
+            let refused = [(answer.failed_nodes, true), (answer.failed_and_unresolvable_nodes, false)];
+            for (name, reason, resolvable) in
+                refused.into_iter().flat_map(|(nodes, r)| nodes.into_iter().flatten().map(move |(n, why)| (n, why, r)))
+            {
+                let failure = Failure { reasons: vec![reason.into()], resolvable };
+                diagnosis.turned_down(EXTENDER_ROW, "Extender", name.into(), failure);
+            }
+            feasible.retain(|at| kept.iter().any(|name| **name == *cluster.cache.nodes()[*at as usize].name));
+        }
+        Ok(feasible)
+    }
+
+    /// What the extenders add to each feasible node's score. One that fails adds nothing.
+    pub async fn scores(&self, cluster: &Cluster, pod: &PodInfo, feasible: &[u32]) -> Vec<i64> {
+        let mut totals = vec![0; feasible.len()];
+        for extender in self.interested(pod).filter(|e| !e.prioritize_verb.is_empty()) {
+            let body = arguments(extender, cluster, pod, feasible);
+            let answer = self.ask::<Vec<HostPriority>>(extender, &extender.prioritize_verb, body).await;
+            let Ok(answer) = answer.inspect_err(|error| tracing::warn!(%error, "no scores from an extender")) else {
+                continue;
+            };
+            let scores: BTreeMap<String, i64> = answer.into_iter().map(|p| (p.host, p.score)).collect();
+            for (total, at) in totals.iter_mut().zip(feasible) {
+                let score = scores.get(&*cluster.cache.nodes()[*at as usize].name).copied().unwrap_or(0);
+                *total += score * extender.weight * (MAX_NODE_SCORE / MAX_SCORE);
+            }
+        }
+        totals
+    }
+
+    /// Whether an extender binds this pod, and then what came of it.
+    pub async fn bind(&self, pod: &PodInfo, node: &str) -> Option<Result<(), String>> {
+        let extender = self.interested(pod).find(|e| !e.bind_verb.is_empty())?;
+        let body = json!({"PodName": pod.name(), "PodNamespace": pod.namespace(), "PodUID": pod.uid(), "Node": node});
+        Some(match self.ask::<BindAnswer>(extender, &extender.bind_verb, body).await {
+            Ok(BindAnswer { error }) if error.is_empty() => Ok(()),
+            Ok(BindAnswer { error }) | Err(error) => Err(error),
+        })
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, extender: &ExtenderConfig, verb: &str, body: Value) -> Result<T, String> {
+        let url = format!("{}/{verb}", extender.url_prefix.trim_end_matches('/'));
+        let failed = |why: String| format!("failed to ask the extender at {url}: {why}");
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(&url)
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .map_err(|e| failed(e.to_string()))?;
+        let answer = async {
+            let response = self.http.request(request).await.map_err(|e| e.to_string())?;
+            if !response.status().is_success() {
+                return Err(format!("code {}", response.status().as_u16()));
+            }
+            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+            let bytes = body.map_err(|e| e.to_string())?.to_bytes();
+            serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+        };
+        let limit = extender.http_timeout.as_deref().and_then(duration).unwrap_or(DEFAULT_TIMEOUT);
+        let answer = self.env.timeout(limit, answer).await;
+        answer.unwrap_or_else(|| Err("timed out".into())).map_err(failed)
+    }
+}
+
+fn interested(extender: &ExtenderConfig, pod: &PodInfo) -> bool {
+    let managed = |name: &String| extender.managed_resources.iter().any(|r| r.name == *name);
+    let spec = pod.spec().into_iter();
+    let mut containers = spec.flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    extender.managed_resources.is_empty()
+        || containers.any(|container| {
+            let resources = container.resources.as_ref();
+            let requests = resources.and_then(|r| r.requests.as_ref()).into_iter().flatten();
+            let limits = resources.and_then(|r| r.limits.as_ref()).into_iter().flatten();
+            requests.chain(limits).any(|(name, _)| managed(name))
+        })
+}
+
+fn arguments(extender: &ExtenderConfig, cluster: &Cluster, pod: &PodInfo, feasible: &[u32]) -> Value {
+    let nodes = || feasible.iter().map(|at| &cluster.cache.nodes()[*at as usize]);
+    match extender.node_cache_capable {
+        true => {
+            let names: Vec<&str> = nodes().map(|n| &*n.name).collect();
+            json!({"Pod": &*pod.pod, "Nodes": null, "NodeNames": names})
+        }
+        false => {
+            let items: Vec<_> = nodes().map(|n| &*n.node).collect();
+            json!({"Pod": &*pod.pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": null})
+        }
+    }
+}
+
+fn kept_names(answer: &FilterAnswer) -> Vec<String> {
+    if let Some(names) = &answer.node_names {
+        return names.clone();
+    }
+    let items = answer.nodes.as_ref().and_then(|list| list["items"].as_array()).into_iter().flatten();
+    items.filter_map(|node| node["metadata"]["name"].as_str().map(str::to_string)).collect()
+}

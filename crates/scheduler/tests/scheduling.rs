@@ -1,0 +1,253 @@
+//! The scheduler against a small API server in memory, under simulated time.
+//! Each test states objects and what must come of them.
+
+mod server;
+
+use api::ApiError;
+use client::{Client, InformerFactory};
+use env::Env;
+use scheduler::Config;
+use serde_json::{Value, json};
+use server::Server;
+use tokio_util::sync::CancellationToken;
+
+fn start(server: &Server, config: Config) -> CancellationToken {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 7);
+    let shutdown = CancellationToken::new();
+    let client = Client::new(server.clone());
+    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    let token = shutdown.clone();
+    env.clone().spawn(async move { scheduler::run(config, client, informers, env, token).await.unwrap() });
+    shutdown
+}
+
+fn node(name: &str, cpu: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"allocatable": {"cpu": cpu, "memory": "32Gi", "pods": "110"}}})
+}
+
+fn pod(name: &str, cpu: &str, more: Value) -> Value {
+    let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+    let mut spec = json!({"schedulerName": "default-scheduler", "containers": [container]});
+    for (field, value) in more.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+fn node_of(server: &Server, name: &str) -> Option<String> {
+    let pod = server.get("pods", &format!("default/{name}"))?;
+    pod["spec"]["nodeName"].as_str().map(str::to_string)
+}
+
+fn message_of(server: &Server, name: &str) -> Option<String> {
+    let pod = server.get("pods", &format!("default/{name}"))?;
+    let conditions = pod["status"]["conditions"].as_array()?;
+    let condition = conditions.iter().find(|c| c["type"] == "PodScheduled")?;
+    Some(format!("{}: {}", condition["reason"].as_str()?, condition["message"].as_str()?))
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_bound_and_the_others_say_why_not() {
+    let server = Server::new();
+    let mut cordoned = node("b", "8");
+    cordoned["spec"] = json!({"unschedulable": true});
+    server.put("nodes", node("a", "1"));
+    server.put("nodes", cordoned);
+    server.put("pods", pod("fits", "600m", json!({})));
+    let config = Config::default();
+    let diagnoses = config.diagnoses.clone();
+    start(&server, config);
+    server.until("binding", |s| node_of(s, "fits").as_deref() == Some("a")).await;
+    server.put("pods", pod("waits", "600m", json!({})));
+    server.until("the condition", |s| message_of(s, "waits").is_some()).await;
+    assert_eq!(
+        message_of(&server, "waits").unwrap(),
+        "Unschedulable: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. \
+         preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, \
+         1 Preemption is not helpful for scheduling."
+    );
+    let verdict = diagnoses.get("default/waits").unwrap();
+    assert_eq!(verdict.verdict("b").unwrap().plugin, "NodeUnschedulable");
+    // Events of one object are named by the time.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    server.put("nodes", node("c", "1"));
+    server.until("binding to the new node", |s| node_of(s, "waits").as_deref() == Some("c")).await;
+    let events = server.all("events");
+    let said = |reason: &str| events.iter().filter(|e| e["reason"] == reason).count();
+    assert_eq!((said("Scheduled"), said("FailedScheduling")), (1, 1), "{events:#?}");
+    server.until("the second event", |s| s.all("events").len() == 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn gates_other_schedulers_and_bound_pods_are_respected() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    server.put("pods", pod("gated", "100m", json!({"schedulingGates": [{"name": "g"}]})));
+    server.put("pods", pod("foreign", "100m", json!({"schedulerName": "other"})));
+    server.put("pods", pod("placed", "900m", json!({"nodeName": "a"})));
+    server.put("pods", pod("plain", "200m", json!({})));
+    start(&server, Config::default());
+    server.until("the condition", |s| message_of(s, "plain").is_some()).await;
+    assert_eq!((node_of(&server, "gated"), node_of(&server, "foreign")), (None, None));
+    server.put("pods", pod("gated", "100m", json!({})));
+    server.until("binding", |s| node_of(s, "gated").is_some()).await;
+    // The finished pod's room is free again, and the waiting pod hears of it.
+    let mut done = server.get("pods", "default/placed").unwrap();
+    done["status"] = json!({"phase": "Succeeded"});
+    server.put("pods", done);
+    server.until("binding", |s| node_of(s, "plain").is_some()).await;
+    assert_eq!(node_of(&server, "foreign"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn higher_priorities_make_room() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    server.put("pods", pod("low", "800m", json!({"priority": 1})));
+    start(&server, Config::default());
+    server.until("binding", |s| node_of(s, "low").is_some()).await;
+    server.put("pods", pod("high", "800m", json!({"priority": 100})));
+    server.until("preemption", |s| node_of(s, "high").is_some()).await;
+    assert!(server.get("pods", "default/low").is_none());
+    assert!(server.all("events").iter().any(|e| e["reason"] == "Preempted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_bindings_are_tried_again() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    server.refuse_binding(ApiError::internal("store is away"));
+    server.refuse_binding(ApiError::conflict("", "pods/binding", "p", "try again"));
+    server.put("pods", pod("p", "800m", json!({})));
+    start(&server, Config::default());
+    server.until("binding", |s| node_of(s, "p").is_some()).await;
+    assert!(message_of(&server, "p").unwrap().starts_with("SchedulerError: binding rejected: "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_deleted_before_its_binding_leaves_no_trace() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    start(&server, Config::default());
+    for round in 0..50 {
+        server.put("pods", pod(&format!("short-{round}"), "800m", json!({})));
+        for _ in 0..round % 7 {
+            tokio::task::yield_now().await;
+        }
+        server.delete("pods", &format!("default/short-{round}"));
+    }
+    server.put("pods", pod("p", "1", json!({})));
+    server.until("binding", |s| node_of(s, "p").is_some()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_wait_for_a_node_get_one_first() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    let class = json!({"metadata": {"name": "fast"}, "provisioner": "example.com/disk",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    server.put("storageclasses", class);
+    let claim = json!({"metadata": {"name": "data", "namespace": "default"}, "spec": {"storageClassName": "fast"}});
+    server.put("persistentvolumeclaims", claim);
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    server.put("pods", pod("p", "1", json!({"volumes": volumes})));
+    start(&server, Config::default());
+    let annotation = |s: &Server| {
+        let claim = s.get("persistentvolumeclaims", "default/data").unwrap();
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "a"
+    };
+    server.until("the selected node", annotation).await;
+    assert_eq!(node_of(&server, "p"), None);
+    let mut claim = server.get("persistentvolumeclaims", "default/data").unwrap();
+    claim["spec"]["volumeName"] = json!("pv");
+    claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+    server.put("persistentvolumes", json!({"metadata": {"name": "pv"}}));
+    server.put("persistentvolumeclaims", claim);
+    server.until("binding", |s| node_of(s, "p").is_some()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_pods_fill_nodes_and_never_overfill_them() {
+    let server = Server::new();
+    for n in 0..120 {
+        server.put("nodes", node(&format!("n{n}"), "1"));
+    }
+    for p in 0..500 {
+        server.put("pods", pod(&format!("p{p}"), "250m", json!({})));
+    }
+    start(&server, Config::default());
+    let bound = |s: &Server| s.all("pods").iter().filter(|p| p["spec"]["nodeName"].is_string()).count();
+    server.until("480 bindings", |s| bound(s) == 480).await;
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    let mut used = std::collections::BTreeMap::<String, usize>::new();
+    for pod in server.all("pods") {
+        if let Some(node) = pod["spec"]["nodeName"].as_str() {
+            *used.entry(node.into()).or_default() += 1;
+        }
+    }
+    assert!(used.values().all(|count| *count == 4), "{used:?}");
+}
+
+/// An extender on a port of its own: refuses node a, likes node c.
+async fn extender() -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            let mut buffer = [0; 4096];
+            // One request per connection; its body ends with the brace that closes it.
+            while !request.ends_with(b"}") {
+                let count = stream.read(&mut buffer).await.unwrap();
+                request.extend_from_slice(&buffer[..count]);
+            }
+            let body = match request.starts_with(b"POST /filter ") {
+                true => json!({"NodeNames": ["b", "c"], "FailedNodes": {"a": "not this one"}}),
+                false => json!([{"Host": "b", "Score": 1}, {"Host": "c", "Score": 10}]),
+            };
+            let body = body.to_string();
+            let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all((head + &body).as_bytes()).await.unwrap();
+        }
+    });
+    format!("http://{address}")
+}
+
+#[tokio::test]
+async fn extenders_refuse_and_score_nodes() {
+    let server = Server::new();
+    for name in ["a", "b", "c"] {
+        server.put("nodes", node(name, "1"));
+    }
+    let url = extender().await;
+    let config = format!(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders:\n\
+         - {{urlPrefix: '{url}', filterVerb: filter, prioritizeVerb: score, weight: 5, nodeCacheCapable: true}}\n"
+    );
+    start(&server, Config::from_yaml(&config).unwrap());
+    server.put("pods", pod("p", "100m", json!({})));
+    server.until("binding", |s| node_of(s, "p").is_some()).await;
+    assert_eq!(node_of(&server, "p").as_deref(), Some("c"));
+}
+
+/// Not a check but a figure: `cargo test -p minke-scheduler --release -- --ignored --nocapture throughput`.
+#[tokio::test]
+#[ignore = "a figure, not a check"]
+async fn throughput() {
+    let server = Server::new();
+    for n in 0..1000 {
+        server.put("nodes", node(&format!("n{n}"), "8"));
+    }
+    let env = Env::real();
+    let began = env.monotonic();
+    start(&server, Config::default());
+    for p in 0..5000 {
+        server.put("pods", pod(&format!("p{p}"), "100m", json!({})));
+    }
+    let key = "default/p4999";
+    server.until("all bindings", |s| s.get("pods", key).is_some_and(|p| p["spec"]["nodeName"].is_string())).await;
+    let seconds = (env.monotonic() - began).as_secs_f64();
+    println!("5000 pods on 1000 nodes in {seconds:.2} s: {:.0} bindings/s", 5000.0 / seconds);
+}
