@@ -9,29 +9,34 @@ use api::{
     kinds::Behavior,
 };
 
-use super::check::Check;
+use super::{check::Check, rules::Rules};
 
 pub struct CustomBehavior {
     pub check: Check,
+    pub rules: Option<Rules>,
     pub status: bool,
     /// `spec.color`, as selectors name it.
     pub selectable: Vec<String>,
 }
 
 impl CustomBehavior {
-    fn errors(&self, object: &Value) -> ErrorList {
+    fn errors(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = ErrorList::new();
         self.check.check(&Path::default(), object, &mut errors);
+        // Rules assume the shape that was just checked.
+        if let (Some(rules), true) = (&self.rules, errors.is_empty()) {
+            rules.check(object, old, &mut errors);
+        }
         errors
     }
 
     /// Only what `old` did not already violate in the same way.
     fn new_errors(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        let found = self.errors(object);
+        let found = self.errors(object, Some(old));
         if found.is_empty() {
             return;
         }
-        let known: Vec<String> = self.errors(old).iter().map(ToString::to_string).collect();
+        let known: Vec<String> = self.errors(old, None).iter().map(ToString::to_string).collect();
         for error in found.iter().filter(|e| !known.contains(&e.to_string())) {
             errors.push(error.kind, &error.path, error.value.clone(), error.detail.clone());
         }
@@ -52,7 +57,7 @@ impl Behavior for CustomBehavior {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object));
+        errors.append(self.errors(object, None));
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {

@@ -11,6 +11,7 @@ use api::{Resource, Scope, kinds::Subresource};
 use super::{
     behavior::CustomBehavior,
     check::{Check, anything},
+    rules::Rules,
     structural,
 };
 use crate::{
@@ -49,6 +50,7 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
     let subresources = subresources(version, group, name, kind);
     let behavior = CustomBehavior {
         check: if openapi.is_object() { Check::compile(&openapi) } else { anything() },
+        rules: Rules::compile(&openapi),
         status: subresources.iter().any(|s| s.name == "status"),
         selectable: selectable(version),
     };

@@ -5,8 +5,11 @@
 mod behavior;
 mod check;
 mod controller;
+mod cost;
+mod declared;
 mod definition;
 mod formats;
+mod rules;
 mod structural;
 
 use api::openapi::ExtraSchemas;
@@ -14,6 +17,7 @@ use api::openapi::ExtraSchemas;
 use crate::served::{Served, Set};
 
 pub use controller::start;
+pub use declared::validate as validate_rules;
 
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 

@@ -118,6 +118,9 @@ impl Registry {
         let mut errors = ErrorList::new();
         api::kinds::metadata::validate_create(&served.resource, object, &mut errors);
         served.behavior.validate_create(object, &mut errors);
+        if crate::crd::is_definition(served) {
+            crate::crd::validate_rules(object, &mut errors);
+        }
         if !errors.is_empty() {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
         }

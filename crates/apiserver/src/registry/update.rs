@@ -247,7 +247,12 @@ impl Registry {
         let mut errors = ErrorList::new();
         api::kinds::metadata::validate_update(new, old, &mut errors);
         match change.subresource {
-            "" => served.behavior.validate_update(new, old, &mut errors),
+            "" => {
+                served.behavior.validate_update(new, old, &mut errors);
+                if crate::crd::is_definition(served) && new["spec"] != old["spec"] {
+                    crate::crd::validate_rules(new, &mut errors);
+                }
+            }
             "status" => served.behavior.validate_status_update(new, old, &mut errors),
             // Their own rules were checked where their part was put in.
             _ => {}
