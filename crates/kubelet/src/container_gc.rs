@@ -16,13 +16,16 @@ const KEEP_DEAD: usize = 1;
 
 pub async fn collect(workers: &PodWorkers) {
     let runtime = &workers.shared.runtime.runtime;
-    let Ok(containers) = runtime.list_containers(None).await else { return };
+    let Ok(mut containers) = runtime.list_containers(None).await else { return };
+    let ours = |labels: &HashMap<String, String>| labels.get(POD_UID).is_some_and(|uid| workers.knows(uid));
+    containers.retain(|container| ours(&container.labels));
     for id in superfluous(&containers) {
         if let Err(error) = runtime.remove_container(&id).await {
             tracing::warn!(id, %error, "failed to remove a dead container");
         }
     }
-    let Ok(sandboxes) = runtime.list_pod_sandboxes(None).await else { return };
+    let Ok(mut sandboxes) = runtime.list_pod_sandboxes(None).await else { return };
+    sandboxes.retain(|sandbox| ours(&sandbox.labels));
     let occupied: Vec<String> = containers.iter().map(|c| c.pod_sandbox_id.clone()).collect();
     for id in replaced(&sandboxes).into_iter().filter(|id| !occupied.contains(id)) {
         if let Err(error) = runtime.remove_pod_sandbox(&id).await {

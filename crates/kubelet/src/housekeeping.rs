@@ -1,10 +1,15 @@
 //! Removes what nobody wants any more: sandboxes, directories and groups of pods that are gone.
 //! Run by `lib` at the start and at a slow rate.
-//! Invariant: touches only pods that no source and no worker knows, and only after the sources were heard.
+//! Invariant: touches only pods that this node made, that no source and no worker knows, and only after the sources
+//! were heard.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
-use crate::{container_config::POD_UID, container_gc, image_gc, log_rotation, pod_workers::PodWorkers};
+use crate::{
+    container_config::{OWNER, POD_UID},
+    container_gc, image_gc, log_rotation,
+    pod_workers::PodWorkers,
+};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -33,7 +38,10 @@ async fn remove_orphans(workers: &PodWorkers) {
             for sandbox in sandboxes {
                 let Some(uid) = sandbox.labels.get(POD_UID) else { continue };
                 running.insert(uid.clone());
-                if wanted(uid) {
+                // A runtime that is not ours alone has other users.
+                let ours =
+                    sandbox.annotations.get(OWNER).is_some_and(|owner| Path::new(owner) == shared.config.root_dir);
+                if wanted(uid) || !ours {
                     continue;
                 }
                 tracing::info!(uid, sandbox = sandbox.id, "removing a pod that nobody wants");

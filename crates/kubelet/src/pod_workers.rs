@@ -3,6 +3,7 @@
 //! Invariant: a pod goes from syncing to terminating to terminated and never back; its worker ends only when nothing
 //! of the pod is left here.
 
+mod resize;
 mod sync;
 mod terminate;
 
@@ -186,6 +187,8 @@ struct Worker {
     /// Consecutive failures to make the pod's surroundings.
     failures: u32,
     last: PodRuntimeStatus,
+    /// The resources that running containers were given, by id.
+    applied: HashMap<String, cri::v1::LinuxContainerResources>,
 }
 
 impl Worker {
@@ -201,6 +204,7 @@ impl Worker {
             completed: false,
             failures: 0,
             last: PodRuntimeStatus::default(),
+            applied: HashMap::new(),
         }
     }
 

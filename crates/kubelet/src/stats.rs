@@ -137,8 +137,8 @@ impl Stats {
 
 fn container_usage(stats: &v1::ContainerStats, uid: &str) -> ContainerUsage {
     let value = |number: &Option<v1::UInt64Value>| number.as_ref().map_or(0, |n| n.value);
-    let cpu = stats.cpu.clone().unwrap_or_default();
-    let memory = stats.memory.clone().unwrap_or_default();
+    let cpu = stats.cpu.unwrap_or_default();
+    let memory = stats.memory.unwrap_or_default();
     let disk = stats.writable_layer.clone().unwrap_or_default();
     ContainerUsage {
         uid: uid.into(),

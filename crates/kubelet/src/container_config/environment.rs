@@ -170,16 +170,18 @@ fn service_variables(context: &Context) -> BTreeMap<String, String> {
     let all = pod_spec::spec(context.pod).enable_service_links.unwrap_or(true);
     let namespace = pod_spec::namespace(context.pod);
     let mut variables = BTreeMap::new();
-    for service in context.services {
+    let is_masters = |service: &Service| {
+        service.metadata.namespace.as_deref() == Some("default")
+            && service.metadata.name.as_deref() == Some("kubernetes")
+    };
+    let is_own = |service: &Service| all && service.metadata.namespace.as_deref() == Some(namespace);
+    // The masters' one first: a service of the same name in the pod's own namespace hides it.
+    let (first, others): (Vec<&Service>, Vec<&Service>) =
+        context.services.iter().map(AsRef::as_ref).partition(|service| is_masters(service));
+    for service in first.into_iter().chain(others.into_iter().filter(|service| is_own(service))) {
         let (Some(name), Some(spec)) = (service.metadata.name.as_deref(), &service.spec) else { continue };
-        let own = service.metadata.namespace.as_deref() == Some(namespace);
-        let masters = service.metadata.namespace.as_deref() == Some("default") && name == "kubernetes";
         let Some(ip) = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None") else { continue };
         let Some(first) = spec.ports.as_ref().and_then(|ports| ports.first()) else { continue };
-        // A service of the pod's own namespace named like the masters' one hides it.
-        if !(masters || (own && all)) || (masters && !own && all && variables.contains_key("KUBERNETES_SERVICE_HOST")) {
-            continue;
-        }
         let prefix = upper(name);
         variables.insert(format!("{prefix}_SERVICE_HOST"), ip.to_string());
         variables.insert(format!("{prefix}_SERVICE_PORT"), first.port.to_string());

@@ -36,6 +36,9 @@ pub const PORTS: &str = "io.kubernetes.container.ports";
 pub const DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
 pub const TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
+/// Names the node that made a sandbox, where several share one runtime.
+pub const OWNER: &str = "minke.io/kubelet-root";
+
 /// The directory of a pod's logs below the log root.
 pub fn log_directory(log_root: &Path, pod: &Pod) -> PathBuf {
     log_root.join(format!("{}_{}_{}", pod_spec::namespace(pod), pod_spec::name(pod), pod_spec::uid(pod)))
@@ -59,6 +62,8 @@ pub struct SandboxInput<'a> {
     pub cluster_domain: &'a str,
     pub cgroup_parent: String,
     pub log_root: &'a Path,
+    /// Identifies this node among the users of the runtime.
+    pub owner: &'a Path,
 }
 
 pub fn sandbox(input: SandboxInput) -> Result<v1::PodSandboxConfig, String> {
@@ -82,7 +87,7 @@ pub fn sandbox(input: SandboxInput) -> Result<v1::PodSandboxConfig, String> {
         dns_config: Some(input.dns),
         port_mappings: port_mappings(pod),
         labels: pod_labels(pod),
-        annotations: pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect(),
+        annotations: sandbox_annotations(pod, input.owner),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: input.cgroup_parent,
             security_context: Some(security::of_sandbox(pod)),
@@ -98,6 +103,11 @@ pub fn sandbox(input: SandboxInput) -> Result<v1::PodSandboxConfig, String> {
         }),
         ..Default::default()
     })
+}
+
+fn sandbox_annotations(pod: &Pod, owner: &Path) -> HashMap<String, String> {
+    let own = pod.metadata.annotations.clone().unwrap_or_default().into_iter();
+    own.chain([(OWNER.to_string(), owner.to_string_lossy().into_owned())]).collect()
 }
 
 fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {

@@ -57,6 +57,7 @@ impl Worker {
                 return;
             }
             if actions_are_empty(&actions) {
+                self.resize(pod, &status).await;
                 self.refresh(pod, &status).await;
                 self.report(pod, &status, false);
                 return;

@@ -88,6 +88,7 @@ impl RuntimeManager {
             cluster_domain: &self.config.cluster_domain,
             cgroup_parent: self.cgroups.cgroup_parent(pod),
             log_root: &self.config.pod_logs_dir(),
+            owner: &self.config.root_dir,
         })
     }
 

@@ -124,6 +124,8 @@ async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: 
     hooks_and_force(&node).await;
     bad_image(&node).await;
     static_pod(&node, &dir).await;
+    resized(&node).await;
+    many_pods(&node).await;
     survives_restart(node, &shutdown, &dir, &socket).await.stop().await;
 }
 
@@ -189,7 +191,7 @@ async fn volumes_and_environment(node: &Node) {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "settings", "namespace": "default"}, "data": {"key": value}})
     };
-    let script = "[ \"$KEY\" = one ] && [ $(cat /secret/../config/key) = one ] && [ $(cat /token/token) = the-token ] \
+    let script = "[ \"$KEY\" = one ] && [ -d /secret ] && [ $(cat /token/token) = the-token ] \
                   && [ \"$NAME\" = volumes ] || exit 1; while [ $(cat /config/key) != two ]; do sleep 0.05; done; exit 0";
     let mut spec = host_pod(container(script));
     spec["restartPolicy"] = "Never".into();
@@ -278,6 +280,55 @@ async fn static_pod(node: &Node, dir: &Path) {
     assert_eq!(pod["metadata"]["annotations"]["kubernetes.io/config.source"], "file");
     std::fs::remove_file(&file).unwrap();
     gone(node, "fixed-node").await;
+}
+
+async fn resized(node: &Node) {
+    let mut main = container(TRAP);
+    main["resources"] = json!({"requests": {"cpu": "10m"}, "limits": {"cpu": "100m"}});
+    node.api.create_pod("resized", host_pod(main));
+    let before = node.wait_ready("resized").await;
+    // Seen once before it changes, as in life.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut pod = node.api.pod("resized").unwrap();
+    pod["metadata"]["labels"] = json!({"touched": "yes"});
+    node.api.put(&fake_api::pod_path("resized"), pod.clone());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut pod = node.api.pod("resized").unwrap();
+    pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "200m".into();
+    pod["metadata"]["generation"] = 2.into();
+    node.api.put(&fake_api::pod_path("resized"), pod);
+    let told = |pod: &Value| {
+        let done = node.api.find("/events/").iter().any(|event| event["reason"] == "ResizeCompleted");
+        done && pod["status"]["observedGeneration"] == 2
+    };
+    let after = node.wait("resized", "resized", told).await;
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    assert_eq!(id(&before), id(&after));
+    assert_eq!(after["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"], "200m");
+    node.api.delete_pod("resized", 5);
+    gone(node, "resized").await;
+}
+
+async fn many_pods(node: &Node) {
+    let names: Vec<String> = (0..12).map(|i| format!("many-{i}")).collect();
+    let began = tokio::time::Instant::now();
+    for name in &names {
+        node.api.create_pod(name, host_pod(container(TRAP)));
+    }
+    for name in &names {
+        node.wait_ready(name).await;
+    }
+    eprintln!("{} pods ready in {:?}", names.len(), began.elapsed());
+    // A shell that has not yet set its trap would sit out the grace period.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = tokio::time::Instant::now();
+    for name in &names {
+        node.api.delete_pod(name, 5);
+    }
+    for name in &names {
+        gone(node, name).await;
+    }
+    eprintln!("{} pods gone in {:?}", names.len(), began.elapsed());
 }
 
 async fn survives_restart(node: Node, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Node {
