@@ -251,3 +251,74 @@ impl Cache {
         self.nominated.iter().find(|(_, pods)| pods.iter().any(|p| p.key == key)).map(|(node, _)| node.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::plugins::testing::{labelled, node, requesting};
+
+    fn set(cache: &mut Cache, node: Value) {
+        cache.set_node(Arc::new(serde_json::from_value(node).unwrap()));
+    }
+
+    fn bound(node: &str) -> Arc<PodInfo> {
+        let mut pod = (*requesting("500m", "1Gi").pod).clone();
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name = Some(node.into());
+        }
+        Arc::new(PodInfo::new(Arc::new(pod)))
+    }
+
+    /// Milli-CPU in use on each node, by name.
+    fn check(cache: &Cache, wanted: &[(&str, i64)]) {
+        let mut used: Vec<_> = cache.nodes().iter().map(|n| (&*n.name, n.requested.milli_cpu)).collect();
+        used.sort();
+        assert_eq!(used, wanted);
+    }
+
+    #[test]
+    fn a_pod_counts_once_from_assumption_to_removal() {
+        let mut cache = Cache::default();
+        set(&mut cache, node("a"));
+        set(&mut cache, node("b"));
+        cache.assume(Arc::new(requesting("500m", "1Gi")), "a");
+        check(&cache, &[("a", 500), ("b", 0)]);
+        cache.set_pod(bound("a"));
+        check(&cache, &[("a", 500), ("b", 0)]);
+        assert!(!cache.forget("default/p", "p"), "a confirmed pod is not forgotten");
+        cache.set_pod(bound("b"));
+        check(&cache, &[("a", 0), ("b", 500)]);
+        cache.remove_pod("default/p");
+        check(&cache, &[("a", 0), ("b", 0)]);
+    }
+
+    #[test]
+    fn pods_outlive_their_node() {
+        let mut cache = Cache::default();
+        cache.set_pod(bound("a"));
+        set(&mut cache, node("a"));
+        set(&mut cache, node("b"));
+        check(&cache, &[("a", 500), ("b", 0)]);
+        cache.remove_node("a");
+        check(&cache, &[("b", 0)]);
+        set(&mut cache, node("a"));
+        check(&cache, &[("a", 500), ("b", 0)]);
+        cache.remove_node("a");
+        cache.remove_pod("default/p");
+        set(&mut cache, node("a"));
+        check(&cache, &[("a", 0), ("b", 0)]);
+    }
+
+    #[test]
+    fn zones_take_turns() {
+        let mut cache = Cache::default();
+        for (name, zone) in [("a", "1"), ("b", "1"), ("c", "2"), ("d", "3")] {
+            set(&mut cache, labelled(name, &[("topology.kubernetes.io/zone", zone)]));
+        }
+        cache.prepare_order();
+        let names: Vec<_> = cache.order().iter().map(|at| cache.nodes()[*at as usize].name.to_string()).collect();
+        assert_eq!(names, ["a", "c", "d", "b"]);
+    }
+}

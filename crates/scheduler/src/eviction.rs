@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use api::ApiError;
-use client::{Patch, reference};
+use client::{EventType, Patch};
 use k8s_openapi::{
     api::core::v1::Pod,
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
@@ -39,7 +39,7 @@ pub async fn evict(reports: &Reports, victim: &Arc<PodInfo>, by: &PodInfo, node:
     match done.await {
         Ok(()) => {
             let message = format!("Preempted by pod {} on node {node}", by.uid());
-            reports.recorder.normal(&reference(&*victim.pod), "Preempted", message);
+            reports.say(EventType::Normal, victim, by, "Preempted", message);
             Ok(())
         }
         // Gone already, or another pod has taken its name.

@@ -225,7 +225,8 @@ fn affinity_term(
     labels: &BTreeMap<String, String>,
 ) -> Result<AffinityTerm, String> {
     let mut selector = with_label_keys(term.label_selector.as_ref(), term.match_label_keys.as_deref(), labels, false)?;
-    if let Some(keys) = term.mismatch_label_keys.as_deref() {
+    // Without a selector the term matches nothing, whatever the keys.
+    if let Some(keys) = term.mismatch_label_keys.as_deref().filter(|_| term.label_selector.is_some()) {
         selector = extend(selector, keys, labels, true)?;
     }
     let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();

@@ -2,7 +2,9 @@
 //! Used by `scheduler`; written by tasks of its own so that deciding never waits.
 //! Invariant: a condition that already says the same is not written again.
 
-use client::{Client, EventRecorder, Patch, reference};
+use std::{collections::BTreeMap, sync::Arc};
+
+use client::{Client, EventRecorder, EventType, Patch, reference};
 use env::Env;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
@@ -16,14 +18,28 @@ const MAX_NOTE: usize = 1024;
 #[derive(Clone)]
 pub struct Reports {
     pub client: Client,
-    pub recorder: EventRecorder,
     pub env: Env,
+    /// One voice per profile.
+    recorders: Arc<BTreeMap<String, EventRecorder>>,
 }
 
 impl Reports {
+    pub fn new<'a>(client: Client, env: Env, profiles: impl Iterator<Item = &'a String>) -> Self {
+        let recorder = |name: &String| (name.clone(), EventRecorder::new(client.clone(), env.clone(), name, ""));
+        let recorders = Arc::new(profiles.map(recorder).collect());
+        Self { client, env, recorders }
+    }
+
+    /// Says something about `pod` in the voice of the profile that schedules `on_behalf_of`.
+    pub fn say(&self, kind: EventType, pod: &PodInfo, on_behalf_of: &PodInfo, reason: &str, message: String) {
+        if let Some(recorder) = self.recorders.get(on_behalf_of.scheduler_name()) {
+            recorder.event(&reference(&*pod.pod), kind, reason, message);
+        }
+    }
+
     pub fn scheduled(&self, pod: &PodInfo, node: &str) {
         let message = format!("Successfully assigned {} to {node}", pod.key);
-        self.recorder.normal(&reference(&*pod.pod), "Scheduled", message);
+        self.say(EventType::Normal, pod, pod, "Scheduled", message);
     }
 
     /// `nominated` of `Some("")` takes a nomination back.
@@ -34,7 +50,7 @@ impl Reports {
             note.truncate(end);
             note.push_str(" ...");
         }
-        self.recorder.warning(&reference(&*pod.pod), "FailedScheduling", note);
+        self.say(EventType::Warning, pod, pod, "FailedScheduling", note);
         self.condition(pod, reason, message, nominated);
     }
 

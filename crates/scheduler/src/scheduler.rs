@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, collections::HashMap, sync::Arc, time::Duration};
 
 use api::ApiError;
-use client::{Change, Client, EventRecorder, InformerFactory, LeaderElection, run_as_leader};
+use client::{Change, Client, InformerFactory, LeaderElection, run_as_leader};
 use env::Env;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::{Semaphore, mpsc};
@@ -118,15 +118,14 @@ struct Scheduler {
 impl Scheduler {
     fn new(config: &Config, profiles: BTreeMap<String, Profile>, client: Client, env: Env) -> Self {
         let (outcomes, finished) = mpsc::unbounded_channel();
-        let component = profiles.keys().next().map_or("default-scheduler", String::as_str);
-        let recorder = EventRecorder::new(client.clone(), env.clone(), component, "");
+        let reports = Reports::new(client.clone(), env.clone(), profiles.keys());
         Self {
             profiles,
             cluster: Cluster::default(),
             queue: Queue::new(config.pod_initial_backoff, config.pod_max_backoff),
             in_flight: HashMap::new(),
             start: 0,
-            reports: Reports { client: client.clone(), recorder, env: env.clone() },
+            reports,
             diagnoses: config.diagnoses.clone(),
             extenders: Extenders::new(config.extenders.clone(), env.clone()),
             client,
