@@ -17,6 +17,8 @@ mod selector;
 mod shell;
 mod table;
 
+mod bootstrap_token;
+mod certificates;
 mod cluster_role;
 mod cron_job;
 mod daemon_set;
@@ -28,6 +30,7 @@ mod job;
 mod namespace;
 mod node;
 mod replica_set;
+mod resource_quota;
 mod root_ca;
 mod service_account;
 mod stateful_set;

@@ -90,7 +90,7 @@ pub fn target(pod: &Pod) -> Option<&str> {
     field.values.as_ref()?.first().map(String::as_str)
 }
 
-fn by_node<'a>(pods: &'a [Arc<Pod>]) -> BTreeMap<&'a str, Vec<&'a Arc<Pod>>> {
+fn by_node(pods: &[Arc<Pod>]) -> BTreeMap<&str, Vec<&Arc<Pod>>> {
     let mut map: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
     for pod in pods {
         if let Some(node) = target(pod) {

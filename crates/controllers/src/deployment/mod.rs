@@ -38,7 +38,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         let deployments = deployments.clone();
         move |change, queue| {
             for set in change.old.iter().chain(&change.new) {
-                if let Some(owner) = owner_key(&**set) {
+                if let Some(owner) = owner_key(set) {
                     queue.add(owner);
                 }
             }
@@ -58,7 +58,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
             let Some(owner) = pod.controller().filter(|o| o.kind == "ReplicaSet") else { return };
             let set = sets.get(&meta::key(pod.namespace(), &owner.name));
-            let deployment = set.and_then(|set| owner_key(&*set)).and_then(|key| deployments.get(&key));
+            let deployment = set.and_then(|set| owner_key(&set)).and_then(|key| deployments.get(&key));
             if let Some(deployment) = deployment.filter(|d| !sets::rolling(d)) {
                 queue.add(deployment.key());
             }

@@ -234,7 +234,8 @@ impl Planner<'_> {
 
     fn scale_down_old(&mut self) -> bool {
         let names = Self::names(&self.old, |set| replicas(set) > 0);
-        names.iter().fold(false, |any, name| self.scale(name, 0) || any)
+        // All of them, not only the first that changes.
+        names.iter().filter(|name| self.scale(name, 0)).count() > 0
     }
 
     fn roll(&mut self) {

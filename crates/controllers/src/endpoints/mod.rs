@@ -4,9 +4,11 @@
 
 mod endpoint_slice;
 mod legacy;
+mod mirroring;
 mod selection;
 mod slice_plan;
 mod subsets;
 
 pub use endpoint_slice::make as make_endpoint_slices;
 pub use legacy::make as make_endpoints;
+pub use mirroring::make as make_mirroring;

@@ -39,7 +39,7 @@ pub fn plan(
     existing: &[Arc<EndpointSlice>],
 ) -> Plan {
     let families = families(service);
-    let mut wanted: BTreeMap<(String, String), (Vec<EndpointPort>, Vec<Endpoint>)> = BTreeMap::new();
+    let mut wanted = Wanted::new();
     for pod in pods.iter().filter(|pod| selection::belongs(pod, true)) {
         let zone = match pods::node_name(pod) {
             "" => None,
@@ -56,8 +56,21 @@ pub fn plan(
             group.1.push(endpoint(service, pod, address, zone.clone()));
         }
     }
+    arrange(&families, wanted, &Template::new(service, pods), existing, true)
+}
+
+/// Endpoints by address family and by the text of their ports.
+pub type Wanted = BTreeMap<(String, String), (Vec<EndpointPort>, Vec<Endpoint>)>;
+
+/// Puts `wanted` into slices, changing those that exist as little as possible.
+pub fn arrange(
+    families: &[String],
+    wanted: Wanted,
+    template: &Template,
+    existing: &[Arc<EndpointSlice>],
+    placeholders: bool,
+) -> Plan {
     let mut plan = Plan::default();
-    let template = Template::new(service, pods);
     let mut left: Vec<Arc<EndpointSlice>> = existing.to_vec();
     let mut kept: HashMap<String, usize> = HashMap::new();
     for ((family, _), (ports, endpoints)) in wanted {
@@ -66,9 +79,9 @@ pub fn plan(
         };
         let (same, others) = left.into_iter().partition(|slice| matching(slice));
         left = others;
-        *kept.entry(family.clone()).or_default() += fill(&mut plan, &template, &family, ports, endpoints, same);
+        *kept.entry(family.clone()).or_default() += fill(&mut plan, template, &family, ports, endpoints, same);
     }
-    for family in &families {
+    for family in families.iter().filter(|_| placeholders) {
         if kept.get(family).copied().unwrap_or(0) > 0 {
             continue;
         }
@@ -173,9 +186,9 @@ fn zone_hint(zone: &Option<String>, node: Option<String>) -> Option<EndpointHint
 }
 
 /// What all slices of one service have in common.
-struct Template {
-    meta: ObjectMeta,
-    last_change: Option<String>,
+pub struct Template {
+    pub meta: ObjectMeta,
+    pub last_change: Option<String>,
 }
 
 impl Template {

@@ -77,10 +77,11 @@ struct Binder {
 impl Controller for Binder {
     async fn reconcile(&self, key: &str) -> Outcome {
         match key.strip_prefix(VOLUME) {
-            Some(name) => match self.volumes.get(name) {
-                Some(volume) => self.look_at_volume(&volume).await?,
-                None => {}
-            },
+            Some(name) => {
+                if let Some(volume) = self.volumes.get(name) {
+                    self.look_at_volume(&volume).await?;
+                }
+            }
             None => match self.claims.get(key) {
                 Some(claim) if !claim.deleting() => self.look_at_claim(&claim).await?,
                 _ => {}

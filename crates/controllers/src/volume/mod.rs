@@ -7,4 +7,5 @@ mod matching;
 mod protection;
 
 pub use binder::make as make_binder;
+pub use matching::class_of_claim;
 pub use protection::{make_claims as make_claim_protection, make_volumes as make_volume_protection};

@@ -3,6 +3,7 @@
 //! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
 
 mod counting;
+mod guards;
 mod node;
 mod workloads;
 

@@ -1,0 +1,89 @@
+//! Approves requests of kubelets for their own client certificates, if RBAC says that they may ask.
+//! `signer` then signs; other requests wait for a person.
+//! Invariant: the right to be approved is asked of the authorizer, never assumed.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use client::Informer;
+use k8s_openapi::api::{
+    authorization::v1::SubjectAccessReview,
+    certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
+};
+use serde_json::{Value, json};
+
+use super::signing::{self, KUBELET_CLIENT, condition};
+use crate::{
+    meta::time,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let requests = setup.informer::<CertificateSigningRequest>();
+    setup.on_keys(&requests);
+    Arc::new(Approver { context: setup.context.clone(), requests })
+}
+
+struct Approver {
+    context: Context,
+    requests: Informer<CertificateSigningRequest>,
+}
+
+#[async_trait]
+impl Controller for Approver {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        let Some(request) = self.requests.get(key) else { return Ok(None) };
+        let decided = condition(&request, "Approved") || condition(&request, "Denied");
+        if decided || request.spec.signer_name != KUBELET_CLIENT {
+            return Ok(None);
+        }
+        let Ok(params) = signing::parse(&request) else { return Ok(None) };
+        if signing::refusal(KUBELET_CLIENT, &params, request.spec.usages.as_deref().unwrap_or_default()).is_some() {
+            return Ok(None);
+        }
+        let own = request.spec.username.as_deref() == Some(signing::common_name(&params).as_str());
+        let rights: &[(&str, &str)] = if own {
+            &[
+                ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
+                ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
+            ]
+        } else {
+            &[("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")]
+        };
+        for (subresource, message) in rights {
+            if self.allowed(&request, subresource).await? {
+                let mut approved = (*request).clone();
+                let now = time(self.context.env.now());
+                approved.status.get_or_insert_default().conditions.get_or_insert_default().push(
+                    CertificateSigningRequestCondition {
+                        type_: "Approved".into(),
+                        status: "True".into(),
+                        reason: Some("AutoApproved".into()),
+                        message: Some(message.to_string()),
+                        last_update_time: Some(now.clone()),
+                        last_transition_time: Some(now),
+                    },
+                );
+                let api = self.context.client.api::<CertificateSigningRequest>();
+                api.replace_subresource::<_, Value>(key, "approval", &approved).await?;
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Approver {
+    async fn allowed(&self, request: &CertificateSigningRequest, subresource: &str) -> Result<bool, api::ApiError> {
+        let spec = &request.spec;
+        let review = json!({ "spec": {
+            "user": spec.username, "uid": spec.uid, "groups": spec.groups, "extra": spec.extra,
+            "resourceAttributes": { "group": "certificates.k8s.io", "resource": "certificatesigningrequests",
+                "verb": "create", "subresource": subresource, "version": "*" },
+        } });
+        let review: SubjectAccessReview = serde_json::from_value(review)
+            .map_err(|e| api::ApiError::internal(format!("couldn't make a review: {e}")))?;
+        let answer = self.context.client.api::<SubjectAccessReview>().create(&review).await?;
+        Ok(answer.status.is_some_and(|s| s.allowed))
+    }
+}

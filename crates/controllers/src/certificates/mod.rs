@@ -1,0 +1,12 @@
+//! Certificate signing requests: approved where a node asks for its own, signed, and cleared away.
+//! `signing` is the core; agents join and kubelets renew through here.
+//! Invariant: nothing is signed that a person or the approver has not approved.
+
+mod approver;
+mod cleaner;
+mod signer;
+mod signing;
+
+pub use approver::make as make_approver;
+pub use cleaner::make as make_cleaner;
+pub use signer::make as make_signer;

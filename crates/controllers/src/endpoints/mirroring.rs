@@ -1,0 +1,192 @@
+//! Mirrors Endpoints that people write by hand into EndpointSlices, which is all that the proxy and DNS read.
+//! The slices are arranged by `slice_plan`.
+//! Invariant: endpoints of services with a selector are not mirrored; they have slices of their own.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use async_trait::async_trait;
+use client::Informer;
+use k8s_openapi::{
+    api::{
+        core::v1::{EndpointAddress, Endpoints, Service},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{
+    selection::{self, LAST_CHANGE},
+    slice_plan::{MANAGED_BY, Plan, SERVICE_NAME, Template, Wanted, arrange},
+};
+use crate::{
+    expectations::Expectations,
+    meta::{self, Object, delete_options},
+    pod_control::namespace_terminating,
+    shell::{Context, Controller, Outcome, Setup},
+};
+
+const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const MAX_ADDRESSES: usize = 1000;
+const SERVICE: &str = "mirrored service";
+
+pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
+    let (endpoints, services) = (setup.informer::<Endpoints>(), setup.informer::<Service>());
+    let slices = setup.informer::<EndpointSlice>();
+    slices.add_index(SERVICE, |object| {
+        let ours = object.meta.labels.get(MANAGED_BY).is_some_and(|m| m == MANAGER);
+        let service = object.meta.labels.get(SERVICE_NAME).filter(|_| ours);
+        service.map(|name| meta::key(object.meta.namespace.as_deref().unwrap_or_default(), name)).into_iter().collect()
+    });
+    let expectations = Expectations::new(setup.context.env.clone());
+    setup.on_keys(&endpoints);
+    setup.on_keys(&services);
+    setup.on(&slices, {
+        let expectations = expectations.clone();
+        move |change, queue| {
+            let Some(slice) = change.new.as_ref().or(change.old.as_ref()) else { return };
+            let (Some(service), true) = (slice.label(SERVICE_NAME), slice.label(MANAGED_BY) == Some(MANAGER)) else {
+                return;
+            };
+            let key = meta::key(slice.namespace(), service);
+            expectations.created(&key, &change.key);
+            if change.new.is_none() || slice.deleting() {
+                expectations.deleted(&key, slice.uid());
+            }
+            queue.add(key);
+        }
+    });
+    Arc::new(Mirroring { context: setup.context.clone(), endpoints, services, slices, expectations })
+}
+
+struct Mirroring {
+    context: Context,
+    endpoints: Informer<Endpoints>,
+    services: Informer<Service>,
+    slices: Informer<EndpointSlice>,
+    expectations: Expectations,
+}
+
+fn mirrored(endpoints: &Endpoints) -> bool {
+    endpoints.label(SKIP) != Some("true") && endpoints.annotation(LEADER).is_none() && !endpoints.deleting()
+}
+
+/// The slices that show the same as `endpoints`.
+fn plan(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>]) -> Plan {
+    let mut wanted = Wanted::new();
+    let mut families = BTreeSet::new();
+    for subset in endpoints.subsets.iter().flatten() {
+        let ports: Vec<EndpointPort> = (subset.ports.iter().flatten())
+            .map(|p| EndpointPort {
+                name: Some(p.name.clone().unwrap_or_default()),
+                port: Some(p.port),
+                protocol: p.protocol.clone().or(Some("TCP".into())),
+                app_protocol: p.app_protocol.clone(),
+            })
+            .collect();
+        let id = serde_json::to_string(&ports).unwrap_or_default();
+        let ready = subset.addresses.iter().flatten().map(|a| (a, true));
+        let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
+        for (address, ready) in all.take(MAX_ADDRESSES) {
+            let family = selection::family(&address.ip).to_string();
+            families.insert(family.clone());
+            let group = wanted.entry((family, id.clone())).or_insert_with(|| (ports.clone(), Vec::new()));
+            group.1.push(endpoint(address, ready));
+        }
+    }
+    let families: Vec<String> = families.into_iter().collect();
+    arrange(&families, wanted, &template(endpoints), existing, false)
+}
+
+fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.ip.clone()],
+        conditions: Some(EndpointConditions { ready: Some(ready), serving: None, terminating: None }),
+        hostname: address.hostname.clone(),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+fn template(endpoints: &Endpoints) -> Template {
+    let mut labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.into(), endpoints.name().into());
+    labels.insert(MANAGED_BY.into(), MANAGER.into());
+    let mut annotations = endpoints.metadata.annotations.clone().unwrap_or_default();
+    let last_change = annotations.remove(LAST_CHANGE);
+    annotations.remove(LAST_APPLIED);
+    Template {
+        meta: ObjectMeta {
+            generate_name: Some(format!("{}-", endpoints.name())),
+            namespace: endpoints.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: Some(annotations).filter(|a| !a.is_empty()),
+            owner_references: Some(vec![endpoints.as_controller()]),
+            ..ObjectMeta::default()
+        },
+        last_change,
+    }
+}
+
+#[async_trait]
+impl Controller for Mirroring {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        if let Some(left) = self.expectations.waiting(key) {
+            return Ok(Some(left));
+        }
+        let existing = self.slices.by_index(SERVICE, key);
+        let endpoints = self.endpoints.get(key).filter(|e| mirrored(e));
+        let selectorless = self.services.get(key).is_some_and(|s| selection::selector(&s).is_none() && !s.deleting());
+        let plan = match endpoints.filter(|_| selectorless) {
+            Some(endpoints) => plan(&endpoints, &existing),
+            None if existing.is_empty() => return Ok(None),
+            None => Plan { delete: existing, ..Plan::default() },
+        };
+        let (namespace, name) = meta::split(key);
+        let api = self.context.client.namespaced::<EndpointSlice>(namespace);
+        for mut slice in plan.create {
+            slice.metadata.name = Some(format!("{name}-{}", self.context.env.name_suffix(5)));
+            self.expectations.expect_created(key, &slice.key());
+            if let Err(error) = api.create(&slice).await {
+                self.expectations.created(key, &slice.key());
+                return if namespace_terminating(&error) { Ok(None) } else { Err(error) };
+            }
+        }
+        for slice in plan.update {
+            api.replace(slice.name(), &slice).await?;
+        }
+        for slice in plan.delete.iter().filter(|s| !s.deleting()) {
+            match api.delete(slice.name(), &delete_options(slice.uid())).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn endpoints_become_slices() {
+        let endpoints: Endpoints = serde_json::from_value(json!({
+            "metadata": { "name": "ext", "namespace": "d", "uid": "e", "labels": { "a": "b" } },
+            "subsets": [{ "addresses": [{ "ip": "192.0.2.1" }, { "ip": "2001:db8::1" }],
+                "notReadyAddresses": [{ "ip": "192.0.2.2" }], "ports": [{ "port": 80 }] }],
+        }))
+        .unwrap();
+        let plan = plan(&endpoints, &[]);
+        let shape: Vec<_> = plan.create.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect();
+        assert_eq!(shape, [("IPv4", 2), ("IPv6", 1)]);
+        assert_eq!(plan.create[0].label("a"), Some("b"));
+        assert_eq!(plan.create[0].endpoints[1].conditions.as_ref().unwrap().ready, Some(false));
+        assert!(!mirrored(&serde_json::from_value(json!({ "metadata": { "labels": { SKIP: "true" } } })).unwrap()));
+    }
+}

@@ -1,0 +1,84 @@
+//! Budgets, quotas, roles, volumes and certificates against the real API server.
+//! Run by the cluster of `main`.
+//! Invariant: as in `main`, every test ends quiet.
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
+    discovery::v1::EndpointSlice,
+    policy::v1::PodDisruptionBudget,
+    rbac::v1::ClusterRole,
+};
+use serde_json::json;
+
+use super::{Cluster, config, deployment};
+
+#[tokio::test(start_paused = true)]
+async fn budgets_and_quotas_follow_the_pods() {
+    let cluster = Cluster::start(config()).await;
+    let budget = json!({ "metadata": { "name": "b" }, "spec": { "maxUnavailable": 1,
+        "selector": { "matchLabels": { "app": "web" } } } });
+    cluster.create::<PodDisruptionBudget>(budget).await;
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "pods": "10", "configmaps": "5",
+        "count/deployments.apps": "3", "requests.cpu": "4" } } });
+    cluster.create::<ResourceQuota>(quota).await;
+    let mut web = deployment(3, "a:1");
+    web["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "500m" } });
+    cluster.create::<Deployment>(web).await;
+    cluster.settle().await;
+    let status = cluster.api::<PodDisruptionBudget>().get("b").await.unwrap().status.unwrap();
+    assert_eq!((status.expected_pods, status.desired_healthy, status.disruptions_allowed), (3, 2, 1));
+    let used = async |name: &str| {
+        let status = cluster.api::<ResourceQuota>().get("q").await.unwrap().status.unwrap();
+        status.used.unwrap()[name].0.clone()
+    };
+    assert_eq!((used("pods").await.as_str(), used("requests.cpu").await.as_str()), ("3", "1500m"));
+    assert_eq!((used("configmaps").await.as_str(), used("count/deployments.apps").await.as_str()), ("1", "1"));
+    cluster.create::<ConfigMap>(json!({ "metadata": { "name": "more" } })).await;
+    cluster.patch::<Deployment>("web", json!({ "spec": { "replicas": 1 } })).await;
+    cluster.settle().await;
+    assert_eq!((used("pods").await.as_str(), used("configmaps").await.as_str()), ("1", "2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_are_bound_and_protected() {
+    let cluster = Cluster::start(config()).await;
+    let volume = json!({ "metadata": { "name": "pv" }, "spec": { "capacity": { "storage": "5Gi" },
+        "accessModes": ["ReadWriteOnce"], "hostPath": { "path": "/data" }, "storageClassName": "manual" } });
+    cluster.create::<PersistentVolume>(volume).await;
+    let claim = json!({ "metadata": { "name": "c" }, "spec": { "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "manual", "resources": { "requests": { "storage": "1Gi" } } } });
+    cluster.create::<PersistentVolumeClaim>(claim).await;
+    cluster.settle().await;
+    let claim = cluster.api::<PersistentVolumeClaim>().get("c").await.unwrap();
+    assert_eq!(claim.status.unwrap().phase.as_deref(), Some("Bound"));
+    assert_eq!(claim.metadata.finalizers.unwrap(), ["kubernetes.io/pvc-protection"]);
+    let phase = async || cluster.api::<PersistentVolume>().get("pv").await.unwrap().status.unwrap().phase.unwrap();
+    assert_eq!(phase().await, "Bound");
+    cluster.delete::<PersistentVolumeClaim>("c", "Background").await;
+    cluster.settle().await;
+    assert!(cluster.api::<PersistentVolumeClaim>().find("c").await.unwrap().is_none());
+    assert_eq!(phase().await, "Released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn roles_are_aggregated_and_endpoints_mirrored() {
+    let cluster = Cluster::start(config()).await;
+    let sum = json!({ "metadata": { "name": "sum" }, "rules": [], "aggregationRule": { "clusterRoleSelectors": [
+        { "matchLabels": { "to": "sum" } }] } });
+    cluster.create::<ClusterRole>(sum).await;
+    let part = json!({ "metadata": { "name": "part", "labels": { "to": "sum" } },
+        "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }] });
+    cluster.create::<ClusterRole>(part).await;
+    cluster.create::<Service>(json!({ "metadata": { "name": "ext" }, "spec": { "ports": [{ "port": 80 }] } })).await;
+    let endpoints = json!({ "metadata": { "name": "ext" }, "subsets": [
+        { "addresses": [{ "ip": "192.0.2.1" }], "ports": [{ "port": 80 }] }] });
+    cluster.create::<Endpoints>(endpoints).await;
+    cluster.settle().await;
+    assert_eq!(cluster.api::<ClusterRole>().get("sum").await.unwrap().rules.unwrap().len(), 1);
+    let slices = cluster.list::<EndpointSlice>().await;
+    assert_eq!(slices.iter().map(|s| s.endpoints[0].addresses[0].as_str()).collect::<Vec<_>>(), ["192.0.2.1"]);
+    cluster.delete::<Endpoints>("ext", "Background").await;
+    cluster.settle().await;
+    assert!(cluster.list::<EndpointSlice>().await.is_empty());
+}
