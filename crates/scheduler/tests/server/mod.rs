@@ -25,6 +25,7 @@ struct State {
     log: Vec<(u64, String, WatchKind, Arc<Object>)>,
     /// Answers to the next bindings, instead of doing them.
     refusals: VecDeque<ApiError>,
+    bindings: usize,
 }
 
 #[derive(Clone)]
@@ -74,6 +75,11 @@ impl Server {
         self.state.lock().objects.get(plural).into_iter().flat_map(|o| o.values().cloned()).collect()
     }
 
+    /// How many pods have been bound.
+    pub fn bindings(&self) -> usize {
+        self.state.lock().bindings
+    }
+
     pub fn refuse_binding(&self, error: ApiError) {
         self.state.lock().refusals.push_back(error);
     }
@@ -100,6 +106,7 @@ impl Server {
             return Err(ApiError::conflict("", "pods/binding", key, &why));
         }
         pod["spec"]["nodeName"] = body["target"]["name"].clone();
+        self.state.lock().bindings += 1;
         self.put("pods", pod);
         Ok(json!({"kind": "Status", "status": "Success"}))
     }
