@@ -34,8 +34,11 @@ impl Hierarchy {
             else {
                 continue;
             };
-            if kind == "cgroup" {
-                controllers.push((options.to_string(), PathBuf::from(place)));
+            match kind {
+                "cgroup" => controllers.push((options.to_string(), PathBuf::from(place))),
+                // Limits nothing beside v1, but the runtime makes groups there too, which must go again.
+                "cgroup2" => controllers.push(("unified".into(), PathBuf::from(place))),
+                _ => {}
             }
         }
         Self::Separate { controllers }
