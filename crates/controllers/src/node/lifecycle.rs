@@ -134,7 +134,7 @@ impl Lifecycle {
             }
             match self.context.client.namespaced::<Pod>(pod.namespace()).replace_status(pod.name(), &changed).await {
                 Ok(_) => self.recorder.warning(&reference(&*pod), "NodeNotReady", "Node is not ready"),
-                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }

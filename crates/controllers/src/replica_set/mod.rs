@@ -19,7 +19,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use plan::{Counts, plan};
+use plan::{Counts, Crowding, plan};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -119,7 +119,7 @@ impl<K: Replicated> Controller for Replicas<K> {
         let now = self.context.env.now();
         let mut failure = None;
         if waiting.is_none() && !set.deleting() {
-            let plan = plan(set.replicas(), &pods, |on_node| self.related(&set, on_node), now);
+            let plan = plan(set.replicas(), &pods, || self.crowding(&set), now);
             failure = self.carry_out(key, &set, plan).await.err();
         }
         let (status, again) = plan::status(&set.status(), &counts(&*set), &pods, failure.as_ref(), now);
@@ -158,14 +158,19 @@ impl<K: Replicated> Replicas<K> {
         ownership::claim(claims, &client.namespaced(set.namespace()), &client.namespaced(set.namespace()), set).await
     }
 
-    /// Active pods on a node that belong to this set or to a sibling under the same owner.
-    fn related(&self, set: &K, node: &str) -> usize {
+    /// How many pods of this set and of its siblings under the same owner run on each node.
+    fn crowding(&self, set: &K) -> Crowding {
         let siblings = match set.controller() {
             Some(owner) => self.sets.by_index(indexes::CONTROLLER, &owner.uid).iter().map(|s| s.uid().into()).collect(),
             None => vec![set.uid().to_string()],
         };
-        let pods = siblings.iter().flat_map(|uid| self.pods.by_index(indexes::CONTROLLER, uid));
-        pods.filter(|pod| pods::active(pod) && pods::node_name(pod) == node).count()
+        let mut crowding = Crowding::new();
+        for pod in siblings.iter().flat_map(|uid| self.pods.by_index(indexes::CONTROLLER, uid)) {
+            if pods::active(&pod) {
+                *crowding.entry(pods::node_name(&pod).to_string()).or_default() += 1;
+            }
+        }
+        crowding
     }
 
     async fn carry_out(&self, key: &str, set: &K, plan: plan::Plan) -> Result<(), ApiError> {

@@ -37,8 +37,11 @@ pub struct Counts {
     pub template_labels: BTreeMap<String, String>,
 }
 
-/// `related` counts the active pods of the family on a node; only asked when some pods must be chosen to go.
-pub fn plan(wanted: i32, pods: &[Arc<Pod>], related: impl Fn(&str) -> usize, now: Timestamp) -> Plan {
+/// Active pods of a set and its siblings, by node.
+pub type Crowding = HashMap<String, usize>;
+
+/// `crowding` is only asked for when some pods must be chosen to go.
+pub fn plan(wanted: i32, pods: &[Arc<Pod>], crowding: impl FnOnce() -> Crowding, now: Timestamp) -> Plan {
     let wanted = wanted.max(0) as usize;
     let mut active: Vec<_> = pods.iter().filter(|pod| pods::active(pod)).cloned().collect();
     if active.len() <= wanted {
@@ -46,14 +49,8 @@ pub fn plan(wanted: i32, pods: &[Arc<Pod>], related: impl Fn(&str) -> usize, now
     }
     let surplus = active.len() - wanted;
     if surplus < active.len() {
-        let mut ranks: HashMap<String, usize> = HashMap::new();
-        for pod in &active {
-            let node = pods::node_name(pod);
-            if !ranks.contains_key(node) {
-                ranks.insert(node.to_string(), related(node));
-            }
-        }
-        pods::sort_victims(&mut active, now, |pod| ranks.get(pods::node_name(pod)).copied().unwrap_or(0));
+        let crowding = crowding();
+        pods::sort_victims(&mut active, now, |pod| crowding.get(pods::node_name(pod)).copied().unwrap_or(0));
     }
     active.truncate(surplus.min(BURST));
     Plan { create: 0, delete: active }
@@ -127,7 +124,7 @@ mod tests {
     #[test]
     fn counts() {
         let check = |wanted: i32, pods: Vec<Arc<Pod>>, create: usize, delete: usize| {
-            let plan = plan(wanted, &pods, |_| 0, now());
+            let plan = plan(wanted, &pods, Crowding::new, now());
             assert_eq!((plan.create, plan.delete.len()), (create, delete));
         };
         check(3, some_pods(0), 3, 0);
