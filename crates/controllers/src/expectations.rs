@@ -1,6 +1,6 @@
 //! Writes of our own that the cache has not shown yet, so that nothing is created or deleted twice.
 //! Filled by `pod_control` before a request, emptied by the watch; asked by controllers before they count.
-//! Invariant: an expectation that is never met is dropped after five minutes.
+//! Invariant: an expectation that is never met is asked about after a while, and dropped after five minutes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,6 +12,8 @@ use env::Env;
 use parking_lot::Mutex;
 
 const LIFETIME: Duration = Duration::from_secs(300);
+/// A watch that had to start over may never show an object that came and went meanwhile: then the server is asked.
+const ASK_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub struct Expectations {
@@ -22,8 +24,8 @@ pub struct Expectations {
 struct Pending {
     /// Keys of objects to appear: names are drawn before the request, so no watch event can overtake the note.
     created: HashSet<String>,
-    /// Uids of objects to go.
-    deleted: HashSet<String>,
+    /// Uids of objects to go, and their keys.
+    deleted: HashMap<String, String>,
     since: Duration,
 }
 
@@ -36,8 +38,8 @@ impl Expectations {
         self.note(owner, |pending| pending.created.insert(key.to_string()));
     }
 
-    pub fn expect_deleted(&self, owner: &str, uid: &str) {
-        self.note(owner, |pending| pending.deleted.insert(uid.to_string()));
+    pub fn expect_deleted(&self, owner: &str, uid: &str, key: &str) {
+        self.note(owner, |pending| pending.deleted.insert(uid.to_string(), key.to_string()).is_none());
     }
 
     fn note(&self, owner: &str, note: impl FnOnce(&mut Pending) -> bool) {
@@ -45,7 +47,7 @@ impl Expectations {
         let mut owners = self.owners.lock();
         let pending = owners.entry(owner.to_string()).or_insert_with(|| Pending {
             created: HashSet::new(),
-            deleted: HashSet::new(),
+            deleted: HashMap::new(),
             since,
         });
         pending.since = since;
@@ -59,7 +61,7 @@ impl Expectations {
 
     /// The object is gone or going, or the request to delete it failed.
     pub fn deleted(&self, owner: &str, uid: &str) {
-        self.settle(owner, |pending| pending.deleted.remove(uid));
+        self.settle(owner, |pending| pending.deleted.remove(uid).is_some());
     }
 
     fn settle(&self, owner: &str, settle: impl FnOnce(&mut Pending) -> bool) {
@@ -80,7 +82,17 @@ impl Expectations {
             owners.remove(owner);
             return None;
         }
-        Some(left)
+        Some(left.min(ASK_AFTER))
+    }
+
+    /// What should have been seen by now: keys of creations, uids and keys of deletions.
+    pub fn overdue(&self, owner: &str) -> (Vec<String>, Vec<(String, String)>) {
+        let now = self.env.monotonic();
+        let owners = self.owners.lock();
+        match owners.get(owner).filter(|pending| now.saturating_sub(pending.since) >= ASK_AFTER) {
+            Some(pending) => (pending.created.iter().cloned().collect(), pending.deleted.clone().into_iter().collect()),
+            None => (Vec::new(), Vec::new()),
+        }
     }
 
     pub fn forget(&self, owner: &str) {
@@ -98,7 +110,7 @@ mod tests {
         let expectations = Expectations::new(env.clone());
         assert_eq!(expectations.waiting("a"), None);
         expectations.expect_created("a", "ns/one");
-        expectations.expect_deleted("a", "uid");
+        expectations.expect_deleted("a", "uid", "ns/old");
         assert!(expectations.waiting("a").is_some());
         expectations.created("a", "ns/one");
         expectations.created("a", "ns/unknown");
@@ -106,6 +118,9 @@ mod tests {
         expectations.deleted("a", "uid");
         assert_eq!(expectations.waiting("a"), None);
         expectations.expect_created("a", "ns/two");
+        assert!(expectations.overdue("a").0.is_empty());
+        env.sleep(ASK_AFTER).await;
+        assert_eq!(expectations.overdue("a").0, ["ns/two"]);
         env.sleep(LIFETIME).await;
         assert_eq!(expectations.waiting("a"), None);
     }

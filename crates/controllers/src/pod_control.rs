@@ -2,7 +2,7 @@
 //! Used by replica sets, daemon sets and jobs.
 //! Invariant: an expectation is noted before its request and withdrawn when the request fails.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use api::ApiError;
 use client::{Client, EventRecorder, ObjectRef};
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     expectations::Expectations,
-    meta::{Object, delete_options},
+    meta::{Object, delete_options, split},
 };
 
 #[derive(Clone)]
@@ -50,6 +50,27 @@ impl PodControl {
         }
     }
 
+    /// How long own writes are still to be waited for; `None` when the cache shows them all.
+    pub async fn waiting(&self, owner: &str) -> Result<Option<Duration>, ApiError> {
+        let (created, deleted) = self.expectations.overdue(owner);
+        for key in created {
+            if self.find(&key).await?.is_none() {
+                self.expectations.created(owner, &key);
+            }
+        }
+        for (uid, key) in deleted {
+            if self.find(&key).await?.is_none_or(|pod| pod.uid() != uid) {
+                self.expectations.deleted(owner, &uid);
+            }
+        }
+        Ok(self.expectations.waiting(owner))
+    }
+
+    async fn find(&self, key: &str) -> Result<Option<Pod>, ApiError> {
+        let (namespace, name) = split(key);
+        self.client.namespaced::<Pod>(namespace).find(name).await
+    }
+
     pub async fn delete_all(&self, owner: &str, parent: &ObjectRef, pods: &[Arc<Pod>]) -> Result<(), ApiError> {
         let mut first = Ok(());
         for batch in pods.chunks(MAX_IN_FLIGHT) {
@@ -61,7 +82,7 @@ impl PodControl {
     }
 
     pub async fn delete(&self, owner: &str, parent: &ObjectRef, pod: &Pod) -> Result<(), ApiError> {
-        self.expectations.expect_deleted(owner, pod.uid());
+        self.expectations.expect_deleted(owner, pod.uid(), &pod.key());
         let name = pod.name();
         match self.client.namespaced::<Pod>(pod.namespace()).delete(name, &delete_options(pod.uid())).await {
             Ok(()) => {

@@ -51,6 +51,7 @@ pub const CONTROLLERS: &[Row] = &[
     row("clusterrole-aggregation-controller", 1, cluster_role::make),
     row("persistentvolume-binder-controller", 1, volume::make_binder),
     row("persistentvolumeclaim-protection-controller", 1, volume::make_claim_protection),
+    row("ephemeral-volume-controller", 2, volume::make_ephemeral),
     row("persistentvolume-protection-controller", 1, volume::make_volume_protection),
 ];
 

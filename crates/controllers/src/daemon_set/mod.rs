@@ -116,11 +116,12 @@ impl Controller for DaemonSets {
             client.namespaced::<DaemonSet>(set.namespace()).patch_status(set.name(), &Patch::Merge(status)).await?;
             return Ok(None);
         }
+        // Asked before the cache is read: what is seen in between only makes us wait once more.
+        let waiting = self.control.waiting(key).await?;
         let pods = self.claim(&set, &selector).await?;
         let nodes = self.nodes.list();
         let hash = history.update_hash().to_string();
         let input = Input { set: &set, nodes: &nodes, pods: &pods, hash: &hash, now };
-        let waiting = self.control.expectations.waiting(key);
         let (mut result, mut held) = (Ok(()), None);
         if waiting.is_none() {
             let mut plan = plan::plan(&input);

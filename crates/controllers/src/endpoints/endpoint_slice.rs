@@ -129,7 +129,7 @@ impl EndpointSlices {
             api.replace(slice.name(), &slice).await?;
         }
         for slice in plan.delete {
-            self.expectations.expect_deleted(key, slice.uid());
+            self.expectations.expect_deleted(key, slice.uid(), &slice.key());
             if let Err(error) = api.delete(slice.name(), &delete_options(slice.uid())).await {
                 self.expectations.deleted(key, slice.uid());
                 if !error.is_not_found() {

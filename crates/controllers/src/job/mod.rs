@@ -104,7 +104,7 @@ impl Controller for Jobs {
         if manager.is_some_and(|manager| manager != MANAGER) {
             return Ok(None);
         }
-        let waiting = self.control.expectations.waiting(key);
+        let waiting = self.control.waiting(key).await?;
         let pods = self.claim(&job).await?;
         let now = self.context.env.now();
         let plan = plan::plan(&Input { job: &job, pods: &pods, behind: waiting.is_some(), now });

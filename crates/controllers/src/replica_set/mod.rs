@@ -114,7 +114,8 @@ impl<K: Replicated> Controller for Replicas<K> {
             self.control.expectations.forget(key);
             return Ok(None);
         };
-        let waiting = self.control.expectations.waiting(key);
+        // Asked before the cache is read: what is seen in between only makes us wait once more.
+        let waiting = self.control.waiting(key).await?;
         let pods = self.claim(&set).await?;
         let now = self.context.env.now();
         let mut failure = None;

@@ -3,9 +3,11 @@
 //! Invariant: a volume is bound to one claim, and says so before the claim does.
 
 mod binder;
+mod ephemeral;
 mod matching;
 mod protection;
 
 pub use binder::make as make_binder;
+pub use ephemeral::make as make_ephemeral;
 pub use matching::class_of_claim;
 pub use protection::{make_claims as make_claim_protection, make_volumes as make_volume_protection};
