@@ -330,7 +330,7 @@ fn from_plain(list: &Value, group: &str, version: &str) -> Vec<Value> {
         }
         value
     };
-    whole.map(|r| convert(r)).collect()
+    whole.map(convert).collect()
 }
 
 #[cfg(test)]

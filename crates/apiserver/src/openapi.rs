@@ -2,7 +2,7 @@
 //! Read by kubectl (validation, explain, apply) and by client generators; the documents come from `api::openapi`.
 //! Invariant: an address with a hash in it never changes its answer.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use api::{ApiError, Resource};
+use env::Env;
 
 use crate::{
     body::Body,
@@ -23,28 +24,48 @@ use crate::{
 
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// Documents made so far for one generation of the served resources: they are large, so only on demand.
+/// How long a document stays after it was made: clients ask for several at once and then not for a long time.
+const KEPT: Duration = Duration::from_secs(120);
+
+/// Documents made lately for one generation of the served resources: they are large, so only on demand.
 #[derive(Default)]
-pub struct Documents(Mutex<(u64, HashMap<String, Bytes>)>);
+pub struct Documents(Arc<Mutex<Made>>);
+
+#[derive(Default)]
+struct Made {
+    generation: u64,
+    documents: HashMap<String, Bytes>,
+}
 
 impl Documents {
-    fn get(&self, generation: u64, name: &str, make: impl FnOnce() -> Bytes) -> Bytes {
+    fn get(&self, env: &Env, generation: u64, name: &str, make: impl FnOnce() -> Bytes) -> Bytes {
         {
-            let mut cached = self.0.lock();
-            if cached.0 != generation {
-                *cached = (generation, HashMap::new());
+            let mut made = self.0.lock();
+            if made.generation != generation {
+                *made = Made { generation, documents: HashMap::new() };
             }
-            if let Some(found) = cached.1.get(name) {
+            if let Some(found) = made.documents.get(name) {
                 return found.clone();
             }
         }
         // Made outside the lock; making one twice is harmless.
-        let made = make();
-        let mut cached = self.0.lock();
-        if cached.0 == generation {
-            cached.1.insert(name.to_string(), made.clone());
+        let document = make();
+        let mut made = self.0.lock();
+        if made.generation == generation {
+            made.documents.insert(name.to_string(), document.clone());
+            self.forget_later(env, name.to_string());
         }
-        made
+        document
+    }
+
+    fn forget_later(&self, env: &Env, name: String) {
+        let (weak, later) = (Arc::downgrade(&self.0), env.clone());
+        env.spawn(async move {
+            later.sleep(KEPT).await;
+            if let Some(made) = weak.upgrade() {
+                made.lock().documents.remove(&name);
+            }
+        });
     }
 }
 
@@ -55,9 +76,8 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
         ["openapi", "v2"] => v2(server, call, &set)?,
         ["openapi", "v3"] => {
             let extra = crate::crd::extra_schemas(&set);
-            let index = server
-                .openapi
-                .get(set.generation, "v3", || api::openapi::v3_index(&resources(&set), &extra).to_string().into());
+            let make = || api::openapi::v3_index(&resources(&set), &extra).to_string().into();
+            let index = server.openapi.get(&server.cluster.env, set.generation, "v3", make);
             document(call, index, "application/json")
         }
         ["openapi", "v3", "api", version] => v3(server, call, &set, "", version)?,
@@ -81,9 +101,11 @@ fn v2(server: &ApiServer, call: &Call, set: &Set) -> Result<Response<Body>, ApiE
     Ok(match protobuf {
         true => {
             let make = || api::openapi::v2_protobuf(&api::openapi::v2(&resources(set), &extra)).into();
-            document(call, server.openapi.get(set.generation, "v2+protobuf", make), V2_PROTOBUF)
+            document(call, server.openapi.get(&server.cluster.env, set.generation, "v2+protobuf", make), V2_PROTOBUF)
         }
-        false => document(call, server.openapi.get(set.generation, "v2", json), "application/json"),
+        false => {
+            document(call, server.openapi.get(&server.cluster.env, set.generation, "v2", json), "application/json")
+        }
     })
 }
 
@@ -94,7 +116,7 @@ fn v3(server: &ApiServer, call: &Call, set: &Set, group: &str, version: &str) ->
     let name = api::openapi::v3_path(group, version);
     let extra = crate::crd::extra_schemas(set);
     let make = || api::openapi::v3(group, version, &resources(set), &extra).to_string().into();
-    let bytes = server.openapi.get(set.generation, &name, make);
+    let bytes = server.openapi.get(&server.cluster.env, set.generation, &name, make);
     let mut response = document(call, bytes, "application/json");
     if call.query.text("hash").is_some() {
         let headers = response.headers_mut();

@@ -2,10 +2,7 @@
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
 //! Invariant: nothing reaches a handler that was not authenticated and authorized.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::FutureExt;
 use http::{HeaderValue, Request, Response, header, request::Parts};
@@ -47,8 +44,6 @@ pub struct ApiServer {
     pub(crate) metrics: Metrics,
     pub(crate) health: health::Health,
     pub(crate) openapi: openapi::Documents,
-    /// Whether settling the custom resource definitions has to be tried again.
-    pub(crate) crd_failed: AtomicBool,
     pub(crate) extensions: aggregation::Extensions,
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
@@ -85,7 +80,6 @@ impl ApiServer {
             metrics: Metrics::default(),
             health: health::Health::default(),
             openapi: openapi::Documents::default(),
-            crd_failed: AtomicBool::new(false),
             extensions: aggregation::Extensions::default(),
             registry,
             authentication,

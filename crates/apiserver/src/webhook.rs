@@ -2,18 +2,40 @@
 //! Used by conversion of custom resources, by admission webhooks and by aggregation; `webhook_client` goes there.
 //! Invariant: the name to verify comes from the configuration, never from the address.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
+
+use env::Env;
 
 use crate::{
     cluster::Cluster,
     webhook_client::{self, Endpoint},
 };
 
-/// From a `clientConfig` with `url` or `service`, and `caBundle`.
-pub fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
+/// A webhook ready to be asked.
+pub struct Client {
+    endpoint: Endpoint,
+    env: Env,
+}
+
+impl Client {
+    /// From a `clientConfig` with `url` or `service`, and `caBundle`.
+    pub fn from_config(cluster: &Cluster, config: &Value) -> Result<Self, String> {
+        Ok(Self { endpoint: endpoint(cluster, config)?, env: cluster.env.clone() })
+    }
+
+    /// Sends a document and reads one back.
+    pub async fn post(&self, document: &Value, timeout: Duration) -> Result<Value, String> {
+        self.endpoint.post(&self.env, timeout, document).await
+    }
+}
+
+fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
     let bundle = config["caBundle"].as_str().unwrap_or_default();
     let ca_pem = BASE64_STANDARD.decode(bundle).map_err(|e| format!("caBundle is not base64: {e}"))?;
     let tls = webhook_client::tls(&ca_pem, None)?;
@@ -38,9 +60,10 @@ pub fn resolve(cluster: &Cluster, namespace: &str, name: &str, port: &str) -> Re
     let service = cluster.get("services", namespace, name);
     let service = service.ok_or_else(|| format!("service {name:?} not found"))?.value();
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
+    let number: Option<u64> = port.parse().ok();
     let fits = |p: &&Value| match port {
         "" => ports.len() == 1,
-        wanted => p["name"] == wanted || p["port"].to_string() == wanted,
+        wanted => p["name"] == wanted || (number.is_some() && p["port"].as_u64() == number),
     };
     if service["spec"]["type"] == "ExternalName" {
         let host = service["spec"]["externalName"].as_str().unwrap_or_default();

@@ -29,33 +29,25 @@ pub async fn start(server: &Arc<ApiServer>) {
         let mut changes = cache.changes();
         loop {
             changes.borrow_and_update();
-            if step(&weak).await.is_none() {
+            let Some(settled) = step(&weak).await else { return };
+            // What failed is tried again; a change is looked at at once.
+            let changed = match settled {
+                true => Some(changes.changed().await),
+                false => env.timeout(RETRY, changes.changed()).await,
+            };
+            if matches!(changed, Some(Err(_))) {
                 return;
-            }
-            // A failed step is tried again; a change is looked at at once.
-            let failed = step_failed(&weak);
-            match failed {
-                true => drop(env.timeout(RETRY, changes.changed()).await),
-                false => {
-                    if changes.changed().await.is_err() {
-                        return;
-                    }
-                }
             }
         }
     });
 }
 
-fn step_failed(server: &Weak<ApiServer>) -> bool {
-    server.upgrade().is_some_and(|s| s.crd_failed.load(std::sync::atomic::Ordering::Relaxed))
-}
-
-/// One look at everything. `None` once the server is gone.
-async fn step(server: &Weak<ApiServer>) -> Option<()> {
+/// One look at everything: whether all is as it should be. `None` once the server is gone.
+async fn step(server: &Weak<ApiServer>) -> Option<bool> {
     let server = server.upgrade()?;
-    let mut failed = false;
-    let definitions: Vec<Value> =
-        server.cluster.list("customresourcedefinitions", "").iter().map(|d| d.value()).collect();
+    let mut settled = true;
+    let listed = server.cluster.list("customresourcedefinitions", "");
+    let definitions: Vec<Value> = listed.iter().map(|d| d.value()).collect();
     for definition in &definitions {
         let name = definition::text(&definition["metadata"], "name").to_string();
         let result = match definition["metadata"]["deletionTimestamp"].is_string() {
@@ -67,24 +59,22 @@ async fn step(server: &Weak<ApiServer>) -> Option<()> {
             && !error.is_not_found()
         {
             tracing::warn!(name, error = %error.message, "failed to settle a CustomResourceDefinition");
-            failed = true;
+            settled = false;
         }
     }
     publish(&server);
-    server.crd_failed.store(failed, std::sync::atomic::Ordering::Relaxed);
-    Some(())
+    Some(settled)
 }
 
 /// Takes over the established definitions as the served custom resources.
 fn publish(server: &ApiServer) {
-    let mut served = Vec::new();
-    for definition in server.cluster.list("customresourcedefinitions", "") {
-        let definition = definition.value();
-        if condition(&definition, "Established") == Some("True") {
-            served.extend(definition::resources(&definition));
-        }
-    }
-    server.cluster.served.replace_custom(served);
+    let listed = server.cluster.list("customresourcedefinitions", "");
+    let values = listed.iter().map(|d| d.value());
+    let established: Vec<Value> = values.filter(|d| condition(d, "Established") == Some("True")).collect();
+    // Only these parts decide what is served; conditions and the like come and go.
+    let parts = established.iter().map(|d| json!([d["metadata"]["uid"], d["spec"], d["status"]["acceptedNames"]]));
+    let fingerprint = Value::from_iter(parts).to_string();
+    server.cluster.served.replace_custom(&fingerprint, || established.iter().flat_map(definition::resources).collect());
 }
 
 fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
@@ -257,7 +247,7 @@ mod tests {
         let first = judge(&crd("widgets", "Widget"), &[], now).unwrap();
         assert_eq!(condition(&first, "Established"), Some("True"));
         assert_eq!(first["status"]["acceptedNames"]["plural"], "widgets");
-        assert_eq!(judge(&first, &[first.clone()], now), None);
+        assert_eq!(judge(&first, std::slice::from_ref(&first), now), None);
         let second = judge(&crd("gadgets", "Widget"), &[first], now).unwrap();
         assert_eq!(condition(&second, "NamesAccepted"), Some("False"));
         assert_eq!(condition(&second, "Established"), Some("False"));

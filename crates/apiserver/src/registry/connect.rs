@@ -37,7 +37,7 @@ impl Registry {
                 warnings: Vec::new(),
             };
             self.admission.admit(&mut attributes).await?;
-            self.admission.validate(&attributes).await?;
+            self.admission.validate(&mut attributes).await?;
         }
         let target = match (served.plural.as_str(), info.subresource.as_str()) {
             ("pods", "proxy") => pod_target(call, &object)?,

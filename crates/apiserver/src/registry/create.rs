@@ -126,8 +126,8 @@ impl Registry {
         }
         served.behavior.warnings(object, None).into_iter().for_each(|w| call.warn(w));
         if self.admission.has_validators() {
-            let attributes = self.create_attributes(call, served, object.clone(), &name, options);
-            self.admission.validate(&attributes).await?;
+            let mut attributes = self.create_attributes(call, served, object.clone(), &name, options);
+            self.admission.validate(&mut attributes).await?;
             attributes.warnings.iter().for_each(|w| call.warn(w));
         }
         Ok(())

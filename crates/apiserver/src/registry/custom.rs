@@ -140,8 +140,8 @@ async fn convert_by_webhook(
         "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
         "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
     });
-    let endpoint = webhook::endpoint(cluster, &webhook["clientConfig"]).map_err(failed)?;
-    let answer = endpoint.post(&cluster.env, CONVERSION_TIMEOUT, &review).await.map_err(failed)?;
+    let client = webhook::Client::from_config(cluster, &webhook["clientConfig"]).map_err(failed)?;
+    let answer = client.post(&review, CONVERSION_TIMEOUT).await.map_err(failed)?;
     let response = &answer["response"];
     if response["uid"] != uid.as_str() {
         return Err(failed(format!("expected response.uid={uid:?}, got {}", response["uid"])));

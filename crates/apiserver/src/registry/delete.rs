@@ -105,7 +105,7 @@ impl Registry {
             warnings: Vec::new(),
         };
         self.admission.admit(&mut attributes).await?;
-        self.admission.validate(&attributes).await?;
+        self.admission.validate(&mut attributes).await?;
         attributes.warnings.iter().for_each(|w| call.warn(w));
         let decision = decide(served, &old, options, self.cluster.env.now())?;
         let key = served.key(namespace, name);

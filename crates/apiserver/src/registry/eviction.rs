@@ -31,10 +31,10 @@ impl Registry {
         options.dry_run |= write.dry_run;
         let pod = self.get_object(call, served).await?;
         let value = pod.value();
-        if counts(&value) {
-            if let Some(budget) = self.budget_of(&pod)? {
-                self.charge(&pod, &value, &budget, options.dry_run).await?;
-            }
+        if counts(&value)
+            && let Some(budget) = self.budget_of(&pod)?
+        {
+            self.charge(&pod, &value, &budget, options.dry_run).await?;
         }
         self.delete_object(call, served, &call.info.namespace, &call.info.name, &options).await?;
         Ok(Reply::Value(StatusCode::CREATED, created()))

@@ -36,7 +36,9 @@ impl Step<'_> {
             (Step::Equal(field, wanted), Value::Array(items)) => {
                 let fits = |item: &&Value| match first(item, field) {
                     Some(Value::String(text)) => text == wanted,
-                    Some(other) => other.to_string() == *wanted,
+                    Some(Value::Bool(flag)) => *wanted == if *flag { "true" } else { "false" },
+                    Some(Value::Number(number)) => wanted.parse().is_ok_and(|w: serde_json::Number| w == *number),
+                    Some(_) => false,
                     None => false,
                 };
                 items.iter().filter(fits).collect()

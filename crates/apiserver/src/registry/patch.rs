@@ -37,6 +37,9 @@ impl PatchType {
     }
 }
 
+/// From the current object to the patched one.
+pub(super) type Patcher<'a> = Box<dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync + 'a>;
+
 impl Registry {
     pub(super) async fn patch(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "PatchOptions")?;
@@ -90,7 +93,7 @@ impl Registry {
         kind: PatchType,
         body: &'a [u8],
         options: &'a WriteOptions,
-    ) -> Result<Box<dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync + 'a>, ApiError> {
+    ) -> Result<Patcher<'a>, ApiError> {
         let patch: Value = match kind {
             PatchType::Json => Value::Null,
             _ => {

@@ -264,8 +264,8 @@ impl Registry {
             served.behavior.warnings(new, Some(old)).into_iter().for_each(|w| change.call.warn(w));
         }
         if self.admission.has_validators() {
-            let attributes = self.update_attributes(change, new.clone(), old);
-            self.admission.validate(&attributes).await?;
+            let mut attributes = self.update_attributes(change, new.clone(), old);
+            self.admission.validate(&mut attributes).await?;
             attributes.warnings.iter().for_each(|w| change.call.warn(w));
         }
         Ok(())
@@ -277,6 +277,7 @@ fn finishes_deletion(served: &Served, new: &Value, old: &Value) -> bool {
     let metadata = &new["metadata"];
     let deleted = old["metadata"]["deletionTimestamp"].is_string();
     let waiting = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
-    let held = metadata["finalizers"].as_array().is_some_and(|f| !f.is_empty());
-    deleted && !waiting && !held && !(namespace::is(served) && namespace::held(new))
+    let held = metadata["finalizers"].as_array().is_some_and(|f| !f.is_empty())
+        || (namespace::is(served) && namespace::held(new));
+    deleted && !waiting && !held
 }

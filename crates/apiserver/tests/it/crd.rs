@@ -17,7 +17,7 @@ fn definition() -> Value {
                 "size": { "type": "integer", "minimum": 1 },
                 "color": { "type": "string", "default": "red" },
                 "replicas": { "type": "integer" },
-            } },
+            }, "x-kubernetes-validations": [{ "rule": "self.size < 100", "message": "too big" }] },
             "status": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
         },
     });
@@ -74,6 +74,12 @@ async fn custom_resources_live_like_built_in_ones() {
     let invalid = s.post(WIDGETS, widget("b", json!({ "size": 0 }))).await;
     invalid.refused(422, "Invalid", "spec.size in body should be greater than or equal to 1");
     s.post(WIDGETS, widget("b", json!({}))).await.refused(422, "Invalid", "spec.size: Required value");
+
+    s.post(WIDGETS, widget("b", json!({ "size": 100 }))).await.refused(
+        422,
+        "Invalid",
+        "spec: Invalid value: \"object\": too big",
+    );
 
     let other = s.get("/apis/example.com/v1beta1/namespaces/default/widgets/a").await.expect(200);
     assert_eq!(other["apiVersion"], "example.com/v1beta1");
