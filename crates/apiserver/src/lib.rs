@@ -6,6 +6,7 @@ pub mod admission;
 pub mod authn;
 pub mod authz;
 pub mod body;
+pub mod cel;
 pub mod cluster;
 pub mod config;
 pub mod registry;

@@ -2,9 +2,23 @@
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
 //! Invariant: mutating comes before validating; a refused request writes nothing.
 
+mod limit_ranger;
+mod matching;
 mod namespace_lifecycle;
+mod node_restriction;
+mod permissions;
+mod pod_resources;
+mod pod_security;
+mod pod_security_checks;
+mod pods;
+mod policy;
 mod priority;
+mod resource_quota;
 mod service_account;
+mod storage_classes;
+#[cfg(test)]
+mod tests;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -13,6 +27,26 @@ use serde_json::Value;
 
 use api::{ApiError, Resource};
 
+use self::{
+    limit_ranger::LimitRanger,
+    namespace_lifecycle::NamespaceLifecycle,
+    node_restriction::NodeRestriction,
+    permissions::{
+        CertificateApproval, CertificateSigning, CertificateSubjectRestriction, OwnerReferencesPermissionEnforcement,
+    },
+    pod_security::PodSecurity,
+    pods::{
+        AlwaysPullImages, DefaultTolerationSeconds, ExtendedResourceToleration, RuntimeClass, TaintNodesByCondition,
+    },
+    policy::Policies,
+    priority::Priority,
+    resource_quota::ResourceQuota,
+    service_account::ServiceAccount,
+    storage_classes::{
+        DefaultIngressClass, DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection,
+    },
+    webhooks::Webhooks,
+};
 use crate::{
     authn::User,
     authz::{self, rbac::escalation::Escalation},
@@ -85,22 +119,61 @@ pub trait Plugin: Send + Sync {
         false
     }
 
-    async fn validate(&self, _attributes: &Attributes<'_>) -> Result<(), ApiError> {
+    /// May only add warnings.
+    async fn validate(&self, _attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         Ok(())
     }
 }
 
-type Make = fn(&Arc<Cluster>) -> Arc<dyn Plugin>;
+/// What plugins are made from.
+pub struct Context<'a> {
+    cluster: &'a Arc<Cluster>,
+    authorizer: &'a Arc<authz::Chain>,
+}
 
-/// In the order they run; the flag says whether it is on by default.
+type Make = fn(&Context<'_>) -> Arc<dyn Plugin>;
+
+/// In upstream's order; the flag says whether it is on by default. Webhooks and policies, which come after all of
+/// these but the quota, are parts of the chain itself.
 const PLUGINS: &[(Make, bool)] = &[
-    (|c| Arc::new(namespace_lifecycle::NamespaceLifecycle(c.clone())), true),
-    (|c| Arc::new(service_account::ServiceAccount(c.clone())), true),
-    (|c| Arc::new(priority::Priority(c.clone())), true),
+    (|c| Arc::new(NamespaceLifecycle(c.cluster.clone())), true),
+    (|c| Arc::new(LimitRanger(c.cluster.clone())), true),
+    (|c| Arc::new(ServiceAccount(c.cluster.clone())), true),
+    (|c| Arc::new(NodeRestriction(c.cluster.clone())), false),
+    (|_| Arc::new(TaintNodesByCondition), true),
+    (|_| Arc::new(AlwaysPullImages), false),
+    (|c| Arc::new(PodSecurity(c.cluster.clone())), true),
+    (|c| Arc::new(Priority(c.cluster.clone())), true),
+    (|_| Arc::new(DefaultTolerationSeconds), true),
+    (|_| Arc::new(ExtendedResourceToleration), false),
+    (|c| Arc::new(DefaultStorageClass(c.cluster.clone())), true),
+    (|_| Arc::new(StorageObjectInUseProtection), true),
+    (
+        |c| {
+            let (cluster, authorizer) = (c.cluster.clone(), c.authorizer.clone());
+            Arc::new(OwnerReferencesPermissionEnforcement { cluster, authorizer })
+        },
+        false,
+    ),
+    (|c| Arc::new(PersistentVolumeClaimResize(c.cluster.clone())), true),
+    (|c| Arc::new(RuntimeClass(c.cluster.clone())), true),
+    (|c| Arc::new(CertificateApproval(c.authorizer.clone())), true),
+    (|c| Arc::new(CertificateSigning(c.authorizer.clone())), true),
+    (|_| Arc::new(CertificateSubjectRestriction), true),
+    (|c| Arc::new(DefaultIngressClass(c.cluster.clone())), true),
+    (|c| Arc::new(ResourceQuota(c.cluster.clone())), true),
 ];
+
+const MUTATING_WEBHOOKS: &str = "MutatingAdmissionWebhook";
+const VALIDATING_WEBHOOKS: &str = "ValidatingAdmissionWebhook";
+const POLICIES: &str = "ValidatingAdmissionPolicy";
+const QUOTA: &str = "ResourceQuota";
 
 pub struct Chain {
     plugins: Vec<Arc<dyn Plugin>>,
+    webhooks: Webhooks,
+    policies: Policies,
+    off: Vec<String>,
     /// Not a plugin: it cannot be turned off.
     escalation: Option<Escalation>,
 }
@@ -108,24 +181,37 @@ pub struct Chain {
 impl Chain {
     pub fn new(config: &Config, cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
         let listed = |names: &[String], name: &str| names.iter().any(|n| n == name);
+        let context = Context { cluster, authorizer };
         let plugins = PLUGINS.iter().filter_map(|(make, default)| {
-            let plugin = make(cluster);
+            let plugin = make(&context);
             let on = (*default || listed(&config.enable_admission_plugins, plugin.name()))
                 && !listed(&config.disable_admission_plugins, plugin.name());
             on.then_some(plugin)
         });
         let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
-        Self { plugins: plugins.collect(), escalation }
+        Self {
+            plugins: plugins.collect(),
+            webhooks: Webhooks::new(cluster),
+            policies: Policies::new(cluster),
+            off: config.disable_admission_plugins.clone(),
+            escalation,
+        }
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        !self.off.iter().any(|n| n == name)
     }
 
     /// Whether anything is to be asked after mutation, which costs a copy of the object.
     pub fn has_validators(&self) -> bool {
-        self.plugins.iter().any(|p| p.validates())
+        true
     }
 
+    /// Completes the object. What webhooks change is completed once more, as upstream does.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
-        for plugin in &self.plugins {
-            plugin.admit(attributes).await?;
+        self.admit_plugins(attributes).await?;
+        if self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await? {
+            self.admit_plugins(attributes).await?;
         }
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
@@ -133,8 +219,27 @@ impl Chain {
         }
     }
 
-    pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+    async fn admit_plugins(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         for plugin in &self.plugins {
+            plugin.admit(attributes).await?;
+        }
+        Ok(())
+    }
+
+    /// May the object be stored? Changes nothing but the warnings. The quota comes last, because it counts.
+    pub async fn validate(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let (counting, others): (Vec<_>, Vec<_>) =
+            self.plugins.iter().filter(|p| p.validates()).partition(|p| p.name() == QUOTA);
+        for plugin in others {
+            plugin.validate(attributes).await?;
+        }
+        if self.is_on(POLICIES) {
+            self.policies.validate(attributes)?;
+        }
+        if self.is_on(VALIDATING_WEBHOOKS) {
+            self.webhooks.validate(attributes).await?;
+        }
+        for plugin in counting {
             plugin.validate(attributes).await?;
         }
         Ok(())

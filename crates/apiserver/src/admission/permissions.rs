@@ -1,0 +1,188 @@
+//! Plugins that ask whether the sender may have the effects of a write: owners and certificates.
+//! Rows of the table in `admission`.
+//! Invariant: ask the same authorizer as every request.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use api::ApiError;
+
+use super::{Attributes, Operation, Plugin};
+use crate::{
+    authz::{self, Chain, Decision},
+    cluster::Cluster,
+};
+
+async fn may(authorizer: &Chain, a: &Attributes<'_>, verb: &str, target: (&str, &str, &str, &str, &str)) -> bool {
+    let (group, resource, subresource, namespace, name) = target;
+    let attributes = authz::Attributes {
+        user: a.user.clone(),
+        verb: verb.into(),
+        is_resource: true,
+        group: group.into(),
+        version: "*".into(),
+        resource: resource.into(),
+        subresource: subresource.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+        ..authz::Attributes::default()
+    };
+    matches!(authorizer.authorize(&attributes).await, Decision::Allow(_))
+}
+
+/// An owner's deletion may only be held up by those who may change its finalizers.
+pub struct OwnerReferencesPermissionEnforcement {
+    pub cluster: Arc<Cluster>,
+    pub authorizer: Arc<Chain>,
+}
+
+#[async_trait]
+impl Plugin for OwnerReferencesPermissionEnforcement {
+    fn name(&self) -> &'static str {
+        "OwnerReferencesPermissionEnforcement"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let owners = |o: &Value| o["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+        let (new, old) = (owners(&a.object), owners(&a.old));
+        if !matches!(a.operation, Operation::Create | Operation::Update) || new == old {
+            return Ok(());
+        }
+        let r = a.resource;
+        if a.operation == Operation::Update
+            && !may(&self.authorizer, a, "delete", (&r.group, &r.plural, "", a.namespace, a.name)).await
+        {
+            return Err(a.forbidden("cannot set an ownerRef on a resource you can't delete: "));
+        }
+        for owner in new.iter().filter(|o| o["blockOwnerDeletion"] == true) {
+            let before = old.iter().find(|o| o["uid"] == owner["uid"]);
+            if before.is_some_and(|o| o["blockOwnerDeletion"] == true) {
+                continue;
+            }
+            let text = |field: &str| owner[field].as_str().unwrap_or_default();
+            let set = self.cluster.served.current();
+            let served = set.resources.iter().find(|r| r.kind == text("kind") && r.api_version() == text("apiVersion"));
+            let Some(served) = served else {
+                let why = format!(
+                    "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {} Kind {}",
+                    text("apiVersion"),
+                    text("kind")
+                );
+                return Err(a.forbidden(&why));
+            };
+            let place = if served.namespaced() { a.namespace } else { "" };
+            let target = (served.group.as_str(), served.plural.as_str(), "finalizers", place, text("name"));
+            if !may(&self.authorizer, a, "update", target).await {
+                let why = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: ";
+                return Err(a.forbidden(why));
+            }
+        }
+        Ok(())
+    }
+}
+
+const CERTIFICATES: &str = "certificates.k8s.io";
+
+/// `approve` or `sign` on the signer, by its full name or by its domain.
+async fn may_act(authorizer: &Chain, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+    let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
+    may(authorizer, a, verb, (CERTIFICATES, "signers", "", "", signer)).await
+        || may(authorizer, a, verb, (CERTIFICATES, "signers", "", "", &domain)).await
+}
+
+fn is_request(a: &Attributes<'_>) -> bool {
+    a.is(CERTIFICATES, "certificatesigningrequests") && a.operation == Operation::Update
+}
+
+pub struct CertificateApproval(pub Arc<Chain>);
+
+#[async_trait]
+impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !is_request(a) || a.subresource != "approval" {
+            return Ok(());
+        }
+        let signer = a.old["spec"]["signerName"].as_str().unwrap_or_default();
+        match may_act(&self.0, a, "approve", signer).await {
+            true => Ok(()),
+            false => Err(a.forbidden(&format!("user not permitted to approve requests with signerName {signer:?}"))),
+        }
+    }
+}
+
+pub struct CertificateSigning(pub Arc<Chain>);
+
+#[async_trait]
+impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !is_request(a) || a.subresource != "status" || a.old["status"] == a.object["status"] {
+            return Ok(());
+        }
+        let signer = a.old["spec"]["signerName"].as_str().unwrap_or_default();
+        match may_act(&self.0, a, "sign", signer).await {
+            true => Ok(()),
+            false => Err(a.forbidden(&format!("user not permitted to sign requests with signerName {signer:?}"))),
+        }
+    }
+}
+
+/// Nobody gets a client certificate for `system:masters`.
+pub struct CertificateSubjectRestriction;
+
+#[async_trait]
+impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let creates = a.is(CERTIFICATES, "certificatesigningrequests") && a.operation == Operation::Create;
+        if !creates || a.object["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
+            return Ok(());
+        }
+        match organizations(&a.object["spec"]["request"]).iter().any(|o| o == "system:masters") {
+            true => Err(a.forbidden(
+                "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The organizations of a certificate request as it lies in an object; what cannot be read is for validation.
+fn organizations(request: &Value) -> Vec<String> {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    use rustls_pki_types::{CertificateSigningRequestDer, pem::PemObject};
+    use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
+    let pem = request.as_str().and_then(|t| BASE64_STANDARD.decode(t).ok()).unwrap_or_default();
+    let Ok(der) = CertificateSigningRequestDer::from_pem_slice(&pem) else { return Vec::new() };
+    let Ok((_, parsed)) = X509CertificationRequest::from_der(&der) else { return Vec::new() };
+    let subject = &parsed.certification_request_info.subject;
+    subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_string)).collect()
+}

@@ -1,0 +1,195 @@
+//! Small plugins about pods and nodes: tolerations, taints, images, runtime classes.
+//! Rows of the table in `admission`.
+//! Invariant: each only adds what the pod or node leaves open.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use api::ApiError;
+
+use super::{Attributes, Operation, Plugin};
+use crate::cluster::Cluster;
+
+fn creates_pod(a: &Attributes<'_>) -> bool {
+    a.is("", "pods") && a.subresource.is_empty() && a.operation == Operation::Create && a.object["spec"].is_object()
+}
+
+fn push(parent: &mut Value, list: &str, item: Value) {
+    match parent[list].as_array_mut() {
+        Some(items) => items.push(item),
+        None => parent[list] = json!([item]),
+    }
+}
+
+/// Pods stay five minutes on a node that is not ready or not reachable, unless they say otherwise.
+pub struct DefaultTolerationSeconds;
+
+const SECONDS: i64 = 300;
+
+#[async_trait]
+impl Plugin for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !a.is("", "pods") || !a.subresource.is_empty() || !a.object["spec"].is_object() {
+            return Ok(());
+        }
+        for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+            let tolerates = |t: &Value| {
+                let text = |field: &str| t[field].as_str().unwrap_or_default();
+                (text("key") == key || text("key").is_empty()) && matches!(text("effect"), "NoExecute" | "")
+            };
+            let found = a.object["spec"]["tolerations"].as_array().is_some_and(|t| t.iter().any(tolerates));
+            if !found {
+                let toleration =
+                    json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS });
+                push(&mut a.object["spec"], "tolerations", toleration);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A new node is not ready until it says so.
+pub struct TaintNodesByCondition;
+
+#[async_trait]
+impl Plugin for TaintNodesByCondition {
+    fn name(&self) -> &'static str {
+        "TaintNodesByCondition"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !a.is("", "nodes") || !a.subresource.is_empty() || a.operation != Operation::Create {
+            return Ok(());
+        }
+        const KEY: &str = "node.kubernetes.io/not-ready";
+        let found = a.object["spec"]["taints"].as_array().is_some_and(|t| t.iter().any(|t| t["key"] == KEY));
+        if !found {
+            if !a.object["spec"].is_object() {
+                a.object["spec"] = json!({});
+            }
+            push(&mut a.object["spec"], "taints", json!({ "key": KEY, "effect": "NoSchedule" }));
+        }
+        Ok(())
+    }
+}
+
+/// Every image is pulled anew, so that nobody runs what they could not have pulled.
+pub struct AlwaysPullImages;
+
+#[async_trait]
+impl Plugin for AlwaysPullImages {
+    fn name(&self) -> &'static str {
+        "AlwaysPullImages"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !a.is("", "pods") || !a.subresource.is_empty() || !a.object["spec"].is_object() {
+            return Ok(());
+        }
+        for list in ["initContainers", "containers", "ephemeralContainers"] {
+            for container in a.object["spec"][list].as_array_mut().into_iter().flatten() {
+                container["imagePullPolicy"] = "Always".into();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pods that ask for a special device tolerate the taint that keeps others off its nodes.
+pub struct ExtendedResourceToleration;
+
+#[async_trait]
+impl Plugin for ExtendedResourceToleration {
+    fn name(&self) -> &'static str {
+        "ExtendedResourceToleration"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !a.is("", "pods") || !a.subresource.is_empty() || !a.object["spec"].is_object() {
+            return Ok(());
+        }
+        let mut resources: Vec<String> = Vec::new();
+        for list in ["containers", "initContainers"] {
+            for container in a.object["spec"][list].as_array().into_iter().flatten() {
+                let asked = container["resources"]["requests"].as_object().into_iter().flatten();
+                resources.extend(asked.map(|(name, _)| name.clone()).filter(|n| is_extended(n)));
+            }
+        }
+        resources.sort();
+        resources.dedup();
+        for resource in resources {
+            let same =
+                |t: &Value| t["key"] == resource.as_str() && t["operator"] == "Exists" && t["effect"] == "NoSchedule";
+            if !a.object["spec"]["tolerations"].as_array().is_some_and(|t| t.iter().any(same)) {
+                let toleration = json!({ "key": resource, "operator": "Exists", "effect": "NoSchedule" });
+                push(&mut a.object["spec"], "tolerations", toleration);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+/// Pods of a runtime class carry its overhead and keep to its nodes.
+pub struct RuntimeClass(pub Arc<Cluster>);
+
+#[async_trait]
+impl Plugin for RuntimeClass {
+    fn name(&self) -> &'static str {
+        "RuntimeClass"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        if !creates_pod(a) {
+            return Ok(());
+        }
+        let Some(name) = a.object["spec"]["runtimeClassName"].as_str().map(str::to_string) else {
+            if a.object["spec"]["overhead"].as_object().is_some_and(|o| !o.is_empty()) {
+                return Err(
+                    a.forbidden("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+                );
+            }
+            return Ok(());
+        };
+        let Some(class) = self.0.fresh_get("runtimeclasses", "", &name).await? else {
+            return Err(a.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found")));
+        };
+        let class = class.value();
+        let overhead = &class["overhead"]["podFixed"];
+        if overhead.is_object() {
+            let own = &a.object["spec"]["overhead"];
+            if own.is_object() && own != overhead {
+                return Err(a.forbidden("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"));
+            }
+            a.object["spec"]["overhead"] = overhead.clone();
+        }
+        for (key, value) in class["scheduling"]["nodeSelector"].as_object().into_iter().flatten() {
+            let own = &a.object["spec"]["nodeSelector"][key];
+            if own.is_string() && own != value {
+                let why = format!(
+                    "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {}; pod.spec.nodeSelector[{key}] = {}",
+                    value.as_str().unwrap_or_default(),
+                    own.as_str().unwrap_or_default()
+                );
+                return Err(a.forbidden(&why));
+            }
+            a.object["spec"]["nodeSelector"][key] = value.clone();
+        }
+        for toleration in class["scheduling"]["tolerations"].as_array().into_iter().flatten() {
+            let own = a.object["spec"]["tolerations"].as_array();
+            if !own.is_some_and(|t| t.contains(toleration)) {
+                push(&mut a.object["spec"], "tolerations", toleration.clone());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! ValidatingAdmissionPolicy: expressions decide what may be stored.
+//! A part of the validating row in `admission`.
+//! Invariant: a policy without a binding decides nothing.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use api::{ApiError, Object, Reason, selectors::LabelSelector};
+
+use super::{
+    Attributes,
+    matching::{self, Conditions, Matcher},
+};
+use crate::{
+    cel::{self, Expression, Variables},
+    cluster::Cluster,
+    index::{Index, Indexed},
+};
+
+struct Policy {
+    name: String,
+    matcher: Result<Matcher, String>,
+    conditions: Conditions,
+    variables: Vec<(String, Result<Expression, String>)>,
+    validations: Vec<Validation>,
+    /// apiVersion and kind of the parameters.
+    params: Option<(String, String)>,
+    ignores_failure: bool,
+}
+
+struct Validation {
+    expression: Result<Expression, String>,
+    source: String,
+    message: String,
+    message_expression: Option<Result<Expression, String>>,
+    reason: String,
+}
+
+struct Binding {
+    name: String,
+    policy: String,
+    params: Value,
+    matcher: Result<Matcher, String>,
+    actions: Vec<String>,
+}
+
+#[derive(Default)]
+pub struct Configured {
+    policies: BTreeMap<String, Arc<Policy>>,
+    bindings: BTreeMap<String, Arc<Binding>>,
+}
+
+impl Index for Configured {
+    const RESOURCES: &'static [&'static str] = &["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+
+    fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
+        let Some(name) = new.or(old).map(|o| o.meta.name.clone()) else { return };
+        let spec = new.map(|o| o.value()["spec"].clone());
+        match (resource, spec) {
+            ("validatingadmissionpolicies", Some(spec)) => {
+                self.policies.insert(name.clone(), Arc::new(Policy::new(name, &spec)));
+            }
+            ("validatingadmissionpolicies", None) => drop(self.policies.remove(&name)),
+            (_, Some(spec)) => drop(self.bindings.insert(name.clone(), Arc::new(Binding::new(name, &spec)))),
+            (_, None) => drop(self.bindings.remove(&name)),
+        }
+    }
+}
+
+fn text(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_default().to_string()
+}
+
+impl Policy {
+    fn new(name: String, spec: &Value) -> Self {
+        let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
+        let validation = |v: &Value| Validation {
+            expression: Expression::compile(v["expression"].as_str().unwrap_or_default()),
+            source: text(v, "expression"),
+            message: text(v, "message"),
+            message_expression: v["messageExpression"].as_str().filter(|e| !e.is_empty()).map(Expression::compile),
+            reason: text(v, "reason"),
+        };
+        let kind = &spec["paramKind"];
+        Self {
+            name,
+            matcher: Matcher::new(&spec["matchConstraints"]),
+            conditions: Conditions::new(&spec["matchConditions"]),
+            variables: list("variables")
+                .iter()
+                .map(|v| (text(v, "name"), Expression::compile(v["expression"].as_str().unwrap_or_default())))
+                .collect(),
+            validations: list("validations").iter().map(validation).collect(),
+            params: kind.is_object().then(|| (text(kind, "apiVersion"), text(kind, "kind"))),
+            ignores_failure: spec["failurePolicy"] == "Ignore",
+        }
+    }
+}
+
+impl Binding {
+    fn new(name: String, spec: &Value) -> Self {
+        let actions = spec["validationActions"].as_array().into_iter().flatten();
+        Self {
+            name,
+            policy: text(spec, "policyName"),
+            params: spec["paramRef"].clone(),
+            matcher: Matcher::new(&spec["matchResources"]),
+            actions: actions.filter_map(|a| a.as_str().map(str::to_string)).collect(),
+        }
+    }
+}
+
+pub struct Policies {
+    configured: Indexed<Configured>,
+    cluster: Arc<Cluster>,
+}
+
+/// Why a request is refused, or warned about.
+struct Violation {
+    message: String,
+    reason: String,
+}
+
+impl Policies {
+    pub fn new(cluster: &Arc<Cluster>) -> Self {
+        Self { configured: Indexed::new(cluster), cluster: cluster.clone() }
+    }
+
+    pub fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let pairs: Vec<(Arc<Policy>, Arc<Binding>)> = {
+            let configured = self.configured.read();
+            if configured.bindings.is_empty() || matching::is_exempt(a) {
+                return Ok(());
+            }
+            let bound = configured.bindings.values();
+            bound.filter_map(|b| Some((configured.policies.get(&b.policy)?.clone(), b.clone()))).collect()
+        };
+        let mut variables: Option<Variables> = None;
+        let mut refused: Option<ApiError> = None;
+        for (policy, binding) in pairs {
+            let matches = |matcher: &Result<Matcher, String>, open| {
+                matcher.as_ref().is_ok_and(|m| m.matches(&self.cluster, a, open))
+            };
+            if !matches(&policy.matcher, false) || !matches(&binding.matcher, true) {
+                continue;
+            }
+            let variables = variables.get_or_insert_with(|| matching::variables(&self.cluster, a)).clone();
+            let violations = self.evaluate(&policy, &binding, a, variables);
+            let denies = binding.actions.iter().any(|action| action == "Deny");
+            let warns = binding.actions.iter().any(|action| action == "Warn");
+            for violation in violations {
+                if warns {
+                    a.warnings.push(format!(
+                        "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
+                        policy.name, binding.name, violation.message
+                    ));
+                }
+                if denies && refused.is_none() {
+                    refused = Some(refusal(a, &policy, &binding, &violation));
+                }
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn evaluate(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, mut base: Variables) -> Vec<Violation> {
+        let fails = |message: String| match policy.ignores_failure {
+            true => Vec::new(),
+            false => vec![Violation { message, reason: String::new() }],
+        };
+        match policy.conditions.hold(&base) {
+            Ok(true) => {}
+            Ok(false) => return Vec::new(),
+            Err(e) => return fails(e),
+        }
+        let params = match self.params(policy, binding, a) {
+            Ok(params) => params,
+            Err(e) => return fails(e),
+        };
+        let mut violations = Vec::new();
+        for params in params {
+            base.set("params", &params);
+            let variables = with_variables(policy, base.clone());
+            for validation in &policy.validations {
+                let held = validation.expression.as_ref().map_err(String::clone).and_then(|e| e.holds(&variables));
+                match held {
+                    Ok(true) => {}
+                    Ok(false) => violations.push(validation.violation(&variables)),
+                    Err(e) => {
+                        violations.extend(fails(format!("expression '{}' resulted in error: {e}", validation.source)))
+                    }
+                }
+            }
+        }
+        violations
+    }
+
+    /// The objects the policy is evaluated with: one null for a policy without parameters.
+    fn params(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>) -> Result<Vec<Value>, String> {
+        let Some((api_version, kind)) = &policy.params else { return Ok(vec![Value::Null]) };
+        if !binding.params.is_object() {
+            return Ok(vec![Value::Null]);
+        }
+        let served = self.cluster.served.current();
+        let found = served.resources.iter().find(|r| r.kind == *kind && r.api_version() == *api_version);
+        let served = found.ok_or_else(|| {
+            format!("failed to configure binding: failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'")
+        })?;
+        let place = match (served.namespaced(), binding.params["namespace"].as_str()) {
+            (false, _) => "",
+            (true, Some(namespace)) if !namespace.is_empty() => namespace,
+            _ => a.namespace,
+        };
+        let prefix = if place.is_empty() { String::new() } else { format!("{place}/") };
+        let cache = self.cluster.cache.resource(&served.prefix);
+        let found: Vec<Value> = match binding.params["name"].as_str().filter(|n| !n.is_empty()) {
+            Some(name) => cache.get(&format!("{prefix}{name}")).map(|e| e.object.value()).into_iter().collect(),
+            None => {
+                let selector = LabelSelector::from_value(&binding.params["selector"])?;
+                let kept = cache.list(&prefix, None, 0, 0, |e| selector.matches(&e.object.meta.labels));
+                kept.entries.iter().map(|e| e.object.value()).collect()
+            }
+        };
+        if found.is_empty() && binding.params["parameterNotFoundAction"] != "Allow" {
+            return Err(
+                "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
+                    .into(),
+            );
+        }
+        Ok(found)
+    }
+}
+
+/// Adds `variables.NAME`, each of which may name those before it. One that fails is missing, so that only those who
+/// use it fail.
+fn with_variables(policy: &Policy, mut base: Variables) -> Variables {
+    let mut known = Vec::new();
+    for (name, expression) in &policy.variables {
+        base.set_value("variables", cel::map(known.clone()));
+        if let Ok(value) = expression.as_ref().map_err(String::clone).and_then(|e| e.evaluate(&base)) {
+            known.push((name.clone(), value));
+        }
+    }
+    base.set_value("variables", cel::map(known));
+    base
+}
+
+impl Validation {
+    fn violation(&self, variables: &Variables) -> Violation {
+        let made = self.message_expression.as_ref().and_then(|e| e.as_ref().ok()?.text(variables).ok());
+        let made = made.map(|m| m.trim().to_string()).filter(|m| !m.is_empty() && !m.contains('\n'));
+        let message = match (made, self.message.is_empty()) {
+            (Some(made), _) => made,
+            (None, false) => self.message.clone(),
+            (None, true) => format!("failed expression: {}", self.source.trim()),
+        };
+        Violation { message, reason: self.reason.clone() }
+    }
+}
+
+fn refusal(a: &Attributes<'_>, policy: &Policy, binding: &Binding, violation: &Violation) -> ApiError {
+    let message = format!(
+        "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: {}",
+        policy.name, binding.name, violation.message
+    );
+    let reason = match violation.reason.as_str() {
+        "" => Reason::Invalid,
+        word => Reason::parse(word),
+    };
+    let forbidden = a.forbidden(&message);
+    let mut details = forbidden.details.clone().unwrap_or_else(|| json!({}));
+    details["causes"] = json!([{ "message": message }]);
+    ApiError::new(reason, forbidden.message.clone()).with_details(details)
+}

@@ -1,0 +1,372 @@
+//! Admission against a whole server, with real webhooks over TLS on loopback.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use env::Env;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
+use serde_json::{Value, json};
+
+use crate::{ApiServer, Config, authn::User, body};
+
+struct Fixture(Arc<ApiServer>);
+
+async fn fixture(enable: &[&str]) -> Fixture {
+    let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+    config.enable_admission_plugins = enable.iter().map(|p| p.to_string()).collect();
+    let env = Env::real();
+    let store = Arc::new(store::MemoryStore::new(env.clone()));
+    let f = Fixture(ApiServer::new(config, store, env).await.unwrap());
+    f.ok(Method::POST, "/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "default" } }))
+        .await;
+    f
+}
+
+impl Fixture {
+    async fn send(&self, user: &User, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };
+        let request = ApiServer::in_process_request(user.clone(), request.body(body).unwrap());
+        let response = self.0.handle(request).await;
+        let code = response.status().as_u16();
+        let warnings = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_string()).collect();
+        let bytes = body::read_all(response.into_body(), 1 << 22).await.unwrap();
+        self.0.cluster.cache.wait_until_fresh().await.unwrap();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default(), warnings)
+    }
+
+    async fn admin(&self, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
+        self.send(&User::new("admin", &["system:masters"]), method, path, object).await
+    }
+
+    async fn ok(&self, method: Method, path: &str, object: Value) -> Value {
+        let (code, answer, _) = self.admin(method, path, object).await;
+        assert!(code < 300, "{path}: {answer}");
+        answer
+    }
+
+    /// The message with which a creation is refused.
+    async fn refused(&self, code: u16, path: &str, object: Value) -> String {
+        let (found, answer, _) = self.admin(Method::POST, path, object).await;
+        assert_eq!(found, code, "{path}: {answer}");
+        answer["message"].as_str().unwrap_or_default().to_string()
+    }
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
+const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
+
+fn pod(name: &str, resources: Value) -> Value {
+    let container = json!({ "name": "c", "image": "i", "resources": resources });
+    json!({ "metadata": { "name": name }, "spec": { "containers": [container] } })
+}
+
+fn config_map(name: &str) -> Value {
+    json!({ "metadata": { "name": name }, "data": { "a": "b" } })
+}
+
+#[tokio::test]
+async fn pods_are_completed_and_bounded() {
+    let f = fixture(&[]).await;
+    let made = f.ok(Method::POST, PODS, pod("plain", json!({}))).await;
+    assert_eq!(made["spec"]["tolerations"].as_array().map(Vec::len), Some(2), "{made}");
+    assert_eq!(made["spec"]["priority"], 0);
+
+    let limits = json!({ "metadata": { "name": "l" }, "spec": { "limits": [
+        { "type": "Container", "default": { "cpu": "200m" }, "defaultRequest": { "cpu": "100m" }, "max": { "cpu": "1" } },
+    ] } });
+    f.ok(Method::POST, "/api/v1/namespaces/default/limitranges", limits).await;
+    let made = f.ok(Method::POST, PODS, pod("defaulted", json!({}))).await;
+    assert_eq!(made["spec"]["containers"][0]["resources"]["requests"]["cpu"], "100m");
+    let big = json!({ "limits": { "cpu": "2" } });
+    let expected = "pods \"big\" is forbidden: maximum cpu usage per Container is 1, but limit is 2";
+    assert_eq!(f.refused(403, PODS, pod("big", big)).await, expected);
+    f.ok(Method::DELETE, "/api/v1/namespaces/default/limitranges/l", Value::Null).await;
+
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota =
+        json!({ "metadata": { "name": "q" }, "spec": { "hard": { "count/configmaps": "1", "requests.cpu": "1" } } });
+    let mut quota = f.ok(Method::POST, quotas, quota).await;
+    quota["status"] =
+        json!({ "hard": quota["spec"]["hard"], "used": { "count/configmaps": "0", "requests.cpu": "0" } });
+    f.ok(Method::PUT, &format!("{quotas}/q/status"), quota).await;
+    f.ok(Method::POST, CONFIGMAPS, config_map("one")).await;
+    let expected = "configmaps \"two\" is forbidden: exceeded quota: q, requested: count/configmaps=1, used: \
+                    count/configmaps=1, limited: count/configmaps=1";
+    assert_eq!(f.refused(403, CONFIGMAPS, config_map("two")).await, expected);
+    let expected = "pods \"x\" is forbidden: failed quota: q: must specify requests.cpu for: c";
+    assert_eq!(f.refused(403, PODS, pod("x", json!({}))).await, expected);
+    let half = || json!({ "requests": { "cpu": "600m" } });
+    f.ok(Method::POST, PODS, pod("half", half())).await;
+    let expected = "pods \"more\" is forbidden: exceeded quota: q, requested: requests.cpu=600m, used: \
+                    requests.cpu=600m, limited: requests.cpu=1";
+    assert_eq!(f.refused(403, PODS, pod("more", half())).await, expected);
+}
+
+#[tokio::test]
+async fn a_quota_is_never_passed_however_many_come_at_once() {
+    let f = fixture(&[]).await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "configmaps": "5" } } });
+    let mut quota = f.ok(Method::POST, quotas, quota).await;
+    quota["status"] = json!({ "hard": { "configmaps": "5" }, "used": { "configmaps": "0" } });
+    f.ok(Method::PUT, &format!("{quotas}/q/status"), quota).await;
+    let names: Vec<_> = (0..20).map(|i| format!("c{i}")).collect();
+    let made = futures::future::join_all(names.iter().map(|n| f.admin(Method::POST, CONFIGMAPS, config_map(n)))).await;
+    assert_eq!(made.iter().filter(|(code, ..)| *code == 201).count(), 5);
+    let quota = f.ok(Method::GET, &format!("{quotas}/q"), Value::Null).await;
+    assert_eq!(quota["status"]["used"]["configmaps"], "5");
+}
+
+#[tokio::test]
+async fn pod_security_follows_the_namespace() {
+    let f = fixture(&[]).await;
+    let labels = json!({ "metadata": { "labels": {
+        "pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted",
+    } } });
+    let user = User::new("admin", &["system:masters"]);
+    let request = Request::patch("/api/v1/namespaces/default").header("content-type", "application/merge-patch+json");
+    let request = ApiServer::in_process_request(user, request.body(body::full(labels.to_string())).unwrap());
+    assert_eq!(f.0.handle(request).await.status(), 200);
+    f.0.cluster.cache.wait_until_fresh().await.unwrap();
+    let (code, _, warnings) = f.admin(Method::POST, PODS, pod("a", json!({}))).await;
+    assert_eq!(code, 201);
+    let expected = "would violate PodSecurity \\\"restricted:latest\\\": allowPrivilegeEscalation != false";
+    assert!(warnings.iter().any(|w| w.contains(expected)), "{warnings:?}");
+    let mut bad = pod("b", json!({}));
+    bad["spec"]["hostNetwork"] = true.into();
+    let expected =
+        "pods \"b\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)";
+    assert_eq!(f.refused(403, PODS, bad).await, expected);
+}
+
+#[tokio::test]
+async fn a_kubelet_keeps_to_its_node() {
+    let f = fixture(&["NodeRestriction"]).await;
+    let node = User::new("system:node:n1", &["system:nodes"]);
+    let object = |name: &str, label: &str| json!({ "metadata": { "name": name, "labels": { label: "x" } } });
+    for (name, label, code) in
+        [("n2", "a", 403), ("n1", "node-role.kubernetes.io/control-plane", 403), ("n1", "kubernetes.io/hostname", 201)]
+    {
+        let (found, answer, _) = f.send(&node, Method::POST, "/api/v1/nodes", object(name, label)).await;
+        assert_eq!(found, code, "{name} {label}: {answer}");
+    }
+    let (_, made, _) = f.admin(Method::GET, "/api/v1/nodes/n1", Value::Null).await;
+    assert_eq!(made["spec"]["taints"][0]["key"], "node.kubernetes.io/not-ready");
+    let (code, answer, _) = f.send(&node, Method::POST, PODS, pod("p", json!({}))).await;
+    assert_eq!(code, 403, "{answer}");
+}
+
+#[tokio::test]
+async fn policies_decide_by_expressions() {
+    let f = fixture(&[]).await;
+    let policy = json!({
+        "metadata": { "name": "limit" },
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": { "apiVersion": "v1", "kind": "ConfigMap" },
+            "matchConstraints": { "resourceRules": [
+                { "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"] },
+            ] },
+            "matchConditions": [{ "name": "not-exempt", "expression": "!object.metadata.name.startsWith('free-')" }],
+            "variables": [{ "name": "most", "expression": "int(params.data.most)" }],
+            "validations": [{
+                "expression": "object.spec.replicas <= variables.most",
+                "messageExpression": "'at most ' + string(variables.most) + ' replicas'",
+            }],
+        },
+    });
+    f.ok(Method::POST, CONFIGMAPS, json!({ "metadata": { "name": "params" }, "data": { "most": "2" } })).await;
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = |name: &str, replicas: i64| {
+        let template = json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+        json!({
+            "metadata": { "name": name },
+            "spec": { "replicas": replicas, "selector": { "matchLabels": { "a": "b" } }, "template": template },
+        })
+    };
+    f.ok(Method::POST, deployments, deployment("unbound", 5)).await;
+    let binding = json!({
+        "metadata": { "name": "bind" },
+        "spec": {
+            "policyName": "limit", "validationActions": ["Deny"],
+            "paramRef": { "name": "params", "namespace": "default", "parameterNotFoundAction": "Deny" },
+        },
+    });
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicybindings"), binding).await;
+    f.ok(Method::POST, deployments, deployment("two", 2)).await;
+    f.ok(Method::POST, deployments, deployment("free-many", 9)).await;
+    let expected = "deployments.apps \"three\" is forbidden: ValidatingAdmissionPolicy 'limit' with binding 'bind' denied \
+                    request: at most 2 replicas";
+    assert_eq!(f.refused(422, deployments, deployment("three", 3)).await, expected);
+    f.ok(Method::DELETE, &format!("{CONFIGMAPS}/params"), Value::Null).await;
+    let message = f.refused(422, deployments, deployment("one", 1)).await;
+    assert!(message.contains("no params found for policy binding"), "{message}");
+}
+
+type Answer = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
+
+/// A webhook on loopback; `None` makes it hang. Returns its port, its authority and what it was asked.
+async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
+    let ca_key = KeyPair::generate().unwrap();
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    ca.distinguished_name.push(DnType::CommonName, "ca");
+    let ca_pem = ca.self_signed(&ca_key).unwrap().pem();
+    let issuer = Issuer::new(ca, ca_key);
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(vec!["127.0.0.1".into(), "hook.default.svc".into()]).unwrap();
+    let leaf = leaf.signed_by(&key, &issuer).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![leaf.der().clone()],
+            PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, answer, seen) = (acceptor.clone(), answer.clone(), seen.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                    let (answer, seen) = (answer.clone(), seen.clone());
+                    async move {
+                        let bytes = request.into_body().collect().await.unwrap().to_bytes();
+                        let review: Value = serde_json::from_slice(&bytes).unwrap();
+                        seen.lock().unwrap().push(review.clone());
+                        match answer(&review) {
+                            Some(answer) => Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(
+                                answer.to_string(),
+                            )))),
+                            None => std::future::pending().await,
+                        }
+                    }
+                });
+                let _ =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    (port, BASE64_STANDARD.encode(ca_pem), asked)
+}
+
+fn review(request: &Value, response: Value) -> Option<Value> {
+    let mut response = response;
+    response["uid"] = request["request"]["uid"].clone();
+    Some(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response }))
+}
+
+fn configuration(name: &str, port: u16, ca: &str, policy: &str, timeout: u64) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "webhooks": [{
+            "name": format!("{name}.example.com"), "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "failurePolicy": policy, "timeoutSeconds": timeout,
+            "clientConfig": { "url": format!("https://127.0.0.1:{port}/hook"), "caBundle": ca },
+            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] }],
+            "matchConditions": [{ "name": "marked", "expression": "object.metadata.name.startsWith('hook')" }],
+        }],
+    })
+}
+
+#[tokio::test]
+async fn webhooks_change_and_refuse() {
+    let f = fixture(&[]).await;
+    let patch = BASE64_STANDARD.encode(r#"[{"op":"add","path":"/data/patched","value":"yes"}]"#);
+    let mutate: Answer = Arc::new(move |r| {
+        review(r, json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch, "warnings": ["mind the gap"] }))
+    });
+    let (port, ca, asked) = webhook(mutate).await;
+    let path = format!("{REGISTRATION}/mutatingwebhookconfigurations");
+    f.ok(Method::POST, &path, configuration("m", port, &ca, "Fail", 10)).await;
+    let (code, made, warnings) = f.admin(Method::POST, CONFIGMAPS, config_map("hook-1")).await;
+    assert_eq!((code, &made["data"]["patched"]), (201, &json!("yes")), "{made}");
+    assert!(warnings.iter().any(|w| w.contains("mind the gap")), "{warnings:?}");
+    f.ok(Method::POST, CONFIGMAPS, config_map("other")).await;
+    {
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), 1, "the condition kept the other one out");
+        let request = &asked[0]["request"];
+        assert_eq!(request["operation"], "CREATE");
+        assert_eq!(request["userInfo"]["username"], "admin");
+        assert_eq!(request["object"]["metadata"]["name"], "hook-1");
+        assert_eq!(request["resource"], json!({ "group": "", "version": "v1", "resource": "configmaps" }));
+    }
+    let validate: Answer = Arc::new(|r| match r["request"]["object"]["data"]["patched"] == "yes" {
+        true => review(r, json!({ "allowed": false, "status": { "message": "no patches here", "code": 403 } })),
+        false => review(r, json!({ "allowed": true })),
+    });
+    let (port, ca, _) = webhook(validate).await;
+    let path = format!("{REGISTRATION}/validatingwebhookconfigurations");
+    f.ok(Method::POST, &path, configuration("v", port, &ca, "Fail", 10)).await;
+    let expected = "admission webhook \"v.example.com\" denied the request: no patches here";
+    assert_eq!(f.refused(403, CONFIGMAPS, config_map("hook-2")).await, expected);
+}
+
+#[tokio::test]
+async fn webhooks_that_hang_or_lie_are_survived() {
+    let f = fixture(&[]).await;
+    let path = format!("{REGISTRATION}/validatingwebhookconfigurations");
+    let other = webhook(Arc::new(|_| None)).await.1;
+    let cases: Vec<(&str, Answer, bool, &str)> = vec![
+        ("hangs", Arc::new(|_| None), true, "context deadline exceeded"),
+        ("junk", Arc::new(|_| Some(json!("junk"))), true, "expected webhook response of admission.k8s.io/v1"),
+        (
+            "uid",
+            Arc::new(|_| {
+                Some(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+                    "response": { "uid": "other", "allowed": true } }))
+            }),
+            true,
+            "expected response.uid=",
+        ),
+        (
+            "nothing",
+            Arc::new(|_| Some(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview" }))),
+            true,
+            "absent",
+        ),
+        (
+            "silent",
+            Arc::new(|r| review(r, json!({ "allowed": false }))),
+            true,
+            "denied the request without explanation",
+        ),
+        ("foreign", Arc::new(|r| review(r, json!({ "allowed": true }))), false, "failed to call webhook"),
+    ];
+    for (name, answer, own, expected) in cases {
+        let (port, ca, _) = webhook(answer).await;
+        let ca = if own { &ca } else { &other };
+        f.ok(Method::POST, &path, configuration(name, port, ca, "Fail", 1)).await;
+        let started = tokio::time::Instant::now();
+        let (code, answer, _) = f.admin(Method::POST, CONFIGMAPS, config_map("hook")).await;
+        assert!(started.elapsed() < Duration::from_secs(5));
+        let message = answer["message"].as_str().unwrap_or_default();
+        assert!((400..=500).contains(&code) && message.contains(expected), "{name}: {code} {answer}");
+        f.ok(Method::DELETE, &format!("{path}/{name}"), Value::Null).await;
+        if !matches!(name, "silent") {
+            f.ok(Method::POST, &path, configuration(name, port, ca, "Ignore", 1)).await;
+            f.ok(Method::POST, CONFIGMAPS, config_map(&format!("hook-{name}"))).await;
+            f.ok(Method::DELETE, &format!("{path}/{name}"), Value::Null).await;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The expression language of match conditions, admission policies and validation rules.
+//! Used by `admission` and by custom resources; the functions Kubernetes adds come from `kube-cel`.
+//! Invariant: an expression is compiled once; evaluating it changes nothing and never panics on input.
+
+use std::{collections::HashMap, sync::Arc};
+
+use kube_cel::{
+    KubeCelExt,
+    cel::{
+        Context, Program,
+        objects::{Key, Map, Value as CelValue},
+    },
+};
+use serde_json::Value;
+
+pub struct Expression {
+    program: Program,
+    pub source: String,
+}
+
+impl Expression {
+    pub fn compile(source: &str) -> Result<Self, String> {
+        // The parser is generated code that has panicked on odd input before; an expression must not end the server.
+        let parsed = std::panic::catch_unwind(|| Program::compile(source));
+        let program = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
+        let program = program.map_err(|e| format!("compilation failed: {e}"))?;
+        Ok(Self { program, source: source.to_string() })
+    }
+
+    pub fn evaluate(&self, variables: &Variables) -> Result<CelValue, String> {
+        ROOT.with(|root| {
+            let mut context = root.new_inner_scope();
+            for (name, value) in &variables.0 {
+                context.add_variable_from_value(name.clone(), value.clone());
+            }
+            self.program.execute(&context).map_err(|e| e.to_string())
+        })
+    }
+
+    /// The truth of a condition; anything but a boolean is an error.
+    pub fn holds(&self, variables: &Variables) -> Result<bool, String> {
+        match self.evaluate(variables)? {
+            CelValue::Bool(truth) => Ok(truth),
+            other => Err(format!("cel expression evaluated to {:?}, must evaluate to bool", other.type_of())),
+        }
+    }
+
+    /// The text an expression makes.
+    pub fn text(&self, variables: &Variables) -> Result<String, String> {
+        match self.evaluate(variables)? {
+            CelValue::String(text) => Ok(text.to_string()),
+            CelValue::Null => Ok(String::new()),
+            other => Err(format!("expression evaluated to {:?}, must evaluate to string", other.type_of())),
+        }
+    }
+}
+
+thread_local! {
+    /// Registering every function costs more than most evaluations.
+    static ROOT: Context<'static> = Context::default().with_all();
+}
+
+/// What an expression can name.
+#[derive(Default, Clone)]
+pub struct Variables(Vec<(String, CelValue)>);
+
+impl Variables {
+    pub fn set(&mut self, name: &str, value: &Value) {
+        self.set_value(name, from_json(value));
+    }
+
+    pub fn set_value(&mut self, name: &str, value: CelValue) {
+        match self.0.iter_mut().find(|(n, _)| n == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name.to_string(), value)),
+        }
+    }
+}
+
+/// JSON as expressions see it: numbers without a fraction are integers.
+pub fn from_json(value: &Value) -> CelValue {
+    match value {
+        Value::Null => CelValue::Null,
+        Value::Bool(b) => CelValue::Bool(*b),
+        Value::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(i), _) => CelValue::Int(i),
+            (None, Some(u)) => CelValue::UInt(u),
+            _ => CelValue::Float(n.as_f64().unwrap_or_default()),
+        },
+        Value::String(s) => CelValue::String(Arc::new(s.clone())),
+        Value::Array(items) => CelValue::List(Arc::new(items.iter().map(from_json).collect())),
+        Value::Object(fields) => {
+            let map = fields.iter().map(|(k, v)| (Key::String(Arc::new(k.clone())), from_json(v)));
+            CelValue::Map(Map { map: Arc::new(map.collect::<HashMap<_, _>>()) })
+        }
+    }
+}
+
+/// A map made of values already evaluated.
+pub fn map(entries: Vec<(String, CelValue)>) -> CelValue {
+    let map = entries.into_iter().map(|(k, v)| (Key::String(Arc::new(k)), v));
+    CelValue::Map(Map { map: Arc::new(map.collect::<HashMap<_, _>>()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn expressions_see_objects() {
+        let mut variables = Variables::default();
+        variables.set(
+            "object",
+            &json!({
+                "metadata": { "name": "web", "labels": { "app": "x" } },
+                "spec": { "replicas": 3, "cpu": "500m", "list": [1, 2] },
+            }),
+        );
+        variables.set("oldObject", &Value::Null);
+        let check = |source: &str, expected: Result<bool, ()>| {
+            let found = Expression::compile(source).and_then(|e| e.holds(&variables));
+            assert_eq!(found.clone().map_err(drop), expected, "{source}: {found:?}");
+        };
+        check("object.spec.replicas <= 5", Ok(true));
+        check("object.spec.replicas == 3 && oldObject == null", Ok(true));
+        check("has(object.spec.none) || object.metadata.name.startsWith('w')", Ok(true));
+        check("object.spec.list.all(x, x > 1)", Ok(false));
+        check("'app' in object.metadata.labels", Ok(true));
+        check("quantity(object.spec.cpu).isLessThan(quantity('1'))", Ok(true));
+        check("object.metadata.name.matches('^[a-z]+$')", Ok(true));
+        check("object.spec.none > 1", Err(()));
+        check("object.spec.replicas", Err(()));
+        check("object.spec.(", Err(()));
+        let text = Expression::compile("'has ' + string(object.spec.replicas)").unwrap().text(&variables);
+        assert_eq!(text, Ok("has 3".to_string()));
+    }
+}
