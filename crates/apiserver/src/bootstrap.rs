@@ -143,6 +143,11 @@ async fn kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
 }
 
 async fn ensure(server: &Arc<ApiServer>, path: &str, object: Value) -> Result<(), ApiError> {
+    // Looked up first: creating again what holds an address would be refused for that address.
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if loopback::send(server, Method::GET, &format!("{path}/{name}"), &Value::Null).await.is_ok() {
+        return Ok(());
+    }
     match loopback::send(server, Method::POST, path, &object).await {
         Err(e) if e.reason == Reason::AlreadyExists => Ok(()),
         other => other.map(drop),

@@ -6,6 +6,7 @@ mod crd;
 mod harness;
 mod kubectl;
 mod reads;
+mod restart;
 mod subresources;
 mod watches;
 mod writes;

@@ -31,12 +31,11 @@ fn up(cluster: &Cluster) -> Command {
 
 #[test]
 fn a_port_in_use() {
-    let cluster = Cluster::prepare(Options::default());
+    let mut cluster = Cluster::prepare(Options::default());
     let taken = TcpListener::bind("0.0.0.0:0").expect("a port");
-    let port = taken.local_addr().expect("an address").port().to_string();
-    let mut command = up(&cluster);
-    command.args(["--port", &port]);
-    refused(&cluster, command, "choose another port with --port");
+    let flag = cluster.arguments.iter().position(|a| a == "--port").expect("the flag");
+    cluster.arguments[flag + 1] = taken.local_addr().expect("an address").port().to_string();
+    refused(&cluster, up(&cluster), "choose another port with --port");
 }
 
 #[test]

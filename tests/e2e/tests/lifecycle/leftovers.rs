@@ -4,8 +4,16 @@ use std::process::Command;
 
 use e2e::{BUSYBOX, Cluster, Options};
 
-/// Everything on this machine that could carry a cluster's name.
-fn traces(cluster: &Cluster) -> Vec<String> {
+/// The name that everything of this cluster carries, from the one file that says it.
+fn id(cluster: &Cluster) -> String {
+    let config =
+        std::fs::read_to_string(cluster.data.join("containerd/config.toml")).expect("containerd's configuration");
+    let state = config.split("/run/").nth(1).expect("a run directory");
+    state.split('/').next().unwrap_or_default().to_string()
+}
+
+/// Everything on this machine that carries the cluster's name. Others may come and go meanwhile.
+fn traces(cluster: &Cluster, id: &str) -> Vec<String> {
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -18,16 +26,16 @@ fn traces(cluster: &Cluster) -> Vec<String> {
     for line in std::fs::read_to_string("/proc/self/mounts").expect("mounts").lines().filter(|l| l.contains(&data)) {
         found.push(format!("mount {line}"));
     }
-    for line in run("ip", &["-o", "link"]).lines().filter(|l| l.contains(": mk")) {
+    for line in run("ip", &["-o", "link"]).lines().filter(|l| l.contains(id)) {
         found.push(format!("interface {line}"));
     }
-    for line in run("nft", &["list", "tables"]).lines().filter(|l| l.contains(" mk")) {
+    for line in run("nft", &["list", "tables"]).lines().filter(|l| l.contains(id)) {
         found.push(format!("table {line}"));
     }
-    for line in run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-name", "mk*"]).lines() {
+    for line in run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-name", &format!("{id}*")]).lines() {
         found.push(format!("cgroup {line}"));
     }
-    for line in run("find", &["/run", "-maxdepth", "1", "-name", "mk*"]).lines() {
+    for line in run("find", &["/run", "-maxdepth", "1", "-name", &format!("{id}*")]).lines() {
         found.push(format!("directory {line}"));
     }
     found
@@ -35,9 +43,7 @@ fn traces(cluster: &Cluster) -> Vec<String> {
 
 #[test]
 fn down_leaves_nothing_behind_and_up_twice_changes_nothing() {
-    // Other clusters of this test run may be up: only what is new counts.
     let cluster = Cluster::prepare(Options::default());
-    let before = traces(&cluster);
     let first = cluster.up();
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
     let text = String::from_utf8_lossy(&first.stdout).into_owned();
@@ -53,15 +59,22 @@ fn down_leaves_nothing_behind_and_up_twice_changes_nothing() {
     kubectl.run(&["create", "configmap", "kept"]);
     kubectl.run(&["create", "deployment", "busy", "--image", BUSYBOX, "--replicas=2", "--", "sleep", "1000"]);
     kubectl.run(&["rollout", "status", "deployment/busy", "--timeout=60s"]);
-    assert!(traces(&cluster).len() > before.len(), "a running cluster leaves traces, or this test sees nothing");
+    let id = id(&cluster);
+    for kind in ["process", "mount", "interface", "table", "cgroup", "directory"] {
+        let found = traces(&cluster, &id);
+        assert!(
+            found.iter().any(|t| t.starts_with(kind)),
+            "a running cluster has a {kind}, or this test sees nothing: {found:#?}"
+        );
+    }
 
     assert!(cluster.down(false).status.success());
-    assert_eq!(traces(&cluster), before, "after down");
+    assert_eq!(traces(&cluster, &id), [] as [String; 0], "after down");
     assert!(cluster.data.join("store").exists(), "down keeps the data");
     assert!(cluster.up().status.success(), "up again on the same data");
     kubectl.run(&["get", "configmap", "kept"]);
     kubectl.run(&["rollout", "status", "deployment/busy", "--timeout=60s"]);
     assert!(cluster.down(true).status.success());
-    assert_eq!(traces(&cluster), before, "after down --purge");
+    assert_eq!(traces(&cluster, &id), [] as [String; 0], "after down --purge");
     assert!(!cluster.data.exists(), "purge removes the data");
 }
