@@ -34,7 +34,8 @@ impl Controller for Approver {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(request) = self.requests.get(key) else { return Ok(None) };
         let decided = condition(&request, "Approved") || condition(&request, "Denied");
-        if decided || request.spec.signer_name != KUBELET_CLIENT {
+        let nobody = request.spec.username.as_deref().unwrap_or_default().is_empty();
+        if decided || nobody || request.spec.signer_name != KUBELET_CLIENT {
             return Ok(None);
         }
         let Ok(params) = signing::parse(&request) else { return Ok(None) };

@@ -4,6 +4,7 @@
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
+    certificates::v1::CertificateSigningRequest,
     core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
@@ -81,4 +82,32 @@ async fn roles_are_aggregated_and_endpoints_mirrored() {
     cluster.delete::<Endpoints>("ext", "Background").await;
     cluster.settle().await;
     assert!(cluster.list::<EndpointSlice>().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_certificates_are_approved_and_signed() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca = params.self_signed(&key).unwrap();
+    let mut config = config();
+    config.certificate_authority =
+        Some(controllers::CertificateAuthority { certificate_pem: ca.pem(), key_pem: key.serialize_pem() });
+    let cluster = Cluster::start(config).await;
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
+    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let request = k8s_openapi::ByteString(request.into_bytes());
+    let csr = json!({ "metadata": { "name": "csr" }, "spec": { "request": request,
+        "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["digital signature", "client auth"],
+        "username": "admin", "groups": ["system:masters"] } });
+    cluster.create::<CertificateSigningRequest>(csr).await;
+    cluster.settle().await;
+    let status = cluster.api::<CertificateSigningRequest>().get("csr").await.unwrap().status.unwrap();
+    assert_eq!(status.conditions.unwrap()[0].reason.as_deref(), Some("AutoApproved"));
+    assert!(status.certificate.unwrap().0.starts_with(b"-----BEGIN CERTIFICATE-----"));
+    cluster.env.sleep(std::time::Duration::from_secs(3600)).await;
+    assert!(cluster.api::<CertificateSigningRequest>().find("csr").await.unwrap().is_none());
 }
