@@ -25,10 +25,6 @@ async fn jobs_complete_fail_and_expire() {
     let job = |name: &str, image: &str, spec: Value| {
         let mut spec = spec;
         spec["template"] = job_template(image);
-        spec["template"]["metadata"]["labels"]["app"] = name.into();
-        // By hand: this way the test says which pods it means.
-        spec["manualSelector"] = true.into();
-        spec["selector"] = json!({ "matchLabels": { "app": name } });
         json!({ "metadata": { "name": name }, "spec": spec })
     };
     cluster.create::<Job>(job("good", "ends:0", json!({ "completions": 5, "parallelism": 2 }))).await;
