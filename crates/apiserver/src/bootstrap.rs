@@ -13,7 +13,7 @@ use api::{ApiError, Reason};
 
 use crate::{
     authz::rbac,
-    loopback,
+    flow_control, loopback,
     pipeline::ApiServer,
     registry::{service_address, timestamp},
 };
@@ -29,6 +29,9 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     // Components start to ask right after this; what was just granted is to be known by then.
     server.cluster.cache.wait_until_fresh().await?;
     server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
+    for (path, object) in flow_control::objects() {
+        ensure(server, &path, object).await?;
+    }
     let classes = [
         (
             "system-cluster-critical",

@@ -148,7 +148,8 @@ impl Config {
             authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },
             authorization: Authorization::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],
-            enable_admission_plugins: Vec::new(),
+            // On in every cluster that has nodes of its own, though upstream leaves it to the flag.
+            enable_admission_plugins: vec!["NodeRestriction".into()],
             disable_admission_plugins: Vec::new(),
             anonymous_auth: true,
             limits: Limits::default(),

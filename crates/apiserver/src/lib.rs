@@ -21,6 +21,7 @@ mod codec;
 mod crd;
 mod discovery;
 mod expiring;
+mod flow_control;
 mod gzip;
 mod health;
 mod index;

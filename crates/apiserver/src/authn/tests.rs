@@ -270,3 +270,105 @@ async fn a_node_joins_with_a_bootstrap_token() {
     assert_eq!(found, "system:bootstrap:abcdef system:bootstrappers,system:authenticated");
     assert_eq!(f.bearer("abcdef.0123456789abcdee").await, "401");
 }
+
+#[tokio::test]
+async fn paths_play_no_tricks() {
+    let f = fixture().await;
+    let role = json!({ "metadata": { "name": "pods" }, "rules": [
+        { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] },
+    ] });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    f.admin(Method::POST, &format!("{rbac}/roles"), role).await;
+    let binding = json!({
+        "metadata": { "name": "pods" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pods" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "carol" }],
+    });
+    f.admin(Method::POST, &format!("{rbac}/rolebindings"), binding).await;
+    let secret = json!({ "metadata": { "name": "s" }, "stringData": { "a": "hidden" } });
+    f.admin(Method::POST, "/api/v1/namespaces/default/secrets", secret).await;
+    let get = async |path: &str| {
+        let request = Request::get(path).header("authorization", "Bearer s3cret-token").body(body::empty()).unwrap();
+        f.send(request).await
+    };
+    assert_eq!(get("/api/v1/namespaces/default/pods").await.0, 200);
+    for path in [
+        "/api/v1/namespaces/default/secrets/s",
+        "/api/v1/namespaces/default/pods/../secrets/s",
+        "/api/v1/namespaces/default/pods/%2e%2e/secrets/s",
+        "/api/v1/namespaces/default/pods/%252e%252e/secrets/s",
+        "/api/v1/namespaces/default/pods/..%2fsecrets%2fs",
+        "/api/v1/namespaces/default%2fsecrets%2fs",
+        "/api/v1/namespaces/default/pods%2f..%2fsecrets/s",
+        "/api/v1/namespaces/default/secrets%2fs",
+        "/api/v1//namespaces//default//secrets//s",
+        "//api/v1/namespaces/default/secrets/s",
+        "/api/v1/namespaces/default/secrets/s/",
+        "/API/v1/namespaces/default/secrets/s",
+        "/api/v1/watch/namespaces/default/secrets/s",
+        "/api/v1/namespaces/default/./secrets/s",
+        "/healthz/../api/v1/namespaces/default/secrets/s",
+    ] {
+        let (code, answer) = get(path).await;
+        assert!(matches!(code, 400 | 403 | 404 | 405), "{path}: {code}");
+        assert!(!answer.to_string().contains("aGlkZGVu"), "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn no_secret_reaches_a_log() {
+    #[derive(Clone, Default)]
+    struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    tracing::info!("the log works");
+    let f = fixture().await;
+    f.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "robot" } }))
+        .await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot/token";
+    let issued = f.admin(Method::POST, path, json!({ "spec": {} })).await;
+    let token = issued["status"]["token"].as_str().unwrap().to_string();
+    f.bearer(&token).await;
+    f.bearer(&token[..token.len() - 3]).await;
+    f.bearer("s3cret-token").await;
+    f.bearer("wr0ng-token").await;
+    f.who(&[("authorization", "Basic ZGF2ZTpzM2NyZXQtd29yZA==")], None).await;
+    f.admin(Method::POST, "/apis/authentication.k8s.io/v1/tokenreviews", json!({ "spec": { "token": token } })).await;
+    let secret = json!({ "metadata": { "name": "s" }, "stringData": { "a": "h1dden-value" } });
+    f.admin(Method::POST, "/api/v1/namespaces/default/secrets", secret).await;
+    let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
+    assert!(text.contains("the log works"));
+    let signature = token.rsplit('.').next().unwrap();
+    for secret in ["s3cret", "wr0ng-token", "ZGF2ZTpz", signature, "h1dden-value", "aDFkZGVuLXZhbHVl", "PRIVATE KEY"] {
+        assert!(!text.contains(secret), "{secret} is in the log");
+    }
+}
+
+#[tokio::test]
+async fn too_many_at_once_are_told_to_come_back() {
+    let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+    config.limits.requests_in_flight = 0;
+    let env = Env::real();
+    let store = Arc::new(store::MemoryStore::new(env.clone()));
+    let server = ApiServer::new(config, store, env).await.unwrap();
+    let request = || Request::get("/version").body(body::empty()).unwrap();
+    let response = server.handle(request()).await;
+    assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+    // Watches are counted apart, writes have their own pool, and those who must mend things always get in.
+    let masters = ApiServer::in_process_request(User::new("admin", &["system:masters"]), request());
+    assert_eq!(server.handle(masters).await.status(), 200);
+    let review = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews").body(body::full("{}")).unwrap();
+    assert_eq!(server.handle(review).await.status(), 403);
+}
