@@ -55,12 +55,6 @@ pub fn protobuf(value: &Value) -> Option<Bytes> {
     api::codec::encode(value, ContentType::Protobuf).ok().map(Bytes::from)
 }
 
-/// A value that was patched, checked against its type again.
-pub fn retype(value: &Value, schema: &Schema, id: TypeId) -> Result<Decoded, ApiError> {
-    let bytes = serde_json::to_vec(value).map_err(|e| ApiError::internal(e.to_string()))?;
-    decode(&bytes, Media::Json, Some((schema, id)))
-}
-
 /// One event of a protobuf watch: a big-endian length, then `WatchEvent{type = 1, object{raw = 1} = 2}`. The event has
 /// no envelope, the object in it does.
 pub fn protobuf_watch_frame(kind: &str, object: &[u8]) -> Bytes {

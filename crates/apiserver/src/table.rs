@@ -41,11 +41,16 @@ pub fn row(served: &Served, object: &Object, include: Include, now: Timestamp) -
         Some(custom) => custom.cells(&value, now),
         None => served.behavior.cells(&value, now),
     };
-    match include {
+    let conditions = served.behavior.row_conditions(&value);
+    let mut row = match include {
         Include::None => json!({ "cells": cells }),
         Include::Metadata => json!({ "cells": cells, "object": partial(value) }),
         Include::Object => json!({ "cells": cells, "object": value }),
+    };
+    if !conditions.is_empty() {
+        row["conditions"] = conditions.into();
     }
+    row
 }
 
 pub fn table(metadata: Value, columns: Value, rows: Vec<Value>) -> Value {

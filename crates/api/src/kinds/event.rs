@@ -1,6 +1,6 @@
 //! Events of the core group and of events.k8s.io: columns, selectable fields, validation.
 //! Neighbours: `convert`, which turns one form into the other; the core form is stored.
-//! Invariant: both forms show the same cells and select by the same fields.
+//! Invariant: both forms show the same cells; each selects by its own names of the same fields.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -110,24 +110,20 @@ impl<const CORE: bool> Behavior for Event<CORE> {
 
     fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {
         let target = first(object, ["involvedObject", "regarding"]);
-        let mut fields: Vec<(String, String)> =
-            INVOLVED.iter().map(|field| (format!("involvedObject.{field}"), text(target, field).to_string())).collect();
         let reporter = first(object, ["reportingComponent", "reportingController"]).as_str().unwrap_or("");
         let source = text(first(object, ["source", "deprecatedSource"]), "component");
-        for (field, value) in [
-            ("reason", text(object, "reason")),
-            ("reportingComponent", reporter),
-            ("source", or(source, reporter)),
-            ("type", text(object, "type")),
-        ] {
-            fields.push((field.to_string(), value.to_string()));
-        }
-        fields
+        let mut values: Vec<&str> = INVOLVED.iter().map(|field| text(target, field)).collect();
+        values.extend([text(object, "reason"), reporter, text(object, "type"), or(source, reporter)]);
+        self.selectable_field_names().into_iter().zip(values.into_iter().map(str::to_string)).collect()
     }
 
     fn selectable_field_names(&self) -> Vec<String> {
-        let involved = INVOLVED.iter().map(|field| format!("involvedObject.{field}"));
-        involved.chain(["reason", "reportingComponent", "source", "type"].map(str::to_string)).collect()
+        let (target, rest): (_, &[&str]) = match CORE {
+            true => ("involvedObject", &["reason", "reportingComponent", "type", "source"]),
+            false => ("regarding", &["reason", "reportingController", "type"]),
+        };
+        let involved = INVOLVED.iter().map(|field| format!("{target}.{field}"));
+        involved.chain(rest.iter().map(|field| field.to_string())).collect()
     }
 }
 
@@ -224,5 +220,28 @@ fn validate_series(errors: &mut ErrorList, event: &Value) {
     }
     if !is_set(series, "lastObservedTime") {
         errors.required(&Path::new("series.lastObservedTime"), "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_selects_by_its_own_names() {
+        let core = json!({
+            "involvedObject": { "kind": "Pod" }, "reportingComponent": "me", "source": { "component": "src" }, "type": "Normal",
+        });
+        let new = json!({ "regarding": { "kind": "Pod" }, "reportingController": "me", "type": "Normal" });
+        let check = |fields: Vec<(String, String)>, name: &str, value: &str| {
+            assert!(fields.contains(&(name.to_string(), value.to_string())), "{name} in {fields:?}");
+        };
+        check(Event::<true>.selectable_fields(&core), "involvedObject.kind", "Pod");
+        check(Event::<true>.selectable_fields(&core), "reportingComponent", "me");
+        check(Event::<true>.selectable_fields(&core), "source", "src");
+        check(Event::<false>.selectable_fields(&new), "regarding.kind", "Pod");
+        check(Event::<false>.selectable_fields(&new), "reportingController", "me");
+        check(Event::<false>.selectable_fields(&new), "type", "Normal");
+        assert_eq!(Event::<false>.selectable_field_names().len(), Event::<false>.selectable_fields(&new).len());
     }
 }

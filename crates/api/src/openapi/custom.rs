@@ -24,19 +24,24 @@ pub(super) fn publish(
     if !out.is_object() {
         out = json!({"type": "object"});
     }
-    if !out["properties"].is_object() {
-        out["properties"] = json!({});
-    }
+    // kubectl takes the properties of v2 for all there are, so a root that preserves anything else has none.
+    let open = components.dialect == Dialect::V2 && out["x-kubernetes-preserve-unknown-fields"] == true;
     let alone = |reference: Value| match components.dialect {
         Dialect::V3 => json!({"allOf": [reference]}),
         Dialect::V2 => reference,
     };
-    let text = |what: &str| json!({"type": "string", "description": what});
-    let metadata = components_reference(components.dialect, "ObjectMeta");
-    out["properties"]["metadata"] = alone(metadata);
-    out["properties"]["metadata"]["description"] = "Standard object's metadata.".into();
-    out["properties"]["apiVersion"] = text("The version of the schema of this object.");
-    out["properties"]["kind"] = text("The kind of this object.");
+    let text = |field: &str| json!({"type": "string", "description": components.type_meta(field)});
+    if open {
+        out = json!({"type": "object"});
+    } else {
+        if !out["properties"].is_object() {
+            out["properties"] = json!({});
+        }
+        out["properties"]["metadata"] = alone(components_reference(components.dialect, "ObjectMeta"));
+        out["properties"]["metadata"]["description"] = "Standard object's metadata.".into();
+        out["properties"]["apiVersion"] = text("apiVersion");
+        out["properties"]["kind"] = text("kind");
+    }
     let about = |kind: &str| json!([{"group": resource.group, "kind": kind, "version": resource.version}]);
     out["x-kubernetes-group-version-kind"] = about(&resource.kind);
     let list_schema = json!({
@@ -44,8 +49,8 @@ pub(super) fn publish(
         "type": "object",
         "required": ["items"],
         "properties": {
-            "apiVersion": text("The version of the schema of this list."),
-            "kind": text("The kind of this list."),
+            "apiVersion": text("apiVersion"),
+            "kind": text("kind"),
             "metadata": alone(components_reference(components.dialect, "ListMeta")),
             "items": {"type": "array", "items": {"$ref": format!("{}{name}", components.dialect.prefix())},
                 "description": format!("List of {}.", resource.plural)},
@@ -65,6 +70,11 @@ fn components_reference(dialect: Dialect, meta: &str) -> Value {
 /// Takes out what v2 cannot say; a field that may be several things becomes one without a type.
 fn reduce(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
+    if map.get("nullable") == Some(&Value::Bool(true)) {
+        // Null is of no type, and kubectl stumbles over parts of what has none.
+        ["type", "items", "properties"].iter().for_each(|word| drop(map.remove(*word)));
+    }
+    unrequire_nullable(map);
     NOT_IN_V2.iter().for_each(|word| drop(map.remove(*word)));
     map.remove("x-kubernetes-validations");
     if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
@@ -82,5 +92,20 @@ fn reduce(schema: &mut Value) {
             ("items" | "additionalProperties", value) => reduce(value),
             _ => {}
         }
+    }
+}
+
+/// What may be null may be absent to readers that do not know null.
+fn unrequire_nullable(schema: &mut Map<String, Value>) {
+    let nullable: Vec<String> = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(_, p)| p["nullable"] == true)
+        .map(|(name, _)| name.clone())
+        .collect();
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        required.retain(|name| !nullable.iter().any(|n| name == n.as_str()));
     }
 }

@@ -138,14 +138,17 @@ impl<'d> Components<'d> {
     fn common(&self, of: &Struct, field: &Field) -> Option<String> {
         let list = of.field("items").is_some();
         match field.name.as_str() {
-            "apiVersion" | "kind" if field.proto == 0 => {
-                self.descriptions.of_field("io.k8s.api.core.v1.Pod", &field.name)
-            }
+            "apiVersion" | "kind" if field.proto == 0 => self.type_meta(&field.name),
             "metadata" if list => Some("Standard list metadata.".into()),
             "object" if field.node == Node::Any => Some("The object it is about; for an error, a Status.".into()),
             "items" if field.required => Some("The objects of this list.".into()),
             _ => None,
         }
+    }
+
+    /// What every kind says about its `apiVersion` and `kind`.
+    pub(super) fn type_meta(&self, field: &str) -> Option<String> {
+        self.descriptions.of_field("io.k8s.api.core.v1.Pod", field)
     }
 
     fn extensions(&self, field: &Field, out: &mut Value) {

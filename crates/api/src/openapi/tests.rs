@@ -105,10 +105,8 @@ fn custom_resources() {
     let document = v2(&resources, &extra);
     check_references(&document, &document);
     let published = &document["definitions"]["com.example.v1.Widget"];
-    assert_eq!(
-        published["properties"]["spec"]["properties"]["size"],
-        json!({"type": "integer", "description": "how big"})
-    );
+    assert_eq!(published["properties"]["spec"]["properties"]["size"], json!({"description": "how big"}));
+    assert!(published["properties"]["apiVersion"]["description"].as_str().unwrap().starts_with("APIVersion defines"));
     let index = v3_index(&resources, &extra);
     let changed = v3_index(&resources, &ExtraSchemas::new());
     assert!(
@@ -118,4 +116,11 @@ fn custom_resources() {
             .starts_with("/openapi/v3/apis/example.com/v1?hash=")
     );
     assert_ne!(index, changed);
+    // A root that keeps whatever comes is published without properties, or kubectl would refuse the rest.
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let key = ("example.com".to_string(), "v1".to_string(), "Widget".to_string());
+    let document = v2(&resources, &ExtraSchemas::from([(key, open)]));
+    let mut published = document["definitions"]["com.example.v1.Widget"].clone();
+    published.as_object_mut().unwrap().remove("x-kubernetes-group-version-kind");
+    assert_eq!(published, json!({"type": "object"}));
 }

@@ -18,6 +18,41 @@ use crate::{
     webhook,
 };
 
+/// How a conversation was asked for, as the options object that admission is shown.
+fn connect_options(call: &Call) -> serde_json::Value {
+    let kind = match (call.info.resource.as_str(), call.info.subresource.as_str()) {
+        ("pods", "exec") => "PodExecOptions",
+        ("pods", "attach") => "PodAttachOptions",
+        ("pods", "portforward") => "PodPortForwardOptions",
+        ("pods", _) => "PodProxyOptions",
+        ("services", _) => "ServiceProxyOptions",
+        _ => "NodeProxyOptions",
+    };
+    let mut options = serde_json::json!({ "apiVersion": "v1", "kind": kind });
+    match kind {
+        "PodExecOptions" | "PodAttachOptions" => {
+            for flag in ["stdin", "stdout", "stderr", "tty"] {
+                if call.query.flag(flag) {
+                    options[flag] = true.into();
+                }
+            }
+            if let Some(container) = call.query.text("container") {
+                options["container"] = container.into();
+            }
+            let command: Vec<&str> = call.query.all("command").collect();
+            if !command.is_empty() {
+                options["command"] = command.into();
+            }
+        }
+        "PodPortForwardOptions" => {
+            let ports: Vec<u16> = call.query.all("ports").filter_map(|p| p.parse().ok()).collect();
+            options["ports"] = ports.into();
+        }
+        _ => options["path"] = format!("/{}", call.info.parts.get(3..).unwrap_or_default().join("/")).into(),
+    }
+    options
+}
+
 impl Registry {
     pub(super) async fn connect(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
@@ -30,7 +65,7 @@ impl Registry {
                 subresource: &info.subresource,
                 namespace: &info.namespace,
                 name: &info.name,
-                object: serde_json::Value::Null,
+                object: connect_options(call),
                 old: serde_json::Value::Null,
                 dry_run: false,
                 options: serde_json::Value::Null,

@@ -49,8 +49,9 @@ impl Registry {
         }
         let mut object = self.admit_create(call, served, object, options).await?;
         self.default(served, &mut object);
-        served.behavior.prepare_create(&mut object);
+        // First: a job selects its pods by its uid.
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
+        served.behavior.prepare_create(&mut object);
         let allocation = self.allocations.for_create(served, &mut object, options.dry_run)?;
         canonicalize(served, &mut object);
         self.validate_create(call, served, &object, options).await?;

@@ -66,6 +66,9 @@ impl Registry {
             // Before anything is written: an answer nobody accepts must not have effects.
             call.output(served.stored())?;
         }
+        if let Some(text) = served.behavior.deprecation() {
+            call.warn(text);
+        }
         if !info.subresource.is_empty() {
             return self.subresource(call, &served, body).await;
         }

@@ -10,7 +10,7 @@ use api::ApiError;
 
 use super::{
     Registry, object_meta, object_reply,
-    options::WriteOptions,
+    options::{FieldValidation, WriteOptions},
     update::{Change, Transform},
 };
 use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
@@ -121,9 +121,17 @@ impl Registry {
         body: &[u8],
         options: &WriteOptions,
     ) -> Result<Reply, ApiError> {
-        let schema = served.schema.as_ref().map(|(s, id)| (&**s, *id));
-        let decoded = codec::decode(body, negotiate::Media::Yaml, schema)?;
-        super::report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
+        // Without the schema: what it does not know is refused below, whatever the client thinks of strictness.
+        let decoded = codec::decode(body, negotiate::Media::Yaml, None)?;
+        match options.field_validation {
+            FieldValidation::Strict if !decoded.problems.is_empty() => {
+                let problems = decoded.problems.join(", ");
+                return Err(ApiError::bad_request(format!(
+                    "error strict decoding YAML: error converting YAML to JSON: {problems}"
+                )));
+            }
+            _ => super::report_problems(call, &served.kind, &served.version, &decoded.problems, options)?,
+        }
         let mut applied = decoded.value;
         self.check_type(&applied, &served.api_version(), &served.kind)?;
         object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
@@ -141,9 +149,16 @@ impl Registry {
         }
         let now = self.cluster.env.now();
         let subresource = call.info.subresource.as_str();
-        let made = super::managed::apply(served, None, &applied, options, subresource, now)?;
+        let transformed = |old: Option<&Value>| {
+            let merged = super::managed::apply(served, old, &applied, options, subresource, now)?;
+            match &served.schema {
+                Some((schema, id)) => Ok(api::codec::decode_value(&merged, schema, *id)?.value),
+                None => Ok(merged),
+            }
+        };
+        let made = transformed(None)?;
         let otherwise = (subresource.is_empty()).then_some(&made);
-        let transform = |old: &Value| super::managed::apply(served, Some(old), &applied, options, subresource, now);
+        let transform = |old: &Value| transformed(Some(old));
         self.patch_with(call, served, options, &transform, otherwise, true).await
     }
 }
@@ -161,7 +176,7 @@ fn checked(
         return Err(ApiError::bad_request("the patched document is not an object"));
     }
     if let Some((schema, id)) = &served.schema {
-        let retyped = codec::retype(&patched, schema, *id)?;
+        let retyped = api::codec::decode_value(&patched, schema, *id)?;
         super::report_problems(call, &served.kind, &served.version, &retyped.problems, options)?;
         patched = retyped.value;
     }

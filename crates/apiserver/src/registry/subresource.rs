@@ -10,10 +10,7 @@ use serde_json::{Value, json};
 
 use api::{ApiError, Object};
 
-use super::{
-    Registry, not_allowed_path, not_found_path, object_meta, object_reply, options::WriteOptions, patch::PatchType,
-    update::Change,
-};
+use super::{Registry, not_allowed_path, not_found_path, object_meta, options::WriteOptions, update::Change};
 use crate::{authn::token_request, call::Call, codec, negotiate, respond::Reply, served::Served};
 
 impl Registry {
@@ -30,42 +27,11 @@ impl Registry {
             ("token", _) => self.token(call, served, &body).await,
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => self.connect(call, served, body).await,
             (_, "get") => self.get(call, served).await,
-            ("status", "update") => self.put(call, served, &body).await,
-            ("status", "patch") => self.patch(call, served, &body).await,
-            (part, "update" | "patch") => self.part(call, served, part, &body).await,
+            // Written as the whole object, of which the kind takes the part that the subresource is for.
+            (_, "update") => self.put(call, served, &body).await,
+            (_, "patch") => self.patch(call, served, &body).await,
             _ => Err(not_allowed_path()),
         }
-    }
-
-    /// A subresource that is written as the whole object, of which only a part counts.
-    async fn part(&self, call: &Call, served: &Arc<Served>, part: &str, body: &[u8]) -> Result<Reply, ApiError> {
-        let put: PutPart = match part {
-            "finalize" => |new, old| old["spec"]["finalizers"] = new["spec"]["finalizers"].clone(),
-            "approval" => |new, old| old["status"]["conditions"] = new["status"]["conditions"].clone(),
-            "ephemeralcontainers" => {
-                |new, old| old["spec"]["ephemeralContainers"] = new["spec"]["ephemeralContainers"].clone()
-            }
-            "resize" => put_resources,
-            _ => return Err(not_found_path()),
-        };
-        let options = WriteOptions::from_query(call, "UpdateOptions")?;
-        let merge = |new: Value, old: &Value| {
-            let mut merged = old.clone();
-            put(&new, &mut merged);
-            let version = new["metadata"].get("resourceVersion").cloned();
-            object_meta::metadata_mut(&mut merged).insert("resourceVersion".into(), version.unwrap_or_default());
-            drop_nulls(&mut merged);
-            merged
-        };
-        let (status, object) = if call.info.verb == "patch" {
-            let kind = PatchType::from_call(call, served)?;
-            let patcher = self.patcher(call, served, kind, body, &options)?;
-            self.change_part(call, served, &options, &|old| Ok(merge(patcher(old)?, old))).await?
-        } else {
-            let new = self.decode(call, served, body, &options)?;
-            self.change_part(call, served, &options, &|old| Ok(merge(new.clone(), old))).await?
-        };
-        Ok(object_reply(status, served, object))
     }
 
     pub(super) async fn change_part(
@@ -121,15 +87,8 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Reply, ApiError> {
         let target = binding["target"]["name"].as_str().unwrap_or_default().to_string();
-        let kind = binding["target"]["kind"].as_str().unwrap_or_default();
         let mut errors = api::field::ErrorList::new();
-        let path = api::field::Path::new("target");
-        if target.is_empty() {
-            errors.required(&path.child("name"), "");
-        }
-        if !matches!(kind, "" | "Node") {
-            errors.not_supported(&path.child("kind"), kind, &["Node", "<empty>"]);
-        }
+        api::kinds::pod_update::validate_binding(&mut errors, binding);
         if !errors.is_empty() {
             return Err(ApiError::invalid("", "Binding", &call.info.name, errors));
         }
@@ -191,39 +150,8 @@ impl Registry {
     }
 }
 
-type PutPart = fn(&Value, &mut Value);
-
 pub(super) fn created() -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })
-}
-
-/// The resources and resize policies of each container, by name.
-fn put_resources(new: &Value, old: &mut Value) {
-    for list in ["containers", "initContainers"] {
-        let wanted = new["spec"][list].as_array().cloned().unwrap_or_default();
-        for container in old["spec"][list].as_array_mut().into_iter().flatten() {
-            if let Some(wanted) = wanted.iter().find(|w| w["name"] == container["name"]) {
-                for field in ["resources", "resizePolicy"] {
-                    container[field] = wanted[field].clone();
-                }
-            }
-        }
-    }
-    if !new["spec"]["resources"].is_null() {
-        old["spec"]["resources"] = new["spec"]["resources"].clone();
-    }
-}
-
-/// Fields that were absent in what was put in must not become null.
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|_, v| !v.is_null());
-            map.values_mut().for_each(drop_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-        _ => {}
-    }
 }
 
 fn set_condition(pod: &mut Value, condition: Value) {

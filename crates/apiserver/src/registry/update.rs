@@ -233,8 +233,7 @@ impl Registry {
         match change.subresource {
             "" => behavior.prepare_update(new, old),
             "status" => behavior.prepare_status_update(new, old),
-            // The other subresources have put their part into a copy of the old object already.
-            _ => {}
+            other => behavior.prepare_subresource_update(other, new, old),
         }
         if behavior.has_generation() && change.subresource != "status" {
             let whole = change.served.custom.is_some() && !behavior.has_status();
@@ -254,8 +253,7 @@ impl Registry {
                 }
             }
             "status" => served.behavior.validate_status_update(new, old, &mut errors),
-            // Their own rules were checked where their part was put in.
-            _ => {}
+            other => served.behavior.validate_subresource_update(other, new, old, &mut errors),
         }
         if !errors.is_empty() {
             return Err(ApiError::invalid(&served.group, &served.kind, change.name, errors));

@@ -139,3 +139,48 @@ async fn access_is_reviewed() {
     let other = s.post(&format!("{root}/subjectaccessreviews"), other).await.expect(201);
     assert_eq!(other["status"]["allowed"], false);
 }
+
+#[tokio::test]
+async fn parts_of_a_pod_are_written_by_their_own_rules() {
+    let s = server().await;
+    default_account(&s).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    s.post(pods, pod("a")).await.expect(201);
+    let debug = json!({ "spec": { "ephemeralContainers": [{ "name": "debug", "image": "i" }] } });
+    let path = format!("{pods}/a/ephemeralcontainers");
+    let mut made = s.patch("strategic-merge-patch", &path, debug).await.expect(200);
+    assert_eq!(made["spec"]["ephemeralContainers"][0]["name"], "debug");
+    made["spec"]["ephemeralContainers"][0]["image"] = "other".into();
+    s.put(&path, made.clone()).await.refused(
+        422,
+        "Invalid",
+        "existing ephemeral containers \"debug\" may not be changed",
+    );
+    made["spec"]["ephemeralContainers"][0]["image"] = "i".into();
+    made["spec"]["containers"][0]["image"] = "other".into();
+    made["metadata"]["labels"]["app"] = "other".into();
+    let kept = s.put(&path, made.clone()).await.expect(200);
+    assert_eq!(
+        (&kept["spec"]["containers"][0]["image"], &kept["metadata"]["labels"]["app"]),
+        (&json!("i"), &json!("a"))
+    );
+    made["metadata"]["resourceVersion"] = kept["metadata"]["resourceVersion"].clone();
+    made["spec"]["containers"][0]["resources"] = json!({ "limits": { "cpu": "1" } });
+    s.put(&format!("{pods}/a/resize"), made).await.refused(422, "Invalid", "Pod QOS Class may not change");
+}
+
+#[tokio::test]
+async fn tables_say_what_is_over() {
+    let s = server().await;
+    default_account(&s).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    s.post(pods, pod("a")).await.expect(201);
+    s.patch("merge-patch", &format!("{pods}/a/status"), json!({ "status": { "phase": "Succeeded" } }))
+        .await
+        .expect(200);
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = s.send("GET", pods, &accept, Vec::new()).await.expect(200);
+    assert_eq!(table["rows"][0]["conditions"][0]["type"], "Completed");
+    let endpoints = s.get("/api/v1/namespaces/default/endpoints").await;
+    assert!(endpoints.headers["warning"].to_str().unwrap().contains("deprecated"), "{:?}", endpoints.headers);
+}

@@ -199,3 +199,29 @@ async fn bad_bodies_are_refused_precisely() {
     check(s.get(&format!("{MAPS}?limit=x")).await, 400);
     check(s.send("GET", MAPS, &[("accept", "text/html")], Vec::new()).await, 406);
 }
+
+#[tokio::test]
+async fn a_job_selects_its_pods_by_its_uid() {
+    let s = server().await;
+    let template = json!({ "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] } });
+    let job = json!({ "metadata": { "name": "j" }, "spec": { "template": template } });
+    let made = s.post("/apis/batch/v1/namespaces/default/jobs", job).await.expect(201);
+    let uid = &made["metadata"]["uid"];
+    assert_eq!(&made["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"], uid);
+    assert_eq!(&made["spec"]["template"]["metadata"]["labels"]["controller-uid"], uid);
+}
+
+#[tokio::test]
+async fn an_apply_with_unknown_fields_is_refused() {
+    let s = server().await;
+    let unknown = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "unknownMeta": "x" }, "data": { "k": "v" },
+    });
+    let path = "/api/v1/namespaces/default/configmaps/a?fieldManager=m";
+    let refused = s.patch("apply", path, unknown).await;
+    refused.refused(500, "", ".metadata.unknownMeta: field not declared in schema");
+    let twice = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: v\n  k: w\n".to_vec();
+    let yaml = [("content-type", "application/apply-patch+yaml")];
+    let strict = s.send("PATCH", &format!("{path}&fieldValidation=Strict"), &yaml, twice).await;
+    strict.refused(400, "BadRequest", "line 7: key \"k\" already set in map");
+}
