@@ -2,6 +2,7 @@
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
 //! Invariant: mutating comes before validating; a refused request writes nothing.
 
+mod expressions;
 mod limit_ranger;
 mod matching;
 mod namespace_lifecycle;
@@ -213,6 +214,7 @@ impl Chain {
         if self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await? {
             self.admit_plugins(attributes).await?;
         }
+        expressions::check(attributes)?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),

@@ -72,10 +72,9 @@ impl Plugin for PodSecurity {
         if pod && a.operation == Operation::Update && a.old["spec"] == a.object["spec"] {
             return Ok(());
         }
-        if pod {
-            if let Some(found) = policy(labels, "enforce").violations(&metadata, &spec) {
-                return Err(a.forbidden(&format!("violates PodSecurity {found}")));
-            }
+        let enforced = policy(labels, "enforce").violations(&metadata, &spec).filter(|_| pod);
+        if let Some(found) = enforced {
+            return Err(a.forbidden(&format!("violates PodSecurity {found}")));
         }
         if let Some(found) = policy(labels, "warn").violations(&metadata, &spec) {
             a.warnings.push(format!("would violate PodSecurity {found}"));

@@ -214,6 +214,16 @@ async fn policies_decide_by_expressions() {
     assert!(message.contains("no params found for policy binding"), "{message}");
 }
 
+#[tokio::test]
+async fn broken_expressions_are_not_stored() {
+    let f = fixture(&[]).await;
+    let mut hook = configuration("v", 1, "", "Fail", 1);
+    hook["webhooks"][0]["matchConditions"][0]["expression"] = "... [] bad cel".into();
+    let message = f.refused(422, &format!("{REGISTRATION}/validatingwebhookconfigurations"), hook).await;
+    assert!(message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{message}");
+    assert!(message.contains("compilation failed"), "{message}");
+}
+
 type Answer = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
 
 /// A webhook on loopback; `None` makes it hang. Returns its port, its authority and what it was asked.
