@@ -214,6 +214,7 @@ impl Chain {
         if self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await? {
             self.admit_plugins(attributes).await?;
         }
+        permissions::stamp_requester(attributes);
         expressions::check(attributes)?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,

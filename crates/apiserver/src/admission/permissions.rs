@@ -100,6 +100,18 @@ fn is_request(a: &Attributes<'_>) -> bool {
     a.is(CERTIFICATES, "certificatesigningrequests") && a.operation == Operation::Update
 }
 
+/// A request for a certificate says who made it, and nobody says that but the server. Part of every chain.
+pub fn stamp_requester(a: &mut Attributes<'_>) {
+    let creates = a.is(CERTIFICATES, "certificatesigningrequests") && a.operation == Operation::Create;
+    let Some(spec) = a.object["spec"].as_object_mut().filter(|_| creates) else { return };
+    for field in ["username", "uid", "groups", "extra"] {
+        spec.remove(field);
+    }
+    if let Value::Object(info) = a.user.info() {
+        spec.extend(info);
+    }
+}
+
 pub struct CertificateApproval(pub Arc<Chain>);
 
 #[async_trait]

@@ -215,6 +215,57 @@ async fn policies_decide_by_expressions() {
 }
 
 #[tokio::test]
+async fn certificates_are_asked_for_in_ones_own_name() {
+    let f = fixture(&[]).await;
+    let request = |organization: &str| {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "alice");
+        params.distinguished_name.push(DnType::OrganizationName, organization);
+        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        json!({
+            "metadata": { "name": "alice" },
+            "spec": {
+                "request": BASE64_STANDARD.encode(pem), "signerName": "kubernetes.io/kube-apiserver-client",
+                "usages": ["client auth"], "username": "somebody-else", "groups": ["system:masters"],
+            },
+        })
+    };
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let message = f.refused(403, path, request("system:masters")).await;
+    assert!(message.contains("with system:masters group is not allowed"), "{message}");
+    let made = f.ok(Method::POST, path, request("dev")).await;
+    assert_eq!(made["spec"]["username"], "admin", "{made}");
+    assert_eq!(made["spec"]["groups"], json!(["system:masters", "system:authenticated"]));
+    let approver = User::new("approver", &[]);
+    let role = json!({ "metadata": { "name": "approver" }, "rules": [{
+        "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/approval"], "verbs": ["update"],
+    }] });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    f.ok(Method::POST, &format!("{rbac}/clusterroles"), role).await;
+    let binding = |name: &str, role: &str| {
+        json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "approver" }],
+        })
+    };
+    f.ok(Method::POST, &format!("{rbac}/clusterrolebindings"), binding("a", "approver")).await;
+    let mut approved = made.clone();
+    approved["status"] = json!({ "conditions": [
+        { "type": "Approved", "status": "True", "reason": "Test", "message": "fine" },
+    ] });
+    let approval = format!("{path}/alice/approval");
+    let (code, answer, _) = f.send(&approver, Method::PUT, &approval, approved.clone()).await;
+    assert_eq!(code, 403, "{answer}");
+    let expected = "user not permitted to approve requests with signerName \"kubernetes.io/kube-apiserver-client\"";
+    assert!(answer["message"].as_str().unwrap_or_default().contains(expected), "{answer}");
+    let may = "system:certificates.k8s.io:kube-apiserver-client-approver";
+    f.ok(Method::POST, &format!("{rbac}/clusterrolebindings"), binding("b", may)).await;
+    let (code, answer, _) = f.send(&approver, Method::PUT, &approval, approved).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
+#[tokio::test]
 async fn broken_expressions_are_not_stored() {
     let f = fixture(&[]).await;
     let mut hook = configuration("v", 1, "", "Fail", 1);
