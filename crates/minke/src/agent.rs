@@ -10,20 +10,31 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use client::{Client, HttpsTransport, InformerFactory, ListParams, from_kubeconfig};
+use client::{Client, HttpsConfig, HttpsTransport, InformerFactory, ListParams, from_kubeconfig};
 use cri::containerd::{Containerd, ContainerdConfig};
 use env::Env;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
+use rustls::server::ResolvesServerCert;
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    dns_service, flags, host, images,
+    ca_pin, dns_service,
+    flags::{self, PodNetwork},
+    host, images,
     instance::Instance,
+    join::{self, Member, Serving},
     pki::{Current, Leaf},
     report::Reporter,
     server::{self, ControlPlane},
 };
+
+/// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
+const ROUTE_PROTOCOL: u8 = 77;
+const VXLAN_PORT: u16 = 8472;
+/// Room for the outer headers on a network of the usual 1500.
+const VXLAN_MTU: u32 = 1450;
 
 /// The container runtime: our own containerd, or one that was already there.
 pub struct Runtime {
@@ -93,7 +104,8 @@ pub struct Node {
     service_cidrs: Vec<IpNet>,
     kubelet: Client,
     proxy: Client,
-    serving: Option<Current>,
+    serving: Option<Arc<dyn ResolvesServerCert>>,
+    joined: Option<(Arc<Member>, Arc<Serving>)>,
     client_ca: String,
 }
 
@@ -107,7 +119,7 @@ impl Node {
         instance: &Instance,
     ) -> Result<Self> {
         let name = node_name(flags)?;
-        let address = plane.address.ip();
+        let address = flags.node_ip.unwrap_or(plane.address.ip());
         let user = format!("system:node:{name}");
         let serving = plane.pki.rotating(Leaf {
             name: "kubelet".into(),
@@ -121,7 +133,8 @@ impl Node {
         Ok(Self {
             kubelet: local::client(&plane.api, &user, &["system:nodes"]),
             proxy: local::client(&plane.api, "system:kube-proxy", &[]),
-            serving: Some(serving),
+            serving: Some(Arc::new(serving)),
+            joined: None,
             client_ca: plane.pki.ca_pem().to_string(),
             name,
             address,
@@ -133,15 +146,12 @@ impl Node {
         })
     }
 
-    /// A node apart from the control plane, with the credentials of a kubeconfig.
-    pub fn remote(flags: &flags::Agent, runtime: Runtime, instance: &Instance) -> Result<Self> {
-        let connection = from_kubeconfig(&flags.kubeconfig, "minke-agent")?;
-        let serving = connection.identity.certificate.clone().map(Current);
-        let client_ca = std::fs::read_to_string(instance.pki().join("ca.crt")).unwrap_or_default();
-        let client = Client::new(HttpsTransport::new(connection)?);
+    /// A node apart from the control plane.
+    pub fn remote(flags: &flags::Agent, access: Access, runtime: Runtime, instance: &Instance) -> Result<Self> {
+        let Access { client, client_ca, serving, joined } = access;
         Ok(Self {
             name: node_name(&flags.node)?,
-            address: host::address()?,
+            address: node_address(&flags.node)?,
             flags: flags.node.clone(),
             instance: instance.clone(),
             runtime,
@@ -150,6 +160,7 @@ impl Node {
             kubelet: client.clone(),
             proxy: client,
             serving,
+            joined,
             client_ca,
         })
     }
@@ -160,6 +171,7 @@ impl Node {
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
         node.start_network(env, shutdown, &informers)?;
         node.start_kubelet(env, shutdown)?;
+        node.ask_for_serving_certificate(env, shutdown);
         let ready = node.ready(env, shutdown).await;
         ready.then_some(()).context("the node did not become ready")?;
         report.step(&format!("node {} ready", node.name));
@@ -176,9 +188,10 @@ impl Node {
             cluster_dns: vec![server::dns_address(&self.service_cidrs)?],
             cluster_domain: server::cluster_domain(),
             cgroup_root: self.instance.cgroup(),
+            sandbox_image: images::PAUSE.into(),
             port: self.flags.kubelet_port,
             healthz_port: self.flags.healthz_port,
-            serving_certificate: self.serving.clone().map(|c| Arc::new(c) as _),
+            serving_certificate: self.serving.clone(),
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
@@ -194,6 +207,21 @@ impl Node {
         Ok(())
     }
 
+    /// Once the node has registered its addresses: only then is the request approved.
+    fn ask_for_serving_certificate(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) {
+        let Some((member, serving)) = self.joined.clone() else { return };
+        let (node, env, shutdown) = (self.clone(), env.clone(), shutdown.clone());
+        env.clone().spawn(async move {
+            let own = node.address.to_string();
+            let registered = |object: &NodeObject| {
+                object.status.iter().flat_map(|s| s.addresses.iter().flatten()).any(|a| a.address == own)
+            };
+            if node.watch_node(&env, &shutdown, registered).await {
+                member.serve(serving, &node.name, node.address);
+            }
+        });
+    }
+
     /// The pod network once the node has its range, the service proxy, and DNS.
     fn start_network(
         self: &Arc<Self>,
@@ -202,6 +230,7 @@ impl Node {
         informers: &InformerFactory,
     ) -> Result<()> {
         if self.flags.cni == "minke" {
+            env.spawn(proxy::run_mesh(self.mesh_config(), informers.clone(), env.clone(), shutdown.clone()));
             let node = self.clone();
             let env = env.clone();
             let shutdown = shutdown.clone();
@@ -219,6 +248,22 @@ impl Node {
         proxy_config(&self.instance, &self.name, self.address, &self.pod_cidrs)
     }
 
+    fn mesh_config(&self) -> proxy::MeshConfig {
+        proxy::MeshConfig {
+            node_name: self.name.clone(),
+            mode: match self.flags.pod_network {
+                PodNetwork::Routes => proxy::MeshMode::Routes,
+                PodNetwork::Vxlan => proxy::MeshMode::Vxlan {
+                    device: self.instance.vxlan(),
+                    vni: network_identifier(&self.pod_cidrs),
+                    port: VXLAN_PORT,
+                },
+            },
+            route_protocol: ROUTE_PROTOCOL,
+            cluster_cidrs: self.pod_cidrs.clone(),
+        }
+    }
+
     /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
     async fn configure_network(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
         let pod_cidrs = self.pod_range(env, shutdown).await?;
@@ -226,7 +271,7 @@ impl Node {
             name: self.instance.id.clone(),
             bridge: self.instance.bridge(),
             pod_cidrs: pod_cidrs.clone(),
-            mtu: None,
+            mtu: (self.flags.pod_network == PodNetwork::Vxlan).then_some(VXLAN_MTU),
             data_dir: self.instance.cni_data(),
             table: self.instance.cni_table(),
             cluster_cidrs: self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect(),
@@ -243,7 +288,6 @@ impl Node {
         dns_service::run(dns_service::Params {
             node_name: self.name.clone(),
             pod_cidrs,
-            service_address: server::dns_address(&self.service_cidrs)?,
             domain: server::cluster_domain(),
             client: self.kubelet.clone(),
             informers: InformerFactory::new(self.proxy.clone(), env.clone(), shutdown.clone()),
@@ -298,11 +342,52 @@ impl Node {
     }
 }
 
+/// How an agent reaches the API server, and what it shows to those who reach it.
+pub struct Access {
+    pub client: Client,
+    client_ca: String,
+    serving: Option<Arc<dyn ResolvesServerCert>>,
+    joined: Option<(Arc<Member>, Arc<Serving>)>,
+}
+
+impl Access {
+    /// With a kubeconfig, or by joining with a token.
+    pub async fn open(flags: &flags::Agent, instance: &Instance, env: &Env) -> Result<Self> {
+        if let Some(kubeconfig) = &flags.kubeconfig {
+            return Self::of(from_kubeconfig(kubeconfig, "minke-agent")?);
+        }
+        let member = join::join(flags, instance, &node_name(&flags.node)?, env).await?;
+        let serving = Arc::new(Serving::default());
+        Ok(Self {
+            client: member.client.clone(),
+            client_ca: member.ca_pem.clone(),
+            serving: Some(serving.clone()),
+            joined: Some((member, serving)),
+        })
+    }
+
+    fn of(connection: HttpsConfig) -> Result<Self> {
+        let serving = connection.identity.certificate.clone().map(|c| Arc::new(Current(c)) as _);
+        let client_ca = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
+        Ok(Self { client: Client::new(HttpsTransport::new(connection)?), client_ca, serving, joined: None })
+    }
+}
+
+/// The same on every node of a cluster, and another for every other cluster on the machine.
+fn network_identifier(pod_cidrs: &[IpNet]) -> u32 {
+    let text: Vec<String> = pod_cidrs.iter().map(|c| c.to_string()).collect();
+    let hash = Sha256::digest(text.join(","));
+    u32::from_be_bytes([0, hash[0], hash[1], hash[2]]).max(1)
+}
+
 pub fn proxy_config(instance: &Instance, node_name: &str, address: IpAddr, pod_cidrs: &[IpNet]) -> proxy::ProxyConfig {
+    // A node may be known by another address than the machine's own; ports are open on both.
+    let mut node_addresses = vec![address];
+    node_addresses.extend(host::address().ok().filter(|own| *own != address && !own.is_loopback()));
     let mut config = proxy::ProxyConfig::new(proxy::NodeConfig {
         node_name: node_name.to_string(),
-        node_addresses: vec![address],
-        localhost_node_ports: false,
+        node_addresses,
+        localhost_node_ports: true,
         pod_cidrs: pod_cidrs.to_vec(),
     });
     config.table = instance.proxy_table();
@@ -316,6 +401,10 @@ pub fn start_proxy(config: &proxy::ProxyConfig, env: &Env, shutdown: &Cancellati
             tracing::error!(%error, "the service proxy stopped");
         }
     });
+}
+
+pub fn node_address(flags: &flags::Node) -> Result<IpAddr> {
+    flags.node_ip.map_or_else(host::address, Ok)
 }
 
 pub fn node_name(flags: &flags::Node) -> Result<String> {

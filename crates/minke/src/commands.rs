@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent, down,
     flags::{Agent, Command, Image, Remote, Server, Store},
-    host, images,
+    images,
+    instance::Instance,
+    nodes,
     pki::Pki,
     preflight,
     process::{self, PidFile},
@@ -28,9 +30,15 @@ pub fn run(command: Command) -> Result<()> {
         Command::Apiserver(flags) => runtime()?.block_on(run_server(flags, false)),
         Command::ControllerManager(flags) => runtime()?.block_on(run_controller_manager(flags)),
         Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(flags)),
-        Command::Agent(flags) => runtime()?.block_on(run_agent(flags, Parts::All)),
+        Command::Agent(flags) => {
+            if let Some(netns) = &flags.netns {
+                nodes::enter(netns)?;
+            }
+            runtime()?.block_on(run_agent(flags, Parts::All))
+        }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags, Parts::Kubelet)),
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
+        Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
     }
@@ -40,8 +48,9 @@ pub fn run(command: Command) -> Result<()> {
 async fn until_stopped<T>(start: impl AsyncFnOnce(&Env, &CancellationToken, &Reporter) -> Result<T>) -> Result<()> {
     let env = Env::real();
     let shutdown = CancellationToken::new();
-    let report = Reporter::new(env.clone(), false);
-    let running = start(&env, &shutdown, &report).await?;
+    let report = Reporter::new(env.clone());
+    let running = start(&env, &shutdown, &report).await.inspect_err(|error| report.failed(&format!("{error:#}")))?;
+    report.ready();
     process::until_stopped().await?;
     shutdown.cancel();
     drop(running);
@@ -55,7 +64,7 @@ async fn run_server(flags: Server, whole: bool) -> Result<()> {
         let pid = PidFile::take(&instance)?;
         let plane = server::start_api(&flags, &instance, env, shutdown, report).await?;
         if whole {
-            server::start_controllers(&plane, &flags, env, shutdown)?;
+            server::start_controllers(&plane, &flags, &instance, env, shutdown).await?;
         }
         Ok((pid, plane))
     })
@@ -98,37 +107,49 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
     until_stopped(async |env, shutdown, report| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
-        let connection = from_kubeconfig(&flags.kubeconfig, "minke-agent")?;
         if parts == Parts::Proxy {
-            let client = Client::new(HttpsTransport::new(connection)?);
-            let informers = InformerFactory::new(client, env.clone(), shutdown.clone());
-            let config =
-                agent::proxy_config(&instance, &agent::node_name(&flags.node)?, host::address()?, &flags.pod_cidr);
+            let access = agent::Access::open(&flags, &instance, env).await?;
+            let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
+            let (name, address) = (agent::node_name(&flags.node)?, agent::node_address(&flags.node)?);
+            let config = agent::proxy_config(&instance, &name, address, &flags.pod_cidr);
             agent::start_proxy(&config, env, shutdown, &informers);
-            return Ok(());
+            return Ok(None);
         }
-        let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
-        let node = agent::Node::remote(&flags, runtime, &instance)?;
+        let pid = PidFile::take(&instance)?;
+        let runtime = agent::Runtime::start(&flags.node, &instance, env);
+        let (access, runtime) = tokio::try_join!(agent::Access::open(&flags, &instance, env), runtime)?;
+        let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {
-            Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown),
-            _ => node.start(env, shutdown, report).await,
+            Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown)?,
+            _ => node.start(env, shutdown, report).await?,
         }
+        Ok(Some(pid))
     })
     .await
+}
+
+/// The sockets of every containerd of the cluster on this machine. A stopped node has none.
+fn runtimes(instance: &Instance) -> Vec<(String, std::path::PathBuf)> {
+    let own = ("this machine".to_string(), instance.containerd_socket());
+    let others = instance.nodes().into_iter().map(|(name, node)| (format!("node {name}"), node.containerd_socket()));
+    std::iter::once(own).chain(others).filter(|(_, socket)| socket.exists()).collect()
 }
 
 async fn run_image(command: Image) -> Result<()> {
     match command {
         Image::Import { data, files } => {
-            let socket = data.instance().containerd_socket();
-            if !socket.exists() {
+            let runtimes = runtimes(&data.instance());
+            if runtimes.is_empty() {
                 bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
             }
             let display = crate::report::Display::new("importing");
             for file in &files {
-                display.waiting(&format!("importing {}", file.display()));
                 let (archive, _kept) = images::plain(file)?;
-                let names = images::import(&socket, &archive).await?;
+                let mut names = Vec::new();
+                for (node, socket) in &runtimes {
+                    display.waiting(&format!("importing {} into {node}", file.display()));
+                    names = images::import(socket, &archive).await.with_context(|| format!("on {node}"))?;
+                }
                 if names.is_empty() {
                     bail!("{} holds no image for this machine", file.display());
                 }
@@ -140,8 +161,17 @@ async fn run_image(command: Image) -> Result<()> {
             Ok(())
         }
         Image::Ls { data } => {
-            let socket = data.instance().containerd_socket();
-            images::list(&socket).await.with_context(|| format!("no cluster runs in {}", data.path.display()))
+            let runtimes = runtimes(&data.instance());
+            if runtimes.is_empty() {
+                bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
+            }
+            for (node, socket) in &runtimes {
+                if runtimes.len() > 1 {
+                    println!("{node}:");
+                }
+                images::list(socket).await.with_context(|| format!("{node} does not answer"))?;
+            }
+            Ok(())
         }
     }
 }

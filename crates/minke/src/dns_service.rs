@@ -1,5 +1,5 @@
 //! Cluster DNS as a Service: every node answers for itself on its bridge, behind the one well-known address.
-//! Started by `agent` once the node has its pod range.
+//! The Service is made by `server`; a node's part is started by `agent` once it has its pod range.
 //! Invariant: an ordinary Service and EndpointSlices, so that a foreign DNS can take its place.
 
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use env::Env;
 use ipnet::IpNet;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const NAMESPACE: &str = "kube-system";
@@ -19,7 +19,6 @@ const PORT: u16 = 53;
 pub struct Params {
     pub node_name: String,
     pub pod_cidrs: Vec<IpNet>,
-    pub service_address: IpAddr,
     pub domain: String,
     pub client: Client,
     pub informers: InformerFactory,
@@ -30,23 +29,36 @@ pub struct Params {
 /// Runs until shutdown.
 pub async fn run(params: Params) -> Result<()> {
     let gateway = params.pod_cidrs.first().and_then(|c| c.hosts().next()).context("the pod range is empty")?;
-    publish(&params, gateway).await.context("failed to publish the DNS service")?;
+    publish_endpoint(&params, gateway).await.context("failed to publish this node's DNS")?;
     let config = dns::DnsConfig::new(vec![SocketAddr::new(gateway, PORT)], &params.domain);
     dns::run(config, params.informers, params.env, params.shutdown).await.context("cluster DNS stopped")
 }
 
-/// The Service, once for the cluster, and this node's endpoint behind it.
-async fn publish(params: &Params, gateway: IpAddr) -> Result<()> {
-    let ports = json!([
+fn ports() -> Value {
+    json!([
         { "name": "dns", "protocol": "UDP", "port": PORT },
         { "name": "dns-tcp", "protocol": "TCP", "port": PORT },
-    ]);
+    ])
+}
+
+fn apply(config: Value) -> Patch {
+    Patch::Apply { manager: "minke".into(), force: true, config }
+}
+
+/// The Service, once for the cluster.
+pub async fn publish(client: &Client, address: IpAddr) -> Result<()> {
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": NAME, "namespace": NAMESPACE, "labels": {
             "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS" } },
-        "spec": { "clusterIP": params.service_address, "internalTrafficPolicy": "Local", "ports": ports },
+        "spec": { "clusterIP": address, "internalTrafficPolicy": "Local", "ports": ports() },
     });
+    client.namespaced::<Service>(NAMESPACE).patch(NAME, &apply(service)).await?;
+    Ok(())
+}
+
+/// This node's endpoint behind it.
+async fn publish_endpoint(params: &Params, gateway: IpAddr) -> Result<()> {
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": { "name": format!("{NAME}-{}", params.node_name), "namespace": NAMESPACE, "labels": {
@@ -54,10 +66,8 @@ async fn publish(params: &Params, gateway: IpAddr) -> Result<()> {
         "addressType": if gateway.is_ipv4() { "IPv4" } else { "IPv6" },
         "endpoints": [{ "addresses": [gateway], "nodeName": params.node_name,
             "conditions": { "ready": true, "serving": true, "terminating": false } }],
-        "ports": ports,
+        "ports": ports(),
     });
-    let apply = |config| Patch::Apply { manager: "minke-agent".into(), force: true, config };
-    params.client.namespaced::<Service>(NAMESPACE).patch(NAME, &apply(service)).await?;
     let name = format!("{NAME}-{}", params.node_name);
     params.client.namespaced::<EndpointSlice>(NAMESPACE).patch(&name, &apply(slice)).await?;
     Ok(())

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{flags, instance::Instance, preflight, process};
+use crate::{flags, instance::Instance, nodes, preflight, process};
 
 pub fn down(flags: &flags::Down) -> Result<()> {
     preflight::root()?;
@@ -20,6 +20,7 @@ pub fn down(flags: &flags::Down) -> Result<()> {
         process::stop(pid, Duration::from_secs(30))?;
         println!("✓ minke (process {pid}) stopped");
     }
+    nodes::remove(&instance)?;
     let ended = end_containers(&instance);
     if ended > 0 {
         println!("✓ {ended} container processes ended");
@@ -38,8 +39,18 @@ pub fn down(flags: &flags::Down) -> Result<()> {
     Ok(())
 }
 
+/// What a node in a namespace of its own left outside it.
+pub fn remove_node(node: &Instance) -> Result<()> {
+    end_containers(node);
+    unmount_below(&[node.data.clone(), node.run()])?;
+    remove_cgroups(node)?;
+    remove_directory(&node.cni_data())?;
+    remove_directory(&node.run())?;
+    remove_directory(&node.pid_file())
+}
+
 /// Kills containerd, its shims and everything in our cgroups. Returns how many processes that were.
-fn end_containers(instance: &Instance) -> usize {
+pub fn end_containers(instance: &Instance) -> usize {
     let address = instance.containerd_socket();
     let address = address.to_string_lossy();
     let config = instance.containerd_root().to_string_lossy().into_owned();
@@ -141,6 +152,9 @@ fn unmount_below(directories: &[PathBuf]) -> Result<()> {
 }
 
 fn remove_network(instance: &Instance) -> Result<()> {
+    if nodes::exists(&instance.vxlan()) {
+        nodes::ip(&["link", "del", &instance.vxlan()], "")?;
+    }
     let params = cni::CleanupParams {
         name: instance.id.clone(),
         bridge: instance.bridge(),

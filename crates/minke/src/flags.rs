@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Parser, Subcommand};
-use ipnet::IpNet;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::instance::{DEFAULT_DATA_DIRECTORY, Instance};
 
@@ -40,6 +40,9 @@ pub enum Command {
     Kubelet(Agent),
     /// Run the service proxy alone
     Proxy(Agent),
+    /// Look at the nodes that `up --nodes` made on this machine, and disturb them
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Work with the images on the cluster's nodes
     #[command(subcommand)]
     Image(Image),
@@ -105,6 +108,12 @@ pub struct Node {
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
     pub cni: String,
+    /// How pods reach those of other nodes: `routes` when nodes share a link, else `vxlan`
+    #[arg(long, value_name = "NETWORK", default_value = "routes")]
+    pub pod_network: PodNetwork,
+    /// Address of this node [default: this machine's first address]
+    #[arg(long, value_name = "IP")]
+    pub node_ip: Option<IpAddr>,
     /// Directory of static pod manifests
     #[arg(long, value_name = "DIR")]
     pub pod_manifest_path: Option<PathBuf>,
@@ -119,6 +128,12 @@ pub struct Up {
     pub server: Server,
     #[command(flatten)]
     pub node: Node,
+    /// How many nodes to run on this machine; each but the first in its own network namespace
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub nodes: u8,
+    /// Addresses of the nodes when there are several [default: a /24 of 198.18.0.0/15 that follows from the data directory]
+    #[arg(long, value_name = "CIDR")]
+    pub node_cidr: Option<Ipv4Net>,
     /// Stay in the foreground and log to the terminal
     #[arg(long)]
     pub foreground: bool,
@@ -140,9 +155,27 @@ pub struct Down {
 pub struct Agent {
     #[command(flatten)]
     pub data: DataDirectory,
-    /// Credentials for the API server
+    /// Credentials for the API server, instead of joining with a token
+    #[arg(long, value_name = "FILE", required_unless_present = "server")]
+    pub kubeconfig: Option<PathBuf>,
+    /// API server to join, as https://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
+    pub server: Option<String>,
+    /// Bootstrap token to join with, needed the first time only
+    #[arg(long, value_name = "ID.SECRET", env = "MINKE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// File that holds the token
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
+    /// The cluster's certificate authority
     #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
+    pub ca_file: Option<PathBuf>,
+    /// Fingerprint of that authority's public key, in place of the file
+    #[arg(long, value_name = "sha256:HEX", conflicts_with = "ca_file")]
+    pub ca_hash: Option<String>,
+    /// Network namespace to run in
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub netns: Option<PathBuf>,
     #[command(flatten)]
     pub node: Node,
     /// Addresses of pods in the whole cluster
@@ -166,6 +199,50 @@ pub struct Remote {
     /// Addresses of services
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodNetwork {
+    Routes,
+    Vxlan,
+}
+
+impl PodNetwork {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Routes => "routes",
+            Self::Vxlan => "vxlan",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct NamedNode {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum NodeCommand {
+    /// List the cluster's nodes on this machine
+    Ls {
+        #[command(flatten)]
+        data: DataDirectory,
+    },
+    /// End a node with all its containers, as if its machine lost power
+    Stop(NamedNode),
+    /// Start a stopped node
+    Start(NamedNode),
+    /// Pull a node's network cable
+    Cut(NamedNode),
+    /// Plug it in again
+    Heal(NamedNode),
+    /// Print the command that joins another machine to this cluster
+    JoinCommand {
+        #[command(flatten)]
+        data: DataDirectory,
+    },
 }
 
 #[derive(Debug, Clone, Subcommand)]

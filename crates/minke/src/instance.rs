@@ -80,6 +80,47 @@ impl Instance {
         self.data.join("cni/networks")
     }
 
+    /// The token with which nodes join.
+    pub fn join_token(&self) -> PathBuf {
+        self.data.join("join-token")
+    }
+
+    /// Another node of this cluster on the same machine: an instance of its own.
+    pub fn node(&self, name: &str) -> Self {
+        Self::new(&self.data.join("nodes").join(name))
+    }
+
+    /// Every such node, by name.
+    pub fn nodes(&self) -> Vec<(String, Self)> {
+        let entries = std::fs::read_dir(self.data.join("nodes")).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+        names.sort();
+        names.into_iter().map(|name| (name.clone(), self.node(&name))).collect()
+    }
+
+    /// The network namespace of a node that has one of its own.
+    pub fn netns(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.id)
+    }
+
+    /// The host's end of that node's cable.
+    pub fn cable(&self) -> String {
+        format!("{}h", self.id)
+    }
+
+    /// The switch between the nodes of a cluster on one machine.
+    pub fn node_bridge(&self) -> String {
+        format!("{}br", self.id)
+    }
+
+    pub fn nodes_table(&self) -> String {
+        format!("{}-nodes", self.id)
+    }
+
+    pub fn vxlan(&self) -> String {
+        format!("{}vx", self.id)
+    }
+
     pub fn bridge(&self) -> String {
         format!("{}0", self.id)
     }

@@ -3,6 +3,7 @@
 //! Invariant: no behaviour of a component lives here.
 
 mod agent;
+mod ca_pin;
 mod commands;
 mod demo;
 mod dns_service;
@@ -11,11 +12,15 @@ mod flags;
 mod host;
 mod images;
 mod instance;
+mod join;
+mod join_token;
+mod nodes;
 mod pki;
 mod preflight;
 mod process;
 mod report;
 mod server;
+mod serving_approver;
 mod up;
 
 use std::process::ExitCode;

@@ -133,7 +133,7 @@ impl Pki {
         let (pki, kept) = (self.clone(), current.clone());
         self.env.clone().spawn(async move {
             loop {
-                let wait = pki.until_renewal(&kept.0.read().cert[0]);
+                let wait = until_renewal(&pki.env, &kept.0.read().cert[0]);
                 pki.env.sleep(wait).await;
                 match pki.certified(&leaf) {
                     Ok(renewed) => *kept.0.write() = Arc::new(renewed),
@@ -149,7 +149,9 @@ impl Pki {
 
     fn certified(&self, leaf: &Leaf) -> Result<CertifiedKey> {
         let pem = self.leaf(leaf)?;
-        client::certified_key(pem.certificate.as_bytes(), pem.key.as_bytes()).map_err(anyhow::Error::msg)
+        // The authority comes along, for those who know it by its fingerprint only.
+        let chain = format!("{}{}", pem.certificate, self.ca_pem);
+        client::certified_key(chain.as_bytes(), pem.key.as_bytes()).map_err(anyhow::Error::msg)
     }
 
     fn issue(&self, leaf: &Leaf) -> Result<Pem> {
@@ -197,15 +199,16 @@ impl Pki {
             && organizations == leaf.organizations
             && dns == leaf.dns_names
             && addresses == leaf.addresses
-            && self.until_renewal(&der.contents) > Duration::ZERO
+            && until_renewal(&self.env, &der.contents) > Duration::ZERO
     }
+}
 
-    fn until_renewal(&self, der: &[u8]) -> Duration {
-        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(der) else { return Duration::ZERO };
-        let (from, to) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
-        let renewal = from + (to - from) * 2 / 3;
-        Duration::from_secs(u64::try_from(renewal - self.env.now().as_second()).unwrap_or(0))
-    }
+/// Until two thirds of the certificate's life are over.
+pub fn until_renewal(env: &Env, der: &[u8]) -> Duration {
+    let Ok((_, certificate)) = x509_parser::parse_x509_certificate(der) else { return Duration::ZERO };
+    let (from, to) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
+    let renewal = from + (to - from) * 2 / 3;
+    Duration::from_secs(u64::try_from(renewal - env.now().as_second()).unwrap_or(0))
 }
 
 /// Whether `ca` signed it: only keys that we make ourselves occur here.

@@ -14,6 +14,7 @@ const NODE_TOOLS: &[(&str, &str)] = &[
     ("runc", "runc"),
     ("ctr", "containerd"),
     ("nft", "nftables"),
+    ("ip", "iproute2"),
     ("conntrack", "conntrack"),
 ];
 

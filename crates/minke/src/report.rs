@@ -12,6 +12,9 @@ use env::Env;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
+/// Set for a process whose stdout another one reads until it is ready.
+pub const SUPERVISED: &str = "MINKE_SUPERVISED";
+
 /// The foreground process tells its steps to the waiting one in this form, one per line on stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
@@ -55,9 +58,9 @@ struct Inner {
 }
 
 impl Reporter {
-    /// `supervised`: another process reads our stdout until `ready`.
-    pub fn new(env: Env, supervised: bool) -> Self {
+    pub fn new(env: Env) -> Self {
         let started = env.monotonic();
+        let supervised = std::env::var_os(SUPERVISED).is_some();
         Self(Arc::new(Inner { env, started, supervised, done: Mutex::new(false) }))
     }
 

@@ -17,11 +17,13 @@ use store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    flags, host,
+    dns_service, flags, host,
     instance::Instance,
-    pki::{Leaf, Pki, write_private},
+    join_token,
+    pki::{Leaf, Pki, write_private, write_public},
     preflight,
     report::Reporter,
+    serving_approver,
 };
 
 pub const MASTERS: &str = "system:masters";
@@ -54,6 +56,7 @@ pub async fn start_api(
     let config = api_config(flags, &pki, advertise, port)?;
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     let address = SocketAddr::new(advertise, port);
+    write_public(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
     write_kubeconfigs(instance, &pki, flags.bind_address, address)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let serving = api.clone();
@@ -82,8 +85,12 @@ async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<
 fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
     let service_ip = first_address(&flags.service_cidr)?;
     let mut addresses = vec![service_ip, advertise, IpAddr::from([127, 0, 0, 1])];
-    addresses.extend(Some(flags.bind_address).filter(|a| !a.is_unspecified() && !addresses.contains(a)));
-    addresses.dedup();
+    let more = [Some(flags.bind_address), host::address().ok()].into_iter().flatten();
+    for address in more.filter(|a| !a.is_unspecified()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
     let names = [
         "kubernetes",
         "kubernetes.default",
@@ -163,8 +170,6 @@ fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: Sock
         ),
         (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", &[])),
         (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", &[])),
-        // Until nodes join with a token: the one credential for an agent apart from its server.
-        (directory.join("agent"), Leaf::client("agent", "minke-agent", &[MASTERS])),
     ];
     for (path, leaf) in components {
         let pem = pki.leaf(&leaf)?;
@@ -174,18 +179,22 @@ fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: Sock
     Ok(())
 }
 
-/// Starts the controllers and the scheduler as clients of the API server in this process.
-pub fn start_controllers(
+/// Starts the controllers and the scheduler as clients of the API server in this process, and lets nodes join.
+pub async fn start_controllers(
     plane: &ControlPlane,
     flags: &flags::Server,
+    instance: &Instance,
     env: &Env,
     shutdown: &CancellationToken,
 ) -> Result<()> {
     let controllers = local::client(&plane.api, "system:kube-controller-manager", &[MASTERS]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
-    run_controllers(config, controllers, env, shutdown);
+    run_controllers(config, controllers.clone(), env, shutdown);
+    env.spawn(serving_approver::run(controllers, env.clone(), shutdown.clone()));
     run_scheduler(local::client(&plane.api, "system:kube-scheduler", &[]), env, shutdown);
-    Ok(())
+    let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
+    join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
+    dns_service::publish(&admin, dns_address(&flags.service_cidr)?).await.context("failed to publish the DNS service")
 }
 
 pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {

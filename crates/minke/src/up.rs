@@ -5,6 +5,7 @@
 use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -15,14 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent, demo, flags, images,
     instance::Instance,
+    nodes::{self, Switch},
     preflight,
     process::{self, PidFile},
-    report::{Display, Line, Reporter},
+    report::{Display, Line, Reporter, SUPERVISED},
     server,
 };
-
-/// Set for the process that stays behind: its stdout is read by the one that waits.
-const SUPERVISED: &str = "MINKE_SUPERVISED";
 
 pub fn up(flags: flags::Up) -> Result<()> {
     let instance = flags.server.data.instance();
@@ -86,9 +85,9 @@ fn data_flag(instance: &Instance) -> String {
 
 async fn foreground(flags: flags::Up, instance: &Instance) -> Result<()> {
     let env = Env::real();
-    let report = Reporter::new(env.clone(), std::env::var_os(SUPERVISED).is_some());
+    let report = Reporter::new(env.clone());
     let shutdown = CancellationToken::new();
-    let result = run(&flags, instance, &env, &shutdown, &report).await;
+    let result = run(flags, instance, &env, &shutdown, &report).await;
     if let Err(error) = &result {
         report.failed(&format!("{error:#}"));
     }
@@ -97,7 +96,7 @@ async fn foreground(flags: flags::Up, instance: &Instance) -> Result<()> {
 }
 
 async fn run(
-    flags: &flags::Up,
+    mut flags: flags::Up,
     instance: &Instance,
     env: &Env,
     shutdown: &CancellationToken,
@@ -109,20 +108,57 @@ async fn run(
         preflight::node_tools()?;
     }
     let _pid = PidFile::take(instance)?;
+    let switch = match flags.nodes {
+        1 => None,
+        _ => {
+            let switch = Switch::make(instance, &flags)?;
+            // This machine too is known to the others by its address on the switch.
+            flags.node.node_ip.get_or_insert(switch.host().into());
+            flags.server.advertise_address.get_or_insert(switch.host().into());
+            Some(switch)
+        }
+    };
     let runtime = agent::Runtime::start(&flags.node, instance, env);
     let (plane, runtime) =
         tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
-    server::start_controllers(&plane, &flags.server, env, shutdown)?;
-    let endpoint = runtime.endpoint().to_path_buf();
+    server::start_controllers(&plane, &flags.server, instance, env, shutdown).await?;
+    let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
-    node.start(env, shutdown, report).await?;
+    let others = start_others(&flags, instance, &plane, switch, report);
+    let ((), others) = tokio::try_join!(node.start(env, shutdown, report), others)?;
+    endpoints.extend(others);
     if flags.demo {
-        images::import_own(&endpoint, images::DEMO, images::demo_archive()?).await?;
+        for endpoint in &endpoints {
+            images::import_own(endpoint, images::DEMO, images::demo_archive()?).await?;
+        }
         let admin = local::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
         demo::run(&admin, env, shutdown, report).await?;
     }
     report.ready();
     process::until_stopped().await?;
     tracing::info!("stopping; containers go on");
+    for (_, node) in instance.nodes() {
+        tokio::task::spawn_blocking(move || nodes::stop_agent(&node)).await??;
+    }
     Ok(())
+}
+
+/// The nodes after the first, at once. Returns the sockets of their runtimes.
+async fn start_others(
+    flags: &flags::Up,
+    instance: &Instance,
+    plane: &server::ControlPlane,
+    switch: Option<Switch>,
+    report: &Reporter,
+) -> Result<Vec<PathBuf>> {
+    let Some(switch) = switch else { return Ok(Vec::new()) };
+    let first = agent::node_name(&flags.node)?;
+    let started = nodes::names(&first, flags.nodes).map(async |(n, name)| {
+        switch.add(instance, plane, flags, &name, n)?;
+        let node = instance.node(&name);
+        nodes::start(&name, &node).await?;
+        report.step(&format!("node {name} ready"));
+        anyhow::Ok(node.containerd_socket())
+    });
+    futures::future::try_join_all(started).await
 }

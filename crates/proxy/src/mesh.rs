@@ -22,8 +22,10 @@ pub enum MeshMode {
 pub struct MeshConfig {
     pub node_name: String,
     pub mode: MeshMode,
-    /// The routing protocol number that marks our routes; different for nodes that share a namespace.
+    /// The routing protocol number that marks our routes.
     pub route_protocol: u8,
+    /// The cluster's pod networks: marked routes elsewhere belong to another cluster on this machine.
+    pub cluster_cidrs: Vec<IpNet>,
 }
 
 /// A node as others need it.
@@ -137,7 +139,7 @@ mod tests {
     }
 
     fn check(mode: MeshMode, expected: &[&str]) {
-        let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77 };
+        let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77, cluster_cidrs: vec![] };
         let plan = plan(&config, &nodes());
         let routes: Vec<String> = plan.routes.iter().map(|(cidr, hop)| format!("{cidr} {hop}")).collect();
         assert_eq!(routes, expected);
@@ -151,7 +153,12 @@ mod tests {
             vxlan.clone(),
             &["10.244.1.0/24 10.244.1.0", "10.244.3.0/24 10.244.3.0", "fd02::/64 fd02::", "fd04::/64 fd04::"],
         );
-        let config = |name: &str| MeshConfig { node_name: name.into(), mode: vxlan.clone(), route_protocol: 77 };
+        let config = |name: &str| MeshConfig {
+            node_name: name.into(),
+            mode: vxlan.clone(),
+            route_protocol: 77,
+            cluster_cidrs: vec![],
+        };
         let (mine, theirs) = (plan(&config("a"), &nodes()), plan(&config("b"), &nodes()));
         let known = &theirs.neighbours[&"10.244.0.0".parse::<IpAddr>().unwrap()];
         assert_eq!(*known, (mine.device.unwrap().mac, "192.0.2.1".parse().unwrap()));

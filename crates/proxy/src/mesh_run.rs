@@ -84,8 +84,10 @@ pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshErro
     for family in ["-4", "-6"] {
         let listed = run("ip", &["-j", family, "route", "show", "proto", &protocol], "").await?;
         for destination in json_strings(&listed, "dst") {
-            let stale = destination.parse::<IpNet>().is_ok_and(|net| !plan.routes.contains_key(&net));
-            if stale {
+            let stale = |net: &IpNet| {
+                !plan.routes.contains_key(net) && config.cluster_cidrs.iter().any(|cluster| cluster.contains(net))
+            };
+            if destination.parse::<IpNet>().as_ref().is_ok_and(stale) {
                 let _ = writeln!(batch, "route del {destination} proto {protocol}");
             }
         }

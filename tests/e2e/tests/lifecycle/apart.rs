@@ -1,4 +1,4 @@
-//! The halves apart: `minke server` on a real etcd, `minke agent` over HTTPS.
+//! The halves apart: `minke server` on a real etcd, `minke agent` joins it over HTTPS with a token.
 
 use std::process::{Child, Command, Stdio};
 
@@ -18,7 +18,7 @@ fn spawn(command: &mut Command) -> Process {
 }
 
 #[test]
-fn a_server_on_etcd_and_an_agent_over_https() {
+fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     let directory = tempfile::tempdir().expect("a directory");
     let (client, peer) = (format!("http://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
     let _etcd = spawn(
@@ -48,14 +48,15 @@ fn a_server_on_etcd_and_an_agent_over_https() {
 
     // The agent's cluster object is only used for its data directory and its removal.
     let agent = Cluster::prepare(Options::default());
-    let kubeconfig = server_data.join("kubeconfig/agent");
+    let joining = Command::new(minke()).args(["node", "join-command", "--data-dir"]).arg(&server_data).output();
+    let joining = String::from_utf8(joining.expect("a command to join with").stdout).expect("text");
+    let joining: Vec<&str> = joining.split_whitespace().skip(1).collect();
+    assert!(joining.contains(&"--ca-hash"), "{joining:?}");
     let _agent = spawn(
         Command::new(minke())
-            .arg("agent")
+            .args(joining)
             .arg("--data-dir")
             .arg(&agent.data)
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
             .args(["--node-name", "apart", "--kubelet-port", &free_port().to_string(), "--healthz-port", "0"])
             .args(ranges),
     );

@@ -3,4 +3,5 @@
 mod apart;
 mod bad_input;
 mod leftovers;
+mod several_nodes;
 mod survival;

@@ -1,0 +1,246 @@
+//! The node's side of joining: a token once, then certificates that the cluster signs and that renew themselves.
+//! Used by `agent` with `--server`; the other side is `join_token`.
+//! Invariant: a key is made on the node and never leaves it; no certificate authority is believed unchecked.
+
+use std::{fs, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use api::Reason;
+use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams};
+use env::Env;
+use k8s_openapi::{
+    ByteString,
+    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+};
+use parking_lot::RwLock;
+use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+use rustls::{
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    flags,
+    instance::Instance,
+    pki::{until_renewal, write_private, write_public},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What a node asks the cluster to sign.
+struct Wanted {
+    /// `<file>.crt` and `<file>.key` below the node's `pki`.
+    file: &'static str,
+    signer: &'static str,
+    purpose: &'static str,
+    user: String,
+    dns_names: Vec<String>,
+    addresses: Vec<IpAddr>,
+}
+
+/// A node that belongs to the cluster.
+pub struct Member {
+    pub client: Client,
+    pub ca_pem: String,
+    user: String,
+    pki: PathBuf,
+    env: Env,
+}
+
+/// The serving certificate: none until the cluster has signed one.
+#[derive(Debug, Default)]
+pub struct Serving(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().clone()
+    }
+}
+
+/// Joins, or comes back with the certificate from last time.
+pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &Env) -> Result<Arc<Member>> {
+    let server = flags.server.clone().context("--server is missing")?;
+    let pki = instance.pki();
+    fs::create_dir_all(&pki).with_context(|| format!("failed to create {}", pki.display()))?;
+    let ca_pem = authority(flags, &server, &pki.join("ca.crt"))?;
+    let connect = |identity: Identity| -> Result<Client> {
+        let ca = client::certificates(ca_pem.as_bytes()).map_err(anyhow::Error::msg)?;
+        let config = HttpsConfig { server: server.clone(), ca, identity, user_agent: "minke-agent".into() };
+        Ok(Client::new(HttpsTransport::new(config)?))
+    };
+    let user = format!("system:node:{name}");
+    let wanted = Wanted {
+        file: "kubelet-client",
+        signer: "kubernetes.io/kube-apiserver-client-kubelet",
+        purpose: "client auth",
+        user: user.clone(),
+        dns_names: vec![],
+        addresses: vec![],
+    };
+    let first = match load(&pki, &wanted, env) {
+        Some(kept) => kept,
+        None => {
+            let token = Some(Arc::new(RwLock::new(token(flags)?)));
+            let bootstrap = connect(Identity { bearer_token: token, ..Identity::default() })?;
+            obtain(&bootstrap, &pki, &wanted, env).await.context("failed to join the cluster")?
+        }
+    };
+    let current = Arc::new(RwLock::new(Arc::new(first)));
+    let client = connect(Identity { certificate: Some(current.clone()), ..Identity::default() })?;
+    let member = Arc::new(Member { client, ca_pem: ca_pem.clone(), user, pki, env: env.clone() });
+    let renewed = move |certificate: CertifiedKey| *current.write() = Arc::new(certificate);
+    let initial = member.until_renewal(&wanted);
+    member.clone().keep(wanted, initial, renewed);
+    Ok(member)
+}
+
+impl Member {
+    /// The serving certificate for these names, asked for now and again before it expires. The node must have
+    /// registered with the same addresses, or nobody approves.
+    pub fn serve(self: &Arc<Self>, serving: Arc<Serving>, name: &str, address: IpAddr) {
+        let wanted = Wanted {
+            file: "kubelet-serving",
+            signer: "kubernetes.io/kubelet-serving",
+            purpose: "server auth",
+            user: self.user.clone(),
+            dns_names: vec![name.to_string()],
+            addresses: vec![address],
+        };
+        let mut wait = Duration::ZERO;
+        if let Some(kept) = load(&self.pki, &wanted, &self.env) {
+            *serving.0.write() = Some(Arc::new(kept));
+            wait = self.until_renewal(&wanted);
+        }
+        self.clone().keep(wanted, wait, move |certificate| *serving.0.write() = Some(Arc::new(certificate)));
+    }
+
+    /// Renews at two thirds of a certificate's life, for as long as the process runs.
+    fn keep(self: Arc<Self>, wanted: Wanted, mut wait: Duration, renewed: impl Fn(CertifiedKey) + Send + 'static) {
+        self.env.clone().spawn(async move {
+            loop {
+                self.env.sleep(wait).await;
+                wait = match obtain(&self.client, &self.pki, &wanted, &self.env).await {
+                    Ok(certificate) => {
+                        renewed(certificate);
+                        self.until_renewal(&wanted)
+                    }
+                    Err(error) => {
+                        tracing::error!(error = format!("{error:#}"), certificate = wanted.file, "failed to renew");
+                        PATIENCE
+                    }
+                };
+            }
+        });
+    }
+
+    fn until_renewal(&self, wanted: &Wanted) -> Duration {
+        let pem = fs::read(self.pki.join(format!("{}.crt", wanted.file))).unwrap_or_default();
+        match client::certificates(&pem).ok().and_then(|chain| chain.first().cloned()) {
+            Some(der) => until_renewal(&self.env, &der),
+            None => Duration::ZERO,
+        }
+    }
+}
+
+fn token(flags: &flags::Agent) -> Result<String> {
+    let token = match (&flags.token, &flags.token_file) {
+        (Some(token), _) => token.clone(),
+        (None, Some(file)) => {
+            fs::read_to_string(file).with_context(|| format!("failed to read the token in {}", file.display()))?
+        }
+        _ => bail!("this node has not joined yet: give --token (`minke node join-command` on the server shows it)"),
+    };
+    Ok(token.trim().to_string())
+}
+
+/// The cluster's authority: from last time, from a file, or from the server itself if its fingerprint is right.
+fn authority(flags: &flags::Agent, server: &str, kept: &std::path::Path) -> Result<String> {
+    let pem = match (&flags.ca_file, &flags.ca_hash) {
+        (Some(file), _) => fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?,
+        (None, Some(hash)) => match fs::read_to_string(kept) {
+            Ok(pem) => pem,
+            Err(_) => crate::ca_pin::fetch(server, hash)?,
+        },
+        _ => fs::read_to_string(kept).context("who signs for the cluster is not known: give --ca-file or --ca-hash")?,
+    };
+    write_public(kept, &pem)?;
+    Ok(pem)
+}
+
+/// The certificate from disk, if it is still good for a while and has these names.
+fn load(pki: &std::path::Path, wanted: &Wanted, env: &Env) -> Option<CertifiedKey> {
+    let certificate = fs::read(pki.join(format!("{}.crt", wanted.file))).ok()?;
+    let key = fs::read(pki.join(format!("{}.key", wanted.file))).ok()?;
+    let certified = client::certified_key(&certificate, &key).ok()?;
+    certified.keys_match().ok()?;
+    let der = certified.cert.first()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(der).ok()?;
+    let common_name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+    let names = parsed.subject_alternative_name().ok().flatten();
+    let names = names.map(|n| n.value.general_names.iter().map(|n| n.to_string()).collect::<Vec<_>>());
+    let addresses =
+        wanted.addresses.iter().all(|address| names.iter().flatten().any(|n| n.contains(&address.to_string())));
+    (common_name == wanted.user && addresses && until_renewal(env, der) > Duration::ZERO).then_some(certified)
+}
+
+/// A new key, a request for its certificate, and the answer. A server that can't be reached is asked again.
+async fn obtain(client: &Client, pki: &std::path::Path, wanted: &Wanted, env: &Env) -> Result<CertifiedKey> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(wanted.dns_names.clone())?;
+    params.subject_alt_names.extend(wanted.addresses.iter().map(|a| SanType::IpAddress(*a)));
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, wanted.user.clone());
+    let request = params.serialize_request(&key)?.pem()?;
+    let name = format!("{}-{}", wanted.file, env.name_suffix(10));
+    let mut object = CertificateSigningRequest {
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.into_bytes()),
+            signer_name: wanted.signer.into(),
+            usages: Some(["digital signature", "key encipherment", wanted.purpose].map(str::to_string).to_vec()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        ..CertificateSigningRequest::default()
+    };
+    object.metadata.name = Some(name.clone());
+    let api = client.api::<CertificateSigningRequest>();
+    loop {
+        match api.create(&object).await {
+            Ok(_) => break,
+            Err(error) if error.reason == Reason::ServiceUnavailable => {
+                tracing::warn!(%error, "the API server can't be reached; will try again");
+                env.sleep(RETRY).await;
+            }
+            Err(error) if error.reason == Reason::Unauthorized => {
+                bail!("the server does not accept our token: {error}")
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let signed = env.timeout(PATIENCE, signed(client, &name, env)).await;
+    let certificate = signed.with_context(|| format!("nobody approved the request {name} in time"))??;
+    let key = key.serialize_pem();
+    write_private(&pki.join(format!("{}.key", wanted.file)), &key)?;
+    write_public(&pki.join(format!("{}.crt", wanted.file)), &certificate)?;
+    client::certified_key(certificate.as_bytes(), key.as_bytes()).map_err(anyhow::Error::msg)
+}
+
+/// Waits until the request has its certificate.
+async fn signed(client: &Client, name: &str, env: &Env) -> Result<String> {
+    let stop = CancellationToken::new();
+    let _guard = stop.clone().drop_guard();
+    let informers = InformerFactory::new(client.clone(), env.clone(), stop);
+    let selector = ListParams::fields(format!("metadata.name={name}"));
+    let mut changes = informers.informer_with::<CertificateSigningRequest>(selector).subscribe();
+    while let Some(change) = changes.next().await {
+        let Some(status) = change.new.and_then(|r| r.status.clone()) else { continue };
+        if let Some(refused) = status.conditions.iter().flatten().find(|c| c.type_ == "Denied" || c.type_ == "Failed") {
+            bail!("the request {name} was refused: {}", refused.message.as_deref().unwrap_or("no reason given"));
+        }
+        if let Some(certificate) = status.certificate.filter(|c| !c.0.is_empty()) {
+            return Ok(String::from_utf8(certificate.0)?);
+        }
+    }
+    bail!("stopped while waiting for the request {name}")
+}

@@ -1,0 +1,327 @@
+//! Further nodes of the cluster on this machine: each has a network namespace, a cable to a common switch, and its
+//! own `minke agent` with its own containerd.
+//! Made by `up --nodes`, disturbed by `minke node`, removed by `down`.
+//! Invariant: every name follows from a node's data directory, so that what was made is always found again.
+
+use std::{
+    fs,
+    io::Write,
+    net::Ipv4Addr,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::{
+    down, flags,
+    instance::Instance,
+    process,
+    report::{Line, SUPERVISED},
+    server::ControlPlane,
+};
+
+/// How a node is started again, kept in its data directory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    address: Ipv4Addr,
+    arguments: Vec<String>,
+}
+
+/// The switch between the nodes, with the host itself as the first of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Switch {
+    cidr: Ipv4Net,
+}
+
+impl Switch {
+    /// Makes it, and lets what is behind it out into the world.
+    pub fn make(instance: &Instance, flags: &flags::Up) -> Result<Self> {
+        let cidr = flags.node_cidr.unwrap_or_else(|| default_range(&instance.id)).trunc();
+        if cidr.hosts().count() < usize::from(flags.nodes) {
+            bail!("--node-cidr {cidr} is too small for {} nodes", flags.nodes);
+        }
+        if flags.server.bind_address.is_loopback() {
+            bail!("other nodes can't reach an API server on {}: leave out --bind-address", flags.server.bind_address);
+        }
+        let bridge = instance.node_bridge();
+        refuse_overlap(cidr, &bridge)?;
+        let switch = Self { cidr };
+        let mut batch = String::new();
+        if !exists(&bridge) {
+            batch += &format!("link add {bridge} type bridge\n");
+        }
+        batch += &format!("address replace {}/{} dev {bridge}\n", switch.host(), cidr.prefix_len());
+        batch += &format!("link set {bridge} up\n");
+        ip(&["-batch", "-"], &batch)?;
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("failed to let packets through this machine")?;
+        let table = instance.nodes_table();
+        // Pods and nodes see each other's own addresses; only the rest of the world sees this machine's.
+        let inside: Vec<_> =
+            flags.server.pod_cidr.iter().filter(|c| c.addr().is_ipv4()).map(|c| c.to_string()).collect();
+        let inside = [inside, vec![cidr.to_string()]].concat().join(", ");
+        nft(&format!(
+            "add table ip {table}\ndelete table ip {table}\ntable ip {table} {{ chain postrouting {{\n\
+             type nat hook postrouting priority srcnat; policy accept;\n\
+             ip saddr {cidr} ip daddr != {{ {inside} }} oifname != \"{bridge}\" fib daddr type != local masquerade\n}}\n}}\n"
+        ))?;
+        Ok(switch)
+    }
+
+    /// The host's address on the switch: the first.
+    pub fn host(&self) -> Ipv4Addr {
+        self.address(1)
+    }
+
+    fn address(&self, n: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.cidr.network()) + n)
+    }
+
+    /// The namespace and cable of node `n` (2, 3, …), and the record of how its agent is started.
+    pub fn add(&self, instance: &Instance, plane: &ControlPlane, flags: &flags::Up, name: &str, n: u32) -> Result<()> {
+        let node = instance.node(name);
+        fs::create_dir_all(&node.data).with_context(|| format!("failed to create {}", node.data.display()))?;
+        let (id, cable) = (&node.id, node.cable());
+        if !node.netns().exists() {
+            ip(&["netns", "add", id], "")?;
+        }
+        if !exists(&cable) {
+            ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", id], "")?;
+        }
+        ip(&["link", "set", &cable, "master", &instance.node_bridge(), "up"], "")?;
+        let (address, prefix, host) = (self.address(n), self.cidr.prefix_len(), self.host());
+        ip(
+            &["-n", id, "-batch", "-"],
+            &format!(
+                "link set lo up\naddress replace {address}/{prefix} dev eth0\nlink set eth0 up\n\
+                 route replace default via {host}\n"
+            ),
+        )?;
+        let record = Record { address, arguments: arguments(instance, &node, plane, flags, name) };
+        fs::write(node.data.join("node.json"), serde_json::to_vec_pretty(&record)?)?;
+        Ok(())
+    }
+}
+
+/// 198.18.0.0/15 is set aside for tests of networks: no other machine is in there.
+fn default_range(id: &str) -> Ipv4Net {
+    let hash = Sha256::digest(id.as_bytes());
+    let address = Ipv4Addr::new(198, 18 + (hash[0] & 1), hash[1], 0);
+    Ipv4Net::new(address, 24).expect("24 is a prefix length")
+}
+
+fn refuse_overlap(cidr: Ipv4Net, own: &str) -> Result<()> {
+    for interface in nix::ifaddrs::getifaddrs()?.filter(|i| i.interface_name != own) {
+        let address = interface.address.as_ref().and_then(|a| a.as_sockaddr_in()).map(|a| a.ip());
+        let mask = interface.netmask.as_ref().and_then(|a| a.as_sockaddr_in()).map(|a| a.ip());
+        let (Some(address), Some(mask)) = (address, mask) else { continue };
+        let Ok(network) = Ipv4Net::with_netmask(address, mask) else { continue };
+        if network.contains(&cidr.network()) || cidr.contains(&address) {
+            bail!("--node-cidr {cidr} overlaps with {network} on {}: choose another", interface.interface_name);
+        }
+    }
+    Ok(())
+}
+
+fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: &flags::Up, name: &str) -> Vec<String> {
+    let list = |cidrs: &[ipnet::IpNet]| cidrs.iter().map(|c| c.to_string()).collect::<Vec<_>>().join(",");
+    let path = |path: &Path| path.display().to_string();
+    let mut arguments = vec!["agent".to_string()];
+    let mut flag = |name: &str, value: String| arguments.extend([format!("--{name}"), value]);
+    flag("data-dir", path(&node.data));
+    flag("netns", path(&node.netns()));
+    flag("server", format!("https://{}", plane.address));
+    flag("token-file", path(&instance.join_token()));
+    flag("ca-file", path(&plane.pki.path("ca.crt")));
+    flag("node-name", name.to_string());
+    flag("kubelet-port", flags.node.kubelet_port.to_string());
+    flag("healthz-port", flags.node.healthz_port.to_string());
+    flag("cni", flags.node.cni.clone());
+    flag("pod-network", flags.node.pod_network.name().to_string());
+    flag("pod-cidr", list(&flags.server.pod_cidr));
+    flag("service-cidr", list(&flags.server.service_cidr));
+    arguments
+}
+
+/// Starts the node's agent and returns once the node is Ready. One that runs already is left alone.
+pub async fn start(name: &str, node: &Instance) -> Result<()> {
+    if process::running(node)?.is_some() {
+        return Ok(());
+    }
+    let record = record(name, node)?;
+    let log = fs::OpenOptions::new().create(true).append(true).open(node.log_file())?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(&record.arguments).env(SUPERVISED, "1");
+    // A group of its own: what ends the terminal's programs does not end a node.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+    let mut child = tokio::process::Command::from(command)
+        .spawn()
+        .with_context(|| format!("failed to start the agent of node {name}"))?;
+    let stdout = child.stdout.take().context("the agent has no output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    while let Some(line) = lines.next_line().await? {
+        match Line::parse(&line) {
+            Some(Line::Ready) => return Ok(()),
+            Some(Line::Failed(text)) => bail!("node {name} did not start: {text}"),
+            _ => {}
+        }
+    }
+    let status = child.wait().await?;
+    bail!("the agent of node {name} stopped while starting ({status}): see {}", node.log_file().display())
+}
+
+fn record(name: &str, node: &Instance) -> Result<Record> {
+    let text = fs::read(node.data.join("node.json")).with_context(|| {
+        format!("there is no node {name} with a network of its own: `minke node ls` shows which there are")
+    })?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Ends the agent; its containers go on.
+pub fn stop_agent(node: &Instance) -> Result<()> {
+    match process::running(node)? {
+        Some(pid) => process::stop(pid, Duration::from_secs(30)),
+        None => Ok(()),
+    }
+}
+
+pub fn run(command: flags::NodeCommand) -> Result<()> {
+    use flags::NodeCommand::*;
+    crate::preflight::root()?;
+    let found = |flags: &flags::NamedNode| -> Result<Instance> {
+        let node = flags.data.instance().node(&flags.name);
+        record(&flags.name, &node).map(|_| node)
+    };
+    match command {
+        Ls { data } => list(&data.instance()),
+        Stop(flags) => {
+            let node = found(&flags)?;
+            stop_agent(&node)?;
+            down::end_containers(&node);
+            println!("node {} stopped", flags.name);
+            Ok(())
+        }
+        Start(flags) => {
+            let node = found(&flags)?;
+            crate::runtime()?.block_on(start(&flags.name, &node))?;
+            println!("node {} runs", flags.name);
+            Ok(())
+        }
+        Cut(flags) => ip(&["link", "set", &found(&flags)?.cable(), "down"], "").map(drop),
+        Heal(flags) => ip(&["link", "set", &found(&flags)?.cable(), "up"], "").map(drop),
+        JoinCommand { data } => crate::join_token::print_command(&data.instance()),
+    }
+}
+
+fn list(instance: &Instance) -> Result<()> {
+    println!("{:<24} {:<16} {:<10} {:<8} DATA", "NAME", "ADDRESS", "STATE", "PROCESS");
+    let row = |name: &str, address: String, cut: bool, node: &Instance| -> Result<()> {
+        let pid = process::running(node)?;
+        let state = match (pid, cut) {
+            (Some(_), true) => "cut",
+            (Some(_), false) => "running",
+            (None, _) => "stopped",
+        };
+        let pid = pid.map(|p| p.to_string()).unwrap_or_default();
+        println!("{name:<24} {address:<16} {state:<10} {pid:<8} {}", node.data.display());
+        Ok(())
+    };
+    row("(this machine)", String::new(), false, instance)?;
+    for (name, node) in instance.nodes() {
+        let address = record(&name, &node)?.address;
+        row(&name, address.to_string(), !is_up(&node.cable()), &node)?;
+    }
+    Ok(())
+}
+
+/// Takes the nodes away: processes, namespaces, cables and the switch.
+pub fn remove(instance: &Instance) -> Result<()> {
+    for (name, node) in instance.nodes() {
+        stop_agent(&node)?;
+        down::remove_node(&node)?;
+        for (there, arguments) in [
+            (exists(&node.cable()), ["link", "del", &node.cable()]),
+            (node.netns().exists(), ["netns", "del", &node.id]),
+        ] {
+            if there {
+                ip(&arguments, "")?;
+            }
+        }
+        println!("✓ node {name} removed");
+    }
+    let bridge = instance.node_bridge();
+    if exists(&bridge) {
+        ip(&["link", "del", &bridge], "")?;
+    }
+    let table = instance.nodes_table();
+    nft(&format!("add table ip {table}\ndelete table ip {table}\n"))
+}
+
+pub fn exists(interface: &str) -> bool {
+    nix::net::if_::if_nametoindex(interface).is_ok()
+}
+
+fn is_up(interface: &str) -> bool {
+    let mut all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.any(|i| i.interface_name == interface && i.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
+}
+
+pub fn ip(arguments: &[&str], input: &str) -> Result<String> {
+    feed("ip", "iproute2", arguments, input)
+}
+
+fn nft(input: &str) -> Result<()> {
+    feed("nft", "nftables", &["-f", "-"], input).map(drop)
+}
+
+fn feed(program: &str, package: &str, arguments: &[&str], input: &str) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("failed to run {program}: apt-get install {package}"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that gave up early says why on stderr.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        bail!("{program} {} failed: {said}", arguments.join(" "));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Moves this process into a namespace. Only before there are other threads.
+pub fn enter(netns: &Path) -> Result<()> {
+    let file = fs::File::open(netns).with_context(|| format!("there is no network namespace {}", netns.display()))?;
+    nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)
+        .with_context(|| format!("failed to enter the network namespace {}", netns.display()))
+}
+
+/// The names of the nodes after the first.
+pub fn names(first: &str, nodes: u8) -> impl Iterator<Item = (u32, String)> + '_ {
+    (2..=u32::from(nodes)).map(move |n| (n, format!("{first}-{n}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_follow_from_the_instance() {
+        let outer: Ipv4Net = "198.18.0.0/15".parse().unwrap();
+        let range = default_range("minke");
+        assert!(outer.contains(&range));
+        assert_eq!(range, default_range("minke"));
+        assert_ne!(range, default_range("mk012345"));
+        assert_eq!(names("a", 3).collect::<Vec<_>>(), [(2, "a-2".to_string()), (3, "a-3".to_string())]);
+        assert_eq!(names("a", 1).count(), 0);
+        let loopback = refuse_overlap("127.0.0.0/24".parse().unwrap(), "own").unwrap_err();
+        assert!(loopback.to_string().contains("--node-cidr"), "{loopback}");
+    }
+}
