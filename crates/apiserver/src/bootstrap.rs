@@ -29,9 +29,10 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     // Components start to ask right after this; what was just granted is to be known by then.
     server.cluster.cache.wait_until_fresh().await?;
     server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
-    for (path, object) in flow_control::objects() {
-        ensure(server, &path, object).await?;
-    }
+    // Side by side, so that the store commits them in groups.
+    let flows = flow_control::objects().into_iter();
+    futures::future::try_join_all(flows.map(|(path, object)| async move { ensure(server, &path, object).await }))
+        .await?;
     let classes = [
         (
             "system-cluster-critical",

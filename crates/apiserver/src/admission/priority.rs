@@ -28,6 +28,25 @@ impl Plugin for Priority {
         "Priority"
     }
 
+    fn validates(&self) -> bool {
+        true
+    }
+
+    /// One class at most is the default.
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let writes = matches!(a.operation, Operation::Create | Operation::Update);
+        if !a.is("scheduling.k8s.io", "priorityclasses") || !writes || a.object["globalDefault"] != true {
+            return Ok(());
+        }
+        match self.default_class().and_then(|c| c["metadata"]["name"].as_str().map(str::to_string)) {
+            Some(name) if a.object["metadata"]["name"] != name.as_str() => {
+                let why = format!("PriorityClass {name} is already marked as default. Only one default can exist");
+                Err(a.forbidden(&why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         if !a.is("", "pods") || !a.subresource.is_empty() {
             return Ok(());

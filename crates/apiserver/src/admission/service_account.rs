@@ -14,6 +14,7 @@ use crate::cluster::Cluster;
 
 pub struct ServiceAccount(pub Arc<Cluster>);
 
+const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 #[async_trait]
@@ -28,7 +29,7 @@ impl Plugin for ServiceAccount {
             return Ok(());
         }
         if a.object["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string() {
-            return Ok(());
+            return mirror_pod(a);
         }
         let spec = &mut a.object["spec"];
         let name = match spec["serviceAccountName"].as_str().filter(|n| !n.is_empty()) {
@@ -59,9 +60,29 @@ impl Plugin for ServiceAccount {
     }
 }
 
+/// What a node runs on its own account gets nothing from the cluster.
+fn mirror_pod(a: &Attributes<'_>) -> Result<(), ApiError> {
+    let spec = &a.object["spec"];
+    if spec["serviceAccountName"].as_str().is_some_and(|n| !n.is_empty()) {
+        return Err(a.forbidden("a mirror pod may not reference service accounts"));
+    }
+    let volumes = || spec["volumes"].as_array().into_iter().flatten();
+    if volumes().any(|v| !v["secret"].is_null()) {
+        return Err(a.forbidden("a mirror pod may not reference secrets"));
+    }
+    let mut sources = volumes().flat_map(|v| v["projected"]["sources"].as_array().into_iter().flatten());
+    if sources.any(|s| !s["serviceAccountToken"].is_null()) {
+        return Err(a.forbidden("a mirror pod may not use ServiceAccountToken volume projections"));
+    }
+    Ok(())
+}
+
 /// Adds the projected volume and mounts it where a container has nothing at that path yet.
 fn mount_token(spec: &mut Value, suffix: &str) {
-    let volume = format!("kube-api-access-{suffix}");
+    // Containers that a webhook added later share the volume of the others.
+    let known = spec["volumes"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str());
+    let known = known.filter(|n| n.starts_with(VOLUME_PREFIX)).map(str::to_string).next();
+    let volume = known.clone().unwrap_or_else(|| format!("{VOLUME_PREFIX}{suffix}"));
     let mut used = false;
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
@@ -73,7 +94,7 @@ fn mount_token(spec: &mut Value, suffix: &str) {
             push(container, "volumeMounts", json!({ "name": volume, "readOnly": true, "mountPath": MOUNT_PATH }));
         }
     }
-    if used {
+    if used && known.is_none() {
         push(spec, "volumes", token_volume(&volume));
     }
 }
