@@ -235,7 +235,8 @@ impl Registry {
             "status" => behavior.prepare_status_update(new, old),
             other => behavior.prepare_subresource_update(other, new, old),
         }
-        if behavior.has_generation() && change.subresource != "status" {
+        // A pod is not asked for anything else by being bound.
+        if behavior.has_generation() && !["status", "binding"].contains(&change.subresource) {
             let whole = change.served.custom.is_some() && !behavior.has_status();
             object_meta::bump_generation(new, old, whole);
         }
