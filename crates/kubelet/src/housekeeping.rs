@@ -7,13 +7,15 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use crate::{
     container_config::{OWNER, POD_UID},
-    container_gc, image_gc, log_rotation,
+    container_gc,
+    image_gc::ImageGc,
+    log_rotation,
     pod_workers::PodWorkers,
 };
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-pub async fn run(workers: Arc<PodWorkers>) {
+pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     let mut round: u64 = 0;
     loop {
         remove_orphans(&workers).await;
@@ -21,7 +23,7 @@ pub async fn run(workers: Arc<PodWorkers>) {
         log_rotation::rotate(&workers).await;
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
-            image_gc::collect(&workers).await;
+            images.collect(&workers).await;
         }
         round += 1;
         workers.shared.env.sleep(INTERVAL).await;

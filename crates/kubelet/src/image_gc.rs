@@ -1,51 +1,98 @@
 //! Removes unused images when the disk they are on gets full.
-//! Run by `housekeeping`.
-//! Invariant: never removes an image that a container uses, that is pinned, or that is the sandbox's.
+//! Run by `housekeeping`; `eviction` asks for it before it ends a pod.
+//! Invariant: never removes an image that a container uses, that is pinned, that is the sandbox's, or that has only
+//! just come.
 
-use std::collections::HashSet;
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use cri::v1;
+use parking_lot::Mutex;
 
-use crate::pod_workers::PodWorkers;
+use crate::{disk::Disk, pod_workers::PodWorkers};
 
-pub async fn collect(workers: &PodWorkers) {
-    let shared = &workers.shared;
-    let runtime = &shared.runtime.runtime;
-    let Ok(info) = runtime.image_fs_info().await else { return };
-    let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-    let Some(Ok(fs)) = place.map(|place| nix::sys::statvfs::statvfs(place.as_str())) else { return };
-    let (total, free) = (fs.blocks() * fs.fragment_size(), fs.blocks_available() * fs.fragment_size());
-    let wanted = to_free(total, free, shared.config.image_gc_high_percent, shared.config.image_gc_low_percent);
-    if wanted == 0 {
-        return;
+/// An image that was pulled a moment ago is about to be used.
+const YOUNGEST: Duration = Duration::from_secs(120);
+
+/// When an image was first seen and last in use, on the monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seen {
+    first: Duration,
+    used: Duration,
+}
+
+#[derive(Default)]
+pub struct ImageGc {
+    seen: Mutex<HashMap<String, Seen>>,
+}
+
+impl ImageGc {
+    /// Frees what brings usage back below the marks, if it has passed them.
+    pub async fn collect(&self, workers: &PodWorkers) {
+        let shared = &workers.shared;
+        let runtime = &shared.runtime.runtime;
+        let Ok(info) = runtime.image_fs_info().await else { return };
+        let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
+        let Some(disk) = place.and_then(|place| Disk::of(place.as_ref())) else { return };
+        let config = &shared.config;
+        let wanted = to_free(disk.bytes, disk.bytes_free, config.image_gc_high_percent, config.image_gc_low_percent);
+        let Some(unused) = self.look(workers).await else { return };
+        if wanted == 0 {
+            return;
+        }
+        let freed = remove(workers, unused, wanted).await;
+        if freed < wanted {
+            let about = client::reference(&*shared.node.lock());
+            let message = format!(
+                "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found \
+                 {freed} bytes eligible to free."
+            );
+            shared.recorder.warning(&about, "FreeDiskSpaceFailed", message);
+        }
     }
-    let (Ok(images), Ok(containers)) = (runtime.list_images(None).await, runtime.list_containers(None).await) else {
-        return;
-    };
-    let used: HashSet<String> = containers
-        .into_iter()
-        .flat_map(|c| [c.image_ref, c.image.map(|i| i.image).unwrap_or_default()])
-        .chain([shared.config.sandbox_image.clone()])
-        .collect();
+
+    /// Frees all it can; the number of bytes.
+    pub async fn remove_all_unused(&self, workers: &PodWorkers) -> u64 {
+        match self.look(workers).await {
+            Some(unused) => remove(workers, unused, u64::MAX).await,
+            None => 0,
+        }
+    }
+
+    /// Notes which images there are and are in use; those that may go, in the order of going.
+    async fn look(&self, workers: &PodWorkers) -> Option<Vec<v1::Image>> {
+        let shared = &workers.shared;
+        let runtime = &shared.runtime.runtime;
+        let (images, containers) = tokio::try_join!(runtime.list_images(None), runtime.list_containers(None)).ok()?;
+        let used: HashSet<String> = containers
+            .into_iter()
+            .flat_map(|c| [c.image_ref, c.image_id, c.image.map(|i| i.image).unwrap_or_default()])
+            .chain([shared.config.sandbox_image.clone()])
+            .filter(|name| !name.is_empty())
+            .collect();
+        Some(unused(images, &used, &mut self.seen.lock(), shared.env.monotonic()))
+    }
+}
+
+async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u64 {
     let mut freed = 0;
-    for image in unused(images, &used) {
+    for image in unused {
         if freed >= wanted {
             break;
         }
+        tracing::info!(image = image.id, names = ?image.repo_tags, "removing an unused image: the disk is full");
         let spec = v1::ImageSpec { image: image.id.clone(), ..Default::default() };
-        match runtime.remove_image(spec).await {
+        match workers.shared.runtime.runtime.remove_image(spec).await {
             Ok(()) => freed += image.size,
             Err(error) => tracing::warn!(image = image.id, %error, "failed to remove an image"),
         }
     }
-    if freed < wanted {
-        let about = client::reference(&*shared.node.lock());
-        let message = format!(
-            "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found \
-             {freed} bytes eligible to free."
-        );
-        shared.recorder.warning(&about, "FreeDiskSpaceFailed", message);
+    if freed > 0 {
+        workers.shared.images.invalidate();
     }
+    freed
 }
 
 /// Bytes to free so that usage falls to the lower mark, once it has passed the higher one.
@@ -57,15 +104,28 @@ fn to_free(total: u64, free: u64, high_percent: u8, low_percent: u8) -> u64 {
     target.saturating_sub(free)
 }
 
-/// The largest first: fewest removals.
-fn unused(images: Vec<v1::Image>, used: &HashSet<String>) -> Vec<v1::Image> {
-    let names = |image: &v1::Image| -> Vec<String> {
-        [&image.repo_tags[..], &image.repo_digests[..], std::slice::from_ref(&image.id)].concat()
-    };
-    let mut list: Vec<v1::Image> =
-        images.into_iter().filter(|i| !i.pinned && !names(i).iter().any(|name| used.contains(name))).collect();
-    list.sort_by_key(|image| std::cmp::Reverse(image.size));
-    list
+/// The longest unused first, and among equals the one that came first.
+fn unused(
+    images: Vec<v1::Image>,
+    used: &HashSet<String>,
+    seen: &mut HashMap<String, Seen>,
+    now: Duration,
+) -> Vec<v1::Image> {
+    let present: HashSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
+    seen.retain(|id, _| present.contains(id.as_str()));
+    let mut list = Vec::new();
+    for image in images {
+        let names = image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
+        let in_use = names.into_iter().any(|name| used.contains(name));
+        let entry = seen.entry(image.id.clone()).or_insert(Seen { first: now, used: Duration::ZERO });
+        if in_use {
+            entry.used = now;
+        } else if !image.pinned && now - entry.first >= YOUNGEST {
+            list.push((entry.used, entry.first, image));
+        }
+    }
+    list.sort_by_key(|(used, first, image)| (*used, *first, std::cmp::Reverse(image.size)));
+    list.into_iter().map(|(_, _, image)| image).collect()
 }
 
 #[cfg(test)]
@@ -80,5 +140,28 @@ mod tests {
         check(1000, 150, 50);
         check(1000, 0, 200);
         check(0, 0, 0);
+    }
+
+    #[test]
+    fn images_go_in_the_order_of_their_last_use() {
+        let image = |id: &str, size, pinned| v1::Image {
+            id: id.into(),
+            repo_tags: vec![format!("{id}:1")],
+            size,
+            pinned,
+            ..Default::default()
+        };
+        let mut seen = HashMap::new();
+        let mut check = |seconds, used: &[&str], expected: &[&str]| {
+            let images = vec![image("a", 1, false), image("b", 2, false), image("c", 3, false), image("p", 9, true)];
+            let used = used.iter().map(ToString::to_string).collect();
+            let list = unused(images, &used, &mut seen, Duration::from_secs(seconds));
+            assert_eq!(list.iter().map(|i| i.id.as_str()).collect::<Vec<_>>(), expected, "at {seconds}");
+        };
+        // Too young, whoever uses it.
+        check(10, &["b:1"], &[]);
+        check(200, &["a:1"], &["c", "b"]);
+        check(300, &[], &["c", "b", "a"]);
+        check(400, &["c"], &["b", "a"]);
     }
 }

@@ -4,11 +4,13 @@
 //! decides nothing.
 
 mod admission;
+mod allocation;
 pub mod backoff;
 pub mod config;
 pub mod container_config;
 mod container_gc;
 pub mod container_manager;
+mod disk;
 mod housekeeping;
 mod http_probe;
 mod image_gc;
@@ -245,6 +247,7 @@ impl Node {
         if let Some(url) = &static_config.manifest_url {
             sources::follow_url(url.clone(), config.node_name.clone(), env.clone(), static_sender.clone());
         }
+        let image_gc = Arc::new(image_gc::ImageGc::default());
         let housekeeping_workers = workers.clone();
         let synced = api_pods.clone();
         let has_static = config.manifest_dir.is_some() || config.manifest_url.is_some();
@@ -253,7 +256,7 @@ impl Node {
             // Before all sources were heard, everything looks like an orphan.
             synced.synced().await;
             task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
-            housekeeping::run(housekeeping_workers).await;
+            housekeeping::run(housekeeping_workers, image_gc).await;
         });
         serve(&mut tasks, &workers, listener, &shutdown);
         let all_workers = workers.clone();

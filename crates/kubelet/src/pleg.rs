@@ -69,8 +69,11 @@ impl Pleg {
             // Whatever happened while nobody listened.
             self.images.invalidate();
             self.relist().await;
+            let mut relisted_at = self.env.monotonic();
             loop {
-                let wait = if with_events { self.relist_interval } else { RELIST_WITHOUT_EVENTS };
+                let interval = if with_events { self.relist_interval } else { RELIST_WITHOUT_EVENTS };
+                // Counted from the last look: on a busy node events never leave a whole interval between them.
+                let wait = (relisted_at + interval).saturating_sub(self.env.monotonic());
                 let next = async {
                     match &mut events {
                         Some(stream) => stream.next().await,
@@ -78,6 +81,12 @@ impl Pleg {
                     }
                 };
                 tokio::select! {
+                    // The relist comes first when it is due, however many events are waiting.
+                    biased;
+                    () = self.env.sleep(wait) => {
+                        self.relist().await;
+                        relisted_at = self.env.monotonic();
+                    }
                     event = next => match event {
                         Some(Ok(event)) => self.handle(event).await,
                         Some(Err(cri::Error::Unimplemented(_))) => {
@@ -86,7 +95,6 @@ impl Pleg {
                         }
                         Some(Err(_)) | None => break,
                     },
-                    () = self.env.sleep(wait) => self.relist().await,
                 }
             }
             self.env.sleep(RECONNECT).await;
@@ -173,5 +181,59 @@ impl Pleg {
         }
         *last = now;
         *self.owners.lock() = owners;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::{Client, EventRecorder};
+    use cri::fake::FakeRuntime;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_of_events_does_not_put_off_the_relist() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let runtime = Arc::new(FakeRuntime::default());
+        let recorder = EventRecorder::new(Client::new(NoApi), env.clone(), "kubelet", "n");
+        let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1));
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let pleg = Arc::new(Pleg::new(runtime.clone(), env.clone(), images, Duration::from_secs(60), wake));
+        let task = env.spawn(pleg.clone().run());
+        for _ in 0..30 {
+            env.sleep(Duration::from_secs(10)).await;
+            runtime.exit("none", 0);
+        }
+        assert!(pleg.silence() <= Duration::from_secs(60), "{:?}", pleg.silence());
+        task.abort();
+    }
+
+    /// Nothing here asks it anything.
+    struct NoApi;
+
+    #[async_trait::async_trait]
+    impl client::Transport for NoApi {
+        async fn send(&self, _: http::Request<bytes::Bytes>) -> Result<http::Response<bytes::Bytes>, api::ApiError> {
+            Err(api::ApiError::internal("no API"))
+        }
+
+        async fn list(
+            &self,
+            _: &api::Resource,
+            _: Option<&str>,
+            _: &client::ListParams,
+        ) -> Result<client::ObjectList, api::ApiError> {
+            Err(api::ApiError::internal("no API"))
+        }
+
+        async fn watch(
+            &self,
+            _: &api::Resource,
+            _: Option<&str>,
+            _: &client::ListParams,
+            _: &str,
+        ) -> Result<client::WatchStream, api::ApiError> {
+            Err(api::ApiError::internal("no API"))
+        }
     }
 }

@@ -65,6 +65,7 @@ fn observed(pod: &Pod, sandboxes: Vec<SandboxStatus>, containers: &[&str]) -> Po
             restart_count: 0,
             kind: if kind == Kind::Init { Kind::Init } else { kind },
             grace_period_seconds: None,
+            resources: None,
         }
     });
     PodRuntimeStatus { sandboxes, containers: containers.collect() }

@@ -13,11 +13,11 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus},
+    api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use crate::{pod_spec, runtime_status::PodRuntimeStatus};
+use crate::{allocation::Resize, pod_spec, runtime_status::PodRuntimeStatus};
 
 /// Why a container could not be started: what a waiting state shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +42,10 @@ pub struct Input<'a> {
     pub readiness: &'a dyn Readiness,
     /// By container name.
     pub reasons: &'a HashMap<String, WaitingReason>,
+    /// The resources that a running container was given, by its id.
+    pub in_effect: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
+    /// Why a change of resources is not in effect yet.
+    pub resize: Option<&'a Resize>,
     /// "containerd", the scheme of container ids.
     pub runtime_name: &'a str,
     pub host_ips: &'a [String],

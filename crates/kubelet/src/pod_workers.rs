@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
+    allocation::{Allocation, Resize},
     backoff::Backoff,
     config::Config,
     container_manager::ContainerManager,
@@ -188,7 +189,10 @@ struct Worker {
     failures: u32,
     last: PodRuntimeStatus,
     /// The resources that running containers were given, by id.
-    applied: HashMap<String, cri::v1::LinuxContainerResources>,
+    applied: HashMap<String, resize::Applied>,
+    /// What the node has granted; set at the first look.
+    allocated: Option<Allocation>,
+    resize_condition: Option<Resize>,
 }
 
 impl Worker {
@@ -205,6 +209,8 @@ impl Worker {
             failures: 0,
             last: PodRuntimeStatus::default(),
             applied: HashMap::new(),
+            allocated: None,
+            resize_condition: None,
         }
     }
 
@@ -277,6 +283,8 @@ impl Worker {
             previous: &previous,
             readiness: shared.probes.results(),
             reasons: &self.reasons,
+            in_effect: &|id| self.applied.get(id).map(|applied| applied.declared.clone()),
+            resize: self.resize_condition.as_ref(),
             runtime_name: &shared.runtime_name,
             host_ips: &shared.runtime.host_ips,
             terminal,

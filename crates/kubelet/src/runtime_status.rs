@@ -45,6 +45,8 @@ pub struct ContainerStatus {
     pub restart_count: u32,
     pub kind: Kind,
     pub grace_period_seconds: Option<i64>,
+    /// What it was given, where the runtime tells.
+    pub resources: Option<cri::v1::LinuxContainerResources>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

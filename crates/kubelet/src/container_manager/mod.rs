@@ -85,8 +85,11 @@ impl ContainerManager {
 
     /// Sets the limits of an existing pod anew.
     pub fn update_pod(&self, pod: &Pod) -> io::Result<()> {
-        let path = self.components(pod_spec::qos_class(pod), pod_spec::uid(pod));
-        self.apply(&path, resources::pod_limits(pod))
+        self.set_limits(pod, resources::pod_limits(pod))
+    }
+
+    pub fn set_limits(&self, pod: &Pod, limits: PodLimits) -> io::Result<()> {
+        self.apply(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)), limits)
     }
 
     fn apply(&self, path: &[String], limits: PodLimits) -> io::Result<()> {

@@ -10,7 +10,15 @@ use k8s_openapi::{
 use super::{Input, condition, whole_seconds};
 use crate::pod_spec;
 
-pub const OWNED: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+pub const OWNED: [&str; 7] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "PodResizePending",
+    "PodResizeInProgress",
+];
 
 struct Verdict {
     status: bool,
@@ -45,6 +53,10 @@ pub fn conditions(input: &Input, status: &PodStatus) -> Vec<PodCondition> {
         ("PodScheduled", Verdict::yes()),
     ] {
         result.push(dated(input, kind, verdict));
+    }
+    if let Some(resize) = input.resize {
+        let verdict = Verdict { status: true, reason: Some(resize.reason), message: Some(resize.message.clone()) };
+        result.push(dated(input, resize.kind, verdict));
     }
     result
 }

@@ -49,7 +49,9 @@ fn status(input: &Input, kind: Kind, container: &Container, before: Option<&ApiS
     waiting_for_start(input, kind, container, &mut result);
     result.volume_mounts = volume_mounts(container);
     if kind != Kind::Ephemeral {
-        result.resources = Some(container.resources.clone().unwrap_or_default());
+        let running = input.runtime.find(&container.name).filter(|c| c.state == State::Running);
+        let in_effect = running.and_then(|found| (input.in_effect)(&found.id));
+        result.resources = in_effect.or_else(|| Some(container.resources.clone().unwrap_or_default()));
         result.allocated_resources = container.resources.as_ref().and_then(|r| r.requests.clone());
     }
     if result.last_state.is_none() {

@@ -47,6 +47,7 @@ fn observe(pod: &Pod, containers: &[&str]) -> PodRuntimeStatus {
             restart_count: 1,
             kind,
             grace_period_seconds: None,
+            resources: None,
         }
     });
     let sandbox = SandboxStatus {
@@ -88,6 +89,8 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
     let runtime =
         if case.containers == ["nothing"] { PodRuntimeStatus::default() } else { observe(&pod, case.containers) };
     let status = generate(&Input {
+        in_effect: &|_| None,
+        resize: None,
         pod: &pod,
         runtime: &runtime,
         previous: pod.status.as_ref().unwrap(),

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
 };
 
-use super::Worker;
+use super::{Worker, resize::Applied};
 use crate::{
     admission,
     container_config::environment::References,
@@ -50,6 +50,7 @@ impl Worker {
             if !self.admit(pod, &status) || !self.within_deadline(pod) {
                 return;
             }
+            let pod = &self.allocate(pod, &status);
             self.shared.probes.update(pod, &status, false);
             let actions = pod_actions(pod, &status, self.shared.probes.results());
             if actions.kill_pod && !actions.create_sandbox {
@@ -358,7 +359,9 @@ impl Worker {
             return false;
         }
         match self.shared.runtime.start_container(context, kind, container).await {
-            Ok(_) => {
+            Ok(id) => {
+                let memory = self.shared.runtime.node.memory_bytes;
+                self.applied.insert(id, Applied::new(context.pod, container, kind, memory));
                 self.reasons.remove(&container.name);
                 true
             }

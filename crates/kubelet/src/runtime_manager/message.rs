@@ -49,17 +49,26 @@ fn log_tail(path: &Path) -> String {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_default();
-    let lines: Vec<&str> = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).collect();
+    let lines: Vec<(&str, bool)> = text.lines().filter_map(content).collect();
     let mut result = String::new();
-    for line in lines.iter().skip(lines.len().saturating_sub(MAX_LOG_LINES)) {
+    for (line, whole) in lines.iter().skip(lines.len().saturating_sub(MAX_LOG_LINES)) {
         result.push_str(line);
-        result.push('\n');
+        if *whole {
+            result.push('\n');
+        }
     }
     let mut from = result.len().saturating_sub(MAX_LOG_BYTES as usize);
     while !result.is_char_boundary(from) {
         from += 1;
     }
     result.split_off(from)
+}
+
+/// What a line of the log says, and whether it ended with a newline when it was written.
+fn content(line: &str) -> Option<(&str, bool)> {
+    let mut parts = line.splitn(4, ' ').skip(2);
+    let whole = parts.next()?.split(':').next() != Some("P");
+    Some((parts.next()?, whole))
 }
 
 #[cfg(test)]
@@ -92,6 +101,8 @@ mod tests {
         check("", "File", 1, "");
         check("", "FallbackToLogsOnError", 0, "");
         check("", "FallbackToLogsOnError", 1, "one\ntwo words\n");
+        std::fs::write(&log, "2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr P tw").unwrap();
+        check("", "FallbackToLogsOnError", 1, "one\ntw");
         check("said", "FallbackToLogsOnError", 1, "said");
         check(&"x".repeat(5000), "File", 0, &"x".repeat(4096));
     }

@@ -110,6 +110,7 @@ fn convert(status: v1::ContainerStatus, sandbox_id: &str, kinds: &HashMap<String
             .get(container_config::DELETION_GRACE_PERIOD)
             .or_else(|| status.annotations.get(TERMINATION_GRACE_PERIOD))
             .and_then(|text| text.parse().ok()),
+        resources: status.resources.and_then(|resources| resources.linux),
         id: status.id,
     }
 }

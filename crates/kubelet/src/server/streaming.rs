@@ -17,14 +17,15 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{
     Body, empty,
-    websocket::{self, Backend, Streams},
+    websocket::{self, Backend, Dialect, Streams},
 };
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const MAX_HEAD_BYTES: usize = 16 << 10;
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
-/// What we can speak to a client, best first.
-const CHANNEL_PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+/// What we can speak to a client, best first. Those without a version are the oldest and tell a failure in words.
+const CHANNEL_PROTOCOLS: [&str; 5] =
+    ["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
 
 /// How a client wants to stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +52,10 @@ pub fn protocol(headers: &HeaderMap) -> Result<Protocol, ApiError> {
     if offered.contains(&TUNNEL) {
         return Ok(Protocol::Tunnel);
     }
+    if offered == [""] {
+        // A client that names none means the oldest.
+        return Ok(Protocol::Channels(""));
+    }
     let known = CHANNEL_PROTOCOLS.into_iter().find(|known| offered.contains(known));
     known
         .map(Protocol::Channels)
@@ -73,7 +78,7 @@ pub async fn relay<B>(mut request: Request<B>, url: &str, streams: Streams) -> R
             let (backend, _) = connect(url, &spdy_request(&["v4.channel.k8s.io"])).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
             let answer = websocket_answer(request.headers(), name)?;
-            tokio::spawn(async move { log(channels(client, backend, streams).await) });
+            tokio::spawn(async move { log(channels(client, backend, streams, Dialect::of(name)).await) });
             Ok(answer)
         }
         Protocol::Tunnel => {
@@ -92,9 +97,9 @@ fn log(ended: io::Result<()>) {
     }
 }
 
-async fn channels(client: OnUpgrade, backend: Backend, streams: Streams) -> io::Result<()> {
+async fn channels(client: OnUpgrade, backend: Backend, streams: Streams, dialect: Dialect) -> io::Result<()> {
     let client = client.await.map_err(io::Error::other)?;
-    websocket::channels(TokioIo::new(client), backend, streams).await
+    websocket::channels(TokioIo::new(client), backend, streams, dialect).await
 }
 
 async fn tunnel(client: OnUpgrade, backend: Backend) -> io::Result<()> {
@@ -134,14 +139,15 @@ fn websocket_answer(headers: &HeaderMap, protocol: &'static str) -> Result<Respo
     let key =
         headers.get(header::SEC_WEBSOCKET_KEY).ok_or_else(|| ApiError::bad_request("Sec-WebSocket-Key is missing"))?;
     let accept = derive_accept_key(key.as_bytes());
-    let response = Response::builder()
+    let mut response = Response::builder()
         .status(StatusCode::SWITCHING_PROTOCOLS)
         .header(header::CONNECTION, "Upgrade")
         .header(header::UPGRADE, "websocket")
-        .header(header::SEC_WEBSOCKET_ACCEPT, accept)
-        .header(header::SEC_WEBSOCKET_PROTOCOL, protocol)
-        .body(empty());
-    response.map_err(|e| ApiError::internal(e.to_string()))
+        .header(header::SEC_WEBSOCKET_ACCEPT, accept);
+    if !protocol.is_empty() {
+        response = response.header(header::SEC_WEBSOCKET_PROTOCOL, protocol);
+    }
+    response.body(empty()).map_err(|e| ApiError::internal(e.to_string()))
 }
 
 /// Connects to the runtime's streaming server and performs the upgrade with these headers.
@@ -206,7 +212,10 @@ mod tests {
         check("websocket", "v5.channel.k8s.io, v4.channel.k8s.io", Some(Protocol::Channels("v5.channel.k8s.io")));
         check("websocket", "v4.channel.k8s.io", Some(Protocol::Channels("v4.channel.k8s.io")));
         check("websocket", TUNNEL, Some(Protocol::Tunnel));
-        check("websocket", "base64.channel.k8s.io", None);
+        check("websocket", "base64.channel.k8s.io", Some(Protocol::Channels("base64.channel.k8s.io")));
+        check("websocket", "channel.k8s.io", Some(Protocol::Channels("channel.k8s.io")));
+        check("websocket", "", Some(Protocol::Channels("")));
+        check("websocket", "v9.channel.k8s.io", None);
         check("h2c", "", None);
     }
 }

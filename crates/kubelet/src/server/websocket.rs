@@ -1,9 +1,10 @@
 //! WebSocket sessions of exec, attach and port-forward, carried on to a runtime that speaks SPDY.
-//! Called by `streaming` for clients that came with `v4`/`v5.channel.k8s.io` or a port-forward tunnel.
+//! Called by `streaming` for clients that came with a `channel.k8s.io` protocol or a port-forward tunnel.
 //! Invariant: stdin can be half-closed (v5); the exit status always arrives before the close.
 
 use std::io;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use tokio::{
@@ -37,6 +38,56 @@ pub struct Streams {
     pub tty: bool,
 }
 
+/// How messages are written in the protocol a client chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dialect {
+    /// Text messages: a digit for the channel, the rest in base64.
+    base64: bool,
+    /// A failure is told in words and a success not at all; newer protocols send a `Status` for both.
+    plain_status: bool,
+}
+
+impl Dialect {
+    pub fn of(protocol: &str) -> Self {
+        Self { base64: protocol.contains("base64"), plain_status: !protocol.starts_with('v') }
+    }
+
+    /// `None` when the client is not to hear of it.
+    fn encode(self, channel: u8, bytes: &[u8]) -> Option<Message> {
+        let words;
+        let mut bytes = bytes;
+        if channel == ERROR && self.plain_status {
+            words = failure_in_words(bytes)?;
+            bytes = words.as_bytes();
+        }
+        Some(match self.base64 {
+            true => Message::text(format!("{channel}{}", BASE64_STANDARD.encode(bytes))),
+            false => Message::Binary(prefixed(channel, bytes)),
+        })
+    }
+
+    /// The channel and what was written to it.
+    fn decode(self, message: &Message) -> Option<(u8, Bytes)> {
+        match message {
+            Message::Binary(bytes) if !self.base64 => Some((*bytes.first()?, bytes.slice(1..))),
+            Message::Text(text) if self.base64 => {
+                let (channel, rest) = text.split_at_checked(1)?;
+                Some((channel.parse().ok()?, BASE64_STANDARD.decode(rest).ok()?.into()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The message of a `Status`, unless it is a success.
+fn failure_in_words(status: &[u8]) -> Option<String> {
+    match serde_json::from_slice::<serde_json::Value>(status) {
+        Ok(status) if status["status"] == "Success" => None,
+        Ok(status) => Some(status["message"].as_str().unwrap_or_default().into()),
+        Err(_) => Some(String::from_utf8_lossy(status).into_owned()),
+    }
+}
+
 /// A runtime's streaming server after the upgrade, with what it sent already.
 pub struct Backend {
     pub stream: TcpStream,
@@ -44,7 +95,7 @@ pub struct Backend {
 }
 
 /// Relays one exec or attach session until either side ends it.
-pub async fn channels<C>(client: C, backend: Backend, streams: Streams) -> io::Result<()>
+pub async fn channels<C>(client: C, backend: Backend, streams: Streams, dialect: Dialect) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -72,8 +123,9 @@ where
         tokio::select! {
             frame = reader.next() => match frame? {
                 Some(Frame::Data { stream, bytes, fin }) => {
-                    if let Some(channel) = channel_of(stream).filter(|_| !bytes.is_empty()) {
-                        client.send(Message::Binary(prefixed(channel, &bytes))).await.map_err(io::Error::other)?;
+                    let channel = channel_of(stream).filter(|_| !bytes.is_empty());
+                    if let Some(message) = channel.and_then(|channel| dialect.encode(channel, &bytes)) {
+                        client.send(message).await.map_err(io::Error::other)?;
                     }
                     if fin {
                         open.retain(|s| *s != stream);
@@ -85,21 +137,20 @@ where
                 Some(Frame::Reply { .. } | Frame::Other) => {}
             },
             message = client.next() => match message {
-                Some(Ok(Message::Binary(bytes))) => match bytes.split_first() {
-                    Some((&CLOSE, rest)) => {
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return writer.close().await,
+                Some(Ok(message)) => match dialect.decode(&message) {
+                    Some((CLOSE, rest)) => {
                         if let Some(stream) = rest.first().and_then(|c| stream_of(*c)) {
                             writer.data(stream, &[], true).await?;
                         }
                     }
-                    Some((&channel, rest)) => {
+                    Some((channel, rest)) => {
                         if let Some(stream) = stream_of(channel).filter(|_| !rest.is_empty()) {
-                            writer.data(stream, rest, false).await?;
+                            writer.data(stream, &rest, false).await?;
                         }
                     }
                     None => {}
                 },
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return writer.close().await,
-                Some(Ok(_)) => {}
             },
         }
     }
@@ -151,4 +202,28 @@ where
     let closed = client.close(Some(goodbye())).await;
     tracing::trace!(?closed, "tunnel over");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_protocols_speak_in_words_and_base64() {
+        let success = br#"{"status": "Success"}"#;
+        let failure = br#"{"status": "Failure", "message": "exit code 3"}"#;
+        let check = |protocol: &str, channel: u8, bytes: &[u8], expected: Option<Message>| {
+            assert_eq!(Dialect::of(protocol).encode(channel, bytes), expected, "{protocol} {channel}");
+        };
+        let binary = |bytes: &[u8]| Some(Message::Binary(Bytes::copy_from_slice(bytes)));
+        check("v4.channel.k8s.io", ERROR, success, binary(&[b"\x03", &success[..]].concat()));
+        check("channel.k8s.io", STDOUT, b"hi", binary(b"\x01hi"));
+        check("channel.k8s.io", ERROR, success, None);
+        check("", ERROR, failure, binary(b"\x03exit code 3"));
+        check("base64.channel.k8s.io", STDOUT, b"hi", Some(Message::text("1aGk=")));
+        let base64 = Dialect::of("v4.base64.channel.k8s.io");
+        assert_eq!(base64.decode(&Message::text("0aGk=")), Some((STDIN, Bytes::from_static(b"hi"))));
+        assert_eq!(base64.decode(&Message::text("")), None);
+        assert_eq!(Dialect::of("v5.channel.k8s.io").decode(&Message::Binary(Bytes::new())), None);
+    }
 }

@@ -5,9 +5,19 @@
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Map, Value, json};
 
-/// Conditions that other components write.
-const OWNED_CONDITIONS: [&str; 6] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"];
+/// Conditions that the node writes.
+const OWNED_CONDITIONS: [&str; 8] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "DisruptionTarget",
+    "PodResizePending",
+    "PodResizeInProgress",
+];
+/// Those that are there only while there is something to tell.
+const PASSING_CONDITIONS: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// Fields of the status that are someone else's.
 const FOREIGN_FIELDS: [&str; 4] =
@@ -72,9 +82,14 @@ fn with_removals(before: Option<&Value>, after: &Value) -> Value {
 
 fn changed_conditions(before: Option<&Value>, after: &Value) -> Vec<Value> {
     let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
-    let before = list(before);
+    let (before, after) = (list(before), list(Some(after)));
     let mut changed = Vec::new();
-    for condition in list(Some(after)) {
+    for gone in before.iter().filter(|old| !after.iter().any(|c| c["type"] == old["type"])) {
+        if PASSING_CONDITIONS.iter().any(|kind| gone["type"] == *kind) {
+            changed.push(json!({"type": gone["type"], "$patch": "delete"}));
+        }
+    }
+    for condition in after {
         let kind = condition["type"].as_str().unwrap_or_default();
         let old = before.iter().find(|c| c["type"] == condition["type"]);
         if OWNED_CONDITIONS.contains(&kind) && old != Some(&condition) {
@@ -111,6 +126,11 @@ mod tests {
             json!({"conditions": [condition("Ready", "False"), condition("PodScheduled", "True"), condition("mine", "A")]}),
             json!({"conditions": [condition("Ready", "True"), condition("PodScheduled", "True"), condition("mine", "B")]}),
             Some(json!({"conditions": [condition("Ready", "True")]})),
+        );
+        check(
+            json!({"conditions": [condition("PodResizePending", "True"), condition("mine", "A")]}),
+            json!({"conditions": []}),
+            Some(json!({"conditions": [{"type": "PodResizePending", "$patch": "delete"}]})),
         );
         check(
             json!({"conditions": [{"type": "Ready", "status": "False", "reason": "r", "message": "m"}]}),
