@@ -1,6 +1,6 @@
-//! An API server over a memory store, with a kubeconfig for stock clients: `standalone PORT KUBECONFIG`.
-//! For trying things out by hand; `minke` is the product.
-//! Invariant: keeps nothing.
+//! An API server alone, with a kubeconfig for stock clients: `standalone PORT KUBECONFIG [DIRECTORY]`.
+//! For trying things out and for measuring by hand; `minke` is the product.
+//! Invariant: keeps nothing without a directory.
 
 use std::{error::Error, sync::Arc};
 
@@ -68,7 +68,10 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     );
     std::fs::write(&kubeconfig, text)?;
     let env = Env::real();
-    let store = Arc::new(store::MemoryStore::new(env.clone()));
+    let store: Arc<dyn store::Store> = match arguments.next() {
+        Some(directory) => Arc::new(store::EmbeddedStore::open(directory, env.clone())?),
+        None => Arc::new(store::MemoryStore::new(env.clone())),
+    };
     let server = ApiServer::new(config, store, env).await.map_err(|e| e.message.clone())?;
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     println!("serving on 127.0.0.1:{port}, kubeconfig {kubeconfig}");
