@@ -18,7 +18,7 @@ mod resource_quota;
 mod service_account;
 mod storage_classes;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod webhooks;
 
 use std::sync::Arc;

@@ -275,10 +275,10 @@ async fn broken_expressions_are_not_stored() {
     assert!(message.contains("compilation failed"), "{message}");
 }
 
-type Answer = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
+pub type Answer = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
 
 /// A webhook on loopback; `None` makes it hang. Returns its port, its authority and what it was asked.
-async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
+pub async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

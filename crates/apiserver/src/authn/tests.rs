@@ -372,3 +372,70 @@ async fn too_many_at_once_are_told_to_come_back() {
     let review = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews").body(body::full("{}")).unwrap();
     assert_eq!(server.handle(review).await.status(), 403);
 }
+
+#[tokio::test]
+async fn services_outside_identify_and_permit() {
+    use crate::admission::tests::{Answer, webhook};
+    let reviews: Answer = Arc::new(|review| {
+        let spec = &review["spec"];
+        let mut answer = review.clone();
+        answer["status"] = match (review["kind"].as_str(), spec["token"].as_str()) {
+            (Some("TokenReview"), Some("good-token")) => {
+                json!({ "authenticated": true, "user": { "username": "gina", "groups": ["remote"] } })
+            }
+            (Some("TokenReview"), Some("nameless")) => json!({ "authenticated": true, "user": {} }),
+            (Some("TokenReview"), _) => json!({ "authenticated": false }),
+            _ if spec["user"] == "gina" && spec["resourceAttributes"]["resource"] == "configmaps" => {
+                json!({ "allowed": true })
+            }
+            _ if spec["resourceAttributes"]["resource"] == "secrets" => json!({ "allowed": true, "denied": true }),
+            _ if spec["resourceAttributes"]["resource"] == "pods" => json!("junk"),
+            _ => json!({ "allowed": false, "reason": "the service says no" }),
+        };
+        Some(answer)
+    });
+    let (port, ca, asked) = webhook(reviews).await;
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("webhook.yaml");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}/\", \
+         certificate-authority-data: {ca}}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let minute = std::time::Duration::from_secs(60);
+    let hook = config::Webhook { kubeconfig, allowed_for: minute, refused_for: minute };
+    let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+    config.authentication.webhook = Some(hook.clone());
+    config.authorization.webhook = Some(hook);
+    config.authorization_modes = vec!["Webhook".into()];
+    let env = Env::real();
+    let store = Arc::new(store::MemoryStore::new(env.clone()));
+    let server = ApiServer::new(config, store, env).await.unwrap();
+    let get = async |token: &str, resource: &str| {
+        let request = Request::get(format!("/api/v1/namespaces/default/{resource}"))
+            .header("authorization", format!("Bearer {token}"))
+            .body(body::empty())
+            .unwrap();
+        let response = server.handle(request).await;
+        let code = response.status().as_u16();
+        let bytes = body::read_all(response.into_body(), 1 << 20).await.unwrap();
+        (
+            code,
+            serde_json::from_slice::<Value>(&bytes).unwrap_or_default()["message"]
+                .as_str()
+                .unwrap_or_default()
+                .to_string(),
+        )
+    };
+    assert_eq!(get("good-token", "configmaps").await.0, 200);
+    let before = asked.lock().unwrap().len();
+    assert_eq!(get("good-token", "configmaps").await.0, 200);
+    assert_eq!(asked.lock().unwrap().len(), before, "both answers are remembered");
+    assert_eq!(get("bad-token", "configmaps").await.0, 401);
+    assert_eq!(get("nameless", "configmaps").await.0, 401);
+    assert_eq!(get("good-token", "secrets").await.0, 403, "allowed and denied at once");
+    assert_eq!(get("good-token", "pods").await.0, 403, "junk");
+    let (code, message) = get("good-token", "services").await;
+    assert_eq!(code, 403);
+    assert!(message.ends_with(": the service says no"), "{message}");
+}
