@@ -189,6 +189,7 @@ impl Node {
             cluster_domain: server::cluster_domain(),
             cgroup_root: self.instance.cgroup(),
             sandbox_image: images::PAUSE.into(),
+            image_gc_high_percent: self.flags.image_gc_high_threshold,
             port: self.flags.kubelet_port,
             healthz_port: self.flags.healthz_port,
             serving_certificate: self.serving.clone(),

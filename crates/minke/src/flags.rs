@@ -114,6 +114,9 @@ pub struct Node {
     /// Address of this node [default: this machine's first address]
     #[arg(long, value_name = "IP")]
     pub node_ip: Option<IpAddr>,
+    /// Percent of disk usage beyond which unused images are removed; 100 turns that off
+    #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub image_gc_high_threshold: u8,
     /// Directory of static pod manifests
     #[arg(long, value_name = "DIR")]
     pub pod_manifest_path: Option<PathBuf>,

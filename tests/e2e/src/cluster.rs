@@ -54,6 +54,9 @@ impl Cluster {
             free_port().to_string(),
             "--healthz-port".into(),
             "0".into(),
+            // A machine whose disk is nearly full must not lose the images under test.
+            "--image-gc-high-threshold".into(),
+            "100".into(),
             "--node-name".into(),
             "node-1".into(),
             "--pod-cidr".into(),
