@@ -7,7 +7,9 @@ use std::{collections::HashMap, fmt::Write, time::Duration};
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 
-use crate::{body::Body, cluster::Cluster, request_info::RequestInfo, respond::content_response, storage};
+use crate::{
+    body::Body, cluster::Cluster, request_info::RequestInfo, respond::content_response, storage, watch_cache::Figures,
+};
 
 const BUCKETS: [f64; 17] =
     [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0];
@@ -79,20 +81,20 @@ impl Metrics {
         self.dropped.lock()[usize::from(mutating)] += 1;
     }
 
-    pub fn render(&self, cluster: &Cluster) -> Response<Body> {
+    /// `in_flight`: reads and writes being handled right now.
+    pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2]) -> Response<Body> {
         let mut out = String::with_capacity(16 << 10);
         self.render_requests(&mut out);
         head(&mut out, "apiserver_dropped_requests_total", "counter", "Requests refused with 429.");
         let [reads, writes] = *self.dropped.lock();
         let _ = writeln!(out, "apiserver_dropped_requests_total{{request_kind=\"readOnly\"}} {reads}");
         let _ = writeln!(out, "apiserver_dropped_requests_total{{request_kind=\"mutating\"}} {writes}");
-        for name in ["apiserver_storage_objects", "apiserver_resource_objects"] {
-            head(&mut out, name, "gauge", "Stored objects at the time of last check, by resource.");
-            for (prefix, count) in cluster.cache.counts() {
-                let resource = prefix.strip_prefix(storage::ROOT).unwrap_or(&prefix).trim_end_matches('/');
-                let _ = writeln!(out, "{name}{{resource=\"{resource}\"}} {count}");
-            }
-        }
+        head(&mut out, "apiserver_current_inflight_requests", "gauge", "Requests being handled, of those that count.");
+        let [reads, writes] = in_flight;
+        let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}");
+        let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"mutating\"}} {writes}");
+        render_resources(&mut out, &cluster.cache.figures());
+        render_process(&mut out);
         content_response(StatusCode::OK, out.into(), "text/plain; version=0.0.4; charset=utf-8")
     }
 
@@ -118,6 +120,54 @@ impl Metrics {
             let _ = writeln!(out, "{name}_sum{{dry_run=\"\",{labels}}} {}", series.sum);
             let _ = writeln!(out, "{name}_count{{dry_run=\"\",{labels}}} {}", series.count);
         }
+    }
+}
+
+type Row = (&'static str, &'static str, &'static str, fn(&Figures) -> u64);
+
+fn render_resources(out: &mut String, figures: &[Figures]) {
+    let rows: [Row; 4] = [
+        ("apiserver_storage_objects", "gauge", "Stored objects, by resource.", |f| f.objects as u64),
+        ("apiserver_resource_objects", "gauge", "Stored objects, by resource.", |f| f.objects as u64),
+        ("apiserver_longrunning_requests", "gauge", "Open watches, by resource.", |f| f.watchers as u64),
+        ("apiserver_watch_cache_events_dispatched_total", "counter", "Changes shown to watches.", |f| f.changes),
+    ];
+    for (name, kind, help, value) in rows {
+        head(out, name, kind, help);
+        for f in figures {
+            let path = f.prefix.strip_prefix(storage::ROOT).unwrap_or(&f.prefix).trim_end_matches('/');
+            let (group, resource) = path.split_once('/').unwrap_or(("", path));
+            let verb = if name == "apiserver_longrunning_requests" { ",verb=\"WATCH\"" } else { "" };
+            let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{resource}\"{verb}}} {}", value(f));
+        }
+    }
+}
+
+/// What every Prometheus client says of its process, from the kernel.
+fn render_process(out: &mut String) {
+    head(out, "kubernetes_build_info", "gauge", "The version of Kubernetes this server speaks.");
+    let version = crate::discovery::version();
+    let text = |field: &str| clean(version[field].as_str().unwrap_or_default());
+    let labels = ["gitVersion", "major", "minor", "platform"].map(|field| {
+        let label = if field == "gitVersion" { "git_version" } else { field };
+        format!("{label}=\"{}\"", text(field))
+    });
+    let _ = writeln!(out, "kubernetes_build_info{{{}}} 1", labels.join(","));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kibibytes = |field: &str| -> Option<u64> {
+        status.lines().find_map(|l| l.strip_prefix(field)?.trim().strip_suffix(" kB")?.trim().parse().ok())
+    };
+    if let Some(resident) = kibibytes("VmRSS:") {
+        head(out, "process_resident_memory_bytes", "gauge", "Resident memory size in bytes.");
+        let _ = writeln!(out, "process_resident_memory_bytes {}", resident * 1024);
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in the second field may hold spaces; it ends with the last parenthesis. Times are in hundredths.
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: Vec<f64> = after.split_whitespace().skip(11).take(2).filter_map(|t| t.parse().ok()).collect();
+    if let [user, system] = ticks[..] {
+        head(out, "process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.");
+        let _ = writeln!(out, "process_cpu_seconds_total {}", (user + system) / 100.0);
     }
 }
 

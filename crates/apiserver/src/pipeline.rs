@@ -201,6 +201,15 @@ impl ApiServer {
         })
     }
 
+    /// Reads and writes that hold a permit.
+    fn in_flight(&self) -> [usize; 2] {
+        let limits = &self.config.limits;
+        [
+            limits.requests_in_flight.saturating_sub(self.reads.available_permits()),
+            limits.mutating_requests_in_flight.saturating_sub(self.writes.available_permits()),
+        ]
+    }
+
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
         self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
         if call.info.is_resource {
@@ -230,7 +239,7 @@ impl ApiServer {
             "openapi" => openapi::serve(self, call),
             "healthz" | "livez" | "readyz" => health::serve(self, call),
             "version" => Ok(Reply::Value(http::StatusCode::OK, discovery::version())),
-            "metrics" => Ok(Reply::Raw(self.metrics.render(&self.cluster))),
+            "metrics" => Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight()))),
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
             "" => Ok(Reply::Value(http::StatusCode::OK, discovery::paths(self))),
             _ => Err(not_found_path()),

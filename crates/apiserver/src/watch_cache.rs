@@ -89,6 +89,15 @@ struct State {
     revision: Revision,
 }
 
+/// What there is of one resource, and what happens to it.
+pub struct Figures {
+    pub prefix: String,
+    pub objects: usize,
+    pub watchers: usize,
+    /// Since the process started.
+    pub changes: u64,
+}
+
 /// The objects of a resource as of `revision`.
 pub struct Snapshot {
     pub entries: Vec<Arc<Entry>>,
@@ -130,8 +139,17 @@ impl WatchCache {
         *self.applied.borrow()
     }
 
-    pub fn counts(&self) -> Vec<(String, usize)> {
-        self.resources.read().iter().map(|(p, c)| (p.clone(), c.state.read().objects.len())).collect()
+    /// In the order of the prefixes.
+    pub fn figures(&self) -> Vec<Figures> {
+        let figures = |(prefix, cache): (&String, &Arc<ResourceCache>)| Figures {
+            prefix: prefix.clone(),
+            objects: cache.len(),
+            watchers: cache.tip.receiver_count(),
+            changes: cache.tip(),
+        };
+        let mut all: Vec<_> = self.resources.read().iter().map(figures).collect();
+        all.sort_by(|a, b| a.prefix.cmp(&b.prefix));
+        all
     }
 
     /// Waits until the cache holds everything up to `revision`.

@@ -136,3 +136,22 @@ async fn strangers_learn_nothing() {
     let token = nobody.send("GET", MAPS, &[("authorization", "Bearer nonsense")], Vec::new()).await;
     token.refused(401, "Unauthorized", "Unauthorized");
 }
+
+#[tokio::test]
+async fn metrics_have_upstreams_names() {
+    let s = server().await;
+    s.create_config_map("a").await.expect(201);
+    let _watch = s.watch("/api/v1/configmaps?watch=1").await;
+    let text = String::from_utf8(s.get("/metrics").await.bytes.to_vec()).unwrap();
+    for line in [
+        "apiserver_storage_objects{group=\"\",resource=\"configmaps\"} ",
+        "apiserver_longrunning_requests{group=\"\",resource=\"configmaps\",verb=\"WATCH\"} 1",
+        "apiserver_current_inflight_requests{request_kind=\"readOnly\"} ",
+        "apiserver_request_duration_seconds_bucket{",
+        "kubernetes_build_info{git_version=\"v1.35",
+        "process_resident_memory_bytes ",
+        "process_cpu_seconds_total ",
+    ] {
+        assert!(text.lines().any(|l| l.starts_with(line)), "{line} is not in\n{text}");
+    }
+}

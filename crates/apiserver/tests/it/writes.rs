@@ -225,3 +225,13 @@ async fn an_apply_with_unknown_fields_is_refused() {
     let strict = s.send("PATCH", &format!("{path}&fieldValidation=Strict"), &yaml, twice).await;
     strict.refused(400, "BadRequest", "line 7: key \"k\" already set in map");
 }
+
+#[tokio::test]
+async fn nothing_is_added_to_what_was_sent() {
+    let s = server().await;
+    let mut made = s.create_config_map("a").await.expect(201);
+    made.as_object_mut().unwrap().remove("metadata");
+    let mut sent = crate::harness::config_map("a");
+    sent.as_object_mut().unwrap().remove("metadata");
+    assert_eq!(made, sent);
+}
