@@ -108,18 +108,32 @@ impl<const CORE: bool> Behavior for Event<CORE> {
         ]
     }
 
+    /// Under the names of both forms: a stored event is looked at once for all who ask for either.
     fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {
         let target = first(object, ["involvedObject", "regarding"]);
         let reporter = first(object, ["reportingComponent", "reportingController"]).as_str().unwrap_or("");
         let source = text(first(object, ["source", "deprecatedSource"]), "component");
-        let mut values: Vec<&str> = INVOLVED.iter().map(|field| text(target, field)).collect();
-        values.extend([text(object, "reason"), reporter, text(object, "type"), or(source, reporter)]);
-        self.selectable_field_names().into_iter().zip(values.into_iter().map(str::to_string)).collect()
+        let mut fields = Vec::with_capacity(2 * INVOLVED.len() + 5);
+        for field in INVOLVED {
+            for form in ["involvedObject", "regarding"] {
+                fields.push((format!("{form}.{field}"), text(target, field).to_string()));
+            }
+        }
+        for (field, value) in [
+            ("reason", text(object, "reason")),
+            ("reportingComponent", reporter),
+            ("reportingController", reporter),
+            ("source", or(source, reporter)),
+            ("type", text(object, "type")),
+        ] {
+            fields.push((field.to_string(), value.to_string()));
+        }
+        fields
     }
 
     fn selectable_field_names(&self) -> Vec<String> {
         let (target, rest): (_, &[&str]) = match CORE {
-            true => ("involvedObject", &["reason", "reportingComponent", "type", "source"]),
+            true => ("involvedObject", &["reason", "reportingComponent", "source", "type"]),
             false => ("regarding", &["reason", "reportingController", "type"]),
         };
         let involved = INVOLVED.iter().map(|field| format!("{target}.{field}"));
@@ -242,6 +256,8 @@ mod tests {
         check(Event::<false>.selectable_fields(&new), "regarding.kind", "Pod");
         check(Event::<false>.selectable_fields(&new), "reportingController", "me");
         check(Event::<false>.selectable_fields(&new), "type", "Normal");
-        assert_eq!(Event::<false>.selectable_field_names().len(), Event::<false>.selectable_fields(&new).len());
+        for name in [Event::<true>.selectable_field_names(), Event::<false>.selectable_field_names()].concat() {
+            assert!(Event::<true>.selectable_fields(&core).iter().any(|(field, _)| *field == name), "{name}");
+        }
     }
 }

@@ -98,6 +98,15 @@ async fn events_and_autoscalers_are_seen_in_two_versions() {
     let other = s.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200);
     assert_eq!(other["apiVersion"], "events.k8s.io/v1");
     assert_eq!((other["note"].as_str(), other["regarding"]["name"].as_str()), (Some("text"), Some("p")), "{other}");
+    // Each form by its own names, in whatever order they are asked.
+    for path in [
+        "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp",
+        "/apis/events.k8s.io/v1/namespaces/default/events?fieldSelector=regarding.name%3Dp",
+    ] {
+        assert_eq!(s.get(path).await.expect(200)["items"].as_array().unwrap().len(), 1, "{path}");
+    }
+    let foreign = s.get("/apis/events.k8s.io/v1/events?fieldSelector=involvedObject.name%3Dp").await;
+    foreign.refused(400, "BadRequest", "field label not supported: involvedObject.name");
 }
 
 #[tokio::test]
