@@ -89,14 +89,17 @@ pub struct RuntimeConfig {
     pub port_mappings: Vec<PortMapping>,
 }
 
+/// containerd writes Go's names, others the specification's.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
+    #[serde(alias = "HostPort")]
     pub host_port: u16,
+    #[serde(alias = "ContainerPort")]
     pub container_port: u16,
-    #[serde(default = "tcp")]
+    #[serde(default = "tcp", alias = "Protocol")]
     pub protocol: String,
-    #[serde(default, rename = "hostIP")]
+    #[serde(default, rename = "hostIP", alias = "HostIP")]
     pub host_ip: String,
 }
 
@@ -277,6 +280,14 @@ mod tests {
         check(|v| v["podCIDRs"] = json!(["10.0.0.0/24", "10.0.1.0/24"]), 7);
         check(|v| v["podCIDRs"] = json!(["10.0.0.0/31"]), 7);
         check(|v| v["dataDir"] = json!("relative"), 7);
+        let ports = |ports: Value| json!({ "portMappings": [ports] });
+        for good in [
+            json!({ "hostPort": 80, "containerPort": 8080, "protocol": "tcp" }),
+            json!({ "HostPort": 80, "ContainerPort": 8080, "Protocol": "tcp", "HostIP": "127.0.0.1" }),
+        ] {
+            let read = conf(|v| v["runtimeConfig"] = ports(good.clone())).unwrap_or_else(|e| panic!("{good}: {e}"));
+            assert_eq!(read.runtime_config.port_mappings[0].container_port, 8080);
+        }
     }
 
     #[test]

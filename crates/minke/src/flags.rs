@@ -10,7 +10,10 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::instance::{DEFAULT_DATA_DIRECTORY, Instance};
+use crate::{
+    instance::{DEFAULT_DATA_DIRECTORY, Instance},
+    security_flags::Security,
+};
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]
@@ -89,6 +92,8 @@ pub struct Server {
     /// Ports for services of type NodePort
     #[arg(long, value_name = "FROM-TO", default_value = "30000-32767")]
     pub service_node_port_range: String,
+    #[command(flatten)]
+    pub security: Security,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -11,7 +11,7 @@ use k8s_openapi::{
     ByteString,
     api::{
         core::v1::Secret,
-        rbac::v1::{ClusterRoleBinding, Role, RoleBinding},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
 };
 use serde_json::{Value, json};
@@ -45,19 +45,28 @@ pub async fn prepare(client: &Client, instance: &Instance, env: &Env) -> Result<
     }
     // Every node serves DNS and says so itself.
     let name = "minke:node-dns";
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": { "name": name, "namespace": NAMESPACE },
-        "rules": [{ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["create", "patch"] }],
-    });
-    client.namespaced::<Role>(NAMESPACE).patch(name, &apply(role)).await?;
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": { "name": name, "namespace": NAMESPACE },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
-        "subjects": subjects(NODES),
-    });
-    client.namespaced::<RoleBinding>(NAMESPACE).patch(name, &apply(binding)).await?;
+    let group = "rbac.authorization.k8s.io";
+    let read = json!([{ "apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"] }]);
+    let write =
+        json!([{ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["create", "patch"] }]);
+    let object = |kind: &str, namespace: Option<&str>, rest: (&str, Value)| {
+        let mut object = json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": { "name": name } });
+        if let Some(namespace) = namespace {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        object[rest.0] = rest.1;
+        object
+    };
+    let bound = |kind: &str, namespace: Option<&str>, role: &str| {
+        let mut binding = object(kind, namespace, ("subjects", subjects(NODES)));
+        binding["roleRef"] = json!({ "apiGroup": group, "kind": role, "name": name });
+        apply(binding)
+    };
+    client.api::<ClusterRole>().patch(name, &apply(object("ClusterRole", None, ("rules", read)))).await?;
+    client.api::<ClusterRoleBinding>().patch(name, &bound("ClusterRoleBinding", None, "ClusterRole")).await?;
+    let inside = Some(NAMESPACE);
+    client.namespaced::<Role>(NAMESPACE).patch(name, &apply(object("Role", inside, ("rules", write)))).await?;
+    client.namespaced::<RoleBinding>(NAMESPACE).patch(name, &bound("RoleBinding", inside, "Role")).await?;
     ensure_token(client, instance, env).await
 }
 

@@ -19,6 +19,7 @@ mod pki;
 mod preflight;
 mod process;
 mod report;
+mod security_flags;
 mod server;
 mod serving_approver;
 mod up;

@@ -120,6 +120,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         key_pem: kubelet_client.key.into_bytes(),
         ca_pem: pki.ca_pem().as_bytes().to_vec(),
     });
+    flags.security.apply(&mut config)?;
     Ok(config)
 }
 

@@ -46,7 +46,9 @@ impl Pair {
         };
         let nodes: BTreeMap<String, Peer> = known.iter().map(|node| (node.to_string(), peer(node))).collect();
         for node in known {
-            let config = MeshConfig { node_name: node.to_string(), mode: mode.clone(), route_protocol: 77 };
+            let cluster_cidrs = ["10.244.0.0/16", "fd00::/8"].map(|c| c.parse().unwrap()).to_vec();
+            let config =
+                MeshConfig { node_name: node.to_string(), mode: mode.clone(), route_protocol: 77, cluster_cidrs };
             let nodes = nodes.clone();
             let run = move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,0 +1,300 @@
+//! Who gets in and what they may do, as flags with upstream's names.
+//! Part of the flags of every command that serves the API; read by `server`.
+//! Invariant: a file that can't be used stops the start; what it holds is never shown.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use apiserver::config;
+use clap::{Args, builder::BoolishValueParser};
+
+/// Extra headers of a front proxy, and the names of the others, as every cluster has them.
+const USER_HEADER: &str = "X-Remote-User";
+const UID_HEADER: &str = "X-Remote-Uid";
+const GROUP_HEADER: &str = "X-Remote-Group";
+const EXTRA_PREFIX: &str = "X-Remote-Extra-";
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Security")]
+pub struct Security {
+    /// Authorities of client certificates that are believed besides the cluster's own, as PEM
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Static tokens, one `token,user,uid[,"group,group"]` per line
+    #[arg(long, value_name = "FILE")]
+    token_auth_file: Option<PathBuf>,
+    /// Static passwords, one `password,user,uid[,"group,group"]` per line
+    #[arg(long, value_name = "FILE")]
+    basic_auth_file: Option<PathBuf>,
+    /// Kubeconfig of a service that is asked whose token a request shows
+    #[arg(long, value_name = "FILE")]
+    authentication_token_webhook_config_file: Option<PathBuf>,
+    /// How long that service's answers are believed
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    authentication_token_webhook_cache_ttl: Duration,
+    /// Let requests without credentials through as system:anonymous
+    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    anonymous_auth: bool,
+    /// Who decides what a user may do, in this order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny
+    #[arg(long, value_name = "MODES", default_value = "Node,RBAC", value_delimiter = ',')]
+    authorization_mode: Vec<String>,
+    /// Policies of the mode ABAC, one per line
+    #[arg(long, value_name = "FILE")]
+    authorization_policy_file: Option<PathBuf>,
+    /// Kubeconfig of the service that the mode Webhook asks
+    #[arg(long, value_name = "FILE")]
+    authorization_webhook_config_file: Option<PathBuf>,
+    /// How long a yes of that service is believed
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    authorization_webhook_cache_authorized_ttl: Duration,
+    /// How long a no of that service is believed
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    authorization_webhook_cache_unauthorized_ttl: Duration,
+    /// Authorities of proxies that name the user of a request in headers, as PEM
+    #[arg(long, value_name = "FILE")]
+    requestheader_client_ca_file: Option<PathBuf>,
+    /// Common names such a proxy may have [default: any]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    requestheader_allowed_names: Vec<String>,
+    /// Headers that hold the user
+    #[arg(long, value_name = "HEADERS", default_value = USER_HEADER, value_delimiter = ',')]
+    requestheader_username_headers: Vec<String>,
+    /// Headers that hold the user's uid
+    #[arg(long, value_name = "HEADERS", default_value = UID_HEADER, value_delimiter = ',')]
+    requestheader_uid_headers: Vec<String>,
+    /// Headers that hold the user's groups
+    #[arg(long, value_name = "HEADERS", default_value = GROUP_HEADER, value_delimiter = ',')]
+    requestheader_group_headers: Vec<String>,
+    /// How headers with more about the user begin
+    #[arg(long, value_name = "PREFIXES", default_value = EXTRA_PREFIX, value_delimiter = ',')]
+    requestheader_extra_headers_prefix: Vec<String>,
+    /// Admission plugins to turn on besides those that are on
+    #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
+    enable_admission_plugins: Vec<String>,
+    /// Admission plugins to turn off
+    #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
+    disable_admission_plugins: Vec<String>,
+    /// How many requests that only read are served at once; 0: any number
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    max_requests_inflight: usize,
+    /// How many requests that write are served at once; 0: any number
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    max_mutating_requests_inflight: usize,
+    /// Issuer of ServiceAccount tokens, an https URL [default: https://kubernetes.default.svc.cluster.local]
+    #[arg(long, value_name = "URL")]
+    service_account_issuer: Option<String>,
+    /// What a token must be good for to be shown to this API server [default: the issuer]
+    #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]
+    api_audiences: Vec<String>,
+}
+
+/// As Go writes them: `90s`, `1h30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| "write it as 30s or 5m".to_string())?;
+    Duration::try_from(parsed).map_err(|_| "it may not be negative".into())
+}
+
+impl Security {
+    /// Completes what an API server is told. The files it names are read where they are used.
+    pub fn apply(&self, config: &mut config::Config) -> Result<()> {
+        if let Some(path) = &self.client_ca_file {
+            config.client_ca_pem.push(b'\n');
+            config.client_ca_pem.extend(certificates(path, "--client-ca-file")?);
+        }
+        self.authentication(&mut config.authentication)?;
+        config.anonymous_auth = self.anonymous_auth;
+        self.authorization(config)?;
+        config.enable_admission_plugins.extend(self.enable_admission_plugins.iter().cloned());
+        config.disable_admission_plugins.extend(self.disable_admission_plugins.iter().cloned());
+        config.limits.requests_in_flight = unlimited(self.max_requests_inflight);
+        config.limits.mutating_requests_in_flight = unlimited(self.max_mutating_requests_inflight);
+        let accounts = &mut config.service_accounts;
+        if let Some(issuer) = &self.service_account_issuer {
+            if issuer.is_empty() || (issuer.contains(':') && issuer.parse::<http::Uri>().is_err()) {
+                bail!("--service-account-issuer {issuer:?} is not a URL");
+            }
+            accounts.issuer = issuer.clone();
+            accounts.audiences = vec![issuer.clone()];
+        }
+        if !self.api_audiences.is_empty() {
+            accounts.audiences = self.api_audiences.clone();
+        }
+        Ok(())
+    }
+
+    fn authentication(&self, authentication: &mut config::Authentication) -> Result<()> {
+        authentication.token_file = self.token_auth_file.clone();
+        authentication.password_file = self.basic_auth_file.clone();
+        let ttl = self.authentication_token_webhook_cache_ttl;
+        authentication.webhook = self.authentication_token_webhook_config_file.as_ref().map(|path| config::Webhook {
+            kubeconfig: path.clone(),
+            allowed_for: ttl,
+            refused_for: ttl,
+        });
+        authentication.request_header = match &self.requestheader_client_ca_file {
+            None if !self.requestheader_allowed_names.is_empty() => {
+                bail!("--requestheader-allowed-names needs --requestheader-client-ca-file")
+            }
+            None => None,
+            Some(path) => Some(config::RequestHeader {
+                ca_pem: certificates(path, "--requestheader-client-ca-file")?,
+                allowed_names: self.requestheader_allowed_names.clone(),
+                username_headers: self.requestheader_username_headers.clone(),
+                uid_headers: self.requestheader_uid_headers.clone(),
+                group_headers: self.requestheader_group_headers.clone(),
+                extra_header_prefixes: self.requestheader_extra_headers_prefix.clone(),
+            }),
+        };
+        Ok(())
+    }
+
+    fn authorization(&self, config: &mut config::Config) -> Result<()> {
+        let modes = &self.authorization_mode;
+        let has = |mode: &str| modes.iter().any(|m| m == mode);
+        if let Some(twice) = modes.iter().enumerate().find(|(n, mode)| modes[..*n].contains(mode)) {
+            bail!("authorization-mode {:?} has mode specified more than once", twice.1);
+        }
+        if self.authorization_policy_file.is_some() && !has("ABAC") {
+            bail!("cannot specify --authorization-policy-file without mode ABAC");
+        }
+        if self.authorization_webhook_config_file.is_some() && !has("Webhook") {
+            bail!("cannot specify --authorization-webhook-config-file without mode Webhook");
+        }
+        config.authorization_modes = modes.clone();
+        config.authorization.policy_file = self.authorization_policy_file.clone();
+        config.authorization.webhook = self.authorization_webhook_config_file.as_ref().map(|path| config::Webhook {
+            kubeconfig: path.clone(),
+            allowed_for: self.authorization_webhook_cache_authorized_ttl,
+            refused_for: self.authorization_webhook_cache_unauthorized_ttl,
+        });
+        Ok(())
+    }
+}
+
+fn unlimited(limit: usize) -> usize {
+    if limit == 0 { tokio::sync::Semaphore::MAX_PERMITS } else { limit }
+}
+
+fn certificates(path: &Path, flag: &str) -> Result<Vec<u8>> {
+    let pem = fs::read(path).with_context(|| format!("failed to read {flag} {}", path.display()))?;
+    match client::certificates(&pem) {
+        Ok(found) if !found.is_empty() => Ok(pem),
+        _ => bail!("{flag} {} holds no certificate in PEM", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        security: Security,
+    }
+
+    fn parse(line: &str) -> Result<config::Config> {
+        let words = std::iter::once("minke").chain(line.split_whitespace());
+        let mut config = config::Config::in_process(String::new());
+        config.client_ca_pem = b"ours".to_vec();
+        Line::try_parse_from(words)?.security.apply(&mut config)?;
+        Ok(config)
+    }
+
+    fn check(line: &str, show: impl Fn(&config::Config) -> String, expected: &str) {
+        match parse(line) {
+            Ok(config) => assert_eq!(show(&config), expected, "{line}"),
+            Err(error) => panic!("{line}: {error:#}"),
+        }
+    }
+
+    #[test]
+    fn flags_become_a_configuration() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = rcgen::generate_simple_self_signed(["proxy".to_string()]).unwrap().cert.pem();
+        let ca = directory.path().join("ca.pem");
+        fs::write(&ca, &authority).unwrap();
+        let ca = ca.display();
+
+        let modes = |c: &config::Config| c.authorization_modes.join(" ");
+        check("", modes, "Node RBAC");
+        check("--authorization-mode=RBAC,AlwaysDeny", modes, "RBAC AlwaysDeny");
+        check("", |c| format!("{} {:?}", c.anonymous_auth, c.authentication.password_file), "true None");
+        check("--anonymous-auth=false", |c| c.anonymous_auth.to_string(), "false");
+        check("--anonymous-auth", |c| c.anonymous_auth.to_string(), "true");
+        let files =
+            |c: &config::Config| format!("{:?} {:?}", c.authentication.token_file, c.authentication.password_file);
+        check("--token-auth-file=t --basic-auth-file=p", files, "Some(\"t\") Some(\"p\")");
+        let webhook = |w: &Option<config::Webhook>| {
+            w.as_ref().map(|w| format!("{} {:?} {:?}", w.kubeconfig.display(), w.allowed_for, w.refused_for))
+        };
+        check(
+            "--authentication-token-webhook-config-file=k",
+            |c| webhook(&c.authentication.webhook).unwrap_or_default(),
+            "k 120s 120s",
+        );
+        check(
+            "--authorization-mode=Webhook --authorization-webhook-config-file=k \
+             --authorization-webhook-cache-authorized-ttl=1m30s",
+            |c| webhook(&c.authorization.webhook).unwrap_or_default(),
+            "k 90s 30s",
+        );
+        check(
+            "--authorization-mode=ABAC --authorization-policy-file=p",
+            |c| format!("{:?}", c.authorization.policy_file),
+            "Some(\"p\")",
+        );
+        let trusted = |c: &config::Config| String::from_utf8_lossy(&c.client_ca_pem).into_owned();
+        check(&format!("--client-ca-file={ca}"), trusted, &format!("ours\n{authority}"));
+        let proxy = |c: &config::Config| match &c.authentication.request_header {
+            Some(r) => format!("{:?} {:?} {:?}", r.allowed_names, r.username_headers, r.extra_header_prefixes),
+            None => "none".into(),
+        };
+        check("", proxy, "none");
+        check(
+            &format!("--requestheader-client-ca-file={ca} --requestheader-allowed-names=a,b"),
+            proxy,
+            r#"["a", "b"] ["X-Remote-User"] ["X-Remote-Extra-"]"#,
+        );
+        let plugins =
+            |c: &config::Config| format!("{:?} {:?}", c.enable_admission_plugins, c.disable_admission_plugins);
+        check(
+            "--enable-admission-plugins=AlwaysPullImages --disable-admission-plugins=PodSecurity,Priority",
+            plugins,
+            r#"["NodeRestriction", "AlwaysPullImages"] ["PodSecurity", "Priority"]"#,
+        );
+        let limits = |c: &config::Config| {
+            let unlimited = c.limits.requests_in_flight == tokio::sync::Semaphore::MAX_PERMITS;
+            format!("{unlimited} {}", c.limits.mutating_requests_in_flight)
+        };
+        check("--max-requests-inflight=0 --max-mutating-requests-inflight=7", limits, "true 7");
+        let tokens = |c: &config::Config| format!("{} {:?}", c.service_accounts.issuer, c.service_accounts.audiences);
+        check("--service-account-issuer=https://i", tokens, r#"https://i ["https://i"]"#);
+        check("--service-account-issuer=https://i --api-audiences=a,b", tokens, r#"https://i ["a", "b"]"#);
+    }
+
+    #[test]
+    fn flags_that_contradict_each_other_are_refused() {
+        let cases = [
+            ("--authorization-policy-file=p", "without mode ABAC"),
+            ("--authorization-webhook-config-file=k", "without mode Webhook"),
+            ("--authorization-mode=RBAC,RBAC", "more than once"),
+            ("--requestheader-allowed-names=a", "needs --requestheader-client-ca-file"),
+            ("--client-ca-file=/nowhere/ca.pem", "failed to read --client-ca-file"),
+            ("--client-ca-file=Cargo.toml", "holds no certificate"),
+            ("--authorization-webhook-cache-authorized-ttl=soon", "write it as"),
+            ("--service-account-issuer=https:// x", "unexpected argument"),
+        ];
+        for (line, expected) in cases {
+            let error = parse(line).err().map(|e| format!("{e:#}")).unwrap_or_default();
+            assert!(error.contains(expected), "{line}: {error:?}");
+        }
+    }
+}
