@@ -61,8 +61,10 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
 async fn authentication(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let config = &server.config;
     let mut data = json!({ "client-ca-file": String::from_utf8_lossy(&config.client_ca_pem) });
-    if let Some(name) = config.kubelet_client.as_ref().and_then(|c| common_name(&c.certificate_pem)) {
-        data["requestheader-client-ca-file"] = String::from_utf8_lossy(&config.client_ca_pem).into();
+    let ours = config.kubelet_client.as_ref().and_then(|c| Some((c, common_name(&c.certificate_pem)?)));
+    if let Some((client, name)) = ours {
+        // Not the authorities of all clients: one of those could take our name.
+        data["requestheader-client-ca-file"] = String::from_utf8_lossy(&client.ca_pem).into();
         data["requestheader-allowed-names"] = json!([name]).to_string().into();
         data["requestheader-username-headers"] = json!(["X-Remote-User"]).to_string().into();
         data["requestheader-uid-headers"] = json!(["X-Remote-Uid"]).to_string().into();

@@ -67,7 +67,7 @@ impl ApiServer {
         let services = cluster.list("services", "").into_iter().map(|s| s.value());
         let registry = Registry {
             allocations: Allocations::new(&config, env.clone(), services),
-            admission: admission::Chain::new(&config, &cluster, &authorizer),
+            admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
             authorizer: authorizer.clone(),
             authentication: authentication.clone(),
             tokens,

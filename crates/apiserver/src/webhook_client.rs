@@ -59,7 +59,12 @@ impl Endpoint {
     /// Posts `body` and returns the JSON that comes back with a 2xx.
     pub async fn post(&self, env: &Env, limit: Duration, body: &Value) -> Result<Value, String> {
         let answered = env.timeout(limit, self.exchange(body)).await;
-        answered.unwrap_or_else(|| Err("context deadline exceeded".to_string()))
+        answered.unwrap_or_else(|| Err(self.failed("context deadline exceeded")))
+    }
+
+    /// Why there was no answer at all.
+    fn failed(&self, why: impl std::fmt::Display) -> String {
+        format!("Post \"{}\": {why}", self.url)
     }
 
     async fn exchange(&self, body: &Value) -> Result<Value, String> {
@@ -70,15 +75,15 @@ impl Endpoint {
             None => TcpStream::connect((host.as_str(), port)).await,
         };
         let stream = stream.map_err(|e| match self.address {
-            Some(address) => format!("dial tcp {address}: connect: {e}"),
-            None => format!("dial tcp {host}:{port}: connect: {e}"),
+            Some(address) => self.failed(format!("dial tcp {address}: connect: {e}")),
+            None => self.failed(format!("dial tcp {host}:{port}: connect: {e}")),
         })?;
         // The certificate of a Service is made for its name, whatever port is appended to it.
         let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;
         let connector = tokio_rustls::TlsConnector::from(self.tls.clone());
-        let stream = connector.connect(name, stream).await.map_err(|e| format!("tls: {e}"))?;
+        let stream = connector.connect(name, stream).await.map_err(|e| self.failed(format!("tls: {e}")))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|e| e.to_string())?;
+        let (mut sender, connection) = handshake.map_err(|e| self.failed(e))?;
         let path = self.url.path_and_query().map_or("/", |p| p.as_str());
         let mut request = Request::post(path)
             .header(header::HOST, self.url.authority().map_or(host.as_str(), |a| a.as_str()))
@@ -91,7 +96,7 @@ impl Endpoint {
             request.headers_mut().insert(header::AUTHORIZATION, value.clone());
         }
         let answered = async {
-            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+            let response = sender.send_request(request).await.map_err(|e| self.failed(e))?;
             let (parts, body) = response.into_parts();
             let bytes = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?.to_bytes();
             if !parts.status.is_success() {
@@ -103,7 +108,7 @@ impl Endpoint {
         tokio::select! {
             answer = answered => answer,
             ended = async { let ended = connection.await; std::future::pending::<()>().await; ended } => {
-                Err(ended.err().map_or_else(|| "the connection was closed".to_string(), |e| e.to_string()))
+                Err(self.failed(ended.err().map_or_else(|| "EOF".to_string(), |e| e.to_string())))
             }
         }
     }

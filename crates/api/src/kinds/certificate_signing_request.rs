@@ -61,13 +61,13 @@ impl Behavior for CertificateSigningRequest {
         }
     }
 
-    /// A decision: only the conditions change.
+    /// A decision: beside the metadata only the conditions change.
     fn prepare_subresource_update(&self, subresource: &str, object: &mut Value, old: &Value) {
         if subresource != "approval" {
             return;
         }
         let conditions = object["status"].get("conditions").cloned().unwrap_or_default();
-        super::behavior::reset_to_old(object, old, &super::behavior::ALL_METADATA);
+        super::behavior::reset_to_old(object, old, &[]);
         set(object, "status", old.get("status").cloned().unwrap_or_default());
         if let Some(status) = super::access::part_mut(object, "status") {
             set(status, "conditions", conditions);

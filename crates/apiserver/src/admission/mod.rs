@@ -170,6 +170,10 @@ const VALIDATING_WEBHOOKS: &str = "ValidatingAdmissionWebhook";
 const POLICIES: &str = "ValidatingAdmissionPolicy";
 const QUOTA: &str = "ResourceQuota";
 
+/// On in other clusters, absent from ours: turning them off is granted.
+const ABSENT: &[&str] =
+    &["ClusterTrustBundleAttest", "MutatingAdmissionPolicy", "NodeDeclaredFeatureValidator", "PodTopologyLabels"];
+
 pub struct Chain {
     plugins: Vec<Arc<dyn Plugin>>,
     webhooks: Webhooks,
@@ -180,23 +184,29 @@ pub struct Chain {
 }
 
 impl Chain {
-    pub fn new(config: &Config, cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
+    pub fn new(config: &Config, cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Result<Self, String> {
         let listed = |names: &[String], name: &str| names.iter().any(|n| n == name);
         let context = Context { cluster, authorizer };
-        let plugins = PLUGINS.iter().filter_map(|(make, default)| {
-            let plugin = make(&context);
-            let on = (*default || listed(&config.enable_admission_plugins, plugin.name()))
-                && !listed(&config.disable_admission_plugins, plugin.name());
-            on.then_some(plugin)
-        });
+        let (enable, disable) = (&config.enable_admission_plugins, &config.disable_admission_plugins);
+        let all: Vec<_> = PLUGINS.iter().map(|(make, default)| (make(&context), *default)).collect();
+        let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES];
+        let known = |name: &str| parts.contains(&name) || all.iter().any(|(p, _)| p.name() == name);
+        if let Some(name) = enable.iter().find(|n| !known(n)) {
+            return Err(format!("enable-admission-plugins plugin {name:?} is unknown"));
+        }
+        if let Some(name) = disable.iter().find(|n| !known(n) && !ABSENT.contains(&n.as_str())) {
+            return Err(format!("disable-admission-plugins plugin {name:?} is unknown"));
+        }
+        let on = |name: &str, default: bool| (default || listed(enable, name)) && !listed(disable, name);
+        let plugins = all.into_iter().filter(|(p, default)| on(p.name(), *default)).map(|(p, _)| p);
         let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
-        Self {
+        Ok(Self {
             plugins: plugins.collect(),
             webhooks: Webhooks::new(cluster),
             policies: Policies::new(cluster),
-            off: config.disable_admission_plugins.clone(),
+            off: disable.clone(),
             escalation,
-        }
+        })
     }
 
     fn is_on(&self, name: &str) -> bool {

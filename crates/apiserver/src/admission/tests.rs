@@ -251,6 +251,7 @@ async fn certificates_are_asked_for_in_ones_own_name() {
     };
     f.ok(Method::POST, &format!("{rbac}/clusterrolebindings"), binding("a", "approver")).await;
     let mut approved = made.clone();
+    approved["metadata"]["annotations"] = json!({ "noted": "yes" });
     approved["status"] = json!({ "conditions": [
         { "type": "Approved", "status": "True", "reason": "Test", "message": "fine" },
     ] });
@@ -262,7 +263,7 @@ async fn certificates_are_asked_for_in_ones_own_name() {
     let may = "system:certificates.k8s.io:kube-apiserver-client-approver";
     f.ok(Method::POST, &format!("{rbac}/clusterrolebindings"), binding("b", may)).await;
     let (code, answer, _) = f.send(&approver, Method::PUT, &approval, approved).await;
-    assert_eq!(code, 200, "{answer}");
+    assert_eq!((code, &answer["metadata"]["annotations"]["noted"]), (200, &json!("yes")), "{answer}");
 }
 
 #[tokio::test]
@@ -384,12 +385,69 @@ async fn webhooks_change_and_refuse() {
 }
 
 #[tokio::test]
+async fn what_webhooks_add_is_pruned_before_the_next_one_sees_it() {
+    let f = fixture(&[]).await;
+    let schema = json!({ "type": "object", "properties": { "data": { "type": "object", "properties": {
+        "first": { "type": "string" }, "filled": { "type": "string", "default": "in" },
+    } } } });
+    let definition = json!({ "metadata": { "name": "widgets.example.com" }, "spec": {
+        "group": "example.com", "scope": "Namespaced",
+        "names": { "plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList" },
+        "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+    } });
+    f.ok(Method::POST, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+    let patches = json!([
+        { "op": "add", "path": "/data", "value": { "first": "yes", "second": "yes" } },
+    ]);
+    let patch = BASE64_STANDARD.encode(patches.to_string());
+    let mutate: Answer =
+        Arc::new(move |r| review(r, json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch })));
+    let (port, ca, _) = webhook(mutate).await;
+    let (watching, watching_ca, asked) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
+    for (name, port, ca) in [("m1", port, &ca), ("m2", watching, &watching_ca)] {
+        let mut configuration = configuration(name, port, ca, "Fail", 10);
+        configuration["webhooks"][0]["rules"] = json!([
+            { "apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["widgets"] },
+        ]);
+        f.ok(Method::POST, &format!("{REGISTRATION}/mutatingwebhookconfigurations"), configuration).await;
+    }
+    let widget = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "hook" } });
+    let path = "/apis/example.com/v1/namespaces/default/widgets";
+    let mut made = f.admin(Method::POST, path, widget.clone()).await;
+    while made.0 == 404 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        made = f.admin(Method::POST, path, widget.clone()).await;
+    }
+    let expected = json!({ "first": "yes", "filled": "in" });
+    assert_eq!((made.0, &made.1["data"]), (201, &expected), "{}", made.1);
+    assert_eq!(asked.lock().unwrap()[0]["request"]["object"]["data"], expected);
+}
+
+#[tokio::test]
+async fn unknown_plugins_stop_the_start() {
+    let check = |enable: &[&str], disable: &[&str], expected: &str| {
+        let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+        config.enable_admission_plugins = enable.iter().map(|p| p.to_string()).collect();
+        config.disable_admission_plugins = disable.iter().map(|p| p.to_string()).collect();
+        let (env, expected) = (Env::real(), expected.to_string());
+        async move {
+            let store = Arc::new(store::MemoryStore::new(env.clone()));
+            let found = ApiServer::new(config, store, env).await.err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(if expected.is_empty() { found.is_empty() } else { found.contains(&expected) }, "{found}");
+        }
+    };
+    check(&["AlwaysPullImages", "MutatingAdmissionWebhook"], &["Priority", "MutatingAdmissionPolicy"], "").await;
+    check(&["AlwaysPull"], &[], "enable-admission-plugins plugin \"AlwaysPull\" is unknown").await;
+    check(&[], &["Prioriti"], "disable-admission-plugins plugin \"Prioriti\" is unknown").await;
+}
+
+#[tokio::test]
 async fn webhooks_that_hang_or_lie_are_survived() {
     let f = fixture(&[]).await;
     let path = format!("{REGISTRATION}/validatingwebhookconfigurations");
     let other = webhook(Arc::new(|_| None)).await.1;
     let cases: Vec<(&str, Answer, bool, &str)> = vec![
-        ("hangs", Arc::new(|_| None), true, "context deadline exceeded"),
+        ("hangs", Arc::new(|_| None), true, "/hook?timeout=1s\": context deadline exceeded"),
         ("junk", Arc::new(|_| Some(json!("junk"))), true, "expected webhook response of admission.k8s.io/v1"),
         (
             "uid",

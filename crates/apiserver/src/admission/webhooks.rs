@@ -15,7 +15,9 @@ use super::{
 };
 use crate::{
     cluster::Cluster,
+    codec,
     index::{Index, Indexed},
+    negotiate::Media,
     webhook::Client,
 };
 
@@ -134,7 +136,7 @@ impl Webhooks {
                             webhook.name
                         )));
                     }
-                    a.object = changed;
+                    a.object = self.decoded(a, changed)?;
                 }
                 Ok(true)
             }
@@ -143,6 +145,21 @@ impl Webhooks {
                 Err(error)
             }
         }
+    }
+
+    /// A changed object as if a client had sent it: without what its schema does not know, with what it fills in.
+    fn decoded(&self, a: &Attributes<'_>, changed: Value) -> Result<Value, ApiError> {
+        let served = self.cluster.served.find(&a.resource.group, &a.resource.version, &a.resource.plural);
+        let is_whole = changed["kind"] == a.resource.kind.as_str() && changed["apiVersion"] == a.resource.api_version();
+        let Some((schema, id)) = served.as_ref().and_then(|s| s.schema.as_ref()).filter(|_| is_whole) else {
+            return Ok(changed);
+        };
+        let decoded = codec::decode(changed.to_string().as_bytes(), Media::Json, Some((schema, *id)))
+            .map_err(|e| ApiError::internal(e.to_string()))?;
+        let mut object = decoded.value;
+        schema.apply_defaults(*id, &mut object);
+        a.resource.behavior.default(&mut object);
+        Ok(object)
     }
 
     /// Asks all validating webhooks that match, at once; the first refusal in their order counts.

@@ -2,9 +2,10 @@
 //! Held by `Served`; built by `crd`.
 //! Invariant: objects are stored in one version; every other one is a view.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use api::{ApiError, Object};
@@ -117,11 +118,20 @@ impl Custom {
     }
 }
 
-/// Whether an object's bytes are of a version, which stands right at their start.
+/// Whether an object's bytes are of a version, which mostly stands right at their start.
 fn is_of(object: &Object, api_version: &str) -> bool {
-    let start = &object.json()[..object.json().len().min(512)];
-    let text = format!("\"apiVersion\":\"{api_version}\"");
-    start.windows(text.len()).any(|w| w == text.as_bytes())
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Envelope<'a> {
+        #[serde(borrow, default)]
+        api_version: Cow<'a, str>,
+    }
+    let json = object.json();
+    match json.strip_prefix(br#"{"apiVersion":""#).and_then(|rest| rest.strip_prefix(api_version.as_bytes())) {
+        Some(rest) if rest.starts_with(b"\"") => true,
+        // The text elsewhere in the object (its managed fields, say) proves nothing.
+        _ => serde_json::from_slice::<Envelope<'_>>(json).is_ok_and(|e| e.api_version == api_version),
+    }
 }
 
 /// Asks the webhook for the objects in another version and checks that it changed nothing it may not.
@@ -179,5 +189,21 @@ impl PrinterColumn {
             ("string", Value::Object(_) | Value::Array(_)) => found.to_string().into(),
             _ => found.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_objects_own_version_counts() {
+        let check = |json: &'static str, expected: bool| {
+            assert_eq!(is_of(&Object::from_json(json).unwrap(), "g/v1"), expected, "{json}");
+        };
+        check(r#"{"apiVersion":"g/v1","kind":"K"}"#, true);
+        check(r#"{"kind":"K","apiVersion":"g/v1"}"#, true);
+        check(r#"{"apiVersion":"g/v1beta1","kind":"K"}"#, false);
+        check(r#"{"apiVersion":"g/v2","metadata":{"managedFields":[{"apiVersion":"g/v1"}]}}"#, false);
     }
 }
