@@ -3,6 +3,7 @@
 //! Invariant: an object version is held once; a watcher holds a position in the ring, never a queue of its own.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound,
     sync::{Arc, OnceLock},
@@ -14,7 +15,7 @@ use futures::StreamExt;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use api::{ApiError, Object, Reason};
+use api::{ApiError, Object, Reason, Resource};
 use env::Env;
 use store::{Change, Event, Range, Revision, Store, StoreError, WatchItem};
 
@@ -40,7 +41,8 @@ impl Default for Limits {
 /// One object version, with what selectors ask of it computed at most once.
 pub struct Entry {
     pub object: Arc<Object>,
-    fields: OnceLock<Vec<(String, String)>>,
+    /// For the first resource that asked; another version of it may name other fields.
+    fields: OnceLock<(Arc<Resource>, Vec<(String, String)>)>,
 }
 
 impl Entry {
@@ -48,8 +50,11 @@ impl Entry {
         Self { object: Arc::new(object), fields: OnceLock::new() }
     }
 
-    pub fn fields(&self, compute: impl FnOnce(&Object) -> Vec<(String, String)>) -> &[(String, String)] {
-        self.fields.get_or_init(|| compute(&self.object))
+    /// The selectable fields of the object as `resource` names them.
+    pub fn fields(&self, resource: &Arc<Resource>) -> Cow<'_, [(String, String)]> {
+        let compute = || resource.behavior.selectable_fields(&self.object.value());
+        let (asked, known) = self.fields.get_or_init(|| (resource.clone(), compute()));
+        if Arc::ptr_eq(asked, resource) { Cow::Borrowed(known) } else { Cow::Owned(compute()) }
     }
 }
 

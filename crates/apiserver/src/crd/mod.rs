@@ -11,6 +11,8 @@ mod definition;
 mod formats;
 mod rules;
 mod structural;
+#[cfg(test)]
+mod tests;
 
 use api::openapi::ExtraSchemas;
 

@@ -27,8 +27,13 @@ impl Registry {
         let resource = cache.resource(&served.prefix);
         let snapshot = resource.list(&selection.prefix, None, 0, applied, |e| selection.matches(served, e));
         let mut items: Vec<Value> = Vec::new();
-        for entry in &snapshot.entries {
-            let meta = &entry.object.meta;
+        let mut objects: Vec<_> = snapshot.entries.iter().map(|e| e.object.clone()).collect();
+        if selection.is_late() {
+            objects = self.views(served, objects).await?;
+            objects.retain(|object| selection.matches_view(served, object));
+        }
+        for object in &objects {
+            let meta = &object.meta;
             let namespace = meta.namespace.as_deref().unwrap_or_default();
             match self.delete_object(call, served, namespace, &meta.name, &options).await {
                 Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(object.value()),

@@ -226,7 +226,8 @@ impl Registry {
         next: Option<Continue>,
         remaining: usize,
     ) -> Result<Reply, ApiError> {
-        let objects = self.views(served, entries.iter().map(|e| e.object.clone()).collect()).await?;
+        let mut objects = self.views(served, entries.iter().map(|e| e.object.clone()).collect()).await?;
+        objects.retain(|object| selection.matches_view(served, object));
         // With selectors nobody knows how many are left without looking at them.
         let remaining = (next.is_some() && selection.is_everything()).then_some(remaining);
         let next = next.map(|n| n.encode());

@@ -1,19 +1,24 @@
 //! Which objects of a resource a list or watch is about: namespace, labels, fields.
 //! Used by `read`, `watch` and `collection`.
-//! Invariant: field values of an object version are computed at most once.
+//! Invariant: field values of an object version are computed at most once for the version that asks first.
+
+use std::borrow::Cow;
 
 use api::{
-    ApiError,
+    ApiError, Object,
     selectors::{FieldSelector, LabelSelector},
 };
 
-use crate::{call::Call, served::Served, watch_cache::Entry};
+use crate::{call::Call, registry::custom::Conversion, served::Served, watch_cache::Entry};
 
 pub struct Selection {
     /// Of the keys: `namespace/`, or empty.
     pub prefix: String,
     labels: LabelSelector,
     fields: FieldSelector,
+    /// What is asked for can only be seen in the version the client speaks, which a webhook makes: `matches` lets
+    /// everything through, and `matches_view` decides.
+    late: bool,
 }
 
 impl Selection {
@@ -37,7 +42,9 @@ impl Selection {
         }
         let namespaced = served.namespaced() && !call.info.namespace.is_empty();
         let prefix = if namespaced { format!("{}/", call.info.namespace) } else { String::new() };
-        Ok(Self { prefix, labels, fields })
+        let converted = served.custom.as_ref().is_some_and(|c| matches!(c.conversion, Conversion::Webhook(_)));
+        let late = converted && !served.is_storage_version() && !(labels.is_empty() && fields.is_empty());
+        Ok(Self { prefix, labels, fields, late })
     }
 
     /// Narrowed to one object.
@@ -52,7 +59,20 @@ impl Selection {
 
     /// Whether the labels and fields fit; the prefix is the caller's business.
     pub fn matches(&self, served: &Served, entry: &Entry) -> bool {
-        let meta = &entry.object.meta;
+        self.late || self.fits(&entry.object, || entry.fields(&served.resource))
+    }
+
+    /// The same of an object in the version of `served`; decides nothing that `matches` has decided.
+    pub fn matches_view(&self, served: &Served, object: &Object) -> bool {
+        !self.late || self.fits(object, || Cow::Owned(served.selectable_values(&object.value())))
+    }
+
+    pub fn is_late(&self) -> bool {
+        self.late
+    }
+
+    fn fits<'a>(&self, object: &Object, fields: impl FnOnce() -> Cow<'a, [(String, String)]>) -> bool {
+        let meta = &object.meta;
         if !self.labels.is_empty() && !self.labels.matches(&meta.labels) {
             return false;
         }
@@ -60,7 +80,7 @@ impl Selection {
             return true;
         }
         let only_common = self.fields.requirements().iter().all(|r| r.field.starts_with("metadata."));
-        let fields = if only_common { &[] } else { entry.fields(|o| served.selectable_values(&o.value())) };
+        let fields = if only_common { Cow::Borrowed(&[][..]) } else { fields() };
         self.fields.matches(|field| match field {
             "metadata.name" => &meta.name,
             "metadata.namespace" => meta.namespace.as_deref().unwrap_or_default(),

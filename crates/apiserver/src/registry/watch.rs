@@ -179,6 +179,9 @@ impl Watcher {
             return;
         }
         self.revision = event.revision;
+        if self.selection.is_late() {
+            return self.see_views(event).await;
+        }
         let sees = |entry: &Option<Arc<Entry>>| {
             let entry = entry.as_ref().filter(|e| self.selection.in_namespace(e));
             entry.filter(|e| self.selection.matches(&self.served, e)).cloned()
@@ -197,10 +200,40 @@ impl Watcher {
         }
     }
 
+    /// As `see`, where only the converted objects tell whether they are selected.
+    async fn see_views(&mut self, event: &CacheEvent) {
+        let (old, new) = (self.seen_view(&event.old).await, self.seen_view(&event.new).await);
+        let shown = match (old, new) {
+            (Ok(None), Ok(None)) => return,
+            (Ok(None), Ok(Some(object))) => Ok(WatchEvent { kind: WatchKind::Added, object }),
+            (Ok(Some(_)), Ok(Some(object))) => Ok(WatchEvent { kind: WatchKind::Modified, object }),
+            (Ok(Some(object)), Ok(None)) => at_revision(&object, event.revision)
+                .map(|object| WatchEvent { kind: WatchKind::Deleted, object: Arc::new(object) }),
+            (Err(e), _) | (_, Err(e)) => Err(e),
+        };
+        self.queue.push_back(shown);
+    }
+
+    async fn seen_view(&self, entry: &Option<Arc<Entry>>) -> Result<Option<Arc<Object>>, ApiError> {
+        let Some(entry) = entry.as_ref().filter(|e| self.selection.in_namespace(e)) else { return Ok(None) };
+        let object = super::convert::view(&self.cluster, &self.served, &entry.object).await?;
+        Ok(self.selection.matches_view(&self.served, &object).then_some(object))
+    }
+
     async fn push(&mut self, kind: WatchKind, object: Arc<Object>) {
         let viewed = super::convert::view(&self.cluster, &self.served, &object).await;
+        if viewed.as_ref().is_ok_and(|object| !self.selection.matches_view(&self.served, object)) {
+            return;
+        }
         self.queue.push_back(viewed.map(|object| WatchEvent { kind, object }));
     }
+}
+
+/// An object that left the selection is shown as it was last seen, at the revision of its leaving.
+fn at_revision(object: &Object, revision: Revision) -> Result<Object, ApiError> {
+    let mut value = object.value();
+    value["metadata"]["resourceVersion"] = revision.to_string().into();
+    Object::from_value(&value)
 }
 
 fn bookmark(served: &Served, revision: Revision, initial_end: bool) -> WatchEvent {
