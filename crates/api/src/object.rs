@@ -97,10 +97,11 @@ impl Object {
         if let Some(known) = self.typed.get().and_then(|any| any.clone().downcast::<K>().ok()) {
             return Ok(known);
         }
-        let parsed: Arc<K> = Arc::new(
-            serde_json::from_slice(&self.json)
-                .map_err(|e| ApiError::internal(format!("couldn't read {}: {e}", self.key())))?,
-        );
+        let read = serde_json::from_slice(&self.json)
+            // Only what could not be read as it is pays for a second look.
+            .or_else(|error| serde_json::from_value(with_unset_times(self.value())).map_err(|_| error));
+        let parsed: Arc<K> =
+            Arc::new(read.map_err(|e| ApiError::internal(format!("couldn't read {}: {e}", self.key())))?);
         // A second type for the same version is legal (a status view, say); only the first is kept.
         match self.typed.set(parsed.clone()) {
             Ok(()) => Ok(parsed),
@@ -127,8 +128,57 @@ impl Meta {
     }
 }
 
+/// Gives every condition a time: Go clients write an unset one as `null` (or leave it out), which
+/// `k8s-openapi` refuses where the field is required.
+fn with_unset_times(mut value: Value) -> Value {
+    const UNSET: &str = "0001-01-01T00:00:00Z";
+    match &mut value {
+        Value::Object(map) => {
+            for (key, field) in map.iter_mut() {
+                if let ("conditions", Value::Array(conditions)) = (key.as_str(), &mut *field) {
+                    for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+                        let time = condition.entry("lastTransitionTime").or_insert(Value::Null);
+                        if time.is_null() {
+                            *time = UNSET.into();
+                        }
+                    }
+                }
+                if key == "lastObservedTime" && field.is_null() {
+                    *field = UNSET.into();
+                }
+                *field = with_unset_times(field.take());
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = with_unset_times(item.take())),
+        _ => {}
+    }
+    value
+}
+
 impl std::fmt::Debug for Object {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Object({} @{})", self.key(), self.meta.resource_version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn conditions_without_a_time_are_read() {
+        let check = |condition: Value, readable: bool| {
+            let value = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "s" },
+                "status": { "conditions": [condition.clone()] } });
+            let read = Object::from_value(&value).unwrap().typed::<Service>();
+            assert_eq!(read.is_ok(), readable, "{condition}");
+        };
+        check(json!({ "type": "A", "status": "True", "lastTransitionTime": null }), true);
+        check(json!({ "type": "A", "status": "True" }), true);
+        check(json!({ "type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }), true);
+        check(json!({ "type": "A", "status": "True", "lastTransitionTime": 7 }), false);
     }
 }

@@ -2,7 +2,11 @@
 //! Used by every component; shown by `kubectl describe`.
 //! Invariant: never blocks and never fails its caller; beyond its limits it drops the newest.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use ::api::kinds;
 use env::Env;
@@ -103,6 +107,19 @@ impl EventRecorder {
     }
 }
 
+/// The nanoseconds of `at`, or the next number that no event of this process has had: clocks may stand still.
+fn unique(at: Timestamp) -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let at = at.as_nanosecond() as u64;
+    let mut given = at;
+    let next = |last: u64| {
+        given = at.max(last + 1);
+        Some(given)
+    };
+    LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok();
+    given
+}
+
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SeriesKey {
     uid: String,
@@ -173,7 +190,7 @@ impl Writer {
     }
 
     fn event(&self, key: &SeriesKey, said: &Said) -> Event {
-        let suffix = format!("{:x}", said.at.as_nanosecond() as u64);
+        let suffix = format!("{:x}", unique(said.at));
         let time = || Time(said.at.round(jiff::Unit::Second).unwrap_or(said.at));
         Event {
             metadata: ObjectMeta {
@@ -233,5 +250,18 @@ impl Writer {
             entry.0.push(said.message.clone());
         }
         said.message.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_one_instant_have_different_names() {
+        let at: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let mut names: Vec<u64> = (0..100).map(|_| unique(at)).collect();
+        names.dedup();
+        assert_eq!(names.len(), 100);
     }
 }

@@ -53,6 +53,7 @@ pub const CONTROLLERS: &[Row] = &[
     row("persistentvolumeclaim-protection-controller", 1, volume::make_claim_protection),
     row("ephemeral-volume-controller", 2, volume::make_ephemeral),
     row("persistentvolume-protection-controller", 1, volume::make_volume_protection),
+    row("volumeattributesclass-protection-controller", 1, volume::make_class_protection),
 ];
 
 /// The names that `Config::controllers` may hold.

@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use api::ApiError;
 use client::{Change, Client, InformerFactory, ListParams, Patch};
 use env::Env;
+use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
@@ -30,7 +31,7 @@ impl PretendNode {
     }
 
     pub async fn run(self: Arc<Self>, informers: InformerFactory) {
-        self.insist("register", async || self.register().await).await;
+        self.insist("register", || self.register().boxed()).await;
         let beating = self.clone();
         self.env.spawn(async move { beating.heartbeat().await });
         let own = ListParams::fields(format!("spec.nodeName={}", self.name));
@@ -51,7 +52,11 @@ impl PretendNode {
     }
 
     /// Until it works: what a kubelet does about an unreliable network.
-    async fn insist<T>(&self, what: &str, mut attempt: impl AsyncFnMut() -> Result<T, ApiError>) -> Option<T> {
+    async fn insist<'a, T>(
+        &self,
+        what: &str,
+        attempt: impl Fn() -> BoxFuture<'a, Result<T, ApiError>> + Send + Sync,
+    ) -> Option<T> {
         for _ in 0..200 {
             match attempt().await {
                 Ok(done) => return Some(done),
@@ -99,7 +104,8 @@ impl PretendNode {
             "podIP": address, "podIPs": [{ "ip": address }], "conditions": conditions } });
         let (namespace, name) = identity(pod);
         let pods = self.client.namespaced::<Pod>(&namespace);
-        self.insist("report a pod", async || pods.patch_status(&name, &Patch::Strategic(status.clone())).await).await;
+        let status = Patch::Strategic(status);
+        self.insist("report a pod", || pods.patch_status(&name, &status).boxed()).await;
     }
 
     async fn stop(&self, pod: &Pod) {
@@ -111,7 +117,7 @@ impl PretendNode {
             ..DeleteOptions::default()
         };
         let pods = self.client.namespaced::<Pod>(&namespace);
-        self.insist("remove a pod", async || pods.delete(&name, &options).await).await;
+        self.insist("remove a pod", || pods.delete(&name, &options).boxed()).await;
     }
 }
 

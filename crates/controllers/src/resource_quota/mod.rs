@@ -16,17 +16,19 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
     apimachinery::pkg::api::resource::Quantity as Text,
 };
+use serde::de::DeserializeOwned;
 use usage::Usage;
 
 use crate::{
     indexes,
     meta::{self, Object},
-    pods,
     shell::{Context, Controller, Outcome, Setup},
 };
 
-/// Custom resources are counted when something else wakes us, or after this long.
+/// Every quota is counted anew after this long.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// After a correction: the count may have missed objects that were charged but not yet in our caches.
+const CHECK: Duration = Duration::from_secs(5);
 const NAMESPACE: &str = "namespace";
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -36,19 +38,17 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     indexes::by_namespace(&pods);
     indexes::by_namespace(&services);
     indexes::by_namespace(&claims);
-    setup.on_keys(&quotas);
-    setup.on(&pods, {
-        let quotas = quotas.clone();
-        move |change, queue| {
-            // Between being made and being finished a pod uses the same.
-            let view = |p: &Option<Arc<Pod>>| p.as_ref().map(|p| (pods::finished(p), p.spec.clone()));
-            if let Some(pod) = change.new.as_ref().or(change.old.as_ref())
-                && view(&change.old) != view(&change.new)
-            {
-                wake(&quotas, pod.namespace(), queue);
-            }
+    // Admission charges a quota before the object is stored, so neither its writes nor new objects wake us:
+    // a count at that moment would miss the object and take the charge back. Only what frees something does.
+    setup.on(&quotas, |change, queue| {
+        let hard = |quota: &Option<Arc<ResourceQuota>>| quota.as_ref().and_then(|q| q.spec.clone());
+        if change.new.is_some() && (change.old.is_none() || hard(&change.old) != hard(&change.new)) {
+            queue.add(change.key.clone());
         }
     });
+    on_less(setup, &pods, &quotas, usage::pod);
+    on_less(setup, &services, &quotas, usage::service);
+    on_less(setup, &claims, &quotas, usage::claim);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
         let skip = ["events", "pods", "leases.coordination.k8s.io"].contains(&resource.group_resource().as_str());
@@ -57,17 +57,38 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
         let informer = setup.context.informers.objects(resource.clone(), ListParams::default());
         informer.add_index(NAMESPACE, |object| object.meta.namespace.clone().into_iter().collect());
-        let every_change = matches!(resource.plural.as_str(), "services" | "persistentvolumeclaims");
         let quotas = quotas.clone();
         setup.on_objects(&informer, move |change, queue| {
-            let here_or_gone = change.old.is_none() || change.new.is_none();
-            if let Some(object) = change.new.as_ref().or(change.old.as_ref()).filter(|_| here_or_gone || every_change) {
+            if let Some(object) = change.old.as_ref().filter(|_| change.new.is_none()) {
                 wake(&quotas, object.meta.namespace.as_deref().unwrap_or_default(), queue);
             }
         });
         counted.insert(count_name(&resource), informer);
     }
     Arc::new(Quotas { context: setup.context.clone(), quotas, pods, services, claims, counted })
+}
+
+/// Wakes the quotas of a namespace when one of its objects goes or uses less than before.
+fn on_less<K: Object + DeserializeOwned + Send + Sync + 'static>(
+    setup: &Setup,
+    informer: &Informer<K>,
+    quotas: &Informer<ResourceQuota>,
+    usage: fn(&K) -> Usage,
+) {
+    let quotas = quotas.clone();
+    setup.on(informer, move |change, queue| {
+        let Some(old) = &change.old else { return };
+        if quotas.objects().by_index(indexes::NAMESPACE, old.namespace()).is_empty() {
+            return;
+        }
+        let less = change.new.as_ref().is_none_or(|new| {
+            let now = usage(new);
+            usage(old).iter().any(|(name, amount)| now.get(name).is_none_or(|now| now < amount))
+        });
+        if less {
+            wake(&quotas, old.namespace(), queue);
+        }
+    });
 }
 
 fn wake(quotas: &Informer<ResourceQuota>, namespace: &str, queue: &crate::shell::Queue) {
@@ -98,17 +119,16 @@ impl Controller for Quotas {
         let zero = Quantity::new(0, Format::DecimalSI);
         let used: BTreeMap<String, Text> =
             hard.keys().map(|name| (name.clone(), Text(usage.get(name).unwrap_or(&zero).canonical()))).collect();
-        let again = hard.keys().any(|name| self.custom(name)).then_some(LOOK_AGAIN);
         let status = ResourceQuotaStatus { hard: Some(hard), used: Some(used) };
         if same(quota.status.as_ref(), &status) {
-            return Ok(again);
+            return Ok(Some(LOOK_AGAIN));
         }
         let mut quota = (*quota).clone();
         quota.status = Some(status);
         let api = self.context.client.namespaced::<ResourceQuota>(quota.namespace());
         match api.replace_status(quota.name(), &quota).await {
             Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(again),
+            _ => Ok(Some(CHECK)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps claims that pods use, and volumes that claims use, from vanishing.
+//! Keeps claims that pods use, volumes that claims use, and attribute classes that either names from vanishing.
 //! The finalizers are added here too, for objects that came without them.
 //! Invariant: a finalizer goes only when the object is being deleted and nothing uses it.
 
@@ -7,7 +7,10 @@ use std::sync::Arc;
 use api::ApiError;
 use async_trait::async_trait;
 use client::{Informer, Patch};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::v1::VolumeAttributesClass,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
@@ -19,7 +22,9 @@ use crate::{
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
+const CLASS: &str = "kubernetes.io/vac-protection";
 const USERS: &str = "claim users";
+const NAMED: &str = "attributes class";
 
 /// Names of the claims that a pod mounts, generic ephemeral ones too.
 fn claims_of(pod: &Pod) -> Vec<String> {
@@ -81,6 +86,60 @@ impl Controller for Volumes {
         let bound = || volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         let api = self.context.client.api::<PersistentVolume>();
         protect(&api, &*volume, VOLUME, bound).await.map(|()| None)
+    }
+}
+
+/// The classes that a claim has, had last, or is on its way to.
+fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let status = claim.status.as_ref();
+    let names = [
+        claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.clone()),
+        status.and_then(|s| s.current_volume_attributes_class_name.clone()),
+        status.and_then(|s| s.modify_volume_status.as_ref()?.target_volume_attributes_class_name.clone()),
+    ];
+    names.into_iter().flatten().filter(|name| !name.is_empty()).collect()
+}
+
+fn classes_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    let name = volume.spec.as_ref().and_then(|s| s.volume_attributes_class_name.clone());
+    name.into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+pub fn make_classes(setup: &mut Setup) -> Arc<dyn Controller> {
+    let classes = setup.informer::<VolumeAttributesClass>();
+    let (claims, volumes) = (setup.informer::<PersistentVolumeClaim>(), setup.informer::<PersistentVolume>());
+    claims.add_index(NAMED, |object| object.typed().map(|claim| classes_of_claim(&claim)).unwrap_or_default());
+    volumes.add_index(NAMED, |object| object.typed().map(|volume| classes_of_volume(&volume)).unwrap_or_default());
+    setup.on_keys(&classes);
+    setup.on(&claims, |change, queue| {
+        let named = |claim: &Option<Arc<_>>| claim.as_deref().map(classes_of_claim).unwrap_or_default();
+        let now = named(&change.new);
+        named(&change.old).into_iter().filter(|name| !now.contains(name)).for_each(|name| queue.add(name));
+    });
+    setup.on(&volumes, |change, queue| {
+        let named = |volume: &Option<Arc<_>>| volume.as_deref().map(classes_of_volume).unwrap_or_default();
+        let now = named(&change.new);
+        named(&change.old).into_iter().filter(|name| !now.contains(name)).for_each(|name| queue.add(name));
+    });
+    Arc::new(Classes { context: setup.context.clone(), classes, claims, volumes })
+}
+
+struct Classes {
+    context: Context,
+    classes: Informer<VolumeAttributesClass>,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+}
+
+#[async_trait]
+impl Controller for Classes {
+    async fn reconcile(&self, key: &str) -> Outcome {
+        let Some(class) = self.classes.get(key) else { return Ok(None) };
+        let used = || {
+            let (claims, volumes) = (self.claims.objects(), self.volumes.objects());
+            !claims.by_index(NAMED, key).is_empty() || !volumes.by_index(NAMED, key).is_empty()
+        };
+        protect(&self.context.client.api::<VolumeAttributesClass>(), &*class, CLASS, used).await.map(|()| None)
     }
 }
 

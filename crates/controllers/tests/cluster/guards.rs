@@ -9,6 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
+    storage::v1::VolumeAttributesClass,
 };
 use serde_json::json;
 
@@ -39,6 +40,45 @@ async fn budgets_and_quotas_follow_the_pods() {
     cluster.patch::<Deployment>("web", json!({ "spec": { "replicas": 1 } })).await;
     cluster.settle().await;
     assert_eq!((used("pods").await.as_str(), used("configmaps").await.as_str()), ("1", "2"));
+}
+
+/// Admission charges first and stores then: a count between the two must not take the charge back.
+#[tokio::test(start_paused = true)]
+async fn a_charge_for_an_object_that_is_not_yet_stored_stays() {
+    let cluster = Cluster::start(config()).await;
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "services.nodeports": "1" } } });
+    cluster.create::<ResourceQuota>(quota).await;
+    cluster.settle().await;
+    let quotas = cluster.api::<ResourceQuota>();
+    let used = async || quotas.get("q").await.unwrap().status.unwrap().used.unwrap()["services.nodeports"].0.clone();
+    let charge = client::Patch::Merge(json!({ "status": { "used": { "services.nodeports": "1" } } }));
+    quotas.patch_status("q", &charge).await.unwrap();
+    cluster.create::<ConfigMap>(json!({ "metadata": { "name": "something" } })).await;
+    cluster.env.sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(used().await, "1");
+    cluster.delete::<ConfigMap>("something", "Background").await;
+    cluster.env.sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(used().await, "0", "what goes away wakes the count");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attribute_classes_stay_while_a_volume_names_them() {
+    let cluster = Cluster::start(config()).await;
+    let class = json!({ "metadata": { "name": "fast" }, "driverName": "d.example.com", "parameters": { "a": "b" } });
+    cluster.create::<VolumeAttributesClass>(class).await;
+    let volume = json!({ "metadata": { "name": "pv" }, "spec": { "capacity": { "storage": "5Gi" },
+        "accessModes": ["ReadWriteOnce"], "csi": { "driver": "d.example.com", "volumeHandle": "v" },
+        "volumeAttributesClassName": "fast" } });
+    cluster.create::<PersistentVolume>(volume).await;
+    cluster.settle().await;
+    let found = async || cluster.api::<VolumeAttributesClass>().find("fast").await.unwrap();
+    assert_eq!(found().await.unwrap().metadata.finalizers.unwrap(), ["kubernetes.io/vac-protection"]);
+    cluster.delete::<VolumeAttributesClass>("fast", "Background").await;
+    cluster.settle().await;
+    assert!(found().await.is_some());
+    cluster.delete::<PersistentVolume>("pv", "Background").await;
+    cluster.settle().await;
+    assert!(found().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
