@@ -139,7 +139,12 @@ mod tests {
         let make = || {
             let mut bytes = Vec::new();
             let image = Image::new().directory("bin", 0o755).unwrap().file("bin/x", 0o755, b"x").unwrap();
-            image.symlink("bin/y", "x").unwrap().entrypoint(&["/bin/x"]).write("docker.io/library/t:1", &mut bytes).unwrap();
+            image
+                .symlink("bin/y", "x")
+                .unwrap()
+                .entrypoint(&["/bin/x"])
+                .write("docker.io/library/t:1", &mut bytes)
+                .unwrap();
             bytes
         };
         assert_eq!(make(), make());

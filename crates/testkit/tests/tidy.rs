@@ -30,7 +30,8 @@ fn dependencies_point_one_way() {
         if ["minke", "sim", "local"].contains(&name.as_str()) {
             continue;
         }
-        let (_, allowed) = ALLOWED.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name} has no row in ALLOWED"));
+        let (_, allowed) =
+            ALLOWED.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name} has no row in ALLOWED"));
         for used in uses {
             assert!(allowed.contains(&used.as_str()), "{name} must not depend on {used}");
         }
@@ -54,9 +55,7 @@ fn every_file_opens_with_its_purpose() {
     let mut files = Vec::new();
     rust_files(&workspace_root().join("crates"), &mut files);
     assert!(files.len() > 50, "the tree was read");
-    let without: Vec<_> = files
-        .iter()
-        .filter(|f| !std::fs::read_to_string(f).is_ok_and(|text| text.starts_with("//")))
-        .collect();
+    let without: Vec<_> =
+        files.iter().filter(|f| !std::fs::read_to_string(f).is_ok_and(|text| text.starts_with("//"))).collect();
     assert!(without.is_empty(), "these files do not say what they are for: {without:#?}");
 }
