@@ -16,6 +16,11 @@ const ROOT: &str = "/apis/stable.example.com";
 fn convert(review: &Value) -> Option<Value> {
     let request = &review["request"];
     let wanted = request["desiredAPIVersion"].as_str().unwrap();
+    if request["objects"].as_array().unwrap().iter().any(|o| o["apiVersion"] == wanted) {
+        return Some(json!({ "response": {
+            "uid": request["uid"], "result": { "status": "Failure", "message": "converted to itself" },
+        } }));
+    }
     let converted = request["objects"].as_array().unwrap().iter().map(|object| {
         let mut new = json!({ "apiVersion": wanted, "kind": object["kind"], "metadata": object["metadata"] });
         if wanted.ends_with("v1") {
@@ -93,6 +98,24 @@ async fn fields_are_selected_in_the_version_that_is_asked() {
         let list = list(&server, &format!("{path}?fieldSelector={selector}")).await;
         let names: Vec<_> = list["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].clone()).collect();
         assert_eq!(names, expected, "{selector}");
+    }
+    // From here on new objects are stored in the other version, and the old ones stay as they are.
+    let crd = format!("{crds}/tests.stable.example.com");
+    let mut changed = loopback::send(&server, Method::GET, &crd, &Value::Null).await.unwrap();
+    changed["spec"]["versions"][0]["storage"] = false.into();
+    changed["spec"]["versions"][1]["storage"] = true.into();
+    loopback::send(&server, Method::PUT, &crd, &changed).await.unwrap();
+    let stored_in = |server: &ApiServer| {
+        server.cluster.served.find("stable.example.com", "v1", "tests").map(|s| s.storage_version.version.clone())
+    };
+    while stored_in(&server).as_deref() != Some("v2") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let object = json!({ "metadata": { "name": "d" }, "hostPort": "host2:80" });
+    loopback::send(&server, Method::POST, &v1, &object).await.unwrap();
+    for (path, selector) in [(&v1, "hostPort%3Dhost2:80"), (&v2, "host%3Dhost2")] {
+        let found = list(&server, &format!("{path}?fieldSelector={selector}")).await;
+        assert_eq!(found["items"].as_array().map(Vec::len), Some(2), "{found}");
     }
     loopback::send(&server, Method::DELETE, &format!("{v2}/c"), &Value::Null).await.unwrap();
     loopback::send(&server, Method::DELETE, &format!("{v2}/a"), &Value::Null).await.unwrap();

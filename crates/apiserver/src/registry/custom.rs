@@ -112,8 +112,18 @@ impl Custom {
                     object
                 })
                 .collect()),
-            Conversion::Webhook(_) if objects.iter().all(|o| o["apiVersion"] == wanted) => Ok(objects),
-            Conversion::Webhook(webhook) => convert_by_webhook(cluster, webhook, objects, wanted).await,
+            Conversion::Webhook(webhook) => {
+                // The storage version may have changed: only those of another version are the webhook's business.
+                let mut objects = objects;
+                let others: Vec<usize> = (0..objects.len()).filter(|i| objects[*i]["apiVersion"] != wanted).collect();
+                if others.is_empty() {
+                    return Ok(objects);
+                }
+                let sent = others.iter().map(|i| objects[*i].take()).collect();
+                let converted = convert_by_webhook(cluster, webhook, sent, wanted).await?;
+                others.into_iter().zip(converted).for_each(|(i, object)| objects[i] = object);
+                Ok(objects)
+            }
         }
     }
 }

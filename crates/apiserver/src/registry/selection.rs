@@ -43,7 +43,7 @@ impl Selection {
         let namespaced = served.namespaced() && !call.info.namespace.is_empty();
         let prefix = if namespaced { format!("{}/", call.info.namespace) } else { String::new() };
         let converted = served.custom.as_ref().is_some_and(|c| matches!(c.conversion, Conversion::Webhook(_)));
-        let late = converted && !served.is_storage_version() && !(labels.is_empty() && fields.is_empty());
+        let late = converted && !(labels.is_empty() && fields.is_empty());
         Ok(Self { prefix, labels, fields, late })
     }
 
