@@ -58,6 +58,11 @@ pub struct Config {
     pub max_parallel_pulls: usize,
     pub image_gc_high_percent: u8,
     pub image_gc_low_percent: u8,
+    /// Pods are ended when less than this is left, by signal ("memory.available": "100Mi" or "5%").
+    pub eviction_hard: BTreeMap<String, String>,
+    /// As above, once it has lasted for `eviction_soft_grace`.
+    pub eviction_soft: BTreeMap<String, String>,
+    pub eviction_soft_grace: BTreeMap<String, Duration>,
     pub container_log_max_bytes: u64,
     pub container_log_max_files: u32,
     /// Never collected as unused.
@@ -98,6 +103,17 @@ impl Default for Config {
             max_parallel_pulls: 4,
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
+            eviction_hard: [
+                ("memory.available", "100Mi"),
+                ("nodefs.available", "10%"),
+                ("nodefs.inodesFree", "5%"),
+                ("imagefs.available", "15%"),
+                ("imagefs.inodesFree", "5%"),
+            ]
+            .map(|(signal, least)| (signal.to_string(), least.to_string()))
+            .into(),
+            eviction_soft: BTreeMap::new(),
+            eviction_soft_grace: BTreeMap::new(),
             container_log_max_bytes: 10 << 20,
             container_log_max_files: 5,
             sandbox_image: String::new(),

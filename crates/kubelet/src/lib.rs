@@ -11,6 +11,7 @@ pub mod container_config;
 mod container_gc;
 pub mod container_manager;
 mod disk;
+mod eviction;
 mod housekeeping;
 mod http_probe;
 mod image_gc;
@@ -69,6 +70,8 @@ pub enum Error {
     Groups(std::io::Error),
     #[error("failed to listen on {address}: {source}")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("invalid configuration: {0}")]
+    Config(String),
     #[error("this machine has no address; name one with --node-ip")]
     NoAddress,
 }
@@ -121,6 +124,7 @@ pub async fn run_with(
 struct Node {
     workers: Arc<PodWorkers>,
     status: Arc<NodeStatusManager>,
+    thresholds: Vec<eviction::Threshold>,
     pleg: Arc<pleg::Pleg>,
     wake_sender: mpsc::UnboundedSender<String>,
     wake: mpsc::UnboundedReceiver<String>,
@@ -146,6 +150,9 @@ impl Node {
         version: cri::v1::VersionResponse,
         listener: Option<TcpListener>,
     ) -> Result<Self, Error> {
+        let thresholds = eviction::parse(&config.eviction_hard, &config.eviction_soft, &config.eviction_soft_grace)
+            .map_err(Error::Config)?;
+        let pressures = Arc::new(eviction::Pressures::default());
         let machine = Machine::probe(&config.root_dir);
         let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
         let (wake_sender, wake) = mpsc::unbounded_channel();
@@ -185,6 +192,7 @@ impl Node {
             pleg: pleg.clone(),
             server_port: listener.as_ref().and_then(|l| l.local_addr().ok()).map_or(config.port, |a| a.port()),
             node: Arc::new(Mutex::default()),
+            pressures: pressures.clone(),
             wake: Arc::new(Notify::new()),
         });
         *status.node.lock() = status.describe();
@@ -211,6 +219,7 @@ impl Node {
             references: referenced_objects::ReferencedObjects::new(client.clone(), env.clone(), wake_sender.clone()),
             services: informers.informer::<Service>(),
             node: status.node.clone(),
+            pressures,
             crash_backoff: backoff::Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
             config,
             env,
@@ -221,11 +230,11 @@ impl Node {
             images,
             cgroups,
         });
-        Ok(Self { workers: Arc::new(PodWorkers::new(shared)), status, pleg, wake_sender, wake, listener })
+        Ok(Self { workers: Arc::new(PodWorkers::new(shared)), status, thresholds, pleg, wake_sender, wake, listener })
     }
 
     async fn start(self, informers: &InformerFactory, shutdown: CancellationToken) {
-        let Node { workers, status, pleg, wake_sender, wake, listener } = self;
+        let Node { workers, status, thresholds, pleg, wake_sender, wake, listener } = self;
         let shared = workers.shared.clone();
         let (config, env) = (shared.config.clone(), shared.env.clone());
         let selector = format!("spec.nodeName={}", config.node_name);
@@ -248,6 +257,13 @@ impl Node {
             sources::follow_url(url.clone(), config.node_name.clone(), env.clone(), static_sender.clone());
         }
         let image_gc = Arc::new(image_gc::ImageGc::default());
+        let evictions = eviction::EvictionManager {
+            workers: workers.clone(),
+            images: image_gc.clone(),
+            thresholds,
+            tell: status.wake.clone(),
+        };
+        tasks.spawn(evictions.run());
         let housekeeping_workers = workers.clone();
         let synced = api_pods.clone();
         let has_static = config.manifest_dir.is_some() || config.manifest_url.is_some();
@@ -258,9 +274,10 @@ impl Node {
             task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
             housekeeping::run(housekeeping_workers, image_gc).await;
         });
-        serve(&mut tasks, &workers, listener, &shutdown);
+        let pulse = Arc::new(sync_loop::Pulse::new(env.clone()));
+        serve(&mut tasks, &workers, listener, pulse.clone(), &shutdown);
         let all_workers = workers.clone();
-        let sync_loop = sync_loop::SyncLoop { workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
+        let sync_loop = sync_loop::SyncLoop { pulse, workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
         tasks.spawn(sync_loop.run());
         shutdown.cancelled().await;
         drop((wake_sender, static_sender));
@@ -274,6 +291,7 @@ fn serve(
     tasks: &mut JoinSet<()>,
     workers: &Arc<PodWorkers>,
     listener: Option<TcpListener>,
+    pulse: Arc<sync_loop::Pulse>,
     shutdown: &CancellationToken,
 ) {
     let shared = &workers.shared;
@@ -299,8 +317,7 @@ fn serve(
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), config.healthz_port);
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
-            // The loop that would not turn is the one this runs on.
-            if let Err(error) = server::serve_health(address, || true, shutdown).await {
+            if let Err(error) = server::serve_health(address, move || pulse.is_alive(), shutdown).await {
                 tracing::error!(%address, %error, "failed to serve health checks");
             }
         });

@@ -108,6 +108,22 @@ fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
+/// Says that the node itself ends the pod, so that it does not count as the pod's own failure.
+pub fn mark_disrupted(status: &mut PodStatus, previous: &PodStatus, message: &str, now: Timestamp) {
+    let kind = "DisruptionTarget";
+    let since = condition(previous, kind).and_then(|c| c.last_transition_time.clone());
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|condition| condition.type_ != kind);
+    conditions.push(PodCondition {
+        type_: kind.into(),
+        status: "True".into(),
+        reason: Some("TerminationByKubelet".into()),
+        message: Some(message.into()),
+        last_transition_time: since.or_else(|| Some(Time(whole_seconds(now)))),
+        ..Default::default()
+    });
+}
+
 /// The API keeps whole seconds; comparing anything finer would find differences that are none.
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)

@@ -20,6 +20,7 @@ use crate::{
     backoff::Backoff,
     config::Config,
     container_manager::ContainerManager,
+    eviction::Pressures,
     image_manager::ImageManager,
     pod_manager::PodManager,
     pod_spec::{self, Kind},
@@ -50,6 +51,7 @@ pub struct Shared {
     pub services: Informer<Service>,
     /// Our own Node object, kept by `node_status`.
     pub node: Arc<Mutex<Node>>,
+    pub pressures: Arc<Pressures>,
     pub crash_backoff: Backoff,
 }
 
@@ -294,6 +296,9 @@ impl Worker {
             status.phase = Some("Failed".into());
             status.reason = Some(reason.clone());
             status.message = Some(message.clone());
+        }
+        if let Some(eviction) = self.handle.eviction() {
+            pod_status::mark_disrupted(&mut status, &previous, &eviction.message, shared.env.now());
         }
         shared.statuses.set(pod, status.clone());
         status

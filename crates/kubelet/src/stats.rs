@@ -183,7 +183,7 @@ fn cpu(stat: &str) -> u64 {
     busy * 10_000_000
 }
 
-fn memory(meminfo: &str) -> (u64, u64) {
+pub(crate) fn memory(meminfo: &str) -> (u64, u64) {
     let field = |name: &str| {
         let line = meminfo.lines().find(|line| line.starts_with(name));
         line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes * 1024)

@@ -4,10 +4,12 @@
 
 mod mirror;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use client::Informer;
+use env::Env;
 use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +20,34 @@ use crate::{
     sources::{Source, StaticPods},
 };
 
+/// The loop turns at least this often, to show that it does.
+const IDLE_TURN: Duration = Duration::from_secs(30);
+/// A loop that has not turned for this long hangs.
+const LONGEST_TURN: Duration = Duration::from_secs(120);
+
+/// When the loop last turned; health checks read it.
+pub struct Pulse {
+    env: Env,
+    last: Mutex<Duration>,
+}
+
+impl Pulse {
+    pub fn new(env: Env) -> Self {
+        let last = Mutex::new(env.monotonic());
+        Self { env, last }
+    }
+
+    fn beat(&self) {
+        *self.last.lock() = self.env.monotonic();
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.env.monotonic().saturating_sub(*self.last.lock()) < LONGEST_TURN
+    }
+}
+
 pub struct SyncLoop {
+    pub pulse: Arc<Pulse>,
     pub workers: Arc<PodWorkers>,
     pub api_pods: Informer<Pod>,
     pub static_pods: mpsc::UnboundedReceiver<StaticPods>,
@@ -32,7 +61,9 @@ impl SyncLoop {
         let mut changes = self.api_pods.subscribe();
         let mut known: HashMap<Source, Vec<Arc<Pod>>> = HashMap::new();
         loop {
+            self.pulse.beat();
             tokio::select! {
+                () = self.pulse.env.sleep(IDLE_TURN) => {}
                 () = self.shutdown.cancelled() => return,
                 change = changes.next() => match change {
                     Some(change) => self.api_changed(change.old, change.new),
@@ -113,6 +144,18 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_does_not_turn_is_not_alive() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let pulse = Pulse::new(env.clone());
+        env.sleep(LONGEST_TURN - Duration::from_secs(1)).await;
+        assert!(pulse.is_alive());
+        env.sleep(Duration::from_secs(1)).await;
+        assert!(!pulse.is_alive());
+        pulse.beat();
+        assert!(pulse.is_alive());
+    }
 
     #[test]
     fn our_own_status_is_no_news() {

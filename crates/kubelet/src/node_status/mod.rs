@@ -29,7 +29,12 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::{config::Config, pleg::Pleg, pod_status::whole_seconds};
+use crate::{
+    config::Config,
+    eviction::{Pressure, Pressures, condition_name},
+    pleg::Pleg,
+    pod_status::whole_seconds,
+};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: i32 = 40;
@@ -52,6 +57,7 @@ pub struct NodeStatusManager {
     pub server_port: u16,
     /// Our Node object as last seen; shared with admission.
     pub node: Arc<Mutex<Node>>,
+    pub pressures: Arc<Pressures>,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
 }
@@ -137,15 +143,14 @@ impl NodeStatusManager {
     }
 
     async fn conditions(&self, previous: &[NodeCondition]) -> Vec<NodeCondition> {
-        let pressures = [
-            ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-            ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ];
         let now = whole_seconds(self.env.now());
-        let mut result: Vec<NodeCondition> = pressures
+        let mut result: Vec<NodeCondition> = [Pressure::Memory, Pressure::Disk, Pressure::Pid]
             .into_iter()
-            .map(|(kind, reason, message)| condition(previous, kind, false, reason, message, now))
+            .map(|pressure| {
+                let short = self.pressures.has(pressure);
+                let (reason, message) = in_words(pressure, short);
+                condition(previous, condition_name(pressure), short, reason, message, now)
+            })
             .collect();
         let problem = self.problem().await;
         result.push(match &problem {
@@ -362,6 +367,17 @@ pub fn architecture() -> &'static str {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
+    }
+}
+
+fn in_words(pressure: Pressure, short: bool) -> (&'static str, &'static str) {
+    match (pressure, short) {
+        (Pressure::Memory, false) => ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        (Pressure::Memory, true) => ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+        (Pressure::Disk, false) => ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        (Pressure::Disk, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+        (Pressure::Pid, false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        (Pressure::Pid, true) => ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
     }
 }
 

@@ -96,7 +96,9 @@ impl Worker {
                 .filter(|other| pod_spec::uid(other) != self.uid && before(other, pod))
                 .collect();
             let node = self.shared.node.lock().clone();
-            if let Err(refusal) = admission::admit(pod, &others, &node) {
+            let short = self.shared.pressures.refuse(pod);
+            let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
+            if let Err(refusal) = short.map_or_else(|| admission::admit(pod, &others, &node), Err) {
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));

@@ -174,7 +174,7 @@ impl Shared {
             ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(self.view.metrics(page).await?)),
             ["containerLogs", namespace, name, container] => {
                 let pod = self.pod(namespace, name, None)?;
-                self.logs(&pod, container, &query).await
+                self.logs(request, &pod, container, &query).await
             }
             ["exec", namespace, name, container] => {
                 self.exec(request, self.pod(namespace, name, None)?, container, &query).await
@@ -212,7 +212,13 @@ impl Shared {
         found.ok_or_else(|| ApiError::new(api::Reason::NotFound, "pod does not exist"))
     }
 
-    async fn logs(&self, pod: &Pod, container: &str, query: &[(String, String)]) -> Result<Response<Body>, ApiError> {
+    async fn logs<B>(
+        &self,
+        request: Request<B>,
+        pod: &Pod,
+        container: &str,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ApiError> {
         let options = LogOptions::parse(query, self.env.now()).map_err(ApiError::bad_request)?;
         let view = self.view.container(pod, container, options.previous).await?;
         let (nodes, id) = (self.view.clone(), view.id.clone());
@@ -220,6 +226,9 @@ impl Shared {
         let lines = logs::read(&view.log_path, options, running).await;
         let lines = lines
             .map_err(|e| ApiError::internal(format!("failed to open log file {}: {e}", view.log_path.display())))?;
+        if streaming::wants_websocket(request.headers()) {
+            return streaming::send_over_websocket(request, lines);
+        }
         let frames = lines.map_ok(Frame::data).map_err(BoxError::from);
         let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));

@@ -5,7 +5,8 @@
 use std::{io, time::Duration};
 
 use api::ApiError;
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
+use futures::Stream;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -89,6 +90,37 @@ pub async fn relay<B>(mut request: Request<B>, url: &str, streams: Streams) -> R
             Ok(answer)
         }
     }
+}
+
+pub fn wants_websocket(headers: &HeaderMap) -> bool {
+    let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
+    upgrade.is_some_and(|upgrade| upgrade.eq_ignore_ascii_case("websocket"))
+}
+
+/// Protocols for a stream that only we write to; without a name it is the first.
+const STREAM_PROTOCOLS: [&str; 3] = ["binary.k8s.io", "base64.binary.k8s.io", ""];
+
+/// Answers the client's upgrade and sends everything in messages, in a task of its own.
+pub fn send_over_websocket<B>(
+    mut request: Request<B>,
+    bytes: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+) -> Result<Response<Body>, ApiError> {
+    let offered = request.headers().get(header::SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok());
+    let offered: Vec<&str> = offered.unwrap_or_default().split(',').map(str::trim).collect();
+    let protocol = STREAM_PROTOCOLS.into_iter().find(|known| offered.contains(known));
+    let protocol =
+        protocol.ok_or_else(|| ApiError::bad_request(format!("unable to negotiate a protocol from {offered:?}")))?;
+    let client = hyper::upgrade::on(&mut request);
+    let answer = websocket_answer(request.headers(), protocol)?;
+    let base64 = protocol.starts_with("base64");
+    tokio::spawn(async move {
+        let sent = async {
+            let client = client.await.map_err(io::Error::other)?;
+            websocket::send_all(TokioIo::new(client), bytes, base64).await
+        };
+        log(sent.await);
+    });
+    Ok(answer)
 }
 
 fn log(ended: io::Result<()>) {

@@ -6,7 +6,7 @@ use std::io;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::{Bytes, BytesMut};
-use futures::{SinkExt, StreamExt};
+use futures::{SinkExt, Stream, StreamExt};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -160,6 +160,37 @@ where
     writer.close().await
 }
 
+/// Sends a stream of bytes as messages until it ends or the client goes.
+pub async fn send_all<C>(client: C, bytes: impl Stream<Item = io::Result<Bytes>>, base64: bool) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    let mut bytes = std::pin::pin!(bytes);
+    loop {
+        tokio::select! {
+            chunk = bytes.next() => match chunk {
+                Some(chunk) => {
+                    let chunk = chunk?;
+                    let message = match base64 {
+                        true => Message::text(BASE64_STANDARD.encode(&chunk)),
+                        false => Message::Binary(chunk),
+                    };
+                    client.send(message).await.map_err(io::Error::other)?;
+                }
+                None => break,
+            },
+            message = client.next() => match message {
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(()),
+                Some(Ok(_)) => {}
+            },
+        }
+    }
+    let closed = client.close(Some(goodbye())).await;
+    tracing::trace!(?closed, "stream over");
+    Ok(())
+}
+
 /// Clients take any other close for a failure.
 fn goodbye() -> CloseFrame {
     CloseFrame { code: CloseCode::Normal, reason: Default::default() }
@@ -207,6 +238,24 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_stream_arrives_in_messages_and_ends_with_a_close() {
+        for base64 in [false, true] {
+            let (ours, theirs) = tokio::io::duplex(1024);
+            let lines = futures::stream::iter([Ok(Bytes::from_static(b"one\n")), Ok(Bytes::from_static(b"two\n"))]);
+            let sending = tokio::spawn(send_all(ours, lines, base64));
+            let client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+            let messages: Vec<Message> = client.filter_map(async |message| message.ok()).collect().await;
+            let expected = match base64 {
+                true => [Message::text("b25lCg=="), Message::text("dHdvCg==")],
+                false => ["one\n", "two\n"].map(|line| Message::Binary(Bytes::from(line))),
+            };
+            assert_eq!(messages[..2], expected);
+            assert!(matches!(messages[2], Message::Close(_)), "{messages:?}");
+            sending.await.unwrap().unwrap();
+        }
+    }
 
     #[test]
     fn old_protocols_speak_in_words_and_base64() {
