@@ -150,10 +150,14 @@ impl Conditions {
     }
 
     /// One that does not hold settles it, whatever is wrong with the others.
-    pub fn hold(&self, variables: &Variables) -> Result<bool, String> {
+    pub fn hold(&self, a: &Attributes<'_>, variables: &Variables) -> Result<bool, String> {
         let mut errors = Vec::new();
         for (name, expression) in &self.0 {
-            match expression.as_ref().map_err(String::clone).and_then(|e| e.holds(variables)) {
+            let held = expression.as_ref().map_err(String::clone).and_then(|e| {
+                e.cost(&[("object", &a.object), ("oldObject", &a.old)])?;
+                e.holds(variables)
+            });
+            match held {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(e) => errors.push(format!("expression '{name}' resulted in error: {e}")),

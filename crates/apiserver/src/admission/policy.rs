@@ -18,6 +18,11 @@ use crate::{
     index::{Index, Indexed},
 };
 
+/// What all validations of a policy together may cost for one request.
+const BUDGET: u64 = 10 * cel::CALL_LIMIT;
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
 struct Policy {
     name: String,
     matcher: Result<Matcher, String>,
@@ -169,7 +174,7 @@ impl Policies {
             true => Vec::new(),
             false => vec![Violation { message, reason: String::new() }],
         };
-        match policy.conditions.hold(&base) {
+        match policy.conditions.hold(a, &base) {
             Ok(true) => {}
             Ok(false) => return Vec::new(),
             Err(e) => return fails(e),
@@ -179,12 +184,22 @@ impl Policies {
             Err(e) => return fails(e),
         };
         let mut violations = Vec::new();
+        let mut budget = BUDGET;
         for params in params {
             base.set("params", &params);
-            let variables = with_variables(policy, base.clone());
+            let objects = [("object", &a.object), ("oldObject", &a.old), ("params", &params)];
+            let variables = with_variables(policy, base.clone(), &objects);
             for validation in &policy.validations {
-                let held = validation.expression.as_ref().map_err(String::clone).and_then(|e| e.holds(&variables));
+                let held = validation.expression.as_ref().map_err(String::clone).and_then(|e| {
+                    let cost = e.cost(&objects)?;
+                    budget = budget.checked_sub(cost).ok_or(OUT_OF_BUDGET)?;
+                    e.holds(&variables)
+                });
                 match held {
+                    Err(e) if e == OUT_OF_BUDGET => {
+                        violations.extend(fails(e));
+                        return violations;
+                    }
                     Ok(true) => {}
                     Ok(false) => violations.push(validation.violation(&variables)),
                     Err(e) => {
@@ -234,11 +249,12 @@ impl Policies {
 
 /// Adds `variables.NAME`, each of which may name those before it. One that fails is missing, so that only those who
 /// use it fail.
-fn with_variables(policy: &Policy, mut base: Variables) -> Variables {
+fn with_variables(policy: &Policy, mut base: Variables, objects: &[(&str, &Value)]) -> Variables {
     let mut known = Vec::new();
     for (name, expression) in &policy.variables {
         base.set_value("variables", cel::map(known.clone()));
-        if let Ok(value) = expression.as_ref().map_err(String::clone).and_then(|e| e.evaluate(&base)) {
+        let expression = expression.as_ref().map_err(String::clone);
+        if let Ok(value) = expression.and_then(|e| e.cost(objects).and_then(|_| e.evaluate(&base))) {
             known.push((name.clone(), value));
         }
     }

@@ -215,6 +215,30 @@ async fn policies_decide_by_expressions() {
 }
 
 #[tokio::test]
+async fn policies_that_cost_too_much_refuse() {
+    let f = fixture(&[]).await;
+    let nested = "object.data.all(a, object.data.all(b, object.data.all(c, a + b != c)))";
+    let policy = json!({ "metadata": { "name": "slow" }, "spec": {
+        "matchConstraints": { "resourceRules": [
+            { "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] },
+        ] },
+        "validations": [{ "expression": nested }],
+    } });
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
+    let binding = json!({
+        "metadata": { "name": "bind" }, "spec": { "policyName": "slow", "validationActions": ["Deny"] },
+    });
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicybindings"), binding).await;
+    let with_keys = |count: usize| {
+        let data: serde_json::Map<_, _> = (0..count).map(|i| (format!("key-{i}"), json!(""))).collect();
+        json!({ "metadata": { "name": format!("with-{count}") }, "data": data })
+    };
+    f.ok(Method::POST, CONFIGMAPS, with_keys(3)).await;
+    let message = f.refused(422, CONFIGMAPS, with_keys(300)).await;
+    assert!(message.ends_with("resulted in error: operation cancelled: actual cost limit exceeded"), "{message}");
+}
+
+#[tokio::test]
 async fn certificates_are_asked_for_in_ones_own_name() {
     let f = fixture(&[]).await;
     let request = |organization: &str| {

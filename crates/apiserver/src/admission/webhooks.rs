@@ -196,7 +196,7 @@ impl Webhooks {
             return Ok(None);
         }
         if !webhook.conditions.is_empty() {
-            match webhook.conditions.hold(&matching::variables(&self.cluster, a)) {
+            match webhook.conditions.hold(a, &matching::variables(&self.cluster, a)) {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(_) if webhook.ignores_failure => return Ok(None),

@@ -13,6 +13,12 @@ use kube_cel::{
 };
 use serde_json::Value;
 
+use crate::crd::cost::{Estimate, Shape};
+
+/// What evaluating one expression may cost.
+pub const CALL_LIMIT: u64 = 1_000_000;
+const TOO_COSTLY: &str = "operation cancelled: actual cost limit exceeded";
+
 pub struct Expression {
     program: Program,
     pub source: String,
@@ -25,6 +31,13 @@ impl Expression {
         let program = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
         let program = program.map_err(|e| format!("compilation failed: {e}"))?;
         Ok(Self { program, source: source.to_string() })
+    }
+
+    /// What it costs with the objects it names, which may not be more than one evaluation may.
+    pub fn cost(&self, objects: &[(&str, &Value)]) -> Result<u64, String> {
+        let scope = objects.iter().map(|(name, value)| (name.to_string(), Shape::Data(value))).collect();
+        let cost = Estimate::within(self.program.expression(), scope).cost;
+        if cost > CALL_LIMIT { Err(TOO_COSTLY.into()) } else { Ok(cost) }
     }
 
     pub fn evaluate(&self, variables: &Variables) -> Result<CelValue, String> {
@@ -107,6 +120,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn loops_within_loops_cost() {
+        let object = json!({ "list": (0..200).collect::<Vec<_>>() });
+        let check = |source: &str, affordable: bool| {
+            let cost = Expression::compile(source).unwrap().cost(&[("object", &object)]);
+            assert_eq!(cost.is_ok(), affordable, "{source}: {cost:?}");
+        };
+        check("object.list.all(a, object.list.exists(b, a == b))", true);
+        check("object.list.all(a, object.list.all(b, object.list.all(c, a + b > c)))", false);
+    }
 
     #[test]
     fn expressions_see_objects() {

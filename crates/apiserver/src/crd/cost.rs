@@ -71,7 +71,11 @@ pub struct Estimate<'a> {
 impl<'a> Estimate<'a> {
     /// Of an expression over `own`, which it calls `self` (and `oldSelf`).
     pub fn of(expression: &IdedExpr, own: Shape<'a>) -> Self {
-        let scope = vec![("self".to_string(), own), ("oldSelf".to_string(), own)];
+        Self::within(expression, vec![("self".to_string(), own), ("oldSelf".to_string(), own)])
+    }
+
+    /// Of an expression that can name what is in `scope`.
+    pub fn within(expression: &IdedExpr, scope: Vec<(String, Shape<'a>)>) -> Self {
         let mut estimate = Self { cost: 0, undefined: Vec::new(), scope };
         let (cost, _) = estimate.visit(&expression.expr);
         estimate.cost = cost;

@@ -5,7 +5,7 @@
 mod behavior;
 mod check;
 mod controller;
-mod cost;
+pub mod cost;
 mod declared;
 mod definition;
 mod formats;
