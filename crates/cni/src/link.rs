@@ -62,6 +62,12 @@ impl Links {
     /// The bridge, made when missing and still down. Its MAC is fixed, so it does not change as ports come and go.
     pub async fn ensure_bridge(&self, name: &str, mac: [u8; 6], mtu: Option<u32>) -> Result<Link, Error> {
         if let Some(link) = self.find(name).await? {
+            // From before the network's kind was changed.
+            if let Some(mtu) = mtu.filter(|mtu| *mtu != link.mtu) {
+                let message = LinkMessageBuilder::<LinkUnspec>::new().index(link.index).mtu(mtu).build();
+                let set = self.0.link().set(message).execute().await;
+                set.map_err(|error| failed("set the MTU of", name, &error))?;
+            }
             return Ok(link);
         }
         let mut builder = LinkBridge::new(name).address(mac.to_vec());

@@ -55,6 +55,7 @@ impl Runtime {
             return Ok(Self { endpoint, _containerd: None });
         }
         install_plugin(&instance.cni_bin())?;
+        forget_other_network(flags, instance)?;
         let mut config = ContainerdConfig::new(instance.containerd_root(), instance.containerd_state(), images::PAUSE);
         config.cni_bin_dir = instance.cni_bin();
         config.cni_conf_dir = instance.cni_conf();
@@ -68,6 +69,26 @@ impl Runtime {
     pub fn endpoint(&self) -> &Path {
         &self.endpoint
     }
+}
+
+fn mtu(flags: &flags::Node) -> Option<u32> {
+    (flags.pod_network == PodNetwork::Vxlan).then_some(VXLAN_MTU)
+}
+
+fn network_file(instance: &Instance) -> PathBuf {
+    instance.cni_conf().join("10-minke.conflist")
+}
+
+/// Pods that start before the network is configured anew must not get one of another kind from last time.
+fn forget_other_network(flags: &flags::Node, instance: &Instance) -> Result<()> {
+    let file = network_file(instance);
+    let Ok(text) = std::fs::read(&file) else { return Ok(()) };
+    let kept: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let kept = kept["plugins"][0]["mtu"].as_u64();
+    if flags.cni != "minke" || kept != mtu(flags).map(u64::from) {
+        std::fs::remove_file(&file).with_context(|| format!("failed to remove {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Our plugin is this very binary, called under another name.
@@ -272,7 +293,7 @@ impl Node {
             name: self.instance.id.clone(),
             bridge: self.instance.bridge(),
             pod_cidrs: pod_cidrs.clone(),
-            mtu: (self.flags.pod_network == PodNetwork::Vxlan).then_some(VXLAN_MTU),
+            mtu: mtu(&self.flags),
             data_dir: self.instance.cni_data(),
             table: self.instance.cni_table(),
             cluster_cidrs: self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect(),
@@ -282,7 +303,7 @@ impl Node {
             .await?
             .map_err(|e| anyhow::anyhow!("failed to make the pod network: {e:?}"))?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
-        let file = self.instance.cni_conf().join("10-minke.conflist");
+        let file = network_file(&self.instance);
         let temporary = file.with_extension("tmp");
         std::fs::write(&temporary, serde_json::to_vec_pretty(&conflist)?)?;
         std::fs::rename(&temporary, &file)?;

@@ -116,8 +116,9 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
             return Ok(None);
         }
         let pid = PidFile::take(&instance)?;
-        let runtime = agent::Runtime::start(&flags.node, &instance, env);
-        let (access, runtime) = tokio::try_join!(agent::Access::open(&flags, &instance, env), runtime)?;
+        // Who is not let in starts nothing.
+        let access = agent::Access::open(&flags, &instance, env).await?;
+        let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
         let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {
             Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown)?,
@@ -181,7 +182,7 @@ async fn run_store(command: Store) -> Result<()> {
     match command {
         Store::Backup { data, file } => {
             let instance = data.instance();
-            let store = store::EmbeddedStore::open(&instance.store(), env)?;
+            let store = store::EmbeddedStore::open(instance.store(), env)?;
             let mut out = std::fs::File::create(&file).with_context(|| format!("can't write {}", file.display()))?;
             store::backup(&store, &mut out).await?;
             out.sync_all()?;

@@ -54,6 +54,13 @@ pub enum Command {
     Store(Store),
 }
 
+impl Command {
+    /// Commands that do their work, print and end.
+    pub fn only_prints(&self) -> bool {
+        matches!(self, Self::Node(_) | Self::Image(_) | Self::Store(_))
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub struct DataDirectory {
     /// Where the cluster keeps everything

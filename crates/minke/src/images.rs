@@ -75,14 +75,11 @@ pub async fn list(socket: &Path) -> Result<()> {
     let runtime = cri::RemoteRuntime::new(&socket.display().to_string(), None);
     let mut images = cri::Runtime::list_images(&runtime, None).await?;
     images.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
-    let mut text = format!("{:<60} {:>10}  ID\n", "IMAGE", "SIZE");
+    println!("{:<60} {:>10}  ID", "IMAGE", "SIZE");
     for image in images {
         let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or_default();
-        let id = image.id.get(..19).unwrap_or(&image.id);
-        text += &format!("{name:<60} {:>8.1}MB  {id}\n", image.size as f64 / 1e6);
+        println!("{name:<60} {:>8.1}MB  {}", image.size as f64 / 1e6, image.id.get(..19).unwrap_or(&image.id));
     }
-    // Whoever reads us may have had enough (`| head`): that is no error.
-    let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 

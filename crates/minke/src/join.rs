@@ -2,7 +2,13 @@
 //! Used by `agent` with `--server`; the other side is `join_token`.
 //! Invariant: a key is made on the node and never leaves it; no certificate authority is believed unchecked.
 
-use std::{fs, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use api::Reason;
@@ -19,11 +25,13 @@ use rustls::{
     sign::CertifiedKey,
 };
 use tokio_util::sync::CancellationToken;
+use x509_parser::extensions::GeneralName;
 
 use crate::{
     flags,
     instance::Instance,
-    pki::{until_renewal, write_private, write_public},
+    join_token::fingerprint,
+    pki::{address, signed_by, until_renewal, write_private, write_public},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,7 +87,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
         dns_names: vec![],
         addresses: vec![],
     };
-    let first = match load(&pki, &wanted, env) {
+    let first = match load(&pki, &ca_pem, &wanted, env) {
         Some(kept) => kept,
         None => {
             let token = Some(Arc::new(RwLock::new(token(flags)?)));
@@ -109,7 +117,7 @@ impl Member {
             addresses: vec![address],
         };
         let mut wait = Duration::ZERO;
-        if let Some(kept) = load(&self.pki, &wanted, &self.env) {
+        if let Some(kept) = load(&self.pki, &self.ca_pem, &wanted, &self.env) {
             *serving.0.write() = Some(Arc::new(kept));
             wait = self.until_renewal(&wanted);
         }
@@ -156,12 +164,12 @@ fn token(flags: &flags::Agent) -> Result<String> {
 }
 
 /// The cluster's authority: from last time, from a file, or from the server itself if its fingerprint is right.
-fn authority(flags: &flags::Agent, server: &str, kept: &std::path::Path) -> Result<String> {
+fn authority(flags: &flags::Agent, server: &str, kept: &Path) -> Result<String> {
     let pem = match (&flags.ca_file, &flags.ca_hash) {
         (Some(file), _) => fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?,
         (None, Some(hash)) => match fs::read_to_string(kept) {
-            Ok(pem) => pem,
-            Err(_) => crate::ca_pin::fetch(server, hash)?,
+            Ok(pem) if is_known_by(&pem, hash) => pem,
+            _ => crate::ca_pin::fetch(server, hash)?,
         },
         _ => fs::read_to_string(kept).context("who signs for the cluster is not known: give --ca-file or --ca-hash")?,
     };
@@ -169,8 +177,13 @@ fn authority(flags: &flags::Agent, server: &str, kept: &std::path::Path) -> Resu
     Ok(pem)
 }
 
-/// The certificate from disk, if it is still good for a while and has these names.
-fn load(pki: &std::path::Path, wanted: &Wanted, env: &Env) -> Option<CertifiedKey> {
+fn is_known_by(pem: &str, hash: &str) -> bool {
+    let chain = client::certificates(pem.as_bytes()).unwrap_or_default();
+    chain.first().is_some_and(|der| fingerprint(der).is_ok_and(|found| found == hash))
+}
+
+/// The certificate from disk, if it is of this cluster, still good for a while and has these names.
+fn load(pki: &Path, ca_pem: &str, wanted: &Wanted, env: &Env) -> Option<CertifiedKey> {
     let certificate = fs::read(pki.join(format!("{}.crt", wanted.file))).ok()?;
     let key = fs::read(pki.join(format!("{}.key", wanted.file))).ok()?;
     let certified = client::certified_key(&certificate, &key).ok()?;
@@ -179,14 +192,20 @@ fn load(pki: &std::path::Path, wanted: &Wanted, env: &Env) -> Option<CertifiedKe
     let (_, parsed) = x509_parser::parse_x509_certificate(der).ok()?;
     let common_name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
     let names = parsed.subject_alternative_name().ok().flatten();
-    let names = names.map(|n| n.value.general_names.iter().map(|n| n.to_string()).collect::<Vec<_>>());
-    let addresses =
-        wanted.addresses.iter().all(|address| names.iter().flatten().any(|n| n.contains(&address.to_string())));
-    (common_name == wanted.user && addresses && until_renewal(env, der) > Duration::ZERO).then_some(certified)
+    let names = names.iter().flat_map(|n| &n.value.general_names);
+    let known: Vec<IpAddr> = names
+        .filter_map(|name| match name {
+            GeneralName::IPAddress(bytes) => address(bytes),
+            _ => None,
+        })
+        .collect();
+    let addresses = wanted.addresses == known;
+    let ours = signed_by(der, ca_pem) && common_name == wanted.user && addresses;
+    (ours && until_renewal(env, der) > Duration::ZERO).then_some(certified)
 }
 
 /// A new key, a request for its certificate, and the answer. A server that can't be reached is asked again.
-async fn obtain(client: &Client, pki: &std::path::Path, wanted: &Wanted, env: &Env) -> Result<CertifiedKey> {
+async fn obtain(client: &Client, pki: &Path, wanted: &Wanted, env: &Env) -> Result<CertifiedKey> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(wanted.dns_names.clone())?;
     params.subject_alt_names.extend(wanted.addresses.iter().map(|a| SanType::IpAddress(*a)));
@@ -243,4 +262,37 @@ async fn signed(client: &Client, name: &str, env: &Env) -> Result<String> {
         }
     }
     bail!("stopped while waiting for the request {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pki::{Leaf, Pki};
+
+    #[tokio::test]
+    async fn a_certificate_of_another_cluster_or_node_is_not_used() {
+        let env = Env::real();
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let pki = Pki::open(one.path(), env.clone()).unwrap();
+        let foreign = Pki::open(other.path(), env.clone()).unwrap();
+        pki.leaf(&Leaf::client("kubelet-client", "system:node:a", &["system:nodes"])).unwrap();
+        let check = |user: &str, ca: &str, address: Option<&str>, good: bool| {
+            let wanted = Wanted {
+                file: "kubelet-client",
+                signer: "",
+                purpose: "",
+                user: user.into(),
+                dns_names: vec![],
+                addresses: address.map(|a| a.parse().unwrap()).into_iter().collect(),
+            };
+            assert_eq!(load(one.path(), ca, &wanted, &env).is_some(), good, "{user} {address:?}");
+        };
+        check("system:node:a", pki.ca_pem(), None, true);
+        check("system:node:b", pki.ca_pem(), None, false);
+        check("system:node:a", foreign.ca_pem(), None, false);
+        check("system:node:a", pki.ca_pem(), Some("192.0.2.1"), false);
+        let der = client::certificates(pki.ca_pem().as_bytes()).unwrap();
+        let hash = fingerprint(&der[0]).unwrap();
+        assert!(is_known_by(pki.ca_pem(), &hash) && !is_known_by(foreign.ca_pem(), &hash));
+    }
 }

@@ -35,6 +35,9 @@ fn main() -> ExitCode {
     }
     let flags = flags::Flags::parse();
     start_logging();
+    if flags.command.only_prints() {
+        end_quietly_without_reader();
+    }
     match commands::run(flags.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -42,6 +45,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `minke image ls | head` ends like any other program when nobody reads on.
+#[allow(unsafe_code)]
+fn end_quietly_without_reader() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no other thread runs yet, and the default action is no handler of ours.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
 /// To stderr, filtered by `MINKE_LOG`: `info`, `debug`, `kubelet=debug,info`, …

@@ -179,8 +179,7 @@ impl Pki {
     /// Same names, same issuer, more than a third of its life left.
     fn still_good(&self, leaf: &Leaf, pem: &str) -> bool {
         let Ok((_, der)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
-        let Ok((_, ca)) = x509_parser::pem::parse_x509_pem(self.ca_pem.as_bytes()) else { return false };
-        let (Ok(certificate), Ok(ca)) = (der.parse_x509(), ca.parse_x509()) else { return false };
+        let Ok(certificate) = der.parse_x509() else { return false };
         let mut dns = Vec::new();
         let mut addresses = Vec::new();
         for name in certificate.subject_alternative_name().ok().flatten().iter().flat_map(|e| &e.value.general_names) {
@@ -193,8 +192,7 @@ impl Pki {
         let organizations: Vec<_> =
             certificate.subject().iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_string).collect();
         let common_name = certificate.subject().iter_common_name().next().and_then(|c| c.as_str().ok());
-        certificate.issuer() == ca.subject()
-            && certificate.verify_signature_by(&ca)
+        signed_by(&der.contents, &self.ca_pem)
             && common_name == Some(leaf.common_name.as_str())
             && organizations == leaf.organizations
             && dns == leaf.dns_names
@@ -209,6 +207,15 @@ pub fn until_renewal(env: &Env, der: &[u8]) -> Duration {
     let (from, to) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
     let renewal = from + (to - from) * 2 / 3;
     Duration::from_secs(u64::try_from(renewal - env.now().as_second()).unwrap_or(0))
+}
+
+/// Whether the authority signed this certificate.
+pub fn signed_by(der: &[u8], ca_pem: &str) -> bool {
+    let Ok((_, ca)) = x509_parser::pem::parse_x509_pem(ca_pem.as_bytes()) else { return false };
+    let (Ok(ca), Ok((_, certificate))) = (ca.parse_x509(), x509_parser::parse_x509_certificate(der)) else {
+        return false;
+    };
+    certificate.issuer() == ca.subject() && certificate.verify_signature_by(&ca)
 }
 
 /// Whether `ca` signed it: only keys that we make ourselves occur here.
@@ -233,7 +240,8 @@ impl VerifiedBy for x509_parser::certificate::X509Certificate<'_> {
     }
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+/// An address as certificates hold it.
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
         16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),

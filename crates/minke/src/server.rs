@@ -72,7 +72,7 @@ pub async fn start_api(
 
 async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<dyn Store>> {
     match choice.split_once('=').unwrap_or((choice, "")) {
-        ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(&instance.store(), env.clone())?)),
+        ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(instance.store(), env.clone())?)),
         ("etcd", urls) if !urls.is_empty() => {
             let endpoints: Vec<String> = urls.split(',').map(str::to_string).collect();
             let etcd = store::EtcdStore::connect(&endpoints, "", None, env.clone()).await;
@@ -188,12 +188,12 @@ pub async fn start_controllers(
     env: &Env,
     shutdown: &CancellationToken,
 ) -> Result<()> {
-    let controllers = local::client(&plane.api, "system:kube-controller-manager", &[MASTERS]);
+    let controllers = local::client(&plane.api, "system:kube-controller-manager", &[]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
-    run_controllers(config, controllers.clone(), env, shutdown);
-    env.spawn(serving_approver::run(controllers, env.clone(), shutdown.clone()));
-    run_scheduler(local::client(&plane.api, "system:kube-scheduler", &[]), env, shutdown);
+    run_controllers(config, controllers, env, shutdown);
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
+    env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
+    run_scheduler(local::client(&plane.api, "system:kube-scheduler", &[]), env, shutdown);
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
     dns_service::publish(&admin, dns_address(&flags.service_cidr)?).await.context("failed to publish the DNS service")
 }

@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 use crate::mesh::{Device, MeshConfig, MeshMode, Peer, Plan, plan};
 
 const RETRY: Duration = Duration::from_secs(5);
+/// Of the VXLAN device: room for the outer headers on a network of the usual 1500.
+const MTU: u32 = 1450;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
@@ -116,7 +118,7 @@ async fn ensure_device(device: &Device) -> Result<(), MeshError> {
     if !right {
         let _ = writeln!(
             batch,
-            "link add {name} address {mac} type vxlan id {vni} dstport {port} local {local} nolearning"
+            "link add {name} mtu {MTU} address {mac} type vxlan id {vni} dstport {port} local {local} nolearning"
         );
     }
     for address in addresses {
