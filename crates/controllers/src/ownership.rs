@@ -8,7 +8,7 @@ use api::ApiError;
 use client::{Api, Patch};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::meta::Object;
 
@@ -41,6 +41,21 @@ where
     K: Object + Serialize + DeserializeOwned,
     O: Object + Serialize + DeserializeOwned,
 {
+    claim_with(claims, api, owners, owner, None).await
+}
+
+/// The same, and what is adopted gets `finalizer`.
+pub async fn claim_with<K, O>(
+    claims: Claims<K>,
+    api: &Api<K>,
+    owners: &Api<O>,
+    owner: &O,
+    finalizer: Option<&str>,
+) -> Result<Vec<Arc<K>>, ApiError>
+where
+    K: Object + Serialize + DeserializeOwned,
+    O: Object + Serialize + DeserializeOwned,
+{
     let mut owned = claims.owned;
     for object in claims.release {
         release(api, &*object, owner.uid()).await?;
@@ -54,7 +69,7 @@ where
         return Err(ApiError::internal(format!("can't adopt: {} {} is being deleted", O::KIND, owner.key())));
     }
     for object in claims.adopt {
-        match adopt(api, &*object, owner.as_controller()).await {
+        match adopt(api, &*object, owner.as_controller(), finalizer).await {
             Ok(adopted) => owned.push(Arc::new(adopted)),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
@@ -67,11 +82,17 @@ async fn adopt<K: Object + Serialize + DeserializeOwned>(
     api: &Api<K>,
     object: &K,
     owner: OwnerReference,
+    finalizer: Option<&str>,
 ) -> Result<K, ApiError> {
     let mut owners = object.meta().owner_references.clone().unwrap_or_default();
     owners.retain(|o| o.uid != owner.uid);
     owners.push(owner);
-    api.patch(object.name(), &patch(object, owners)).await
+    let mut change = change(object, owners);
+    if let Some(finalizer) = finalizer.filter(|new| !object.finalizers().iter().any(|f| f == new)) {
+        let held = object.finalizers().iter().map(String::as_str);
+        change["metadata"]["finalizers"] = held.chain([finalizer]).collect();
+    }
+    api.patch(object.name(), &Patch::Merge(change)).await
 }
 
 /// Takes the reference to `owner_uid` away. An object that is gone needs no release.
@@ -82,18 +103,18 @@ pub async fn release<K: Object + Serialize + DeserializeOwned>(
 ) -> Result<(), ApiError> {
     let mut owners = object.meta().owner_references.clone().unwrap_or_default();
     owners.retain(|o| o.uid != owner_uid);
-    match api.patch(object.name(), &patch(object, owners)).await {
+    match api.patch(object.name(), &Patch::Merge(change(object, owners))).await {
         Err(error) if !error.is_not_found() && error.code != 422 => Err(error),
         _ => Ok(()),
     }
 }
 
-fn patch<K: Object>(object: &K, owners: Vec<OwnerReference>) -> Patch {
-    Patch::Merge(json!({ "metadata": {
+fn change<K: Object>(object: &K, owners: Vec<OwnerReference>) -> Value {
+    json!({ "metadata": {
         "uid": object.uid(),
         "resourceVersion": object.meta().resource_version,
         "ownerReferences": owners,
-    } }))
+    } })
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::{
     pod_control::PodControl,
     pods,
     selector::Selector,
-    shell::{Context, Controller, Outcome, Setup},
+    shell::{Context, Controller, Outcome, Queue, Setup},
 };
 
 const MANAGER: &str = "kubernetes.io/job-controller";
@@ -47,9 +47,16 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         let (jobs, expectations) = (jobs.clone(), expectations.clone());
         move |change, queue| {
             let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
+            let before = change.old.as_ref().and_then(|old| old.controller().filter(|o| o.kind == "Job"));
+            if let Some(before) = before.filter(|o| pod.controller().is_none_or(|now| now.uid != o.uid)) {
+                queue.add(meta::key(pod.namespace(), &before.name));
+            }
             let Some(owner) = pod.controller().filter(|o| o.kind == "Job") else {
-                if change.new.is_some() && pod.controller().is_none() && tracked(pod) {
-                    queue.add(format!("{ORPHAN}{}", change.key));
+                if change.new.is_some() && pod.controller().is_none() {
+                    if tracked(pod) {
+                        queue.add(format!("{ORPHAN}{}", change.key));
+                    }
+                    wake_adopters(&jobs, pod, queue);
                 }
                 return;
             };
@@ -77,6 +84,21 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let recorder = context.recorder("job-controller");
     let control = PodControl { client: context.client.clone(), recorder, expectations };
     Arc::new(Jobs { context, jobs, pods, control })
+}
+
+/// An orphan may belong to any job whose selector matches it.
+fn wake_adopters(jobs: &Informer<Job>, pod: &Pod, queue: &Queue) {
+    for job in jobs.by_index(pod_indexes::NAMESPACE, pod.namespace()) {
+        if selector(&job).is_some_and(|s| s.matches(labels(pod.meta()))) {
+            queue.add(job.key());
+        }
+    }
+}
+
+/// `None` for one that cannot be read, or that would take every pod.
+fn selector(job: &Job) -> Option<Selector> {
+    let selector = Selector::new(job.spec.as_ref()?.selector.as_ref()?).ok()?;
+    Some(selector).filter(|s| !s.selects_everything())
 }
 
 fn tracked(pod: &Pod) -> bool {
@@ -134,13 +156,13 @@ impl Controller for Jobs {
 
 impl Jobs {
     async fn claim(&self, job: &Job) -> Result<Vec<Arc<Pod>>, ApiError> {
-        let selector = job.spec.as_ref().and_then(|s| s.selector.as_ref()).and_then(|s| Selector::new(s).ok());
         let mut pods = self.pods.by_index(pod_indexes::CONTROLLER, job.uid());
-        let Some(selector) = selector.filter(|s| !s.selects_everything()) else { return Ok(pods) };
+        let Some(selector) = selector(job) else { return Ok(pods) };
         pods.extend(self.pods.by_index(pod_indexes::ORPHAN, job.namespace()));
         let claims = ownership::claims(pods, job.meta(), |pod| selector.matches(labels(pod.meta())));
         let client = &self.context.client;
-        ownership::claim(claims, &client.namespaced(job.namespace()), &client.namespaced(job.namespace()), job).await
+        let (pods, jobs) = (client.namespaced(job.namespace()), client.namespaced(job.namespace()));
+        ownership::claim_with(claims, &pods, &jobs, job, Some(FINALIZER)).await
     }
 
     async fn free_orphan(&self, key: &str) -> Result<(), ApiError> {

@@ -53,6 +53,27 @@ async fn jobs_complete_fail_and_expire() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn jobs_adopt_their_orphans_and_release_strangers() {
+    let cluster = Cluster::start(config()).await;
+    let spec = json!({ "parallelism": 2, "completions": 2, "template": job_template("runs:1") });
+    let job: Job = cluster.create(json!({ "metadata": { "name": "j" }, "spec": spec })).await;
+    cluster.settle().await;
+    let pod = cluster.list::<Pod>().await[0].metadata.name.clone().unwrap();
+    cluster.patch::<Pod>(&pod, json!({ "metadata": { "ownerReferences": null } })).await;
+    cluster.settle().await;
+    let meta = async || cluster.api::<Pod>().get(&pod).await.unwrap().metadata;
+    let adopted = meta().await;
+    assert_eq!(adopted.owner_references.unwrap()[0].uid, job.metadata.uid.unwrap());
+    assert_eq!(adopted.finalizers.unwrap(), ["batch.kubernetes.io/job-tracking"]);
+    cluster.patch::<Pod>(&pod, json!({ "metadata": { "labels": null } })).await;
+    cluster.settle().await;
+    let released = meta().await;
+    assert!(released.owner_references.is_none_or(|o| o.is_empty()));
+    assert!(released.finalizers.is_none_or(|f| f.is_empty()));
+    assert_eq!(cluster.list::<Pod>().await.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn cron_jobs_start_by_the_clock() {
     let cluster = Cluster::start(config()).await;
     let cron = json!({ "metadata": { "name": "tick" }, "spec": { "schedule": "*/2 * * * *",
