@@ -200,7 +200,7 @@ impl Node {
     }
 
     pub fn start_kubelet(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
-        let config = kubelet::Config {
+        let mut config = kubelet::Config {
             node_name: self.name.clone(),
             root_dir: self.instance.kubelet(),
             log_dir: self.instance.data.join("log"),
@@ -219,6 +219,9 @@ impl Node {
             manifest_url: self.flags.manifest_url.clone(),
             ..kubelet::Config::default()
         };
+        if let Some(thresholds) = self.flags.eviction_thresholds()? {
+            config.eviction_hard = thresholds;
+        }
         let informers = InformerFactory::new(self.kubelet.clone(), env.clone(), shutdown.clone());
         let (client, env, shutdown) = (self.kubelet.clone(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {

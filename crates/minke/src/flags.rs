@@ -3,6 +3,7 @@
 //! Invariant: no logic.
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -57,7 +58,10 @@ pub enum Command {
 impl Command {
     /// Commands that do their work, print and end.
     pub fn only_prints(&self) -> bool {
-        matches!(self, Self::Node(_) | Self::Image(_) | Self::Store(_))
+        match self {
+            Self::Up(up) => !up.foreground,
+            other => matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_)),
+        }
     }
 }
 
@@ -129,6 +133,10 @@ pub struct Node {
     /// Percent of disk usage beyond which unused images are removed; 100 turns that off
     #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub image_gc_high_threshold: u8,
+    /// When pods are evicted, as SIGNAL<LEAST,… (`memory.available<100Mi,nodefs.available<10%`); empty: never
+    /// [default: upstream's]
+    #[arg(long, value_name = "THRESHOLDS")]
+    pub eviction_hard: Option<String>,
     /// Directory of static pod manifests
     #[arg(long, value_name = "DIR")]
     pub pod_manifest_path: Option<PathBuf>,
@@ -295,4 +303,36 @@ pub enum Store {
         #[command(flatten)]
         data: DataDirectory,
     },
+}
+
+impl Node {
+    /// `--eviction-hard` by signal; `None` leaves the defaults.
+    pub fn eviction_thresholds(&self) -> anyhow::Result<Option<BTreeMap<String, String>>> {
+        let Some(text) = &self.eviction_hard else { return Ok(None) };
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let threshold = |part: &str| match part.split_once('<') {
+            Some((signal, least)) => Ok((signal.trim().to_string(), least.trim().to_string())),
+            None => anyhow::bail!("--eviction-hard {part:?} is not SIGNAL<LEAST: write it as memory.available<100Mi"),
+        };
+        parts.map(threshold).collect::<anyhow::Result<_>>().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eviction_thresholds_are_upstreams_syntax() {
+        let check = |arguments: &[&str]| {
+            let flags = Flags::try_parse_from(["minke", "up"].iter().chain(arguments)).expect("valid flags");
+            let Command::Up(up) = flags.command else { panic!("up") };
+            up.node.eviction_thresholds()
+        };
+        assert_eq!(check(&[]).unwrap(), None);
+        assert_eq!(check(&["--eviction-hard", ""]).unwrap(), Some(BTreeMap::new()));
+        let two = check(&["--eviction-hard", "memory.available<1Gi,nodefs.available<5%"]).unwrap().unwrap();
+        assert_eq!((two["memory.available"].as_str(), two["nodefs.available"].as_str()), ("1Gi", "5%"));
+        assert!(check(&["--eviction-hard", "memory"]).unwrap_err().to_string().contains("write it as"));
+    }
 }

@@ -146,6 +146,10 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
     flag("pod-network", flags.node.pod_network.name().to_string());
     flag("pod-cidr", list(&flags.server.pod_cidr));
     flag("service-cidr", list(&flags.server.service_cidr));
+    flag("image-gc-high-threshold", flags.node.image_gc_high_threshold.to_string());
+    if let Some(thresholds) = &flags.node.eviction_hard {
+        flag("eviction-hard", thresholds.clone());
+    }
     arguments
 }
 

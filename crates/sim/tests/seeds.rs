@@ -11,7 +11,7 @@ use sim::{Faults, Simulation, violations};
 /// Seeds that once found a bug.
 const KNOWN: &[u64] = &[];
 /// How many others are tried.
-const TRIED: u64 = 6;
+const TRIED: u64 = 4;
 
 fn deployment(name: &str, replicas: u64, version: u64) -> Patch {
     let labels = json!({ "app": name });

@@ -54,9 +54,11 @@ impl Cluster {
             free_port().to_string(),
             "--healthz-port".into(),
             "0".into(),
-            // A machine whose disk is nearly full must not lose the images under test.
+            // A machine whose disk is nearly full must not lose the images and pods under test.
             "--image-gc-high-threshold".into(),
             "100".into(),
+            "--eviction-hard".into(),
+            "memory.available<100Mi".into(),
             "--node-name".into(),
             "node-1".into(),
             "--pod-cidr".into(),

@@ -135,7 +135,7 @@ impl Registry {
     }
 }
 
-fn preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
+pub(super) fn preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
     let meta = &object.meta;
     let conflict = |why: String| Err(ApiError::conflict(&served.group, &served.plural, &meta.name, &why));
     if let Some(uid) = options.uid.as_ref().filter(|u| **u != meta.uid) {

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, selectors::LabelSelector};
 
 use super::{
-    Lost, Registry, object_meta,
+    Lost, Registry,
+    delete::preconditions,
+    object_meta,
     options::{DeleteOptions, WriteOptions},
     subresource::created,
 };
@@ -36,8 +38,36 @@ impl Registry {
         {
             self.charge(&pod, &value, &budget, options.dry_run).await?;
         }
+        if !options.dry_run {
+            self.mark_disrupted(served, &call.info.namespace, &call.info.name, &mut options).await?;
+        }
         self.delete_object(call, served, &call.info.namespace, &call.info.name, &options).await?;
         Ok(Reply::Value(StatusCode::CREATED, created()))
+    }
+
+    /// Says on the pod why it goes, for Jobs that do not count such a failure.
+    async fn mark_disrupted(
+        &self,
+        served: &Served,
+        namespace: &str,
+        name: &str,
+        options: &mut DeleteOptions,
+    ) -> Result<(), ApiError> {
+        let mut current = self.cluster.live(served, namespace, name).await?;
+        loop {
+            let Some(object) = current else { return Ok(()) };
+            preconditions(served, &object, options)?;
+            let mut new = object.value();
+            add_disruption(&mut new, object_meta::timestamp(self.cluster.env.now()));
+            match self.commit(served, &served.key(namespace, name), Some(&new), object.meta.resource_version).await? {
+                Ok((_, revision)) => {
+                    // The version that the caller asked for has become this one, by our own doing.
+                    options.resource_version = options.resource_version.take().map(|_| revision.to_string());
+                    return Ok(());
+                }
+                Err(Lost(newer)) => current = newer,
+            }
+        }
     }
 
     fn budget_of(&self, pod: &Object) -> Result<Option<Arc<Object>>, ApiError> {
@@ -78,6 +108,23 @@ impl Registry {
                 Err(Lost(newer)) => current = newer,
             }
         }
+    }
+}
+
+fn add_disruption(pod: &mut Value, now: String) {
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastTransitionTime": now,
+        "observedGeneration": pod["metadata"]["generation"],
+    });
+    let conditions = &mut pod["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let list = conditions.as_array_mut().expect("made above");
+    match list.iter_mut().find(|c| c["type"] == "DisruptionTarget") {
+        Some(known) => *known = condition,
+        None => list.push(condition),
     }
 }
 

@@ -62,7 +62,11 @@ async fn pods_are_bound_once_and_evicted_within_budget() {
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/b/status";
     s.patch("merge-patch", budgets, status).await.expect(200);
     s.post(&format!("{pods}/a/eviction"), eviction).await.expect(201);
-    assert!(s.get(&format!("{pods}/a")).await.expect(200)["metadata"]["deletionTimestamp"].is_string());
+    let evicted = s.get(&format!("{pods}/a")).await.expect(200);
+    assert!(evicted["metadata"]["deletionTimestamp"].is_string());
+    let conditions = evicted["status"]["conditions"].as_array().unwrap();
+    let why = conditions.iter().find(|c| c["type"] == "DisruptionTarget").map(|c| c["reason"].as_str());
+    assert_eq!(why, Some(Some("EvictionByEvictionAPI")));
 }
 
 #[tokio::test]

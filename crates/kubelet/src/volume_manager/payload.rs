@@ -137,24 +137,22 @@ pub fn projected(context: &Context, sources: &[VolumeProjection]) -> Result<Payl
     Ok(payload)
 }
 
-/// A token is readable by its container only: by its group when there is one, by its user when all containers agree.
+/// A token is readable by its container only: by its user when all agree on one, by its group when there is one.
 fn token_file(context: &Context, text: &str) -> File {
     let spec = crate::pod_spec::spec(context.pod);
     let pod_context = spec.security_context.as_ref();
-    if pod_context.is_some_and(|c| c.fs_group.is_some()) {
-        return File { content: text.into(), mode: 0o600, owner: None };
-    }
     let pod_user = pod_context.and_then(|c| c.run_as_user);
     let users: Vec<Option<i64>> = crate::pod_spec::containers(context.pod)
         .iter()
         .chain(crate::pod_spec::init_containers(context.pod))
         .map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(pod_user))
         .collect();
-    match users.first().copied().flatten() {
-        Some(user) if users.iter().all(|u| *u == Some(user)) => {
-            File { content: text.into(), mode: 0o600, owner: u32::try_from(user).ok() }
-        }
-        _ => File { content: text.into(), mode: context.default_mode, owner: None },
+    let user = users.first().copied().flatten().filter(|user| users.iter().all(|u| *u == Some(*user)));
+    let private = user.is_some() || pod_context.is_some_and(|c| c.fs_group.is_some());
+    File {
+        content: text.into(),
+        mode: if private { 0o600 } else { context.default_mode },
+        owner: user.and_then(|user| u32::try_from(user).ok()),
     }
 }
 
@@ -207,5 +205,32 @@ mod tests {
             json!([{"configMap": {"name": "cm", "items": [{"key": "z", "path": "z"}]}}]),
             Err("references non-existent config key: z"),
         );
+    }
+
+    #[test]
+    fn tokens_belong_to_the_user_and_the_group() {
+        let tokens = BTreeMap::new();
+        let references = References { config_maps: HashMap::new(), secrets: HashMap::new() };
+        let check = |pod: Value, container: Value, expected: (i32, Option<u32>)| {
+            let containers = json!([{"name": "a", "securityContext": container}]);
+            let spec = json!({"securityContext": pod, "containers": containers});
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let context = Context {
+                pod: &pod,
+                references: &references,
+                pod_ips: &[],
+                host_ips: &[],
+                node: &downward::NodeFacts::default(),
+                tokens: &tokens,
+                default_mode: 0o644,
+            };
+            let file = token_file(&context, "t");
+            assert_eq!((file.mode as i32, file.owner), expected, "{spec}");
+        };
+        check(json!({}), json!({}), (0o644, None));
+        check(json!({"runAsUser": 1000}), json!({}), (0o600, Some(1000)));
+        check(json!({"runAsUser": 1000}), json!({"runAsUser": 7}), (0o600, Some(7)));
+        check(json!({"fsGroup": 10000}), json!({}), (0o600, None));
+        check(json!({"runAsUser": 1000, "fsGroup": 10000}), json!({}), (0o600, Some(1000)));
     }
 }

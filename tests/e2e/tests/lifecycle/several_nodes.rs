@@ -25,10 +25,8 @@ fn reaches(kubectl: &Kubectl, from: &str, address: &str) -> bool {
 }
 
 fn check(network: &str) {
-    let cluster = Cluster::prepare(Options {
-        extra: ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec(),
-        ..Options::default()
-    });
+    let cluster =
+        Cluster::prepare(Options { extra: ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec() });
     let up = cluster.up();
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     cluster.import_busybox();
