@@ -145,7 +145,7 @@ impl Node {
         let serving = plane.pki.rotating(Leaf {
             name: "kubelet".into(),
             common_name: user.clone(),
-            organizations: vec!["system:nodes".into()],
+            organization: Some("system:nodes".into()),
             dns_names: vec![name.clone()],
             addresses: vec![address],
             server: true,

@@ -275,7 +275,7 @@ mod tests {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let pki = Pki::open(one.path(), env.clone()).unwrap();
         let foreign = Pki::open(other.path(), env.clone()).unwrap();
-        pki.leaf(&Leaf::client("kubelet-client", "system:node:a", &["system:nodes"])).unwrap();
+        pki.leaf(&Leaf::client("kubelet-client", "system:node:a", Some("system:nodes"))).unwrap();
         let check = |user: &str, ca: &str, address: Option<&str>, good: bool| {
             let wanted = Wanted {
                 file: "kubelet-client",

@@ -33,7 +33,8 @@ const BACKDATE: Duration = Duration::from_secs(300);
 pub struct Leaf {
     pub name: String,
     pub common_name: String,
-    pub organizations: Vec<String>,
+    /// The user's group. One at most: certificates with several are not made here.
+    pub organization: Option<String>,
     pub dns_names: Vec<String>,
     pub addresses: Vec<IpAddr>,
     pub server: bool,
@@ -41,11 +42,11 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    pub fn client(name: &str, user: &str, groups: &[&str]) -> Self {
+    pub fn client(name: &str, user: &str, group: Option<&str>) -> Self {
         Self {
             name: name.into(),
             common_name: user.into(),
-            organizations: groups.iter().map(|g| g.to_string()).collect(),
+            organization: group.map(str::to_string),
             client: true,
             ..Self::default()
         }
@@ -159,7 +160,7 @@ impl Pki {
         let mut params = CertificateParams::new(leaf.dns_names.clone())?;
         params.subject_alt_names.extend(leaf.addresses.iter().map(|a| SanType::IpAddress(*a)));
         params.distinguished_name.push(DnType::CommonName, leaf.common_name.clone());
-        for organization in &leaf.organizations {
+        if let Some(organization) = &leaf.organization {
             params.distinguished_name.push(DnType::OrganizationName, organization.clone());
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
@@ -189,12 +190,11 @@ impl Pki {
                 _ => {}
             }
         }
-        let organizations: Vec<_> =
-            certificate.subject().iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_string).collect();
+        let organization = certificate.subject().iter_organization().next().and_then(|o| o.as_str().ok());
         let common_name = certificate.subject().iter_common_name().next().and_then(|c| c.as_str().ok());
         signed_by(&der.contents, &self.ca_pem)
             && common_name == Some(leaf.common_name.as_str())
-            && organizations == leaf.organizations
+            && organization == leaf.organization.as_deref()
             && dns == leaf.dns_names
             && addresses == leaf.addresses
             && until_renewal(&self.env, &der.contents) > Duration::ZERO
@@ -297,7 +297,7 @@ mod tests {
             dns_names: vec!["kubernetes".into()],
             addresses: vec!["10.96.0.1".parse().unwrap()],
             server: true,
-            ..Leaf::client("apiserver", "kube-apiserver", &["a", "b"])
+            ..Leaf::client("apiserver", "kube-apiserver", Some("a"))
         }
     }
 

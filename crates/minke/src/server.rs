@@ -107,7 +107,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         ..Leaf::default()
     })?;
     let kubelet_client =
-        pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &[MASTERS]))?;
+        pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS)))?;
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
@@ -164,13 +164,13 @@ fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: Sock
     let directory = instance.data.join("kubeconfig");
     fs::create_dir_all(&directory)?;
     let components = [
-        (instance.admin_kubeconfig(), Leaf::client("admin", "kubernetes-admin", &[MASTERS])),
+        (instance.admin_kubeconfig(), Leaf::client("admin", "kubernetes-admin", Some(MASTERS))),
         (
             directory.join("controller-manager"),
-            Leaf::client("controller-manager", "system:kube-controller-manager", &[]),
+            Leaf::client("controller-manager", "system:kube-controller-manager", None),
         ),
-        (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", &[])),
-        (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", &[])),
+        (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", None)),
+        (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", None)),
     ];
     for (path, leaf) in components {
         let pem = pki.leaf(&leaf)?;

@@ -257,8 +257,14 @@ mod tests {
                     behavior.warnings(&object, None);
                     behavior.grace_period_seconds(&object, None);
                     assert_eq!(behavior.cells(&object, now).len(), behavior.columns().len(), "{resource:?}");
-                    let names: Vec<String> = behavior.selectable_fields(&object).into_iter().map(|(n, _)| n).collect();
-                    assert_eq!(names, behavior.selectable_field_names(), "{resource:?}");
+                    let selectable = behavior.selectable_field_names();
+                    let mut names: Vec<String> =
+                        behavior.selectable_fields(&object).into_iter().map(|(n, _)| n).collect();
+                    if resource.plural == "events" {
+                        // One stored event answers to the names of both forms; each form selects by its own.
+                        names.retain(|name| selectable.contains(name));
+                    }
+                    assert_eq!(names, selectable, "{resource:?}");
                 }
             }
         }

@@ -235,10 +235,13 @@ fn kubelet_query(call: &Call, verb: &str) -> String {
     for (ours, theirs) in renamed {
         for value in call.query.all(ours) {
             let value = match (verb, *ours) {
-                ("exec" | "attach", "stdin" | "stdout" | "stderr" | "tty") => match value {
-                    "true" | "1" | "" => "1".to_string(),
-                    _ => continue,
-                },
+                ("exec" | "attach", "stdin" | "stdout" | "stderr" | "tty") => {
+                    // As Go reads booleans: the Python client says `True`.
+                    if !call.query.flag(ours) {
+                        continue;
+                    }
+                    "1".to_string()
+                }
                 _ => encode(value),
             };
             pairs.push(format!("{theirs}={value}"));

@@ -43,7 +43,10 @@ fn check(network: &str) {
     assert_eq!(found.len(), 3, "{found:?}");
     for [_, from, _] in &found {
         for [_, _, address] in &found {
-            assert!(reaches(&kubectl, from, address), "{network}: {from} to {address} of {found:?}");
+            // The servers have no readiness probe: the first request may come before they listen.
+            eventually(&format!("{network}: {from} reaches {address} of {found:?}"), || {
+                if reaches(&kubectl, from, address) { Ok(()) } else { Err("no answer") }
+            });
         }
     }
 
