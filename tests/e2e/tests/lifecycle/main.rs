@@ -3,5 +3,4 @@
 mod apart;
 mod bad_input;
 mod leftovers;
-mod several_nodes;
 mod survival;
