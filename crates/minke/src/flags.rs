@@ -1,6 +1,6 @@
 //! Every command and flag, with the help people read.
 //! Parsed by `main`; flags of components have upstream's names where there are any.
-//! Invariant: no logic.
+//! Invariant: starts nothing; only reads what was typed.
 
 use std::{
     collections::BTreeMap,
