@@ -81,8 +81,7 @@ impl Node {
 
     fn command(&self, verb: &str, id: &str) -> Command {
         let mut command = Command::new("ip");
-        let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minke-cni");
-        command.args(["netns", "exec", &self.name]).arg(example);
+        command.args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_minke-cni")]);
         command.env("CNI_COMMAND", verb).env("CNI_CONTAINERID", id).env("CNI_IFNAME", "eth0");
         command.env("CNI_NETNS", format!("/run/netns/{}-{id}", self.name));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
