@@ -107,6 +107,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
     until_stopped(async |env, shutdown, report| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
+        preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
         if parts == Parts::Proxy {
             let access = agent::Access::open(&flags, &instance, env).await?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
@@ -121,7 +122,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
         let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
         let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {
-            Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown)?,
+            Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown, None)?,
             _ => node.start(env, shutdown, report).await?,
         }
         Ok(Some(pid))

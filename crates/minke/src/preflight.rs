@@ -67,6 +67,14 @@ pub fn data_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Every static pod manifest can be read and is a pod: later ones that are not hide only themselves.
+pub fn manifests(path: Option<&Path>) -> Result<()> {
+    match path.map(kubelet::sources::check) {
+        Some(Err(error)) => bail!("can't use the manifest {error}; mend it or choose another --pod-manifest-path"),
+        _ => Ok(()),
+    }
+}
+
 /// Takes the port, so that nobody else can have it between now and the start.
 pub fn listen(address: SocketAddr, flag: &str) -> Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)

@@ -104,6 +104,7 @@ async fn run(
 ) -> Result<()> {
     preflight::root()?;
     preflight::data_directory(&instance.data)?;
+    preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
     if flags.node.container_runtime_endpoint.is_none() {
         preflight::node_tools()?;
     }

@@ -1,11 +1,16 @@
 //! Static pods from a directory: told by inotify, and looked at every 20 s for file systems that tell nothing.
 //! Invariant: an unreadable manifest hides only itself.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use env::Env;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use super::{Source, StaticPods, parse};
@@ -44,26 +49,38 @@ fn watch(path: &PathBuf) -> Option<inotify::EventStream<[u8; 1024]>> {
     inotify.into_event_stream([0; 1024]).ok()
 }
 
-fn read(path: &PathBuf, node_name: &str, seen: &str) -> Vec<Arc<k8s_openapi::api::core::v1::Pod>> {
-    let mut files: Vec<PathBuf> = if path.is_dir() {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-        entries
-            .filter(|file| file.is_file())
-            .filter(|file| !file.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')))
-            .collect()
-    } else {
-        vec![path.clone()]
-    };
-    files.sort();
+fn read(path: &Path, node_name: &str, seen: &str) -> Vec<Arc<Pod>> {
     let mut pods = Vec::new();
-    for file in files {
-        let parsed = std::fs::read_to_string(&file)
-            .map_err(|error| error.to_string())
-            .and_then(|text| parse(&text, Source::File, node_name, seen));
-        match parsed {
+    for file in files(path).unwrap_or_default() {
+        match read_file(&file, node_name, seen) {
             Ok(found) => pods.extend(found.into_iter().map(Arc::new)),
             Err(error) => tracing::warn!(file = %file.display(), error, "can't process manifest file"),
         }
     }
     pods
+}
+
+/// The first manifest that can't be used, told before a node starts with it.
+pub fn check(path: &Path) -> Result<(), String> {
+    let files = files(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    files.iter().try_for_each(|file| match read_file(file, "", "") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    })
+}
+
+fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return std::fs::metadata(path).map(|_| vec![path.to_path_buf()]);
+    }
+    let hidden = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let entries = std::fs::read_dir(path)?.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = entries.filter(|file| file.is_file() && !hidden(file)).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn read_file(file: &Path, node_name: &str, seen: &str) -> Result<Vec<Pod>, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    parse(&text, Source::File, node_name, seen)
 }

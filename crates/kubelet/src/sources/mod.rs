@@ -9,6 +9,7 @@ mod url;
 use std::{path::PathBuf, sync::Arc};
 
 use env::Env;
+pub use file::check;
 use k8s_openapi::api::core::v1::Pod;
 pub use manifest::parse;
 use tokio::sync::mpsc;

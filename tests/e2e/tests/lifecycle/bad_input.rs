@@ -66,6 +66,34 @@ fn a_missing_tool() {
 }
 
 #[test]
+fn no_free_disk() {
+    let cluster = Cluster::prepare(Options::default());
+    std::fs::create_dir_all(&cluster.data).expect("a directory");
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&cluster.data).status();
+    assert!(mount.expect("mount runs").success());
+    let _unmount = Unmount(&cluster.data);
+    refused(&cluster, up(&cluster), "free some space or choose another place with --data-dir");
+}
+
+struct Unmount<'a>(&'a std::path::Path);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg(self.0).status();
+        assert!(status.is_ok_and(|s| s.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+#[test]
+fn an_unreadable_manifest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let flag = ["--pod-manifest-path".into(), directory.path().display().to_string()];
+    let cluster = Cluster::prepare(Options { extra: flag.into() });
+    std::fs::write(directory.path().join("web.yaml"), "kind: Pod\nmetadata: [").expect("written");
+    refused(&cluster, up(&cluster), "web.yaml: couldn't parse as pod");
+}
+
+#[test]
 fn an_unknown_store() {
     let cluster = Cluster::prepare(Options { extra: vec!["--store".into(), "paper".into()] });
     refused(&cluster, up(&cluster), "use `embedded` or `etcd=URL`");
