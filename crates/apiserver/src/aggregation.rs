@@ -17,6 +17,7 @@ use api::{ApiError, Reason};
 
 use crate::{
     authn::User,
+    body,
     call::Call,
     cluster::Cluster,
     loopback,
@@ -25,7 +26,7 @@ use crate::{
     respond::Reply,
     storage,
     streaming::{Target, exchange, forward},
-    webhook,
+    usage, webhook,
 };
 
 const PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
@@ -39,8 +40,13 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Extensions(RwLock<BTreeMap<(String, String), Value>>);
 
 impl Extensions {
-    pub fn lists(&self) -> Vec<((String, String), Value)> {
-        self.0.read().iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+    /// Everything beyond the table: what extension servers have, and `usage` where none took its place.
+    pub fn lists(&self, cluster: &Cluster) -> Vec<((String, String), Value)> {
+        let mut lists: Vec<_> = self.0.read().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        if extension(cluster, usage::GROUP, usage::VERSION).is_none() {
+            lists.push(((usage::GROUP.into(), usage::VERSION.into()), usage::resources()));
+        }
+        lists
     }
 }
 
@@ -70,6 +76,7 @@ pub async fn serve(server: &ApiServer, call: &Call, body: Bytes) -> Option<Resul
         Ok(target) => target.with_headers(identity(&call.user)),
         Err(e) => return Some(Err(ApiError::new(Reason::ServiceUnavailable, e))),
     };
+    let body = call.stream.lock().take().unwrap_or_else(|| body::full(body));
     Some(forward(call, &server.config, target, body).await.map(Reply::Raw))
 }
 

@@ -9,6 +9,7 @@ use api::ApiError;
 
 use crate::{
     authn::User,
+    body::Body,
     negotiate::{self, Output},
     query::Query,
     request_info::RequestInfo,
@@ -30,6 +31,8 @@ pub struct Call {
     pub warnings: Mutex<Vec<String>>,
     /// Present when the client asked to switch protocols on its connection.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
+    /// What the client sends to something behind us: passed on as it comes, never read here. Taken once.
+    pub stream: Mutex<Option<Body>>,
 }
 
 impl Call {
@@ -60,6 +63,7 @@ impl Call {
             loopback: self.loopback,
             warnings: Mutex::default(),
             upgrade: Mutex::default(),
+            stream: Mutex::default(),
         }
     }
 

@@ -30,6 +30,7 @@ mod metrics;
 mod negotiate;
 mod openapi;
 mod pipeline;
+mod proxy_rewrite;
 mod query;
 mod respond;
 mod served;
@@ -37,6 +38,7 @@ mod server;
 mod storage;
 mod streaming;
 mod table;
+mod usage;
 mod webhook_client;
 
 pub use body::Body;

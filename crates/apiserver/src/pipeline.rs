@@ -34,6 +34,7 @@ use crate::{
     respond::{self, Reply},
     served::ServedResources,
     server::Peer,
+    usage,
     watch_cache::{WatchCache, store_error},
 };
 
@@ -45,6 +46,7 @@ pub struct ApiServer {
     pub(crate) health: health::Health,
     pub(crate) openapi: openapi::Documents,
     pub(crate) extensions: aggregation::Extensions,
+    pub(crate) usage: usage::Usage,
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     reads: Semaphore,
@@ -81,6 +83,7 @@ impl ApiServer {
             health: health::Health::default(),
             openapi: openapi::Documents::default(),
             extensions: aggregation::Extensions::default(),
+            usage: usage::Usage::default(),
             registry,
             authentication,
             authorizer,
@@ -162,6 +165,7 @@ impl ApiServer {
             loopback: parts.extensions.get::<Peer>().is_none_or(|p| p.0.ip().is_loopback()),
             warnings: Mutex::default(),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            stream: Mutex::default(),
             headers: parts.headers,
         };
         match failure {
@@ -213,14 +217,21 @@ impl ApiServer {
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
         self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
         if call.info.is_resource {
-            let bytes = match call.info.is_mutating() || call.info.subresource == "proxy" {
-                true => body::read_all(body, self.config.limits.body_bytes).await?,
+            let bytes = match call.info.subresource == "proxy" {
+                true => {
+                    *call.stream.lock() = Some(body);
+                    Default::default()
+                }
+                false if call.info.is_mutating() => body::read_all(body, self.config.limits.body_bytes).await?,
                 false => Default::default(),
             };
             if !self.cluster.served.current().serves_version(&call.info.group, &call.info.version)
                 && let Some(reply) = aggregation::serve(self, call, bytes.clone()).await
             {
                 return reply;
+            }
+            if usage::concerns(call) {
+                return usage::serve(self, call).await;
             }
             return Box::pin(self.registry.dispatch(call, bytes)).await;
         }

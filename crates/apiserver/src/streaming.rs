@@ -22,9 +22,12 @@ use crate::{
     body::{Body, BoxError},
     call::Call,
     config::{Config, KubeletClient},
+    proxy_rewrite::Rewriter,
 };
 
 const EXCHANGE_BYTES: usize = 4 << 20;
+/// Longer pages are passed on with the links they have.
+const PAGE_BYTES: usize = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub struct Target {
     path_and_query: String,
     /// Put in place of what the client sent under these names.
     headers: HeaderMap,
+    /// The path of a `proxy` subresource, under which its answers must work.
+    prefix: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -48,21 +53,37 @@ enum Security {
 }
 
 impl Target {
+    fn new(security: Security, host: String, port: u16, path_and_query: String) -> Self {
+        Self { security, host, port, path_and_query, headers: HeaderMap::new(), prefix: None }
+    }
+
     pub fn kubelet(host: String, port: u16, path_and_query: String) -> Self {
-        Self { security: Security::Kubelet, host, port, path_and_query, headers: HeaderMap::new() }
+        Self::new(Security::Kubelet, host, port, path_and_query)
     }
 
     pub fn plain(https: bool, host: String, port: u16, path_and_query: String) -> Self {
         let security = if https { Security::Unverified } else { Security::Plain };
-        Self { security, host, port, path_and_query, headers: HeaderMap::new() }
+        Self::new(security, host, port, path_and_query)
     }
 
     pub fn extension(host: String, port: u16, path_and_query: String, name: String, authority: Option<String>) -> Self {
-        Self { security: Security::Extension(name, authority), host, port, path_and_query, headers: HeaderMap::new() }
+        Self::new(Security::Extension(name, authority), host, port, path_and_query)
     }
 
     pub fn with_headers(self, headers: HeaderMap) -> Self {
         Self { headers, ..self }
+    }
+
+    /// Answers are made to work under `prefix`.
+    pub fn under(self, prefix: String) -> Self {
+        Self { prefix: Some(prefix), ..self }
+    }
+
+    fn place(&self) -> String {
+        match self.host.contains(':') && !self.host.starts_with('[') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -78,8 +99,8 @@ pub async fn exchange(config: &Config, target: Target, method: Method) -> Result
     let mut request = Request::new(Full::default());
     *request.method_mut() = method;
     *request.uri_mut() = target.path_and_query.parse().map_err(|e| format!("{e}"))?;
+    let host = target.place();
     *request.headers_mut() = target.headers;
-    let host = format!("{}:{}", target.host, target.port);
     request.headers_mut().insert(header::HOST, host.parse().map_err(|e| format!("{e}"))?);
     let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
     if !response.status().is_success() {
@@ -89,10 +110,10 @@ pub async fn exchange(config: &Config, target: Target, method: Method) -> Result
     crate::body::read_all(body, EXCHANGE_BYTES).await.map_err(|e| e.message.clone())
 }
 
-pub async fn forward(call: &Call, config: &Config, target: Target, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub async fn forward(call: &Call, config: &Config, target: Target, body: Body) -> Result<Response<Body>, ApiError> {
     let connection = tokio::time::timeout(CONNECT_TIMEOUT, connect(config, &target)).await;
     let unreachable = |why: String| {
-        let place = format!("{}:{}", target.host, target.port);
+        let place = target.place();
         ApiError::new(Reason::ServiceUnavailable, format!("error trying to reach service: dial tcp {place}: {why}"))
     };
     let connection = match connection {
@@ -101,7 +122,7 @@ pub async fn forward(call: &Call, config: &Config, target: Target, body: Bytes) 
     };
     let (mut sender, driver) = hyper::client::conn::http1::Builder::new()
         .preserve_header_case(true)
-        .handshake::<_, Full<Bytes>>(TokioIo::new(connection))
+        .handshake::<_, Body>(TokioIo::new(connection))
         .await
         .map_err(|e| unreachable(e.to_string()))?;
     tokio::spawn(async move {
@@ -118,13 +139,60 @@ pub async fn forward(call: &Call, config: &Config, target: Target, body: Bytes) 
     for name in hop_headers(&parts.headers) {
         parts.headers.remove(name);
     }
-    Ok(Response::from_parts(parts, body.map_err(|e| Box::new(e) as BoxError).boxed_unsync()))
+    let response = Response::from_parts(parts, body.map_err(|e| Box::new(e) as BoxError).boxed_unsync());
+    match &target.prefix {
+        Some(prefix) => under_prefix(call, &target, prefix, response).await,
+        None => Ok(response),
+    }
 }
 
-fn outgoing(call: &Call, target: &Target, body: Bytes) -> Result<Request<Full<Bytes>>, ApiError> {
+/// The host the client asked for.
+fn requested_host(call: &Call) -> String {
+    let authority = call.uri.authority().map(|a| a.to_string());
+    authority.unwrap_or_else(|| call.header(header::HOST).to_string())
+}
+
+/// Redirects and links that lead back through the proxy.
+async fn under_prefix(
+    call: &Call,
+    target: &Target,
+    prefix: &str,
+    mut response: Response<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let rewriter = Rewriter { prefix: prefix.to_string(), backend: target.place(), requested: requested_host(call) };
+    let headers = response.headers_mut();
+    // Which pages may read an answer of the API server is not for what is behind it to say.
+    for name in ["allow-origin", "allow-credentials", "allow-methods", "allow-headers", "expose-headers", "max-age"] {
+        headers.remove(format!("access-control-{name}"));
+    }
+    let text = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_string();
+    let location = text(header::LOCATION);
+    if !location.is_empty() {
+        if let Ok(value) = rewriter.url(&location).parse() {
+            headers.insert(header::LOCATION, value);
+        }
+        return Ok(response);
+    }
+    let content = text(header::CONTENT_TYPE);
+    let length = text(header::CONTENT_LENGTH).parse().unwrap_or(0usize);
+    let is_page = content.split(';').next().unwrap_or_default().trim() == "text/html";
+    if !is_page || length > PAGE_BYTES || call.method == Method::HEAD {
+        return Ok(response);
+    }
+    let encoding = text(header::CONTENT_ENCODING);
+    let (mut parts, body) = response.into_parts();
+    let page = crate::body::read_all(body, PAGE_BYTES).await.map_err(|e| ApiError::internal(e.message.clone()))?;
+    let rewritten = rewriter.page(&encoding, &page, PAGE_BYTES as u64);
+    let rewritten = rewritten.map_err(|e| ApiError::internal(format!("failed to read the page of the server: {e}")))?;
+    let page = rewritten.map_or(page, Bytes::from);
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Ok(Response::from_parts(parts, crate::body::full(page)))
+}
+
+fn outgoing(call: &Call, target: &Target, body: Body) -> Result<Request<Body>, ApiError> {
     let uri: Uri =
         target.path_and_query.parse().map_err(|e| ApiError::bad_request(format!("invalid proxy path: {e}")))?;
-    let mut request = Request::new(Full::new(body));
+    let mut request = Request::new(body);
     *request.method_mut() = call.method.clone();
     *request.uri_mut() = uri;
     let headers = request.headers_mut();
@@ -145,7 +213,14 @@ fn outgoing(call: &Call, target: &Target, body: Bytes) -> Result<Request<Full<By
         headers.append(name.clone(), value.clone());
     }
     headers.remove(header::CONTENT_LENGTH);
-    let host = format!("{}:{}", target.host, target.port);
+    let mut host = target.place();
+    if let Some(prefix) = &target.prefix {
+        let path = target.path_and_query.split('?').next().unwrap_or_default();
+        if let Ok(uri) = format!("{prefix}{path}").parse() {
+            headers.insert("x-forwarded-uri", uri);
+        }
+        host = Some(requested_host(call)).filter(|h| !h.is_empty()).unwrap_or(host);
+    }
     headers.insert(header::HOST, host.parse().map_err(|_| ApiError::internal("the target has no valid host name"))?);
     Ok(request)
 }

@@ -2,15 +2,17 @@
 //! Part of `registry`: finds out where to go; `streaming` goes there.
 //! Invariant: only ever goes to the address the objects name.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
+use http::{Method, Response, StatusCode, header};
 
 use api::{ApiError, Reason};
 
 use super::{Registry, not_found_path, object_meta};
 use crate::{
     admission::{Attributes, Operation},
+    body::{self, Body},
     call::Call,
     respond::Reply,
     served::Served,
@@ -56,6 +58,10 @@ fn connect_options(call: &Call) -> serde_json::Value {
 impl Registry {
     pub(super) async fn connect(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
+        if split_name(&info.name).is_none() {
+            let kind = served.kind.to_ascii_lowercase();
+            return Err(ApiError::bad_request(format!("invalid {kind} request {:?}", info.name)));
+        }
         let object = self.connect_object(call, served).await?;
         if info.subresource != "log" {
             let mut attributes = Attributes {
@@ -81,13 +87,23 @@ impl Registry {
             ("pods", verb) => self.kubelet_target(call, &object, verb)?,
             _ => return Err(not_found_path()),
         };
-        forward(call, &self.config, target, body).await.map(Reply::Raw)
+        if info.subresource != "proxy" {
+            return forward(call, &self.config, target, body::full(body)).await.map(Reply::Raw);
+        }
+        let (prefix, rest) = split_path(call);
+        // Relative links of a page without a final slash would lead out of the proxy.
+        if rest.is_empty() && matches!(call.method, Method::GET | Method::HEAD) && !call.wants_upgrade() {
+            let query = call.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+            return redirect(&format!("{prefix}/{query}")).map(Reply::Raw);
+        }
+        let body = call.stream.lock().take().unwrap_or_else(body::empty);
+        forward(call, &self.config, target.under(prefix.to_string()), body).await.map(Reply::Raw)
     }
 
     /// The object behind a name that may be `scheme:name:port`.
     async fn connect_object(&self, call: &Call, served: &Served) -> Result<serde_json::Value, ApiError> {
         let mut info = call.info.clone();
-        info.name = split_name(&call.info.name).1.to_string();
+        info.name = named(call).1.to_string();
         let named = call.with_info(info);
         Ok(self.get_object(&named, served).await?.value())
     }
@@ -113,7 +129,7 @@ impl Registry {
     }
 
     /// Where the kubelet of a node listens.
-    fn node_address(&self, name: &str) -> Result<(String, u16), ApiError> {
+    pub(crate) fn node_address(&self, name: &str) -> Result<(String, u16), ApiError> {
         let node = self.cluster.get("nodes", "", name).ok_or_else(|| ApiError::not_found("", "nodes", name))?;
         let node = node.value();
         let addresses = node["status"]["addresses"].as_array().cloned().unwrap_or_default();
@@ -127,7 +143,7 @@ impl Registry {
     }
 
     fn node_target(&self, call: &Call, node: &serde_json::Value) -> Result<Target, ApiError> {
-        let (scheme, name, port) = split_name(&call.info.name);
+        let (scheme, name, port) = named(call);
         let (host, default) = self.node_address(object_meta::text(node, "name").max(name))?;
         let wanted = port.parse().ok();
         match wanted.is_none_or(|p| p == default) && scheme != "http" {
@@ -137,51 +153,109 @@ impl Registry {
     }
 
     fn service_target(&self, call: &Call) -> Result<Target, ApiError> {
-        let (scheme, name, port) = split_name(&call.info.name);
-        let (host, port) = webhook::resolve(&self.cluster, &call.info.namespace, name, port)
-            .map_err(|e| ApiError::new(Reason::ServiceUnavailable, e))?;
+        let (scheme, name, port) = named(call);
+        let unavailable = |why: String| ApiError::new(Reason::ServiceUnavailable, why);
+        let service = self.cluster.get("services", &call.info.namespace, name);
+        // A name somewhere else is not a place to lend the server's own network position to.
+        if service.is_some_and(|s| s.value()["spec"]["type"] == "ExternalName") {
+            return Err(unavailable(format!("no endpoints available for service {name:?}")));
+        }
+        let (host, port) = webhook::resolve(&self.cluster, &call.info.namespace, name, port).map_err(unavailable)?;
         Ok(Target::plain(scheme == "https", host, port, rest(call)))
     }
 }
 
 fn pod_target(call: &Call, pod: &serde_json::Value) -> Result<Target, ApiError> {
-    let (scheme, name, port) = split_name(&call.info.name);
-    let address = pod["status"]["podIP"].as_str().unwrap_or_default();
-    if address.is_empty() {
-        return Err(ApiError::bad_request(format!("address not allowed: pod {name} has no IP yet")));
-    }
-    let default = pod["spec"]["containers"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .flat_map(|c| c["ports"].as_array().into_iter().flatten())
-        .find_map(|p| p["containerPort"].as_u64())
-        .unwrap_or(80);
-    let port = port.parse().unwrap_or(default as u16);
-    Ok(Target::plain(scheme == "https", address.to_string(), port, rest(call)))
+    let (scheme, _, port) = named(call);
+    let address = pod_address(pod)?;
+    Ok(Target::plain(scheme == "https", address.to_string(), pod_port(pod, port, scheme)?, rest(call)))
 }
 
-/// `[scheme:]name[:port]`.
-fn split_name(text: &str) -> (&str, &str, &str) {
+/// Where the pod is. What only this machine reaches is not a pod.
+fn pod_address(pod: &serde_json::Value) -> Result<IpAddr, ApiError> {
+    let address: Option<IpAddr> = pod["status"]["podIP"].as_str().and_then(|a| a.parse().ok());
+    let outward = |a: &IpAddr| match a {
+        IpAddr::V4(a) => !a.is_link_local() && !a.is_broadcast(),
+        IpAddr::V6(a) => !a.is_unicast_link_local(),
+    };
+    let fits = |a: &IpAddr| !a.is_loopback() && !a.is_unspecified() && !a.is_multicast() && outward(a);
+    address.filter(fits).ok_or_else(|| ApiError::bad_request("address not allowed"))
+}
+
+/// A port by number or name; the first one declared where none is asked for.
+fn pod_port(pod: &serde_json::Value, wanted: &str, scheme: &str) -> Result<u16, ApiError> {
+    let lists = ["initContainers", "containers"].into_iter().filter_map(|l| pod["spec"][l].as_array());
+    let mut ports = lists.flatten().flat_map(|c| c["ports"].as_array().into_iter().flatten());
+    let number = |port: &serde_json::Value| port["containerPort"].as_u64().and_then(|n| u16::try_from(n).ok());
+    match (wanted, wanted.parse::<u16>()) {
+        ("", _) => {
+            let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+            let first = containers.filter_map(|c| c["ports"].as_array()?.first()).find_map(number);
+            Ok(first.unwrap_or(if scheme == "https" { 443 } else { 80 }))
+        }
+        (_, Ok(port)) => Ok(port),
+        (name, Err(_)) => ports.find(|p| p["name"] == name).and_then(number).ok_or_else(|| {
+            let pod = object_meta::text(pod, "name");
+            ApiError::new(Reason::ServiceUnavailable, format!("no port {name:?} found for pod {pod:?}"))
+        }),
+    }
+}
+
+/// `name`, `name:port` or `scheme:name:port`.
+fn split_name(text: &str) -> Option<(&str, &str, &str)> {
     let parts: Vec<&str> = text.split(':').collect();
-    match parts[..] {
-        [scheme @ ("http" | "https"), name, port] => (scheme, name, port),
-        ["", name, port] => ("", name, port),
-        [scheme @ ("http" | "https"), name] => (scheme, name, ""),
+    let (scheme, name, port) = match parts[..] {
+        [name] => ("", name, ""),
         [name, port] => ("", name, port),
-        _ => ("", text, ""),
+        [scheme @ ("" | "http" | "https"), name, port] => (scheme, name, port),
+        _ => return None,
+    };
+    (!name.is_empty()).then_some((scheme, name, port))
+}
+
+fn named(call: &Call) -> (&str, &str, &str) {
+    split_name(&call.info.name).unwrap_or(("", &call.info.name, ""))
+}
+
+/// The path up to the subresource and what follows it, undecoded.
+fn split_path(call: &Call) -> (&str, &str) {
+    let path = call.uri.path();
+    let info = &call.info;
+    let version = if info.prefix == "api" { 2 } else { 3 };
+    let scope = if info.namespace.is_empty() || info.resource == "namespaces" { 0 } else { 2 };
+    // Resource, name and subresource.
+    let mut left = version + scope + 3;
+    let mut inside = false;
+    for (at, byte) in path.bytes().enumerate() {
+        match byte {
+            b'/' if std::mem::take(&mut inside) => {
+                left -= 1;
+                if left == 0 {
+                    return path.split_at(at);
+                }
+            }
+            b'/' => {}
+            _ => inside = true,
+        }
+    }
+    (path, "")
+}
+
+/// What is asked of the server behind the proxy.
+fn rest(call: &Call) -> String {
+    let path = Some(split_path(call).1).filter(|p| !p.is_empty()).unwrap_or("/");
+    match call.uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_string(),
     }
 }
 
-/// What follows `/proxy` in the request, undecoded, with its query.
-fn rest(call: &Call) -> String {
-    let path = call.uri.path();
-    let marker = "/proxy";
-    let rest = path.find(&format!("{marker}/")).map(|at| &path[at + marker.len()..]).unwrap_or("/");
-    match call.uri.query() {
-        Some(query) => format!("{rest}?{query}"),
-        None => rest.to_string(),
-    }
+fn redirect(place: &str) -> Result<Response<Body>, ApiError> {
+    let place = place.parse().map_err(|_| ApiError::bad_request("invalid proxy path"))?;
+    let mut response = Response::new(body::empty());
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    response.headers_mut().insert(header::LOCATION, place);
+    Ok(response)
 }
 
 /// The container that was named, or the only one there is, or the annotated default.
@@ -252,15 +326,51 @@ fn kubelet_query(call: &Call, verb: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn names_may_carry_scheme_and_port() {
         for (text, expected) in [
-            ("web", ("", "web", "")),
-            ("web:http", ("", "web", "http")),
-            ("https:web:8443", ("https", "web", "8443")),
-            ("https:web:", ("https", "web", "")),
+            ("web", Some(("", "web", ""))),
+            ("web:http", Some(("", "web", "http"))),
+            ("http:80", Some(("", "http", "80"))),
+            ("https:web:8443", Some(("https", "web", "8443"))),
+            ("https:web:", Some(("https", "web", ""))),
+            ("ftp:web:1", None),
+            (":80", None),
+            ("a:b:c:d", None),
         ] {
-            assert_eq!(super::split_name(text), expected, "{text}");
+            assert_eq!(split_name(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn pods_are_reached_by_port() {
+        let pod = serde_json::json!({
+            "metadata": { "name": "p" },
+            "spec": { "containers": [{}, { "ports": [{ "containerPort": 81, "name": "a" }, { "containerPort": 82, "name": "b" }] }] },
+        });
+        for (wanted, expected) in [("", Some(81)), ("9000", Some(9000)), ("b", Some(82)), ("c", None)] {
+            assert_eq!(pod_port(&pod, wanted, "").ok(), expected, "{wanted}");
+        }
+        assert_eq!(pod_port(&serde_json::json!({}), "", "https").ok(), Some(443));
+    }
+
+    #[test]
+    fn only_addresses_of_pods_are_gone_to() {
+        for (address, allowed) in [
+            ("10.1.2.3", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("224.0.0.1", false),
+            ("0.0.0.0", false),
+            ("", false),
+        ] {
+            let pod = serde_json::json!({ "status": { "podIP": address } });
+            assert_eq!(pod_address(&pod).is_ok(), allowed, "{address}");
         }
     }
 }

@@ -13,11 +13,15 @@ use api::{ApiError, Object};
 use super::{Registry, not_allowed_path, not_found_path, object_meta, options::WriteOptions, update::Change};
 use crate::{authn::token_request, call::Call, codec, negotiate, respond::Reply, served::Served};
 
+const PROXY_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+
 impl Registry {
     pub(super) async fn subresource(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
         let sub = served.subresource(&info.subresource).ok_or_else(not_found_path)?;
-        if !sub.verbs.contains(&info.verb) {
+        // What is behind a proxy decides for itself which methods it knows.
+        let passed_on = info.subresource == "proxy" && PROXY_METHODS.contains(&call.method.as_str());
+        if !passed_on && !sub.verbs.contains(&info.verb) {
             return Err(not_allowed_path());
         }
         match (info.subresource.as_str(), info.verb.as_str()) {

@@ -5,6 +5,7 @@
 mod crd;
 mod harness;
 mod kubectl;
+mod proxy;
 mod reads;
 mod restart;
 mod subresources;

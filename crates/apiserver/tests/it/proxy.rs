@@ -1,0 +1,104 @@
+//! The `proxy` subresource against a server of our own on the loopback interface, reached as a node.
+
+use std::convert::Infallible;
+
+use http::{Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, server};
+
+/// Says what it was asked; pages and redirects on request.
+async fn answer(request: Request<Incoming>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
+    let (parts, body) = request.into_parts();
+    let sent = body.collect().await.map(|b| b.to_bytes().len()).unwrap_or_default();
+    let header = |name: &str| parts.headers.get(name).map(|v| v.to_str().unwrap().to_string());
+    let text = match parts.uri.path() {
+        "/page" => r#"<a href="/rewriteme">test</a>"#.to_string(),
+        path => json!({
+            "method": parts.method.as_str(), "path": path, "query": parts.uri.query(), "sent": sent,
+            "forwarded": header("x-forwarded-uri"), "authorization": header("authorization"),
+        })
+        .to_string(),
+    };
+    let mut response = Response::new(Full::new(text.into()));
+    match parts.uri.path() {
+        "/page" => {
+            drop(response.headers_mut().insert(header::CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap()))
+        }
+        "/away" => {
+            *response.status_mut() = http::StatusCode::FOUND;
+            response.headers_mut().insert(header::LOCATION, "/there/?q=1".parse().unwrap());
+        }
+        _ => {}
+    }
+    Ok(response)
+}
+
+/// A server behind a node called `proxy`; what it is called as.
+async fn behind(s: &Server) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let serve =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
+            tokio::spawn(serve);
+        }
+    });
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "proxy" } });
+    s.post("/api/v1/nodes", node).await.expect(201);
+    let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }] } });
+    s.patch("merge-patch", "/api/v1/nodes/proxy/status", status).await.expect(200);
+    format!("/api/v1/nodes/http:proxy:{port}/proxy")
+}
+
+#[tokio::test]
+async fn every_method_is_passed_on() {
+    let s = server().await;
+    let root = behind(&s).await;
+    for method in ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"] {
+        let path = format!("{root}/some/path/with/{method}?a=%20b");
+        let answer = s.send(method, &path, &[("authorization", "Bearer x")], b"four".to_vec()).await;
+        let answer = answer.expect(200);
+        if method == "HEAD" {
+            continue;
+        }
+        let expected = json!({
+            "method": method, "path": format!("/some/path/with/{method}"), "query": "a=%20b", "sent": 4,
+            "forwarded": format!("{root}/some/path/with/{method}"), "authorization": Value::Null,
+        });
+        assert_eq!(answer, expected);
+    }
+    let large = s.send("POST", &root, &[], vec![b'x'; 5 << 20]).await.expect(200);
+    assert_eq!((&large["path"], &large["sent"]), (&json!("/"), &json!(5 << 20)), "not subject to the limit on objects");
+    s.send("TRACE", &format!("{root}/"), &[], Vec::new()).await.refused(405, "MethodNotAllowed", "");
+}
+
+#[tokio::test]
+async fn answers_work_under_the_proxys_path() {
+    let s = server().await;
+    let root = behind(&s).await;
+    let page = s.get(&format!("{root}/page")).await;
+    assert_eq!(String::from_utf8_lossy(&page.bytes), format!(r#"<a href="{root}/rewriteme">test</a>"#));
+    let away = s.get(&format!("{root}/away")).await;
+    assert_eq!((away.code, &away.headers["location"]), (302, &format!("{root}/there/?q=1").parse().unwrap()));
+    for method in ["GET", "HEAD"] {
+        let bare = s.send(method, &format!("{root}?method={method}"), &[], Vec::new()).await;
+        assert_eq!((bare.code, &bare.headers["location"]), (301, &format!("{root}/?method={method}").parse().unwrap()));
+    }
+    s.get("/api/v1/nodes/ftp:proxy:1/proxy/").await.refused(400, "BadRequest", "invalid node request");
+}
+
+#[tokio::test]
+async fn names_elsewhere_are_not_proxied_to() {
+    let s = server().await;
+    let service = json!({
+        "metadata": { "name": "away" }, "spec": { "type": "ExternalName", "externalName": "localhost" },
+    });
+    s.post("/api/v1/namespaces/default/services", service).await.expect(201);
+    let refused = s.get("/api/v1/namespaces/default/services/away:6443/proxy/").await;
+    refused.refused(503, "ServiceUnavailable", "no endpoints available for service \"away\"");
+}
