@@ -12,6 +12,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use api::{ApiError, Reason};
 
 use crate::{
+    admission,
     authz::rbac,
     flow_control, loopback,
     pipeline::ApiServer,
@@ -29,6 +30,7 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     // Components start to ask right after this; what was just granted is to be known by then.
     server.cluster.cache.wait_until_fresh().await?;
     server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
+    server.cluster.env.spawn(admission::type_checking::follow(Arc::downgrade(server)));
     // Side by side, so that the store commits them in groups.
     let flows = flow_control::objects().into_iter();
     futures::future::try_join_all(flows.map(|(path, object)| async move { ensure(server, &path, object).await }))

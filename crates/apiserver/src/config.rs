@@ -30,6 +30,8 @@ pub struct Config {
     pub authorization: Authorization,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
+    /// `--admission-control-config-file`: settings of single plugins.
+    pub admission_control_config_file: Option<PathBuf>,
     pub anonymous_auth: bool,
     pub limits: Limits,
 }
@@ -151,6 +153,7 @@ impl Config {
             // On in every cluster that has nodes of its own, though upstream leaves it to the flag.
             enable_admission_plugins: vec!["NodeRestriction".into()],
             disable_admission_plugins: Vec::new(),
+            admission_control_config_file: None,
             anonymous_auth: true,
             limits: Limits::default(),
         }

@@ -79,6 +79,9 @@ pub struct Security {
     /// Admission plugins to turn off
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
+    /// Settings of single admission plugins (AdmissionConfiguration)
+    #[arg(long, value_name = "FILE")]
+    admission_control_config_file: Option<PathBuf>,
     /// How many requests that only read are served at once; 0: any number
     #[arg(long, value_name = "N", default_value_t = 400)]
     max_requests_inflight: usize,
@@ -111,6 +114,7 @@ impl Security {
         self.authorization(config)?;
         config.enable_admission_plugins.extend(self.enable_admission_plugins.iter().cloned());
         config.disable_admission_plugins.extend(self.disable_admission_plugins.iter().cloned());
+        config.admission_control_config_file = self.admission_control_config_file.clone();
         config.limits.requests_in_flight = unlimited(self.max_requests_inflight);
         config.limits.mutating_requests_in_flight = unlimited(self.max_mutating_requests_inflight);
         let accounts = &mut config.service_accounts;

@@ -2,6 +2,8 @@
 //! Part of the chain in `admission`; not a plugin, because a broken expression would break every later request.
 //! Invariant: what was stored already is not refused again for an expression that did not change.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use api::{
@@ -10,17 +12,22 @@ use api::{
 };
 
 use super::{Attributes, Operation};
-use crate::cel::Expression;
+use crate::{
+    cel::{Expression, authorizer, types::Type},
+    codec,
+    served::Set,
+};
 
-/// Lists below `spec` of a policy, and which of their fields are expressions.
-const POLICY: [(&str, &[&str]); 4] = [
-    ("matchConditions", &["expression"]),
-    ("variables", &["expression"]),
-    ("validations", &["expression", "messageExpression"]),
-    ("auditAnnotations", &["valueExpression"]),
+/// Lists below `spec` of a policy, which of their fields are expressions, and what those must evaluate to.
+const POLICY: [(&str, &str, Option<&str>); 5] = [
+    ("matchConditions", "expression", Some("bool")),
+    ("variables", "expression", None),
+    ("validations", "expression", Some("bool")),
+    ("validations", "messageExpression", Some("string")),
+    ("auditAnnotations", "valueExpression", Some("string")),
 ];
 
-pub fn check(a: &Attributes<'_>) -> Result<(), ApiError> {
+pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
     let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
     if a.resource.group != "admissionregistration.k8s.io" || !writes {
         return Ok(());
@@ -28,15 +35,17 @@ pub fn check(a: &Attributes<'_>) -> Result<(), ApiError> {
     let mut errors = ErrorList::new();
     match a.resource.plural.as_str() {
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
+            let names = request_names(Type::Dyn);
             for (at, webhook) in a.object["webhooks"].as_array().into_iter().flatten().enumerate() {
-                let path = Path::new("webhooks").index(at);
-                let old = &a.old["webhooks"][at];
-                list(webhook, old, "matchConditions", &["expression"], &path, &mut errors);
+                let row = List { new: webhook, old: &a.old["webhooks"][at], path: Path::new("webhooks").index(at) };
+                row.check("matchConditions", "expression", Some("bool"), &names, &mut errors);
             }
         }
         "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
-            for (name, fields) in POLICY {
-                list(&a.object["spec"], &a.old["spec"], name, fields, &Path::new("spec"), &mut errors);
+            let names = policy_names(set, &a.object["spec"], Type::Dyn);
+            let row = List { new: &a.object["spec"], old: &a.old["spec"], path: Path::new("spec") };
+            for (name, field, result) in POLICY {
+                row.check(name, field, result, &names, &mut errors);
             }
         }
         _ => {}
@@ -47,16 +56,67 @@ pub fn check(a: &Attributes<'_>) -> Result<(), ApiError> {
     }
 }
 
-fn list(new: &Value, old: &Value, name: &str, fields: &[&str], path: &Path, errors: &mut ErrorList) {
-    for (at, item) in new[name].as_array().into_iter().flatten().enumerate() {
-        for field in fields {
-            let Some(source) = item[*field].as_str().filter(|s| !s.is_empty()) else { continue };
-            if old[name][at][*field] == source {
+struct List<'a> {
+    new: &'a Value,
+    old: &'a Value,
+    path: Path,
+}
+
+impl List<'_> {
+    fn check(&self, list: &str, field: &str, result: Option<&str>, names: &[(&str, Type)], errors: &mut ErrorList) {
+        for (at, item) in self.new[list].as_array().into_iter().flatten().enumerate() {
+            let Some(source) = item[field].as_str().filter(|s| !s.trim().is_empty()) else { continue };
+            if self.old[list][at][field] == source {
                 continue;
             }
-            if let Err(why) = Expression::compile(source) {
-                errors.invalid(&path.child(name).index(at).child(field), source, &why);
+            let path = self.path.child(list).index(at).child(field);
+            match (check_source(source, names), result) {
+                (Err(why), _) => errors.invalid(&path, source, &why),
+                // What is only known when it runs is judged then. A text may also be left out.
+                (Ok(Type::Dyn), _) | (Ok(_), None) | (Ok(Type::Null), Some("string")) => {}
+                (Ok(found), Some(wanted)) if found.to_string() == wanted => {}
+                (Ok(_), Some(wanted)) => errors.invalid(&path, source, format!("must evaluate to {wanted}")),
             }
         }
     }
+}
+
+pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, String> {
+    Expression::compile(source)?.check(names)
+}
+
+/// What every expression of admission can name.
+fn request_names(object: Type) -> Vec<(&'static str, Type)> {
+    vec![
+        ("object", object.clone()),
+        ("oldObject", object),
+        ("request", Type::request()),
+        (authorizer::NAME, Type::Named("kubernetes.authorization.Authorizer")),
+        (authorizer::REQUEST_RESOURCE, Type::Named("kubernetes.authorization.ResourceCheck")),
+    ]
+}
+
+/// What the expressions of a policy can name, with the types of its variables as far as they are known.
+pub fn policy_names(set: &Set, spec: &Value, object: Type) -> Vec<(&'static str, Type)> {
+    // Where the object may be anything, so may the parameters: nobody is refused for what is found out later.
+    let known = !matches!(object, Type::Dyn);
+    let mut names = request_names(object);
+    let schema = codec::builtin_schema();
+    let namespace = schema.find_kind("", "v1", "Namespace");
+    names.push(("namespaceObject", namespace.map_or(Type::Dyn, |id| Type::Struct(schema, id))));
+    if spec["paramKind"].is_object() {
+        let (version, kind) = (&spec["paramKind"]["apiVersion"], &spec["paramKind"]["kind"]);
+        let served = set.resources.iter().find(|r| *kind == r.kind.as_str() && *version == r.api_version());
+        let typed = served.filter(|_| known).and_then(|s| s.schema.clone());
+        names.push(("params", typed.map_or(Type::Dyn, |(schema, id)| Type::Struct(schema, id))));
+    }
+    let mut variables: Vec<(String, Type)> = Vec::new();
+    for variable in spec["variables"].as_array().into_iter().flatten() {
+        let mut inside = names.clone();
+        inside.push(("variables", Type::Record("kubernetes.variables", Arc::new(variables.clone()))));
+        let found = check_source(variable["expression"].as_str().unwrap_or_default(), &inside).unwrap_or(Type::Dyn);
+        variables.push((variable["name"].as_str().unwrap_or_default().to_string(), found));
+    }
+    names.push(("variables", Type::Record("kubernetes.variables", Arc::new(variables))));
+    names
 }

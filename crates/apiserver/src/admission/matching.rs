@@ -1,17 +1,19 @@
-//! Which requests a webhook or a policy is asked about: rules, selectors and conditions.
+//! Which requests a webhook or a policy is asked about: rules, selectors and conditions, and in which version.
 //! Used by `webhooks` and `policy`.
 //! Invariant: configurations of admission itself are never matched, so that they can always be mended.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use api::selectors::LabelSelector;
+use api::{ApiError, Resource, selectors::LabelSelector};
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{Expression, Variables},
+    authz,
+    cel::{Expression, Variables, authorizer},
     cluster::Cluster,
+    served::Served,
 };
 
 const EXEMPT: [&str; 6] = [
@@ -33,6 +35,14 @@ pub struct Matcher {
     excluded: Vec<Rule>,
     namespace_selector: Option<LabelSelector>,
     object_selector: Option<LabelSelector>,
+    /// `matchPolicy: Equivalent`: a rule also means the other versions of what it names.
+    equivalent: bool,
+}
+
+/// How a request matched: as it came, or in another version of its resource, in which it is to be shown.
+pub enum Matched {
+    AsSent,
+    As(Arc<Served>),
 }
 
 #[derive(Default)]
@@ -62,16 +72,29 @@ impl Matcher {
             excluded: rules(&value["excludeResourceRules"]),
             namespace_selector: selector("namespaceSelector")?,
             object_selector: selector("objectSelector")?,
+            equivalent: value["matchPolicy"] != "Exact",
         })
     }
 
     /// `without_rules`: no rules at all match everything, as in a binding.
-    pub fn matches(&self, cluster: &Cluster, a: &Attributes<'_>, without_rules: bool) -> bool {
-        let ruled = (without_rules && self.rules.is_empty()) || self.rules.iter().any(|r| r.matches(a));
-        ruled
-            && !self.excluded.iter().any(|r| r.matches(a))
-            && self.namespace_matches(cluster, a)
-            && self.object_matches(a)
+    pub fn matches(&self, cluster: &Cluster, a: &Attributes<'_>, without_rules: bool) -> Option<Matched> {
+        if !self.namespace_matches(cluster, a) || !self.object_matches(a) {
+            return None;
+        }
+        if self.excluded.iter().any(|r| r.matches(a, a.resource)) {
+            return None;
+        }
+        if (without_rules && self.rules.is_empty()) || self.rules.iter().any(|r| r.matches(a, a.resource)) {
+            return Some(Matched::AsSent);
+        }
+        if !self.equivalent {
+            return None;
+        }
+        let others = equivalents(cluster, a.resource);
+        if others.iter().any(|o| self.excluded.iter().any(|r| r.matches(a, &o.resource))) {
+            return None;
+        }
+        others.into_iter().find(|o| self.rules.iter().any(|r| r.matches(a, &o.resource))).map(Matched::As)
     }
 
     fn namespace_matches(&self, cluster: &Cluster, a: &Attributes<'_>) -> bool {
@@ -94,6 +117,49 @@ impl Matcher {
     }
 }
 
+/// The other ways to see the same stored objects.
+fn equivalents(cluster: &Cluster, resource: &Resource) -> Vec<Arc<Served>> {
+    let set = cluster.served.current();
+    let Some(own) = set.find(&resource.group, &resource.version, &resource.plural) else { return Vec::new() };
+    let other = |s: &&Arc<Served>| s.prefix == own.prefix && !Arc::ptr_eq(s, own);
+    set.resources.iter().filter(other).cloned().collect()
+}
+
+/// The request as if it had come for `served`, another version of its resource.
+pub async fn converted<'a>(
+    cluster: &Cluster,
+    a: &Attributes<'a>,
+    served: &'a Served,
+) -> Result<Attributes<'a>, ApiError> {
+    Ok(Attributes {
+        user: a.user,
+        operation: a.operation,
+        resource: &served.resource,
+        subresource: a.subresource,
+        namespace: a.namespace,
+        name: a.name,
+        object: convert(cluster, a.resource, served, &a.object).await?,
+        old: convert(cluster, a.resource, served, &a.old).await?,
+        dry_run: a.dry_run,
+        options: a.options.clone(),
+        warnings: Vec::new(),
+    })
+}
+
+/// An object of `from` in the version of `to`. Bodies of another kind, as of a scale, are the same in every version.
+pub async fn convert(cluster: &Cluster, from: &Resource, to: &Served, object: &Value) -> Result<Value, ApiError> {
+    if !object.is_object() || object["kind"] != from.kind.as_str() {
+        return Ok(object.clone());
+    }
+    match &to.custom {
+        Some(custom) => {
+            let converted = custom.convert(cluster, vec![object.clone()], &to.api_version()).await?;
+            converted.into_iter().next().ok_or_else(|| ApiError::internal("conversion returned nothing"))
+        }
+        None => Ok(api::kinds::convert(from, &to.resource, object.clone())),
+    }
+}
+
 fn labels(object: &Value) -> BTreeMap<String, String> {
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
     labels.filter_map(|(k, v)| v.as_str().map(|v| (k.clone(), v.to_string()))).collect()
@@ -111,23 +177,23 @@ impl Rule {
         }
     }
 
-    fn matches(&self, a: &Attributes<'_>) -> bool {
+    fn matches(&self, a: &Attributes<'_>, seen: &Resource) -> bool {
         let any = |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
         let scope = match self.scope.as_str() {
             // A Namespace is its own scope's boundary and counts as cluster-scoped.
-            "Namespaced" => a.resource.namespaced(),
-            "Cluster" => !a.resource.namespaced(),
+            "Namespaced" => seen.namespaced(),
+            "Cluster" => !seen.namespaced(),
             _ => true,
         };
         let resource = self.resources.iter().any(|rule| {
             let (resource, subresource) = rule.split_once('/').unwrap_or((rule, ""));
-            (resource == "*" || resource == a.resource.plural) && (subresource == "*" || subresource == a.subresource)
+            (resource == "*" || resource == seen.plural) && (subresource == "*" || subresource == a.subresource)
         });
         scope
             && resource
             && any(&self.operations, a.operation.as_str())
-            && any(&self.groups, &a.resource.group)
-            && any(&self.versions, &a.resource.version)
+            && any(&self.groups, &seen.group)
+            && any(&self.versions, &seen.version)
             && (self.names.is_empty() || self.names.iter().any(|n| n == a.name))
     }
 }
@@ -167,30 +233,50 @@ impl Conditions {
     }
 }
 
-/// What expressions can name about a request.
-pub fn variables(cluster: &Cluster, a: &Attributes<'_>) -> Variables {
+/// What expressions can name about a request; what they ask about permissions is kept in `questions`.
+pub fn variables(
+    cluster: &Cluster,
+    sent: &Attributes<'_>,
+    seen: &Attributes<'_>,
+    questions: &authorizer::Questions,
+) -> Variables {
     let mut variables = Variables::default();
-    variables.set("object", &a.object);
-    variables.set("oldObject", &a.old);
-    variables.set("request", &request(a));
-    let namespace = Some(a.namespace).filter(|n| !n.is_empty()).and_then(|n| cluster.get("namespaces", "", n));
+    variables.set("object", &seen.object);
+    variables.set("oldObject", &seen.old);
+    variables.set("request", &request(sent, seen));
+    let namespace = Some(sent.namespace).filter(|n| !n.is_empty()).and_then(|n| cluster.get("namespaces", "", n));
     variables.set("namespaceObject", &namespace.map(|n| n.value()).unwrap_or_default());
+    let text = str::to_string;
+    let asked = authz::Attributes {
+        user: sent.user.clone(),
+        is_resource: true,
+        group: sent.resource.group.clone(),
+        version: sent.resource.version.clone(),
+        resource: sent.resource.plural.clone(),
+        subresource: text(sent.subresource),
+        namespace: text(sent.namespace),
+        name: text(sent.name),
+        ..authz::Attributes::default()
+    };
+    for (name, value) in authorizer::variables(asked, questions) {
+        variables.set_value(name, value);
+    }
     variables
 }
 
-/// The part of an AdmissionRequest that does not carry the objects.
-pub fn request(a: &Attributes<'_>) -> Value {
-    let resource = a.resource;
-    let kind = json!({ "group": resource.group, "version": resource.version, "kind": resource.kind });
-    let plural = json!({ "group": resource.group, "version": resource.version, "resource": resource.plural });
+/// The part of an AdmissionRequest that does not carry the objects: what was `sent`, and how it is `seen`.
+pub fn request(sent: &Attributes<'_>, seen: &Attributes<'_>) -> Value {
+    let kind = |r: &Resource| json!({ "group": r.group, "version": r.version, "kind": r.kind });
+    let plural = |r: &Resource| json!({ "group": r.group, "version": r.version, "resource": r.plural });
     let mut request = json!({
-        "kind": kind, "resource": plural, "requestKind": kind, "requestResource": plural,
-        "name": a.name, "namespace": a.namespace, "operation": a.operation.as_str(),
-        "userInfo": a.user.info(), "dryRun": a.dry_run, "options": a.options,
+        "kind": kind(seen.resource), "resource": plural(seen.resource),
+        "requestKind": kind(sent.resource), "requestResource": plural(sent.resource),
+        "name": sent.name, "namespace": sent.namespace, "operation": sent.operation.as_str(),
+        "userInfo": sent.user.info(), "dryRun": sent.dry_run, "options": sent.options,
     });
-    if !a.subresource.is_empty() {
-        request["subResource"] = a.subresource.into();
-        request["requestSubResource"] = a.subresource.into();
+    if !sent.subresource.is_empty() {
+        request["subResource"] = sent.subresource.into();
+        request["requestSubResource"] = sent.subresource.into();
     }
     request
 }

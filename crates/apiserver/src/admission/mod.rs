@@ -2,6 +2,8 @@
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
 //! Invariant: mutating comes before validating; a refused request writes nothing.
 
+mod audit;
+mod configuration;
 mod expressions;
 mod limit_ranger;
 mod matching;
@@ -13,12 +15,15 @@ mod pod_security;
 mod pod_security_checks;
 mod pods;
 mod policy;
+#[cfg(test)]
+mod policy_tests;
 mod priority;
 mod resource_quota;
 mod service_account;
 mod storage_classes;
 #[cfg(test)]
 pub mod tests;
+pub mod type_checking;
 mod webhooks;
 
 use std::sync::Arc;
@@ -29,6 +34,7 @@ use serde_json::Value;
 use api::{ApiError, Resource};
 
 use self::{
+    configuration::Configuration,
     limit_ranger::LimitRanger,
     namespace_lifecycle::NamespaceLifecycle,
     node_restriction::NodeRestriction,
@@ -130,6 +136,7 @@ pub trait Plugin: Send + Sync {
 pub struct Context<'a> {
     cluster: &'a Arc<Cluster>,
     authorizer: &'a Arc<authz::Chain>,
+    configuration: &'a Configuration,
 }
 
 type Make = fn(&Context<'_>) -> Arc<dyn Plugin>;
@@ -143,7 +150,7 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(NodeRestriction(c.cluster.clone())), false),
     (|_| Arc::new(TaintNodesByCondition), true),
     (|_| Arc::new(AlwaysPullImages), false),
-    (|c| Arc::new(PodSecurity(c.cluster.clone())), true),
+    (|c| Arc::new(PodSecurity::new(c.cluster, &c.configuration.pod_security)), true),
     (|c| Arc::new(Priority(c.cluster.clone())), true),
     (|_| Arc::new(DefaultTolerationSeconds), true),
     (|_| Arc::new(ExtendedResourceToleration), false),
@@ -178,6 +185,7 @@ pub struct Chain {
     plugins: Vec<Arc<dyn Plugin>>,
     webhooks: Webhooks,
     policies: Policies,
+    cluster: Arc<Cluster>,
     off: Vec<String>,
     /// Not a plugin: it cannot be turned off.
     escalation: Option<Escalation>,
@@ -186,7 +194,11 @@ pub struct Chain {
 impl Chain {
     pub fn new(config: &Config, cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Result<Self, String> {
         let listed = |names: &[String], name: &str| names.iter().any(|n| n == name);
-        let context = Context { cluster, authorizer };
+        let configuration = match &config.admission_control_config_file {
+            Some(path) => Configuration::load(path)?,
+            None => Configuration::default(),
+        };
+        let context = Context { cluster, authorizer, configuration: &configuration };
         let (enable, disable) = (&config.enable_admission_plugins, &config.disable_admission_plugins);
         let all: Vec<_> = PLUGINS.iter().map(|(make, default)| (make(&context), *default)).collect();
         let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES];
@@ -202,8 +214,9 @@ impl Chain {
         let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
         Ok(Self {
             plugins: plugins.collect(),
-            webhooks: Webhooks::new(cluster),
-            policies: Policies::new(cluster),
+            webhooks: Webhooks::new(cluster, authorizer),
+            policies: Policies::new(cluster, authorizer),
+            cluster: cluster.clone(),
             off: disable.clone(),
             escalation,
         })
@@ -225,7 +238,7 @@ impl Chain {
             self.admit_plugins(attributes).await?;
         }
         permissions::stamp_requester(attributes);
-        expressions::check(attributes)?;
+        expressions::check(&self.cluster.served.current(), attributes)?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),
@@ -247,7 +260,7 @@ impl Chain {
             plugin.validate(attributes).await?;
         }
         if self.is_on(POLICIES) {
-            self.policies.validate(attributes)?;
+            self.policies.validate(attributes).await?;
         }
         if self.is_on(VALIDATING_WEBHOOKS) {
             self.webhooks.validate(attributes).await?;

@@ -5,19 +5,52 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use serde::Deserialize;
 use serde_json::Value;
 
 use api::{ApiError, field::ErrorList};
 
 use super::{
-    Attributes, Operation, Plugin,
-    pod_security_checks::{Level, violations},
+    Attributes, Operation, Plugin, audit,
+    pod_security_checks::{LATEST, Level, violations},
 };
 use crate::cluster::Cluster;
 
-pub struct PodSecurity(pub Arc<Cluster>);
+pub struct PodSecurity {
+    cluster: Arc<Cluster>,
+    settings: Settings,
+}
+
+/// `PodSecurityConfiguration`
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    pub defaults: Defaults,
+    pub exemptions: Exemptions,
+}
+
+/// Where a namespace says nothing; empty: privileged, latest.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Defaults {
+    pub enforce: String,
+    pub enforce_version: String,
+    pub audit: String,
+    pub audit_version: String,
+    pub warn: String,
+    pub warn_version: String,
+}
+
+/// Whom and what nobody looks at.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Exemptions {
+    pub usernames: Vec<String>,
+    pub namespaces: Vec<String>,
+    pub runtime_classes: Vec<String>,
+}
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
+const AUDIT: &str = "pod-security.kubernetes.io/audit-violations";
 /// A namespace's pods beyond this are not looked at when its level rises.
 const CHECKED_PODS: usize = 3000;
 const SHOWN_PODS: usize = 10;
@@ -29,17 +62,34 @@ struct Policy {
     version: String,
 }
 
-fn policy(labels: &BTreeMap<String, String>, mode: &str) -> Policy {
-    let level = labels.get(&format!("{PREFIX}{mode}")).map(String::as_str);
-    let version = labels.get(&format!("{PREFIX}{mode}-version")).map_or("latest", String::as_str);
-    // A level nobody knows is taken for the strictest, as upstream does.
+impl Defaults {
+    fn of(&self, mode: &str) -> (&str, &str) {
+        match mode {
+            "enforce" => (&self.enforce, &self.enforce_version),
+            "audit" => (&self.audit, &self.audit_version),
+            _ => (&self.warn, &self.warn_version),
+        }
+    }
+}
+
+fn policy(labels: &BTreeMap<String, String>, mode: &str, defaults: &Defaults) -> Policy {
+    let (level, version) = defaults.of(mode);
+    let label = |suffix: &str| labels.get(&format!("{PREFIX}{mode}{suffix}")).map(String::as_str);
+    let level = label("").or(Some(level).filter(|l| !l.is_empty()));
+    let version = label("-version").or(Some(version).filter(|v| !v.is_empty())).unwrap_or("latest");
+    // A level nobody knows is taken for the strictest, and a version nobody knows for the newest, as upstream does.
     let level = level.map_or(Level::Privileged, |l| Level::parse(l).unwrap_or(Level::Restricted));
-    Policy { level, version: version.to_string() }
+    Policy { level, version: if is_version(version) { version } else { "latest" }.to_string() }
 }
 
 impl Policy {
+    /// Of the release the standards are followed as of.
+    fn minor(&self) -> u32 {
+        self.version.strip_prefix("v1.").and_then(|m| m.parse().ok()).unwrap_or(LATEST)
+    }
+
     fn violations(&self, metadata: &Value, spec: &Value) -> Option<String> {
-        let found = violations(self.level, metadata, spec);
+        let found = violations(self.level, self.minor(), metadata, spec);
         (!found.is_empty()).then(|| format!("\"{}:{}\": {}", self.level.as_str(), self.version, found.join(", ")))
     }
 }
@@ -64,19 +114,28 @@ impl Plugin for PodSecurity {
         }
         let pod = a.is("", "pods") && matches!(a.subresource, "" | "ephemeralcontainers" | "resize");
         let Some((metadata, spec)) = template(a, pod) else { return Ok(()) };
-        let Some(namespace) = self.0.get("namespaces", "", a.namespace) else { return Ok(()) };
-        let labels = &namespace.meta.labels;
-        if !labels.keys().any(|k| k.starts_with(PREFIX)) {
+        let exempt = &self.settings.exemptions;
+        let class = spec["runtimeClassName"].as_str().unwrap_or_default();
+        let listed = |list: &[String], item: &str| !item.is_empty() && list.iter().any(|i| i == item);
+        if listed(&exempt.namespaces, a.namespace)
+            || listed(&exempt.usernames, &a.user.name)
+            || listed(&exempt.runtime_classes, class)
+        {
             return Ok(());
         }
+        let Some(namespace) = self.cluster.get("namespaces", "", a.namespace) else { return Ok(()) };
+        let labels = &namespace.meta.labels;
         if pod && a.operation == Operation::Update && a.old["spec"] == a.object["spec"] {
             return Ok(());
         }
-        let enforced = policy(labels, "enforce").violations(&metadata, &spec).filter(|_| pod);
-        if let Some(found) = enforced {
+        let found = |mode: &str| policy(labels, mode, &self.settings.defaults).violations(&metadata, &spec);
+        if let Some(found) = found("audit") {
+            audit::annotate(a, AUDIT, &format!("would violate PodSecurity {found}"));
+        }
+        if let Some(found) = found("enforce").filter(|_| pod) {
             return Err(a.forbidden(&format!("violates PodSecurity {found}")));
         }
-        if let Some(found) = policy(labels, "warn").violations(&metadata, &spec) {
+        if let Some(found) = found("warn") {
             a.warnings.push(format!("would violate PodSecurity {found}"));
         }
         Ok(())
@@ -84,6 +143,10 @@ impl Plugin for PodSecurity {
 }
 
 impl PodSecurity {
+    pub fn new(cluster: &Arc<Cluster>, settings: &Settings) -> Self {
+        Self { cluster: cluster.clone(), settings: settings.clone() }
+    }
+
     /// Labels must make sense, and pods that are already there are named if they no longer would be let in.
     fn namespace(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         let labels = |object: &Value| -> BTreeMap<String, String> {
@@ -106,14 +169,17 @@ impl PodSecurity {
         if !errors.is_empty() && new != old {
             return Err(ApiError::invalid("", "Namespace", a.name, errors));
         }
-        let (before, after) = (policy(&old, "enforce"), policy(&new, "enforce"));
-        if a.operation != Operation::Update || before == after || after.level <= before.level {
+        let defaults = &self.settings.defaults;
+        let (before, after) = (policy(&old, "enforce", defaults), policy(&new, "enforce", defaults));
+        let looser = after.level < before.level || (after.level == before.level && after.minor() == before.minor());
+        let exempt = self.settings.exemptions.namespaces.iter().any(|n| n == a.name);
+        if a.operation != Operation::Update || looser || exempt {
             return Ok(());
         }
         let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pod in self.0.list("pods", a.name).iter().take(CHECKED_PODS) {
+        for pod in self.cluster.list("pods", a.name).iter().take(CHECKED_PODS) {
             let value = pod.value();
-            let found = violations(after.level, &value["metadata"], &value["spec"]);
+            let found = violations(after.level, after.minor(), &value["metadata"], &value["spec"]);
             if !found.is_empty() {
                 let reasons = found.iter().map(|f| f.split(" (").next().unwrap_or_default().to_string());
                 names.entry(reasons.collect::<Vec<_>>().join(", ")).or_default().push(pod.meta.name.clone());
@@ -139,7 +205,7 @@ impl PodSecurity {
     }
 }
 
-fn is_version(text: &str) -> bool {
+pub fn is_version(text: &str) -> bool {
     let minor = text.strip_prefix("v1.");
     text == "latest" || minor.is_some_and(|m| !m.is_empty() && m.bytes().all(|b| b.is_ascii_digit()))
 }

@@ -1,6 +1,6 @@
 //! What each level of the Pod Security Standards forbids, in upstream's words.
 //! Called by `pod_security`.
-//! Invariant: pure; follows the newest version of the standards.
+//! Invariant: pure; a namespace that pins a release gets what that release forbade, no more and no less.
 
 use serde_json::Value;
 
@@ -30,39 +30,69 @@ impl Level {
     }
 }
 
-/// Every `reason (detail)`; empty if the pod is allowed.
-pub fn violations(level: Level, metadata: &Value, spec: &Value) -> Vec<String> {
-    let baseline: [Check; 12] = [
-        app_armor,
-        |p| if p.level == Level::Baseline { capabilities_baseline(p) } else { None },
-        host_namespaces,
-        |p| if p.level == Level::Baseline { host_path(p) } else { None },
-        host_ports,
-        probe_hosts,
-        privileged,
-        proc_mount,
-        se_linux,
-        |p| if p.level == Level::Baseline { seccomp_baseline(p) } else { None },
-        sysctls,
-        host_process,
-    ];
-    let restricted: [Check; 6] =
-        [privilege_escalation, capabilities_restricted, volume_types, run_as_non_root, run_as_user, seccomp_restricted];
-    let pod = Pod { level, metadata, spec, containers: containers(spec), windows: spec["os"]["name"] == "windows" };
-    let checks: Vec<Check> = match level {
-        Level::Privileged => Vec::new(),
-        Level::Baseline => baseline.to_vec(),
-        Level::Restricted => baseline.into_iter().chain(restricted).collect(),
+/// Follow the standards as they are now.
+pub const LATEST: u32 = u32::MAX;
+
+/// The checks of the lower level: from which release on, and whether they hold at the higher level too. Those that do not
+/// are replaced there by a stricter one, once there was one.
+const BASELINE: [(u32, fn(&Pod<'_>) -> bool, Check); 12] = [
+    (0, always, app_armor),
+    (0, |p| p.level == Level::Baseline || p.minor < 22, capabilities_baseline),
+    (0, always, host_namespaces),
+    (0, |p| p.level == Level::Baseline, host_path),
+    (0, always, host_ports),
+    (34, always, probe_hosts),
+    (0, always, privileged),
+    (0, always, proc_mount),
+    (0, always, se_linux),
+    (0, |p| p.level == Level::Baseline || p.minor < 19, seccomp_baseline),
+    (0, always, sysctls),
+    (0, always, host_process),
+];
+
+const RESTRICTED: [(u32, Check); 6] = [
+    (8, privilege_escalation),
+    (22, capabilities_restricted),
+    (0, volume_types),
+    (0, run_as_non_root),
+    (23, run_as_user),
+    (19, seccomp_restricted),
+];
+
+fn always(_: &Pod<'_>) -> bool {
+    true
+}
+
+/// Every `reason (detail)`, by the standards of release 1.`minor`; empty if the pod is allowed.
+pub fn violations(level: Level, minor: u32, metadata: &Value, spec: &Value) -> Vec<String> {
+    if level == Level::Privileged {
+        return Vec::new();
+    }
+    let pod = Pod {
+        level,
+        minor,
+        metadata,
+        spec,
+        containers: containers(spec),
+        // Until 1.25 the checks knew nothing of an operating system.
+        windows: minor >= 25 && spec["os"]["name"] == "windows",
+        // Since 1.35 root inside a user namespace is nobody outside.
+        own_users: minor >= 35 && spec["hostUsers"] == false,
     };
-    checks.iter().filter_map(|check| check(&pod)).map(|(reason, detail)| format!("{reason} ({detail})")).collect()
+    let baseline = BASELINE.iter().filter(|(since, holds, _)| minor >= *since && holds(&pod)).map(|(.., check)| *check);
+    let restricted = RESTRICTED.iter().filter(|(since, _)| level == Level::Restricted && minor >= *since);
+    let checks = baseline.chain(restricted.map(|(_, check)| *check));
+    checks.filter_map(|check| check(&pod)).map(|(reason, detail)| format!("{reason} ({detail})")).collect()
 }
 
 struct Pod<'a> {
     level: Level,
+    minor: u32,
     metadata: &'a Value,
     spec: &'a Value,
     containers: Vec<(&'a str, &'a Value)>,
     windows: bool,
+    own_users: bool,
 }
 
 type Found = Option<(&'static str, String)>;
@@ -240,7 +270,7 @@ fn probe_hosts(p: &Pod<'_>) -> Found {
             &c["lifecycle"]["preStop"],
         ];
         let actions = handlers.into_iter().flat_map(|h| [&h["httpGet"]["host"], &h["tcpSocket"]["host"]]);
-        let named = actions.filter_map(Value::as_str).filter(|h| !matches!(*h, "" | "127.0.0.1" | "::1" | "localhost"));
+        let named = actions.filter_map(Value::as_str).filter(|h| !h.is_empty());
         named.map(str::to_string).collect::<Vec<_>>()
     };
     let bad: Vec<String> =
@@ -260,6 +290,9 @@ fn privileged(p: &Pod<'_>) -> Found {
 }
 
 fn proc_mount(p: &Pod<'_>) -> Found {
+    if p.own_users && p.level == Level::Baseline {
+        return None;
+    }
     let forbidden = |c: &Value| c["procMount"].as_str().filter(|m| *m != "Default").map(str::to_string);
     let bad = p.bad(|c| forbidden(c).is_some());
     let types = sorted(p.containers.iter().filter_map(|(_, c)| forbidden(&c["securityContext"])).collect());
@@ -268,9 +301,10 @@ fn proc_mount(p: &Pod<'_>) -> Found {
 }
 
 fn se_linux(p: &Pod<'_>) -> Found {
-    const TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+    const TYPES: [&str; 4] = ["", "container_t", "container_init_t", "container_kvm_t"];
+    let allowed = |t: &str| TYPES.contains(&t) || (t == "container_engine_t" && p.minor >= 31);
     let text = |c: &Value, field: &str| c["seLinuxOptions"][field].as_str().unwrap_or_default().to_string();
-    let bad_type = |c: &Value| Some(text(c, "type")).filter(|t| !TYPES.contains(&t.as_str()));
+    let bad_type = |c: &Value| Some(text(c, "type")).filter(|t| !allowed(t));
     let is_bad = |c: &Value| bad_type(c).is_some() || !text(c, "user").is_empty() || !text(c, "role").is_empty();
     let bad = p.bad(is_bad);
     let who = setters(is_bad(p.context()), &bad)?;
@@ -293,7 +327,25 @@ fn seccomp_type(context: &Value) -> Option<&str> {
     context["seccompProfile"]["type"].as_str()
 }
 
+/// How profiles were named before there was a field for them.
+fn seccomp_annotations(p: &Pod<'_>) -> Found {
+    let pod = "seccomp.security.alpha.kubernetes.io/pod".to_string();
+    let containers =
+        p.containers.iter().map(|(name, _)| format!("container.seccomp.security.alpha.kubernetes.io/{name}"));
+    let forbidden = std::iter::once(pod).chain(containers).filter_map(|key| {
+        let value = p.metadata["annotations"][&key].as_str()?;
+        let fine = matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/");
+        (!fine).then(|| format!("{key}={value:?}"))
+    });
+    let forbidden = sorted(forbidden.collect());
+    let detail = format!("forbidden {} {}", these(&forbidden, "annotation", "annotations"), forbidden.join(", "));
+    (!forbidden.is_empty()).then_some(("seccompProfile", detail))
+}
+
 fn seccomp_baseline(p: &Pod<'_>) -> Found {
+    if p.minor < 19 {
+        return seccomp_annotations(p);
+    }
     let forbidden =
         |c: &Value| seccomp_type(c).filter(|t| !matches!(*t, "RuntimeDefault" | "Localhost")).map(str::to_string);
     seccomp_explicit(p, &forbidden)
@@ -325,23 +377,26 @@ fn seccomp_restricted(p: &Pod<'_>) -> Found {
     (!bad.is_empty()).then_some(("seccompProfile", detail))
 }
 
-const SYSCTLS: [&str; 11] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
+/// With the release since which they are safe.
+const SYSCTLS: [(u32, &str); 12] = [
+    (0, "kernel.shm_rmid_forced"),
+    (0, "net.ipv4.ip_local_port_range"),
+    (0, "net.ipv4.tcp_syncookies"),
+    (0, "net.ipv4.ping_group_range"),
+    (0, "net.ipv4.ip_unprivileged_port_start"),
+    (27, "net.ipv4.ip_local_reserved_ports"),
+    (29, "net.ipv4.tcp_keepalive_time"),
+    (29, "net.ipv4.tcp_fin_timeout"),
+    (29, "net.ipv4.tcp_keepalive_intvl"),
+    (29, "net.ipv4.tcp_keepalive_probes"),
+    (32, "net.ipv4.tcp_rmem"),
+    (32, "net.ipv4.tcp_wmem"),
 ];
 
 fn sysctls(p: &Pod<'_>) -> Found {
     let set = p.context()["sysctls"].as_array().into_iter().flatten().filter_map(|s| s["name"].as_str());
-    let forbidden: Vec<_> = set.filter(|s| !SYSCTLS.contains(s) && *s != "net.ipv4.tcp_wmem").collect();
+    let safe = |name: &str| SYSCTLS.iter().any(|(since, known)| *known == name && p.minor >= *since);
+    let forbidden: Vec<_> = set.filter(|s| !safe(s)).collect();
     (!forbidden.is_empty()).then(|| ("forbidden sysctls", forbidden.join(", ")))
 }
 
@@ -387,6 +442,9 @@ fn volume_types(p: &Pod<'_>) -> Found {
 }
 
 fn run_as_non_root(p: &Pod<'_>) -> Found {
+    if p.own_users {
+        return None;
+    }
     let pod = p.context()["runAsNonRoot"].as_bool();
     let explicit = p.bad(|c| c["runAsNonRoot"] == false);
     let implicit = p.bad(|c| c["runAsNonRoot"].is_null());
@@ -399,6 +457,9 @@ fn run_as_non_root(p: &Pod<'_>) -> Found {
 }
 
 fn run_as_user(p: &Pod<'_>) -> Found {
+    if p.own_users {
+        return None;
+    }
     let bad = p.bad(|c| c["runAsUser"] == 0);
     let who = setters(p.context()["runAsUser"] == 0, &bad)?;
     Some(("runAsUser=0", format!("{who} must not set runAsUser=0")))
@@ -413,7 +474,7 @@ mod tests {
     #[test]
     fn messages_are_upstreams() {
         let check = |level: Level, spec: Value, expected: &[&str]| {
-            assert_eq!(violations(level, &json!({}), &spec), expected, "{spec}");
+            assert_eq!(violations(level, LATEST, &json!({}), &spec), expected, "{spec}");
         };
         let plain = json!({ "containers": [{ "name": "c" }] });
         check(Level::Privileged, json!({ "hostPID": true }), &[]);
@@ -458,5 +519,58 @@ mod tests {
                 "privileged (containers \"a\", \"b\" must not set securityContext.privileged=true)",
             ],
         );
+    }
+
+    #[test]
+    fn releases_differ() {
+        let check = |level: Level, minor: u32, pod: &Value, expected: &[&str]| {
+            let found = violations(level, minor, &pod["metadata"], &pod["spec"]);
+            let reasons: Vec<_> = found.iter().map(|f| f.split(" (").next().unwrap_or_default()).collect();
+            assert_eq!(reasons, expected, "1.{minor} {pod}");
+        };
+        use Level::{Baseline, Restricted};
+        let probe = json!({ "spec": { "containers": [
+            { "name": "c", "livenessProbe": { "httpGet": { "host": "127.0.0.1", "port": 80 } } },
+        ] } });
+        check(Baseline, 33, &probe, &[]);
+        check(Baseline, 34, &probe, &["probe or lifecycle host"]);
+        let sysctl = json!({ "spec": { "containers": [], "securityContext": { "sysctls": [
+            { "name": "net.ipv4.tcp_rmem" }, { "name": "net.ipv4.ip_local_reserved_ports" },
+        ] } } });
+        check(Baseline, 26, &sysctl, &["forbidden sysctls"]);
+        check(Baseline, 31, &sysctl, &["forbidden sysctls"]);
+        check(Baseline, 32, &sysctl, &[]);
+        let engine = json!({ "spec": { "containers": [],
+            "securityContext": { "seLinuxOptions": { "type": "container_engine_t" } } } });
+        check(Baseline, 30, &engine, &["seLinuxOptions"]);
+        check(Baseline, 31, &engine, &[]);
+        let annotated = json!({
+            "metadata": { "annotations": { "seccomp.security.alpha.kubernetes.io/pod": "unconfined" } },
+            "spec": { "containers": [] },
+        });
+        check(Baseline, 18, &annotated, &["seccompProfile"]);
+        check(Baseline, 19, &annotated, &[]);
+        let root = json!({ "spec": {
+            "hostUsers": false,
+            "securityContext": { "runAsUser": 0, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{ "name": "c", "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "procMount": "Unmasked",
+            } }],
+        } });
+        check(Restricted, 34, &root, &["procMount", "runAsNonRoot != true", "runAsUser=0"]);
+        check(Restricted, 35, &root, &["procMount"]);
+        check(Baseline, 34, &root, &["procMount"]);
+        check(Baseline, 35, &root, &[]);
+        check(Restricted, 22, &root, &["procMount", "runAsNonRoot != true"]);
+        let windows = json!({ "spec": { "os": { "name": "windows" }, "securityContext": { "runAsNonRoot": true },
+            "containers": [{ "name": "c" }] } });
+        check(
+            Restricted,
+            24,
+            &windows,
+            &["allowPrivilegeEscalation != false", "unrestricted capabilities", "seccompProfile"],
+        );
+        check(Restricted, 25, &windows, &[]);
+        check(Restricted, 7, &windows, &[]);
     }
 }

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, Reason, selectors::LabelSelector};
 
 use super::{
-    Attributes,
-    matching::{self, Conditions, Matcher},
+    Attributes, audit,
+    matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
-    cel::{self, Expression, Variables},
+    authz,
+    cel::{self, Expression, Variables, authorizer::Questions},
     cluster::Cluster,
     index::{Index, Indexed},
 };
@@ -29,6 +30,8 @@ struct Policy {
     conditions: Conditions,
     variables: Vec<(String, Result<Expression, String>)>,
     validations: Vec<Validation>,
+    /// Key and value of notes about requests.
+    annotations: Vec<(String, Result<Expression, String>)>,
     /// apiVersion and kind of the parameters.
     params: Option<(String, String)>,
     ignores_failure: bool,
@@ -97,6 +100,10 @@ impl Policy {
                 .map(|v| (text(v, "name"), Expression::compile(v["expression"].as_str().unwrap_or_default())))
                 .collect(),
             validations: list("validations").iter().map(validation).collect(),
+            annotations: list("auditAnnotations")
+                .iter()
+                .map(|a| (text(a, "key"), Expression::compile(a["valueExpression"].as_str().unwrap_or_default())))
+                .collect(),
             params: kind.is_object().then(|| (text(kind, "apiVersion"), text(kind, "kind"))),
             ignores_failure: spec["failurePolicy"] == "Ignore",
         }
@@ -119,20 +126,30 @@ impl Binding {
 pub struct Policies {
     configured: Indexed<Configured>,
     cluster: Arc<Cluster>,
+    authorizer: Arc<authz::Chain>,
 }
 
 /// Why a request is refused, or warned about.
 struct Violation {
     message: String,
     reason: String,
+    /// Which of the validations it was.
+    index: usize,
+}
+
+/// What one policy has to say about a request.
+#[derive(Default)]
+struct Verdict {
+    violations: Vec<Violation>,
+    annotations: Vec<(String, String)>,
 }
 
 impl Policies {
-    pub fn new(cluster: &Arc<Cluster>) -> Self {
-        Self { configured: Indexed::new(cluster), cluster: cluster.clone() }
+    pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
+        Self { configured: Indexed::new(cluster), cluster: cluster.clone(), authorizer: authorizer.clone() }
     }
 
-    pub fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+    pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         let pairs: Vec<(Arc<Policy>, Arc<Binding>)> = {
             let configured = self.configured.read();
             if configured.bindings.is_empty() || matching::is_exempt(a) {
@@ -141,27 +158,34 @@ impl Policies {
             let bound = configured.bindings.values();
             bound.filter_map(|b| Some((configured.policies.get(&b.policy)?.clone(), b.clone()))).collect()
         };
-        let mut variables: Option<Variables> = None;
         let mut refused: Option<ApiError> = None;
         for (policy, binding) in pairs {
             let matches = |matcher: &Result<Matcher, String>, open| {
-                matcher.as_ref().is_ok_and(|m| m.matches(&self.cluster, a, open))
+                matcher.as_ref().ok().and_then(|m| m.matches(&self.cluster, a, open))
             };
-            if !matches(&policy.matcher, false) || !matches(&binding.matcher, true) {
+            let (Some(matched), Some(_)) = (matches(&policy.matcher, false), matches(&binding.matcher, true)) else {
                 continue;
+            };
+            let verdict = match &matched {
+                Matched::AsSent => self.decide(&policy, &binding, a, a).await,
+                Matched::As(served) => {
+                    let shown = matching::converted(&self.cluster, a, served).await?;
+                    self.decide(&policy, &binding, a, &shown).await
+                }
+            };
+            verdict.annotations.iter().for_each(|(key, value)| audit::annotate(a, key, value));
+            let acts = |wanted: &str| binding.actions.iter().any(|action| action == wanted);
+            if acts("Audit") && !verdict.violations.is_empty() {
+                audit::annotate(a, FAILURE, &failures(&policy, &binding, &verdict.violations));
             }
-            let variables = variables.get_or_insert_with(|| matching::variables(&self.cluster, a)).clone();
-            let violations = self.evaluate(&policy, &binding, a, variables);
-            let denies = binding.actions.iter().any(|action| action == "Deny");
-            let warns = binding.actions.iter().any(|action| action == "Warn");
-            for violation in violations {
-                if warns {
+            for violation in verdict.violations {
+                if acts("Warn") {
                     a.warnings.push(format!(
                         "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
                         policy.name, binding.name, violation.message
                     ));
                 }
-                if denies && refused.is_none() {
+                if acts("Deny") && refused.is_none() {
                     refused = Some(refusal(a, &policy, &binding, &violation));
                 }
             }
@@ -169,46 +193,74 @@ impl Policies {
         refused.map_or(Ok(()), Err)
     }
 
-    fn evaluate(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, mut base: Variables) -> Vec<Violation> {
-        let fails = |message: String| match policy.ignores_failure {
-            true => Vec::new(),
-            false => vec![Violation { message, reason: String::new() }],
-        };
-        match policy.conditions.hold(a, &base) {
-            Ok(true) => {}
-            Ok(false) => return Vec::new(),
-            Err(e) => return fails(e),
+    /// What expressions want to know about permissions is found out, and they are evaluated again.
+    async fn decide(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, seen: &Attributes<'_>) -> Verdict {
+        let questions = Questions::default();
+        loop {
+            let variables = matching::variables(&self.cluster, a, seen, &questions);
+            let verdict = self.evaluate(policy, binding, seen, variables);
+            if !questions.settle(&self.authorizer).await {
+                return verdict;
+            }
         }
+    }
+
+    fn evaluate(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, mut base: Variables) -> Verdict {
+        let mut verdict = Verdict::default();
+        let fails = |verdict: &mut Verdict, index: usize, message: String| {
+            if !policy.ignores_failure {
+                verdict.violations.push(Violation { message, reason: String::new(), index });
+            }
+        };
         let params = match self.params(policy, binding, a) {
             Ok(params) => params,
-            Err(e) => return fails(e),
+            Err(e) => {
+                fails(&mut verdict, 0, e);
+                return verdict;
+            }
         };
-        let mut violations = Vec::new();
         let mut budget = BUDGET;
         for params in params {
             base.set("params", &params);
+            match policy.conditions.hold(a, &base) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(e) => {
+                    fails(&mut verdict, 0, e);
+                    continue;
+                }
+            }
             let objects = [("object", &a.object), ("oldObject", &a.old), ("params", &params)];
             let variables = with_variables(policy, base.clone(), &objects);
-            for validation in &policy.validations {
-                let held = validation.expression.as_ref().map_err(String::clone).and_then(|e| {
-                    let cost = e.cost(&objects)?;
-                    budget = budget.checked_sub(cost).ok_or(OUT_OF_BUDGET)?;
-                    e.holds(&variables)
-                });
-                match held {
+            let mut spend = |e: &Expression| -> Result<(), String> {
+                budget = budget.checked_sub(e.cost(&objects)?).ok_or(OUT_OF_BUDGET)?;
+                Ok(())
+            };
+            for (index, validation) in policy.validations.iter().enumerate() {
+                let expression = validation.expression.as_ref().map_err(String::clone);
+                match expression.and_then(|e| spend(e).and_then(|()| e.holds(&variables))) {
                     Err(e) if e == OUT_OF_BUDGET => {
-                        violations.extend(fails(e));
-                        return violations;
+                        fails(&mut verdict, index, e);
+                        return verdict;
                     }
                     Ok(true) => {}
-                    Ok(false) => violations.push(validation.violation(&variables)),
+                    Ok(false) => verdict.violations.push(validation.violation(index, &variables)),
                     Err(e) => {
-                        violations.extend(fails(format!("expression '{}' resulted in error: {e}", validation.source)))
+                        let message = format!("expression '{}' resulted in error: {e}", validation.source);
+                        fails(&mut verdict, index, message);
                     }
                 }
             }
+            for (key, expression) in &policy.annotations {
+                let expression = expression.as_ref().map_err(String::clone);
+                match expression.and_then(|e| spend(e).and_then(|()| e.text(&variables))) {
+                    Ok(value) if value.trim().is_empty() => {}
+                    Ok(value) => verdict.annotations.push((format!("{}/{key}", policy.name), value.trim().to_string())),
+                    Err(e) => fails(&mut verdict, 0, format!("valueExpression of {key:?} resulted in error: {e}")),
+                }
+            }
         }
-        violations
+        verdict
     }
 
     /// The objects the policy is evaluated with: one null for a policy without parameters.
@@ -263,7 +315,7 @@ fn with_variables(policy: &Policy, mut base: Variables, objects: &[(&str, &Value
 }
 
 impl Validation {
-    fn violation(&self, variables: &Variables) -> Violation {
+    fn violation(&self, index: usize, variables: &Variables) -> Violation {
         let made = self.message_expression.as_ref().and_then(|e| e.as_ref().ok()?.text(variables).ok());
         let made = made.map(|m| m.trim().to_string()).filter(|m| !m.is_empty() && !m.contains('\n'));
         let message = match (made, self.message.is_empty()) {
@@ -271,8 +323,21 @@ impl Validation {
             (None, false) => self.message.clone(),
             (None, true) => format!("failed expression: {}", self.source.trim()),
         };
-        Violation { message, reason: self.reason.clone() }
+        Violation { message, reason: self.reason.clone(), index }
     }
+}
+
+const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
+
+/// What failed, for the audit log.
+fn failures(policy: &Policy, binding: &Binding, violations: &[Violation]) -> String {
+    let failed = violations.iter().map(|v| {
+        json!({
+            "message": v.message, "policy": policy.name, "binding": binding.name, "expressionIndex": v.index,
+            "validationActions": binding.actions,
+        })
+    });
+    Value::Array(failed.collect()).to_string()
 }
 
 fn refusal(a: &Attributes<'_>, policy: &Policy, binding: &Binding, violation: &Violation) -> ApiError {

@@ -17,11 +17,16 @@ use serde_json::{Value, json};
 
 use crate::{ApiServer, Config, authn::User, body};
 
-struct Fixture(Arc<ApiServer>);
+pub struct Fixture(pub Arc<ApiServer>);
 
-async fn fixture(enable: &[&str]) -> Fixture {
+pub async fn fixture(enable: &[&str]) -> Fixture {
+    let plugins = enable.iter().map(|p| p.to_string()).collect();
+    configured(|config| config.enable_admission_plugins = plugins).await
+}
+
+pub async fn configured(change: impl FnOnce(&mut Config)) -> Fixture {
     let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
-    config.enable_admission_plugins = enable.iter().map(|p| p.to_string()).collect();
+    change(&mut config);
     let env = Env::real();
     let store = Arc::new(store::MemoryStore::new(env.clone()));
     let f = Fixture(ApiServer::new(config, store, env).await.unwrap());
@@ -31,7 +36,7 @@ async fn fixture(enable: &[&str]) -> Fixture {
 }
 
 impl Fixture {
-    async fn send(&self, user: &User, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
+    pub async fn send(&self, user: &User, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };
         let request = ApiServer::in_process_request(user.clone(), request.body(body).unwrap());
@@ -43,34 +48,34 @@ impl Fixture {
         (code, serde_json::from_slice(&bytes).unwrap_or_default(), warnings)
     }
 
-    async fn admin(&self, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
+    pub async fn admin(&self, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
         self.send(&User::new("admin", &["system:masters"]), method, path, object).await
     }
 
-    async fn ok(&self, method: Method, path: &str, object: Value) -> Value {
+    pub async fn ok(&self, method: Method, path: &str, object: Value) -> Value {
         let (code, answer, _) = self.admin(method, path, object).await;
         assert!(code < 300, "{path}: {answer}");
         answer
     }
 
     /// The message with which a creation is refused.
-    async fn refused(&self, code: u16, path: &str, object: Value) -> String {
+    pub async fn refused(&self, code: u16, path: &str, object: Value) -> String {
         let (found, answer, _) = self.admin(Method::POST, path, object).await;
         assert_eq!(found, code, "{path}: {answer}");
         answer["message"].as_str().unwrap_or_default().to_string()
     }
 }
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
-const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
-const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
 
-fn pod(name: &str, resources: Value) -> Value {
+pub fn pod(name: &str, resources: Value) -> Value {
     let container = json!({ "name": "c", "image": "i", "resources": resources });
     json!({ "metadata": { "name": name }, "spec": { "containers": [container] } })
 }
 
-fn config_map(name: &str) -> Value {
+pub fn config_map(name: &str) -> Value {
     json!({ "metadata": { "name": name }, "data": { "a": "b" } })
 }
 
@@ -355,13 +360,13 @@ pub async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
     (port, BASE64_STANDARD.encode(ca_pem), asked)
 }
 
-fn review(request: &Value, response: Value) -> Option<Value> {
+pub fn review(request: &Value, response: Value) -> Option<Value> {
     let mut response = response;
     response["uid"] = request["request"]["uid"].clone();
     Some(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response }))
 }
 
-fn configuration(name: &str, port: u16, ca: &str, policy: &str, timeout: u64) -> Value {
+pub fn configuration(name: &str, port: u16, ca: &str, policy: &str, timeout: u64) -> Value {
     json!({
         "metadata": { "name": name },
         "webhooks": [{

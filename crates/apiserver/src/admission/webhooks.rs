@@ -7,17 +7,20 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, Reason};
+use api::{ApiError, Object, Reason, Resource};
 
 use super::{
-    Attributes,
-    matching::{self, Conditions, Matcher},
+    Attributes, audit,
+    matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
+    authz,
+    cel::authorizer::Questions,
     cluster::Cluster,
     codec,
     index::{Index, Indexed},
     negotiate::Media,
+    served::Served,
     webhook::Client,
 };
 
@@ -78,17 +81,21 @@ impl Index for Configured {
 pub struct Webhooks {
     configured: Indexed<Configured>,
     cluster: Arc<Cluster>,
+    authorizer: Arc<authz::Chain>,
 }
 
 /// What became of asking one webhook.
-enum Answer {
-    Allowed { patch: Option<Vec<u8>>, warnings: Vec<String> },
-    Refused { error: ApiError, warnings: Vec<String> },
+struct Answer {
+    /// A patch, if it is allowed.
+    verdict: Result<Option<Vec<u8>>, ApiError>,
+    warnings: Vec<String>,
+    /// In which version it saw the object, if not in the one that was sent.
+    seen: Option<Arc<Served>>,
 }
 
 impl Webhooks {
-    pub fn new(cluster: &Arc<Cluster>) -> Self {
-        Self { configured: Indexed::new(cluster), cluster: cluster.clone() }
+    pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
+        Self { configured: Indexed::new(cluster), cluster: cluster.clone(), authorizer: authorizer.clone() }
     }
 
     fn of(&self, mutating: bool) -> Vec<Arc<Webhook>> {
@@ -122,35 +129,26 @@ impl Webhooks {
     /// Whether the webhook was asked.
     async fn change(&self, webhook: &Webhook, a: &mut Attributes<'_>) -> Result<bool, ApiError> {
         let Some(answer) = self.ask(webhook, a).await? else { return Ok(false) };
-        match answer {
-            Answer::Allowed { patch, warnings } => {
-                a.warnings.extend(warnings);
-                if let Some(patch) = patch.filter(|_| a.object.is_object()) {
-                    let kind = (a.object["apiVersion"].clone(), a.object["kind"].clone());
-                    let changed = api::patch::json_patch(&a.object, &patch).map_err(|e| {
-                        ApiError::internal(format!("failed to apply the patch of webhook {:?}: {e}", webhook.name))
-                    })?;
-                    if (changed["apiVersion"].clone(), changed["kind"].clone()) != kind {
-                        return Err(ApiError::internal(format!(
-                            "webhook {:?} changed the kind of the object",
-                            webhook.name
-                        )));
-                    }
-                    a.object = self.decoded(a, changed)?;
-                }
-                Ok(true)
-            }
-            Answer::Refused { error, warnings } => {
-                a.warnings.extend(warnings);
-                Err(error)
+        a.warnings.extend(answer.warnings);
+        let patch = answer.verdict?.filter(|_| a.object.is_object());
+        match (patch, &answer.seen) {
+            (None, _) => {}
+            (Some(patch), None) => a.object = self.decoded(a.resource, patched(webhook, &a.object, &patch)?)?,
+            (Some(patch), Some(seen)) => {
+                let shown = matching::convert(&self.cluster, a.resource, seen, &a.object).await?;
+                let changed = self.decoded(&seen.resource, patched(webhook, &shown, &patch)?)?;
+                let own = self.cluster.served.find(&a.resource.group, &a.resource.version, &a.resource.plural);
+                let own = own.ok_or_else(|| ApiError::internal("the resource is no longer served"))?;
+                a.object = matching::convert(&self.cluster, &seen.resource, &own, &changed).await?;
             }
         }
+        Ok(true)
     }
 
     /// A changed object as if a client had sent it: without what its schema does not know, with what it fills in.
-    fn decoded(&self, a: &Attributes<'_>, changed: Value) -> Result<Value, ApiError> {
-        let served = self.cluster.served.find(&a.resource.group, &a.resource.version, &a.resource.plural);
-        let is_whole = changed["kind"] == a.resource.kind.as_str() && changed["apiVersion"] == a.resource.api_version();
+    fn decoded(&self, resource: &Resource, changed: Value) -> Result<Value, ApiError> {
+        let served = self.cluster.served.find(&resource.group, &resource.version, &resource.plural);
+        let is_whole = changed["kind"] == resource.kind.as_str() && changed["apiVersion"] == resource.api_version();
         let Some((schema, id)) = served.as_ref().and_then(|s| s.schema.as_ref()).filter(|_| is_whole) else {
             return Ok(changed);
         };
@@ -158,7 +156,7 @@ impl Webhooks {
             .map_err(|e| ApiError::internal(e.to_string()))?;
         let mut object = decoded.value;
         schema.apply_defaults(*id, &mut object);
-        a.resource.behavior.default(&mut object);
+        resource.behavior.default(&mut object);
         Ok(object)
     }
 
@@ -174,10 +172,11 @@ impl Webhooks {
         for answer in answers {
             match answer {
                 Ok(None) => {}
-                Ok(Some(Answer::Allowed { warnings, .. })) => a.warnings.extend(warnings),
-                Ok(Some(Answer::Refused { error, warnings })) => {
-                    a.warnings.extend(warnings);
-                    refused.get_or_insert(error);
+                Ok(Some(answer)) => {
+                    a.warnings.extend(answer.warnings);
+                    if let Err(error) = answer.verdict {
+                        refused.get_or_insert(error);
+                    }
                 }
                 Err(error) => drop(refused.get_or_insert(error)),
             }
@@ -188,26 +187,31 @@ impl Webhooks {
     /// `None`: it was not to be asked, or it failed and that does not matter.
     async fn ask(&self, webhook: &Webhook, a: &Attributes<'_>) -> Result<Option<Answer>, ApiError> {
         let name = &webhook.name;
-        let matches = match &webhook.matcher {
+        let matched = match &webhook.matcher {
             Ok(matcher) => matcher.matches(&self.cluster, a, false),
             Err(e) => return Err(ApiError::internal(format!("failed to read the selectors of webhook {name:?}: {e}"))),
         };
-        if !matches {
-            return Ok(None);
-        }
-        if !webhook.conditions.is_empty() {
-            match webhook.conditions.hold(a, &matching::variables(&self.cluster, a)) {
-                Ok(true) => {}
-                Ok(false) => return Ok(None),
-                Err(_) if webhook.ignores_failure => return Ok(None),
-                Err(e) => return Err(a.forbidden(&e)),
-            }
+        let version = match matched {
+            None => return Ok(None),
+            Some(Matched::AsSent) => None,
+            Some(Matched::As(served)) => Some(served),
+        };
+        let shown = match &version {
+            None => None,
+            Some(served) => Some(matching::converted(&self.cluster, a, served).await?),
+        };
+        let seen = shown.as_ref().unwrap_or(a);
+        match self.conditions_hold(webhook, a, seen).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(_) if webhook.ignores_failure => return Ok(None),
+            Err(e) => return Err(a.forbidden(&e)),
         }
         if a.dry_run && webhook.has_side_effects {
             return Err(ApiError::bad_request(format!("admission webhook {name:?} does not support dry run")));
         }
-        match self.call(webhook, a).await {
-            Ok(answer) => Ok(Some(answer)),
+        match self.call(webhook, a, seen).await {
+            Ok(answer) => Ok(Some(Answer { seen: version.clone(), ..answer })),
             Err(e) if webhook.ignores_failure => {
                 tracing::warn!(webhook = name, error = e, "failed calling webhook, failing open");
                 Ok(None)
@@ -216,12 +220,31 @@ impl Webhooks {
         }
     }
 
-    async fn call(&self, webhook: &Webhook, a: &Attributes<'_>) -> Result<Answer, String> {
+    /// What conditions want to know about permissions is found out, and they are looked at again.
+    async fn conditions_hold(
+        &self,
+        webhook: &Webhook,
+        a: &Attributes<'_>,
+        seen: &Attributes<'_>,
+    ) -> Result<bool, String> {
+        if webhook.conditions.is_empty() {
+            return Ok(true);
+        }
+        let questions = Questions::default();
+        loop {
+            let held = webhook.conditions.hold(seen, &matching::variables(&self.cluster, a, seen, &questions));
+            if !questions.settle(&self.authorizer).await {
+                return held;
+            }
+        }
+    }
+
+    async fn call(&self, webhook: &Webhook, a: &Attributes<'_>, seen: &Attributes<'_>) -> Result<Answer, String> {
         let uid = self.cluster.env.uuid();
-        let mut request = matching::request(a);
+        let mut request = matching::request(a, seen);
         request["uid"] = uid.as_str().into();
-        request["object"] = a.object.clone();
-        request["oldObject"] = a.old.clone();
+        request["object"] = seen.object.clone();
+        request["oldObject"] = seen.old.clone();
         let version = if webhook.understands_v1 { "v1" } else { "v1beta1" };
         let api_version = format!("admission.k8s.io/{version}");
         let review = json!({ "apiVersion": api_version, "kind": "AdmissionReview", "request": request });
@@ -236,8 +259,20 @@ impl Webhooks {
                 "expected webhook response of {api_version}, Kind=AdmissionReview, got {found}, Kind={kind}"
             ));
         }
+        for (key, value) in answer["response"]["auditAnnotations"].as_object().into_iter().flatten() {
+            audit::annotate(a, &format!("{}/{key}", webhook.name), value.as_str().unwrap_or_default());
+        }
         read(&webhook.name, &answer["response"], &uid)
     }
+}
+
+fn patched(webhook: &Webhook, object: &Value, patch: &[u8]) -> Result<Value, ApiError> {
+    let changed = api::patch::json_patch(object, patch)
+        .map_err(|e| ApiError::internal(format!("failed to apply the patch of webhook {:?}: {e}", webhook.name)))?;
+    if (&changed["apiVersion"], &changed["kind"]) != (&object["apiVersion"], &object["kind"]) {
+        return Err(ApiError::internal(format!("webhook {:?} changed the kind of the object", webhook.name)));
+    }
+    Ok(changed)
 }
 
 /// The webhook is told how long it is waited for.
@@ -263,7 +298,7 @@ fn read(name: &str, response: &Value, uid: &str) -> Result<Answer, String> {
     let warnings: Vec<String> =
         response["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str().map(str::to_string)).collect();
     if response["allowed"] != true {
-        return Ok(Answer::Refused { error: refusal(name, &response["status"]), warnings });
+        return Ok(Answer { verdict: Err(refusal(name, &response["status"])), warnings, seen: None });
     }
     let patch = match response["patch"].as_str() {
         None | Some("") => None,
@@ -276,7 +311,7 @@ fn read(name: &str, response: &Value, uid: &str) -> Result<Answer, String> {
             return Err(format!("webhook returned response.patch but invalid response.patchType: {found:?}"));
         }
     };
-    Ok(Answer::Allowed { patch, warnings })
+    Ok(Answer { verdict: Ok(patch), warnings, seen: None })
 }
 
 fn refusal(name: &str, status: &Value) -> ApiError {

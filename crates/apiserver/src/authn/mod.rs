@@ -36,7 +36,7 @@ use crate::{cluster::Cluster, config::Config};
 pub use impersonation::{Impersonation, impersonation};
 pub use jwks::serve as serve_keys;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct User {
     pub name: String,
     pub uid: String,

@@ -21,7 +21,7 @@ pub use node::identity as node_identity;
 use crate::{authn::User, cluster::Cluster, config::Config, request_info::RequestInfo};
 
 /// What is to be decided.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
     pub user: User,
     pub verb: String,

@@ -1,14 +1,21 @@
 //! The expression language of match conditions, admission policies and validation rules.
-//! Used by `admission` and by custom resources; the functions Kubernetes adds come from `kube-cel`.
+//! Used by `admission` and by custom resources; the functions Kubernetes adds come from `kube-cel`, those about
+//! permissions from `authorizer`; `types` finds what cannot work before it runs.
 //! Invariant: an expression is compiled once; evaluating it changes nothing and never panics on input.
+
+pub mod authorizer;
+mod functions;
+pub mod types;
 
 use std::{collections::HashMap, sync::Arc};
 
 use kube_cel::{
     KubeCelExt,
     cel::{
-        Context, Program,
+        Context, IdedExpr,
+        common::ast::Expr,
         objects::{Key, Map, Value as CelValue},
+        parser::Parser,
     },
 };
 use serde_json::Value;
@@ -20,23 +27,29 @@ pub const CALL_LIMIT: u64 = 1_000_000;
 const TOO_COSTLY: &str = "operation cancelled: actual cost limit exceeded";
 
 pub struct Expression {
-    program: Program,
+    parsed: IdedExpr,
     pub source: String,
 }
 
 impl Expression {
     pub fn compile(source: &str) -> Result<Self, String> {
         // The parser is generated code that has panicked on odd input before; an expression must not end the server.
-        let parsed = std::panic::catch_unwind(|| Program::compile(source));
-        let program = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
-        let program = program.map_err(|e| format!("compilation failed: {e}"))?;
-        Ok(Self { program, source: source.to_string() })
+        let parsed = std::panic::catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(source));
+        let parsed = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
+        let mut parsed = parsed.map_err(|e| format!("compilation failed: {e}"))?;
+        name_request_resource(&mut parsed);
+        Ok(Self { parsed, source: source.to_string() })
+    }
+
+    /// The type it evaluates to if its names have these types, or why it cannot work, in the words of a compiler.
+    pub fn check(&self, scope: &[(&str, types::Type)]) -> Result<types::Type, String> {
+        types::check(&self.parsed, &self.source, scope)
     }
 
     /// What it costs with the objects it names, which may not be more than one evaluation may.
     pub fn cost(&self, objects: &[(&str, &Value)]) -> Result<u64, String> {
         let scope = objects.iter().map(|(name, value)| (name.to_string(), Shape::Data(value))).collect();
-        let cost = Estimate::within(self.program.expression(), scope).cost;
+        let cost = Estimate::within(&self.parsed, scope).cost;
         if cost > CALL_LIMIT { Err(TOO_COSTLY.into()) } else { Ok(cost) }
     }
 
@@ -46,7 +59,7 @@ impl Expression {
             for (name, value) in &variables.0 {
                 context.add_variable_from_value(name.clone(), value.clone());
             }
-            self.program.execute(&context).map_err(|e| e.to_string())
+            CelValue::resolve(&self.parsed, &context).map_err(|e| e.to_string())
         })
     }
 
@@ -70,7 +83,23 @@ impl Expression {
 
 thread_local! {
     /// Registering every function costs more than most evaluations.
-    static ROOT: Context<'static> = Context::default().with_all();
+    static ROOT: Context<'static> = {
+        let mut root = Context::default().with_all();
+        authorizer::register(&mut root);
+        root
+    };
+}
+
+/// `authorizer.requestResource` is one name, which the parser takes for a field of another.
+fn name_request_resource(expression: &mut IdedExpr) {
+    if let Expr::Select(select) = &expression.expr
+        && select.field == "requestResource"
+        && matches!(&select.operand.expr, Expr::Ident(name) if name == authorizer::NAME)
+    {
+        expression.expr = Expr::Ident(authorizer::REQUEST_RESOURCE.into());
+        return;
+    }
+    types::children_mut(&mut expression.expr).into_iter().for_each(name_request_resource);
 }
 
 /// What an expression can name.

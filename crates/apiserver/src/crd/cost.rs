@@ -5,6 +5,8 @@
 use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr};
 use serde_json::Value;
 
+use crate::cel::authorizer::CHECK_COST;
+
 /// A list or map without a bound may hold this many: what fits into a request.
 const UNBOUNDED: u64 = 1_500_000;
 
@@ -55,8 +57,19 @@ impl<'a> Shape<'a> {
     }
 }
 
+/// What a call costs beyond being one: asking for a permission is dear, and searching a text costs by its length.
+fn function_cost(name: &str, target: Option<Shape<'_>>) -> u64 {
+    match (name, target) {
+        ("check", Some(_)) => CHECK_COST,
+        ("contains" | "matches" | "find" | "findAll" | "split" | "replace", Some(Shape::Data(Value::String(text)))) => {
+            text.len() as u64 / 10
+        }
+        _ => 0,
+    }
+}
+
 /// Names that are no CEL identifiers are written escaped.
-fn unescape(name: &str) -> String {
+pub fn unescape(name: &str) -> String {
     let plain = name.replace("__dash__", "-").replace("__dot__", ".").replace("__slash__", "/");
     let plain = plain.replace("__underscores__", "__");
     plain.strip_prefix("__").and_then(|n| n.strip_suffix("__")).map_or(plain.clone(), str::to_string)
@@ -105,6 +118,7 @@ impl<'a> Estimate<'a> {
                     cost = cost.saturating_add(more);
                     shapes.push(shape);
                 }
+                cost = cost.saturating_add(function_cost(&call.func_name, target.map(|(_, shape)| shape)));
                 let indexed = call.func_name == "_[_]";
                 (cost, shapes.first().filter(|_| indexed).map_or(Shape::Unknown, |s| s.item()))
             }

@@ -103,7 +103,8 @@ impl Custom {
         converted.into_iter().next().ok_or_else(|| ApiError::internal("conversion returned nothing"))
     }
 
-    async fn convert(&self, cluster: &Cluster, objects: Vec<Value>, wanted: &str) -> Result<Vec<Value>, ApiError> {
+    /// Objects of any version in the wanted one.
+    pub async fn convert(&self, cluster: &Cluster, objects: Vec<Value>, wanted: &str) -> Result<Vec<Value>, ApiError> {
         match &self.conversion {
             Conversion::None => Ok(objects
                 .into_iter()

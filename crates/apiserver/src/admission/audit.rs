@@ -1,0 +1,45 @@
+//! Notes about a request for those who look at it later: what policies, webhooks and Pod Security had to say.
+//! Called by `policy`, `webhooks` and `pod_security`; the audit log will take them from here.
+//! Invariant: a note never decides anything.
+
+use super::Attributes;
+
+/// Upstream's limit on one note.
+const MAX_BYTES: usize = 10 * 1024;
+
+pub fn annotate(a: &Attributes<'_>, key: &str, value: &str) {
+    let value = shortened(value);
+    let resource = format!("{}/{}", a.resource.plural, a.subresource);
+    tracing::info!(
+        target: "audit",
+        user = a.user.name,
+        operation = a.operation.as_str(),
+        resource = resource.trim_end_matches('/'),
+        namespace = a.namespace,
+        name = a.name,
+        key,
+        value,
+    );
+}
+
+fn shortened(value: &str) -> &str {
+    let mut end = value.len().min(MAX_BYTES);
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    &value[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_limited_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let long = "é".repeat(MAX_BYTES);
+        assert_eq!(shortened(&long).len(), MAX_BYTES);
+        let odd = format!("a{long}");
+        assert_eq!(shortened(&odd).len(), MAX_BYTES - 1);
+    }
+}

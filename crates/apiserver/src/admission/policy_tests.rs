@@ -1,0 +1,243 @@
+//! Policies and the versions, permissions and notes they deal with, against a whole server.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::tests::{
+    Answer, CONFIGMAPS, Fixture, PODS, REGISTRATION, config_map, configuration, configured, fixture, pod, review,
+    webhook,
+};
+use crate::authn::User;
+
+fn policy(name: &str, group: &str, resource: &str, spec: Value) -> Value {
+    let mut policy = json!({ "metadata": { "name": name }, "spec": { "matchConstraints": { "resourceRules": [
+        { "apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": [resource] },
+    ] } } });
+    for (key, value) in spec.as_object().unwrap() {
+        policy["spec"][key] = value.clone();
+    }
+    policy
+}
+
+impl Fixture {
+    async fn policy(&self, policy: Value, actions: &[&str]) {
+        let name = policy["metadata"]["name"].clone();
+        self.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
+        let binding =
+            json!({ "metadata": { "name": name }, "spec": { "policyName": name, "validationActions": actions } });
+        self.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicybindings"), binding).await;
+    }
+
+    /// The policy's warnings, once it was checked in its present form.
+    async fn type_checked(&self, name: &str) -> Vec<(String, String)> {
+        let path = format!("{REGISTRATION}/validatingadmissionpolicies/{name}");
+        let checked = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                let policy = self.ok(Method::GET, &path, Value::Null).await;
+                let status = &policy["status"];
+                if status["observedGeneration"] == policy["metadata"]["generation"]
+                    && status["typeChecking"].is_object()
+                {
+                    return policy;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let policy = checked.await.expect("the policy is checked");
+        let warnings = policy["status"]["typeChecking"]["expressionWarnings"].as_array().cloned().unwrap_or_default();
+        let text = |w: &Value, field: &str| w[field].as_str().unwrap_or_default().to_string();
+        warnings.iter().map(|w| (text(w, "fieldRef"), text(w, "warning"))).collect()
+    }
+}
+
+#[tokio::test]
+async fn types_are_checked_and_warned_about() {
+    let f = fixture(&[]).await;
+    let path = format!("{REGISTRATION}/validatingadmissionpolicies");
+    let good = json!({ "validations": [{ "expression": "object.spec.replicas > 1" }] });
+    f.ok(Method::POST, &path, policy("good", "apps", "deployments", good)).await;
+    assert_eq!(f.type_checked("good").await, []);
+    let confused = json!({ "validations": [{
+        "expression": "object.spec.replicas > '1'", "messageExpression": "'got ' + object.spec.replicas",
+    }] });
+    f.ok(Method::POST, &path, policy("confused", "apps", "deployments", confused)).await;
+    let found = f.type_checked("confused").await;
+    let expected = [
+        ("spec.validations[0].expression", "found no matching overload for '_>_' applied to '(int, string)'"),
+        ("spec.validations[0].messageExpression", "found no matching overload for '_+_' applied to '(string, int)'"),
+    ];
+    assert_eq!(found.len(), 2, "{found:?}");
+    for ((field, warning), (at, text)) in found.iter().zip(expected) {
+        assert_eq!(field, at);
+        assert!(warning.starts_with("apps/v1, Kind=Deployment: ") && warning.contains(text), "{warning}");
+    }
+
+    let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": {
+        "replicas": { "type": "integer" },
+    } } } });
+    let definition = json!({ "metadata": { "name": "crontabs.example.com" }, "spec": {
+        "group": "example.com", "scope": "Namespaced",
+        "names": { "plural": "crontabs", "singular": "crontab", "kind": "CronTab", "listKind": "CronTabList" },
+        "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+    } });
+    f.ok(Method::POST, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+    f.until_served("/apis/example.com/v1/crontabs").await;
+    let custom = json!({ "validations": [
+        { "expression": "object.spec.replicas > '1'" }, { "expression": "object.spec.maxRetries < 10" },
+    ] });
+    f.ok(Method::POST, &path, policy("custom", "example.com", "crontabs", custom)).await;
+    let found = f.type_checked("custom").await;
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[1].1.contains("undefined field 'maxRetries'"), "{found:?}");
+}
+
+impl Fixture {
+    async fn until_served(&self, path: &str) {
+        while self.admin(Method::GET, path, Value::Null).await.0 == 404 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn expressions_that_cannot_work_are_not_stored() {
+    let f = fixture(&[]).await;
+    let path = format!("{REGISTRATION}/validatingadmissionpolicies");
+    let check = async |spec: Value, expected: &str| {
+        let message = f.refused(422, &path, policy("p", "apps", "deployments", spec)).await;
+        assert!(message.contains(expected), "{message}");
+    };
+    let validation = |expression: &str| json!({ "validations": [{ "expression": expression }] });
+    check(validation("objekt.x == 1"), "undeclared reference to 'objekt'").await;
+    check(validation("params.x == 1"), "undeclared reference to 'params'").await;
+    check(validation("variables.x == 1"), "undefined field 'x'").await;
+    check(validation("'text'"), "must evaluate to bool").await;
+    let message = json!({ "validations": [{ "expression": "true", "messageExpression": "1" }] });
+    check(message, "spec.validations[0].messageExpression: Invalid value: \"1\": must evaluate to string").await;
+    let note = json!({ "auditAnnotations": [{ "key": "k", "valueExpression": "1 + 1" }] });
+    check(note, "spec.auditAnnotations[0].valueExpression").await;
+}
+
+#[tokio::test]
+async fn expressions_ask_about_permissions() {
+    let f = fixture(&[]).await;
+    let may = "authorizer.group('').resource('secrets').namespace('default').check('get').allowed()";
+    let own = "authorizer.requestResource.check('deletecollection').allowed()";
+    let other = "authorizer.serviceAccount('default', 'robot').path('/metrics').check('get').allowed()";
+    let spec = json!({
+        "matchConditions": [{ "name": "not-admin", "expression": "request.userInfo.username != 'admin'" }],
+        "variables": [{ "name": "may", "expression": may }],
+        "validations": [
+            { "expression": "variables.may", "message": "only those who may read secrets" },
+            { "expression": own, "message": "only those who may clear everything" },
+            { "expression": format!("!{other}"), "message": "robots read no metrics" },
+        ],
+    });
+    f.policy(policy("asks", "", "configmaps", spec), &["Deny"]).await;
+    let grant = async |user: &str, resource: &str, verb: &str| {
+        let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+        let name = format!("{user}-{verb}-{resource}");
+        let role = json!({ "metadata": { "name": name },
+            "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": [verb] }] });
+        f.ok(Method::POST, &format!("{rbac}/roles"), role).await;
+        let binding = json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }],
+        });
+        f.ok(Method::POST, &format!("{rbac}/rolebindings"), binding).await;
+    };
+    let alice = User::new("alice", &[]);
+    let create = async |name: &str| {
+        let (code, answer, _) = f.send(&alice, Method::POST, CONFIGMAPS, config_map(name)).await;
+        (code, answer["message"].as_str().unwrap_or_default().to_string())
+    };
+    grant("alice", "configmaps", "create").await;
+    let (code, message) = create("a").await;
+    assert!(code == 422 && message.ends_with("only those who may read secrets"), "{message}");
+    grant("alice", "secrets", "get").await;
+    let (code, message) = create("a").await;
+    assert!(code == 422 && message.ends_with("only those who may clear everything"), "{message}");
+    grant("alice", "configmaps", "deletecollection").await;
+    assert_eq!(create("a").await.0, 201);
+
+    // Conditions of webhooks may ask, too.
+    let (port, ca, asked) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
+    let mut hook = configuration("v", port, &ca, "Fail", 10);
+    hook["webhooks"][0]["matchConditions"][0]["expression"] =
+        "!authorizer.group('').resource('nodes').check('delete').allowed()".into();
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingwebhookconfigurations"), hook).await;
+    assert_eq!(create("b").await.0, 201);
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    f.ok(Method::POST, CONFIGMAPS, config_map("by-admin")).await;
+    assert_eq!(asked.lock().unwrap().len(), 1, "an admin may delete nodes");
+}
+
+#[tokio::test]
+async fn other_versions_of_a_resource_are_meant_too() {
+    let f = fixture(&[]).await;
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let version = |name: &str, storage: bool| json!({ "name": name, "served": true, "storage": storage, "schema": { "openAPIV3Schema": schema } });
+    let definition = json!({ "metadata": { "name": "widgets.example.com" }, "spec": {
+        "group": "example.com", "scope": "Namespaced",
+        "names": { "plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList" },
+        "versions": [version("v1", true), version("v2", false)],
+    } });
+    f.ok(Method::POST, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+    f.until_served("/apis/example.com/v2/widgets").await;
+    let patch = "W3sib3AiOiJhZGQiLCJwYXRoIjoiL3NlZW4iLCJ2YWx1ZSI6InYxIn1d"; // adds /seen: v1
+    let mutate: Answer =
+        Arc::new(move |r| review(r, json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch })));
+    let (port, ca, asked) = webhook(mutate).await;
+    let (exact_port, exact_ca, exact) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
+    for (name, port, ca, policy) in [("m", port, &ca, "Equivalent"), ("exact", exact_port, &exact_ca, "Exact")] {
+        let mut hook = configuration(name, port, ca, "Fail", 10);
+        hook["webhooks"][0]["matchPolicy"] = policy.into();
+        hook["webhooks"][0]["rules"] = json!([
+            { "apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["widgets"] },
+        ]);
+        f.ok(Method::POST, &format!("{REGISTRATION}/mutatingwebhookconfigurations"), hook).await;
+    }
+    let spec = json!({ "validations": [
+        { "expression": "object.apiVersion == 'example.com/v1' && request.requestKind.version == 'v2'" },
+    ] });
+    f.policy(policy("p", "example.com", "widgets", spec), &["Deny"]).await;
+    let widget = json!({ "apiVersion": "example.com/v2", "kind": "Widget", "metadata": { "name": "hook" } });
+    let made = f.ok(Method::POST, "/apis/example.com/v2/namespaces/default/widgets", widget).await;
+    assert_eq!((&made["apiVersion"], &made["seen"]), (&json!("example.com/v2"), &json!("v1")));
+    let request = asked.lock().unwrap()[0]["request"].clone();
+    assert_eq!(request["kind"]["version"], "v1");
+    assert_eq!(request["resource"]["version"], "v1");
+    assert_eq!(request["requestKind"]["version"], "v2");
+    assert_eq!(request["object"]["apiVersion"], "example.com/v1");
+    assert!(exact.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn pod_security_has_defaults_and_exemptions() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("admission.yaml");
+    let text = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: PodSecurity\n  \
+                configuration:\n    apiVersion: pod-security.admission.config.k8s.io/v1\n    kind: PodSecurityConfiguration\n    \
+                defaults: {enforce: baseline, enforce-version: v1.33}\n    exemptions: {usernames: [robot], namespaces: [kube-system]}\n";
+    std::fs::write(&file, text).unwrap();
+    let f = configured(|c| c.admission_control_config_file = Some(file)).await;
+    let account = json!({ "metadata": { "name": "default" } });
+    f.ok(Method::POST, "/api/v1/namespaces/kube-system/serviceaccounts", account).await;
+    let bad = |name: &str| {
+        let mut bad = pod(name, json!({}));
+        bad["spec"]["hostNetwork"] = true.into();
+        bad
+    };
+    let expected =
+        "pods \"a\" is forbidden: violates PodSecurity \"baseline:v1.33\": host namespaces (hostNetwork=true)";
+    assert_eq!(f.refused(403, PODS, bad("a")).await, expected);
+    let mut probed = pod("probed", json!({}));
+    probed["spec"]["containers"][0]["livenessProbe"] = json!({ "tcpSocket": { "host": "10.0.0.1", "port": 1 } });
+    f.ok(Method::POST, PODS, probed).await;
+    f.ok(Method::POST, &PODS.replace("default", "kube-system"), bad("system")).await;
+    let robot = User::new("robot", &["system:masters"]);
+    assert_eq!(f.send(&robot, Method::POST, PODS, bad("robots")).await.0, 201);
+}
