@@ -1,5 +1,5 @@
 //! A runtime in memory, for tests: containers have states but no processes.
-//! Implements `Runtime`; tests drive it with `exit`, `fail_next` and `calls`.
+//! Implements `Runtime`; tests drive it with `exit`, `fail_next`, `hang` and `calls`.
 //! Invariant: follows CRI's rules (a container needs a ready sandbox, stop is idempotent), so code that works here
 //! only by breaking them fails.
 
@@ -15,6 +15,7 @@ use crate::{Error, EventStream, Result, Runtime, RuntimeEvent, v1};
 
 pub struct FakeRuntime {
     state: Mutex<State>,
+    released: tokio::sync::Notify,
     events: broadcast::Sender<RuntimeEvent>,
 }
 
@@ -26,6 +27,10 @@ struct State {
     pullable: BTreeMap<String, u64>,
     exec_results: HashMap<String, VecDeque<v1::ExecSyncResponse>>,
     failures: HashMap<&'static str, VecDeque<Error>>,
+    /// Calls that do not end: method and what their argument contains.
+    hanging: Vec<(&'static str, String)>,
+    /// Nothing is answered at all.
+    down: bool,
     calls: Vec<String>,
     next: u64,
     clock: i64,
@@ -33,7 +38,7 @@ struct State {
 
 impl Default for FakeRuntime {
     fn default() -> Self {
-        Self { state: Mutex::default(), events: broadcast::channel(1024).0 }
+        Self { state: Mutex::default(), released: tokio::sync::Notify::new(), events: broadcast::channel(1024).0 }
     }
 }
 
@@ -100,6 +105,40 @@ impl FakeRuntime {
         self.state.lock().failures.entry(method).or_default().push_back(error);
     }
 
+    /// Calls of `method` with `argument` in their argument do not end until `release`.
+    pub fn hang(&self, method: &'static str, argument: &str) {
+        self.state.lock().hanging.push((method, argument.into()));
+    }
+
+    /// Lets every call that hangs go on.
+    pub fn release(&self) {
+        self.state.lock().hanging.clear();
+        self.released.notify_waiters();
+    }
+
+    /// Whether every call fails as if nobody listened on the socket.
+    pub fn set_down(&self, down: bool) {
+        self.state.lock().down = down;
+    }
+
+    async fn hold(&self, method: &'static str, argument: &str) {
+        loop {
+            let released = self.released.notified();
+            let hangs = self.state.lock().hanging.iter().any(|(m, a)| *m == method && argument.contains(a.as_str()));
+            if !hangs {
+                return;
+            }
+            released.await;
+        }
+    }
+
+    fn answer(&self) -> Result<()> {
+        match self.state.lock().down {
+            true => Err(Error::Unavailable("rpc error: code = Unavailable desc = connection refused".into())),
+            false => Ok(()),
+        }
+    }
+
     pub fn push_exec_result(&self, container_id: &str, result: v1::ExecSyncResponse) {
         self.state.lock().exec_results.entry(container_id.into()).or_default().push_back(result);
     }
@@ -136,6 +175,8 @@ impl Runtime for FakeRuntime {
     }
 
     async fn status(&self, _verbose: bool) -> Result<v1::StatusResponse> {
+        self.hold("status", "").await;
+        self.answer()?;
         self.state.lock().call("status", "")?;
         let condition = |name: &str| v1::RuntimeCondition { r#type: name.into(), status: true, ..Default::default() };
         let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
@@ -147,6 +188,8 @@ impl Runtime for FakeRuntime {
     }
 
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
+        self.hold("run_pod_sandbox", config.metadata.as_ref().map_or("", |m| m.name.as_str())).await;
+        self.answer()?;
         let mut state = self.state.lock();
         state.call("run_pod_sandbox", &config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default())?;
         let (id, created_at) = (state.id("sandbox-"), state.tick());
@@ -194,6 +237,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn list_pod_sandboxes(&self, filter: Option<v1::PodSandboxFilter>) -> Result<Vec<v1::PodSandbox>> {
+        self.answer()?;
         let mut state = self.state.lock();
         if let Some(error) = state.failures.get_mut("list_pod_sandboxes").and_then(VecDeque::pop_front) {
             return Err(error);
@@ -249,6 +293,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
+        self.answer()?;
         let mut state = self.state.lock();
         state.call("start_container", id)?;
         let now = state.tick();
@@ -264,6 +309,8 @@ impl Runtime for FakeRuntime {
     }
 
     async fn stop_container(&self, id: &str, _timeout_seconds: i64) -> Result<()> {
+        self.hold("stop_container", id).await;
+        self.answer()?;
         let mut state = self.state.lock();
         state.call("stop_container", id)?;
         state.finish(id, 137);
@@ -280,6 +327,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn list_containers(&self, filter: Option<v1::ContainerFilter>) -> Result<Vec<v1::Container>> {
+        self.answer()?;
         let state = self.state.lock();
         let filter = filter.unwrap_or_default();
         Ok(state
@@ -319,6 +367,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn exec_sync(&self, id: &str, command: Vec<String>, _timeout_seconds: i64) -> Result<v1::ExecSyncResponse> {
+        self.hold("exec_sync", &command.join(" ")).await;
         let mut state = self.state.lock();
         state.call("exec_sync", &format!("{id} {}", command.join(" ")))?;
         Ok(state.exec_results.get_mut(id).and_then(VecDeque::pop_front).unwrap_or_default())
@@ -371,6 +420,7 @@ impl Runtime for FakeRuntime {
         _auth: Option<v1::AuthConfig>,
         _sandbox_config: Option<v1::PodSandboxConfig>,
     ) -> Result<String> {
+        self.hold("pull_image", &image.image).await;
         let size = {
             let mut state = self.state.lock();
             state.call("pull_image", &image.image)?;

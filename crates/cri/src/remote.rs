@@ -18,10 +18,8 @@ use crate::{
     v1::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient},
 };
 
-/// Longest ordinary call; a runtime that takes longer is reported as hanging.
+/// Longest ordinary call, unless told otherwise; a runtime that takes longer is reported as hanging.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Sandbox creation includes the network plugins, so it gets more.
-const SANDBOX_LIMIT: Duration = Duration::from_secs(240);
 /// Events that wait for a slow reader; beyond it the runtime is made to wait.
 const EVENT_BUFFER: usize = 1024;
 /// A node with thousands of containers lists in one message.
@@ -32,6 +30,7 @@ pub struct RemoteRuntime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     channel: Channel,
+    limit: Duration,
 }
 
 impl RemoteRuntime {
@@ -47,7 +46,13 @@ impl RemoteRuntime {
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
             images: ImageServiceClient::new(image_channel).max_decoding_message_size(MESSAGE_LIMIT),
             channel,
+            limit: CALL_LIMIT,
         }
+    }
+
+    /// The longest an ordinary call may take.
+    pub fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 }
 
@@ -78,11 +83,11 @@ async fn call<T>(
 
 /// One line per plain call: clone the client (a cheap handle), send, unwrap the answer.
 macro_rules! rpc {
-    ($service:expr, $method:ident, $request:expr) => {
-        rpc!($service, $method, $request, Some(CALL_LIMIT))
+    ($this:expr, $service:ident, $method:ident, $request:expr) => {
+        rpc!($this, $service, $method, $request, Some($this.limit))
     };
-    ($service:expr, $method:ident, $request:expr, $limit:expr) => {{
-        let mut service = $service.clone();
+    ($this:expr, $service:ident, $method:ident, $request:expr, $limit:expr) => {{
+        let mut service = $this.$service.clone();
         call($limit, service.$method(Request::new($request))).await
     }};
 }
@@ -90,38 +95,39 @@ macro_rules! rpc {
 #[async_trait]
 impl Runtime for RemoteRuntime {
     async fn version(&self) -> Result<v1::VersionResponse> {
-        rpc!(self.runtime, version, v1::VersionRequest { version: "0.1.0".into() })
+        rpc!(self, runtime, version, v1::VersionRequest { version: "0.1.0".into() })
     }
 
     async fn status(&self, verbose: bool) -> Result<v1::StatusResponse> {
-        rpc!(self.runtime, status, v1::StatusRequest { verbose })
+        rpc!(self, runtime, status, v1::StatusRequest { verbose })
     }
 
     async fn update_runtime_config(&self, pod_cidr: &str) -> Result<()> {
         let network_config = Some(v1::NetworkConfig { pod_cidr: pod_cidr.into() });
         let runtime_config = Some(v1::RuntimeConfig { network_config });
-        rpc!(self.runtime, update_runtime_config, v1::UpdateRuntimeConfigRequest { runtime_config }).map(drop)
+        rpc!(self, runtime, update_runtime_config, v1::UpdateRuntimeConfigRequest { runtime_config }).map(drop)
     }
 
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: runtime_handler.into() };
-        Ok(rpc!(self.runtime, run_pod_sandbox, request, Some(SANDBOX_LIMIT))?.pod_sandbox_id)
+        // Sandbox creation includes the network plugins, so it gets more.
+        Ok(rpc!(self, runtime, run_pod_sandbox, request, Some(self.limit * 2))?.pod_sandbox_id)
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
-        rpc!(self.runtime, stop_pod_sandbox, v1::StopPodSandboxRequest { pod_sandbox_id: id.into() }).map(drop)
+        rpc!(self, runtime, stop_pod_sandbox, v1::StopPodSandboxRequest { pod_sandbox_id: id.into() }).map(drop)
     }
 
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
-        rpc!(self.runtime, remove_pod_sandbox, v1::RemovePodSandboxRequest { pod_sandbox_id: id.into() }).map(drop)
+        rpc!(self, runtime, remove_pod_sandbox, v1::RemovePodSandboxRequest { pod_sandbox_id: id.into() }).map(drop)
     }
 
     async fn pod_sandbox_status(&self, id: &str, verbose: bool) -> Result<v1::PodSandboxStatusResponse> {
-        rpc!(self.runtime, pod_sandbox_status, v1::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose })
+        rpc!(self, runtime, pod_sandbox_status, v1::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose })
     }
 
     async fn list_pod_sandboxes(&self, filter: Option<v1::PodSandboxFilter>) -> Result<Vec<v1::PodSandbox>> {
-        Ok(rpc!(self.runtime, list_pod_sandbox, v1::ListPodSandboxRequest { filter })?.items)
+        Ok(rpc!(self, runtime, list_pod_sandbox, v1::ListPodSandboxRequest { filter })?.items)
     }
 
     async fn create_container(
@@ -135,29 +141,29 @@ impl Runtime for RemoteRuntime {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        Ok(rpc!(self.runtime, create_container, request)?.container_id)
+        Ok(rpc!(self, runtime, create_container, request)?.container_id)
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
-        rpc!(self.runtime, start_container, v1::StartContainerRequest { container_id: id.into() }).map(drop)
+        rpc!(self, runtime, start_container, v1::StartContainerRequest { container_id: id.into() }).map(drop)
     }
 
     async fn stop_container(&self, id: &str, timeout_seconds: i64) -> Result<()> {
-        let limit = CALL_LIMIT + Duration::from_secs(timeout_seconds.max(0) as u64);
+        let limit = self.limit + Duration::from_secs(timeout_seconds.max(0) as u64);
         let request = v1::StopContainerRequest { container_id: id.into(), timeout: timeout_seconds };
-        rpc!(self.runtime, stop_container, request, Some(limit)).map(drop)
+        rpc!(self, runtime, stop_container, request, Some(limit)).map(drop)
     }
 
     async fn remove_container(&self, id: &str) -> Result<()> {
-        rpc!(self.runtime, remove_container, v1::RemoveContainerRequest { container_id: id.into() }).map(drop)
+        rpc!(self, runtime, remove_container, v1::RemoveContainerRequest { container_id: id.into() }).map(drop)
     }
 
     async fn list_containers(&self, filter: Option<v1::ContainerFilter>) -> Result<Vec<v1::Container>> {
-        Ok(rpc!(self.runtime, list_containers, v1::ListContainersRequest { filter })?.containers)
+        Ok(rpc!(self, runtime, list_containers, v1::ListContainersRequest { filter })?.containers)
     }
 
     async fn container_status(&self, id: &str, verbose: bool) -> Result<v1::ContainerStatusResponse> {
-        rpc!(self.runtime, container_status, v1::ContainerStatusRequest { container_id: id.into(), verbose })
+        rpc!(self, runtime, container_status, v1::ContainerStatusRequest { container_id: id.into(), verbose })
     }
 
     async fn update_container_resources(&self, id: &str, resources: v1::LinuxContainerResources) -> Result<()> {
@@ -166,57 +172,57 @@ impl Runtime for RemoteRuntime {
             linux: Some(resources),
             ..Default::default()
         };
-        rpc!(self.runtime, update_container_resources, request).map(drop)
+        rpc!(self, runtime, update_container_resources, request).map(drop)
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
-        rpc!(self.runtime, reopen_container_log, v1::ReopenContainerLogRequest { container_id: id.into() }).map(drop)
+        rpc!(self, runtime, reopen_container_log, v1::ReopenContainerLogRequest { container_id: id.into() }).map(drop)
     }
 
     async fn exec_sync(&self, id: &str, command: Vec<String>, timeout_seconds: i64) -> Result<v1::ExecSyncResponse> {
         // Without a limit of its own the command may run for ever; otherwise the runtime ends it and gets some slack.
-        let limit = (timeout_seconds > 0).then(|| CALL_LIMIT + Duration::from_secs(timeout_seconds as u64));
+        let limit = (timeout_seconds > 0).then(|| self.limit + Duration::from_secs(timeout_seconds as u64));
         let request = v1::ExecSyncRequest { container_id: id.into(), cmd: command, timeout: timeout_seconds };
-        rpc!(self.runtime, exec_sync, request, limit)
+        rpc!(self, runtime, exec_sync, request, limit)
     }
 
     async fn exec(&self, request: v1::ExecRequest) -> Result<String> {
-        Ok(rpc!(self.runtime, exec, request)?.url)
+        Ok(rpc!(self, runtime, exec, request)?.url)
     }
 
     async fn attach(&self, request: v1::AttachRequest) -> Result<String> {
-        Ok(rpc!(self.runtime, attach, request)?.url)
+        Ok(rpc!(self, runtime, attach, request)?.url)
     }
 
     async fn port_forward(&self, request: v1::PortForwardRequest) -> Result<String> {
-        Ok(rpc!(self.runtime, port_forward, request)?.url)
+        Ok(rpc!(self, runtime, port_forward, request)?.url)
     }
 
     async fn container_stats(&self, id: &str) -> Result<Option<v1::ContainerStats>> {
-        Ok(rpc!(self.runtime, container_stats, v1::ContainerStatsRequest { container_id: id.into() })?.stats)
+        Ok(rpc!(self, runtime, container_stats, v1::ContainerStatsRequest { container_id: id.into() })?.stats)
     }
 
     async fn list_container_stats(&self, filter: Option<v1::ContainerStatsFilter>) -> Result<Vec<v1::ContainerStats>> {
-        Ok(rpc!(self.runtime, list_container_stats, v1::ListContainerStatsRequest { filter })?.stats)
+        Ok(rpc!(self, runtime, list_container_stats, v1::ListContainerStatsRequest { filter })?.stats)
     }
 
     async fn pod_sandbox_stats(&self, id: &str) -> Result<Option<v1::PodSandboxStats>> {
-        Ok(rpc!(self.runtime, pod_sandbox_stats, v1::PodSandboxStatsRequest { pod_sandbox_id: id.into() })?.stats)
+        Ok(rpc!(self, runtime, pod_sandbox_stats, v1::PodSandboxStatsRequest { pod_sandbox_id: id.into() })?.stats)
     }
 
     async fn list_pod_sandbox_stats(
         &self,
         filter: Option<v1::PodSandboxStatsFilter>,
     ) -> Result<Vec<v1::PodSandboxStats>> {
-        Ok(rpc!(self.runtime, list_pod_sandbox_stats, v1::ListPodSandboxStatsRequest { filter })?.stats)
+        Ok(rpc!(self, runtime, list_pod_sandbox_stats, v1::ListPodSandboxStatsRequest { filter })?.stats)
     }
 
     async fn list_images(&self, filter: Option<v1::ImageFilter>) -> Result<Vec<v1::Image>> {
-        Ok(rpc!(self.images, list_images, v1::ListImagesRequest { filter })?.images)
+        Ok(rpc!(self, images, list_images, v1::ListImagesRequest { filter })?.images)
     }
 
     async fn image_status(&self, image: v1::ImageSpec) -> Result<Option<v1::Image>> {
-        Ok(rpc!(self.images, image_status, v1::ImageStatusRequest { image: Some(image), verbose: false })?.image)
+        Ok(rpc!(self, images, image_status, v1::ImageStatusRequest { image: Some(image), verbose: false })?.image)
     }
 
     async fn pull_image(
@@ -227,15 +233,15 @@ impl Runtime for RemoteRuntime {
     ) -> Result<String> {
         // A pull has no limit: the runtime itself gives up when there is no progress.
         let request = v1::PullImageRequest { image: Some(image), auth, sandbox_config };
-        Ok(rpc!(self.images, pull_image, request, None)?.image_ref)
+        Ok(rpc!(self, images, pull_image, request, None)?.image_ref)
     }
 
     async fn remove_image(&self, image: v1::ImageSpec) -> Result<()> {
-        rpc!(self.images, remove_image, v1::RemoveImageRequest { image: Some(image) }).map(drop)
+        rpc!(self, images, remove_image, v1::RemoveImageRequest { image: Some(image) }).map(drop)
     }
 
     async fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse> {
-        rpc!(self.images, image_fs_info, v1::ImageFsInfoRequest {})
+        rpc!(self, images, image_fs_info, v1::ImageFsInfoRequest {})
     }
 
     async fn events(&self) -> Result<EventStream> {

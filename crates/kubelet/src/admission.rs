@@ -14,6 +14,58 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// Kernel settings that belong to a pod alone, by upstream's list.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+/// Refuses kernel settings that this node does not allow, or that would not be the pod's own.
+pub fn admit_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
+    let spec = pod_spec::spec(pod);
+    for sysctl in spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
+        let name = sysctl.name.replace('/', ".");
+        let listed =
+            allowed.iter().map(|pattern| pattern.replace('/', ".")).any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == pattern,
+            });
+        if !SAFE_SYSCTLS.contains(&name.as_str()) && !listed {
+            return Err(Refusal {
+                reason: "SysctlForbidden".into(),
+                message: format!("forbidden sysctl: {name:?} not allowlisted"),
+            });
+        }
+        let shared = |host: Option<bool>, what: &str| match host {
+            Some(true) => Err(Refusal {
+                reason: "SysctlForbidden".into(),
+                message: format!("forbidden sysctl: {name:?} not allowed with host {what} enabled"),
+            }),
+            _ => Ok(()),
+        };
+        if name.starts_with("net.") {
+            shared(spec.host_network, "net")?;
+        } else if name.starts_with("kernel.shm")
+            || name.starts_with("kernel.msg")
+            || name == "kernel.sem"
+            || name.starts_with("fs.mqueue.")
+        {
+            shared(spec.host_ipc, "ipc")?;
+        }
+    }
+    Ok(())
+}
+
 /// `others` are the pods of the node that were admitted before.
 pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
     let labels = node.metadata.labels.clone().unwrap_or_default();
@@ -118,6 +170,25 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn kernel_settings_of_others_are_refused() {
+        let check = |spec: Value, allowed: &[&str], expected: Option<&str>| {
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let found = admit_sysctls(&pod, &allowed).err().map(|r| r.message);
+            assert_eq!(found.as_deref(), expected, "{spec}");
+        };
+        let asks =
+            |name: &str| json!({"containers": [], "securityContext": {"sysctls": [{"name": name, "value": "1"}]}});
+        check(asks("kernel.shm_rmid_forced"), &[], None);
+        check(asks("kernel/shm_rmid_forced"), &[], None);
+        check(asks("kernel.msgmax"), &[], Some("forbidden sysctl: \"kernel.msgmax\" not allowlisted"));
+        check(asks("kernel.msgmax"), &["kernel.msg*"], None);
+        let mut host = asks("net.ipv4.tcp_syncookies");
+        host["hostNetwork"] = true.into();
+        check(host, &[], Some("forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host net enabled"));
+    }
 
     #[test]
     fn pods_that_do_not_fit_are_refused() {

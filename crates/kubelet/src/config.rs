@@ -7,10 +7,32 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Du
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
+use crate::endpoint_gate::EndpointGate;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
     Cgroupfs,
     Systemd,
+}
+
+/// What is kept from pods for the system and for the node itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reserved {
+    pub cpu_milli: i64,
+    pub memory_bytes: i64,
+    pub ephemeral_bytes: i64,
+    pub pids: i64,
+}
+
+impl Reserved {
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_milli: self.cpu_milli + other.cpu_milli,
+            memory_bytes: self.memory_bytes + other.memory_bytes,
+            ephemeral_bytes: self.ephemeral_bytes + other.ephemeral_bytes,
+            pids: self.pids + other.pids,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -23,6 +45,8 @@ pub struct Config {
     /// The socket of the runtime, with or without `unix://`.
     pub runtime_endpoint: PathBuf,
     pub image_endpoint: Option<PathBuf>,
+    /// Where the runtime finds pod networks; a change there is looked at while the network is not ready.
+    pub cni_conf_dir: Option<PathBuf>,
     pub pod_cidr: Option<String>,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
@@ -36,21 +60,59 @@ pub struct Config {
     pub address: Option<IpAddr>,
     /// Of the node's server; 0 takes a free one.
     pub port: u16,
-    /// Plain HTTP on loopback for health checks; 0 turns it off.
+    /// Plain HTTP for health checks; 0 turns it off.
     pub healthz_port: u16,
+    pub healthz_address: IpAddr,
+    /// Plain HTTP without any check of who asks, for pods and metrics; 0 turns it off.
+    pub read_only_port: u16,
+    pub enable_server: bool,
+    /// Whether the server has logs, exec and the like.
+    pub debugging_handlers: bool,
+    /// Whoever shows nothing is `system:anonymous` rather than refused.
+    pub anonymous_auth: bool,
+    /// Whether bearer tokens are shown to the API server.
+    pub token_auth: bool,
+    pub token_cache: Duration,
+    /// Whether everyone who is known may do everything.
+    pub always_allow: bool,
+    pub allowed_cache: Duration,
+    pub denied_cache: Duration,
     /// Without one the node serves nothing.
     pub serving_certificate: Option<Arc<dyn ResolvesServerCert>>,
     /// Authorities whose client certificates the server believes.
     pub client_ca_pem: Vec<u8>,
     pub manifest_dir: Option<PathBuf>,
+    pub manifest_dir_interval: Duration,
     pub manifest_url: Option<String>,
+    pub manifest_url_interval: Duration,
+    pub manifest_url_headers: Vec<(String, String)>,
     pub register_node: bool,
+    pub provider_id: String,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub max_pods: u32,
-    pub system_reserved_cpu_milli: i64,
-    pub system_reserved_memory_bytes: i64,
+    /// Of the cores there are; 0 leaves it at `max_pods`.
+    pub pods_per_core: u32,
+    /// What pods do not get.
+    pub reserved: Reserved,
+    /// Whether all pods together are held to what is left for them.
+    pub enforce_node_allocatable: bool,
+    /// Processes per pod.
+    pub pod_pids_limit: Option<i64>,
+    /// Whether processor limits are enforced.
+    pub cpu_cfs_quota: bool,
+    /// `RuntimeDefault` for containers that name no seccomp profile.
+    pub seccomp_default: bool,
+    /// Beyond the safe ones; a trailing `*` stands for all that begin so.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    pub crash_backoff_max: Duration,
+    /// The longest a call to the runtime may take, pulls and streams aside.
+    pub runtime_request_timeout: Duration,
+    pub lease_seconds: i32,
     pub lease_renew_interval: Duration,
+    /// The node's status is looked at this often when nothing calls for it.
+    pub status_update_interval: Duration,
+    pub max_reported_images: usize,
     /// The node's status is written at least this often.
     pub status_report_interval: Duration,
     /// How long containers may take to be listed again when nothing happened.
@@ -58,15 +120,30 @@ pub struct Config {
     pub max_parallel_pulls: usize,
     pub image_gc_high_percent: u8,
     pub image_gc_low_percent: u8,
+    /// Younger images stay, used or not.
+    pub image_min_age: Duration,
+    /// Images unused for longer go, however much room there is.
+    pub image_max_age: Option<Duration>,
     /// Pods are ended when less than this is left, by signal ("memory.available": "100Mi" or "5%").
     pub eviction_hard: BTreeMap<String, String>,
     /// As above, once it has lasted for `eviction_soft_grace`.
     pub eviction_soft: BTreeMap<String, String>,
     pub eviction_soft_grace: BTreeMap<String, Duration>,
+    /// How much more than needed is freed once something has to be.
+    pub eviction_minimum_reclaim: BTreeMap<String, String>,
+    /// A node that was short stays marked for this long.
+    pub eviction_transition: Duration,
+    /// The most an evicted pod gets to end when a soft threshold was met; 0 leaves it to the pod.
+    pub eviction_max_grace_seconds: i64,
     pub container_log_max_bytes: u64,
     pub container_log_max_files: u32,
+    pub log_check_interval: Duration,
+    /// Where pods' logs are, if not below `log_dir`.
+    pub pod_logs: Option<PathBuf>,
     /// Never collected as unused.
     pub sandbox_image: String,
+    /// Holds a pod's stop signal back until Services have let go of it; without one it is sent at once.
+    pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
 }
 
 impl Default for Config {
@@ -77,6 +154,7 @@ impl Default for Config {
             log_dir: "/var/log".into(),
             runtime_endpoint: "/run/containerd/containerd.sock".into(),
             image_endpoint: None,
+            cni_conf_dir: None,
             pod_cidr: None,
             cluster_dns: vec![],
             cluster_domain: "cluster.local".into(),
@@ -87,22 +165,48 @@ impl Default for Config {
             address: None,
             port: 10250,
             healthz_port: 10248,
+            healthz_address: IpAddr::from([127, 0, 0, 1]),
+            read_only_port: 0,
+            enable_server: true,
+            debugging_handlers: true,
+            anonymous_auth: false,
+            token_auth: true,
+            token_cache: Duration::from_secs(120),
+            always_allow: false,
+            allowed_cache: Duration::from_secs(300),
+            denied_cache: Duration::from_secs(30),
             serving_certificate: None,
             client_ca_pem: vec![],
             manifest_dir: None,
+            manifest_dir_interval: Duration::from_secs(20),
             manifest_url: None,
+            manifest_url_interval: Duration::from_secs(20),
+            manifest_url_headers: vec![],
             register_node: true,
+            provider_id: String::new(),
             labels: BTreeMap::new(),
             taints: vec![],
             max_pods: 110,
-            system_reserved_cpu_milli: 0,
-            system_reserved_memory_bytes: 0,
+            pods_per_core: 0,
+            reserved: Reserved::default(),
+            enforce_node_allocatable: true,
+            pod_pids_limit: None,
+            cpu_cfs_quota: true,
+            seccomp_default: false,
+            allowed_unsafe_sysctls: vec![],
+            crash_backoff_max: Duration::from_secs(300),
+            runtime_request_timeout: Duration::from_secs(120),
+            lease_seconds: 40,
             lease_renew_interval: Duration::from_secs(10),
+            status_update_interval: Duration::from_secs(10),
+            max_reported_images: 50,
             status_report_interval: Duration::from_secs(300),
             relist_interval: Duration::from_secs(60),
             max_parallel_pulls: 4,
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
+            image_min_age: Duration::from_secs(120),
+            image_max_age: None,
             eviction_hard: [
                 ("memory.available", "100Mi"),
                 ("nodefs.available", "10%"),
@@ -114,9 +218,15 @@ impl Default for Config {
             .into(),
             eviction_soft: BTreeMap::new(),
             eviction_soft_grace: BTreeMap::new(),
+            eviction_minimum_reclaim: BTreeMap::new(),
+            eviction_transition: Duration::from_secs(300),
+            eviction_max_grace_seconds: 0,
             container_log_max_bytes: 10 << 20,
             container_log_max_files: 5,
+            log_check_interval: Duration::from_secs(10),
+            pod_logs: None,
             sandbox_image: String::new(),
+            endpoint_gate: None,
         }
     }
 }
@@ -132,6 +242,6 @@ impl Config {
 
     /// The directories of pods' logs are in here.
     pub fn pod_logs_dir(&self) -> PathBuf {
-        self.log_dir.join("pods")
+        self.pod_logs.clone().unwrap_or_else(|| self.log_dir.join("pods"))
     }
 }

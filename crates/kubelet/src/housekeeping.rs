@@ -9,7 +9,6 @@ use crate::{
     container_config::{OWNER, POD_UID},
     container_gc,
     image_gc::ImageGc,
-    log_rotation,
     pod_workers::PodWorkers,
 };
 
@@ -20,7 +19,6 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     loop {
         remove_orphans(&workers).await;
         container_gc::collect(&workers).await;
-        log_rotation::rotate(&workers).await;
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
             images.collect(&workers).await;

@@ -13,9 +13,6 @@ use parking_lot::Mutex;
 
 use crate::{disk::Disk, pod_workers::PodWorkers};
 
-/// An image that was pulled a moment ago is about to be used.
-const YOUNGEST: Duration = Duration::from_secs(120);
-
 /// When an image was first seen and last in use, on the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Seen {
@@ -39,6 +36,10 @@ impl ImageGc {
         let config = &shared.config;
         let wanted = to_free(disk.bytes, disk.bytes_free, config.image_gc_high_percent, config.image_gc_low_percent);
         let Some(unused) = self.look(workers).await else { return };
+        let unused = match config.image_max_age {
+            Some(age) => self.remove_older(workers, unused, age).await,
+            None => unused,
+        };
         if wanted == 0 {
             return;
         }
@@ -51,6 +52,18 @@ impl ImageGc {
             );
             shared.recorder.warning(&about, "FreeDiskSpaceFailed", message);
         }
+    }
+
+    /// Removes those unused for longer than `age`; the rest is left to the marks.
+    async fn remove_older(&self, workers: &PodWorkers, unused: Vec<v1::Image>, age: Duration) -> Vec<v1::Image> {
+        let now = workers.shared.env.monotonic();
+        let (old, rest): (Vec<_>, Vec<_>) = {
+            let seen = self.seen.lock();
+            let since = |image: &v1::Image| seen.get(&image.id).map_or(now, |s| s.used.max(s.first));
+            unused.into_iter().partition(|image| now.saturating_sub(since(image)) > age)
+        };
+        remove(workers, old, u64::MAX).await;
+        rest
     }
 
     /// Frees all it can; the number of bytes.
@@ -72,7 +85,7 @@ impl ImageGc {
             .chain([shared.config.sandbox_image.clone()])
             .filter(|name| !name.is_empty())
             .collect();
-        Some(unused(images, &used, &mut self.seen.lock(), shared.env.monotonic()))
+        Some(unused(images, &used, &mut self.seen.lock(), shared.env.monotonic(), shared.config.image_min_age))
     }
 }
 
@@ -82,7 +95,7 @@ async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u6
         if freed >= wanted {
             break;
         }
-        tracing::info!(image = image.id, names = ?image.repo_tags, "removing an unused image: the disk is full");
+        tracing::info!(image = image.id, names = ?image.repo_tags, "removing an unused image");
         let spec = v1::ImageSpec { image: image.id.clone(), ..Default::default() };
         match workers.shared.runtime.runtime.remove_image(spec).await {
             Ok(()) => freed += image.size,
@@ -110,6 +123,7 @@ fn unused(
     used: &HashSet<String>,
     seen: &mut HashMap<String, Seen>,
     now: Duration,
+    youngest: Duration,
 ) -> Vec<v1::Image> {
     let present: HashSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
     seen.retain(|id, _| present.contains(id.as_str()));
@@ -120,7 +134,7 @@ fn unused(
         let entry = seen.entry(image.id.clone()).or_insert(Seen { first: now, used: Duration::ZERO });
         if in_use {
             entry.used = now;
-        } else if !image.pinned && now - entry.first >= YOUNGEST {
+        } else if !image.pinned && now - entry.first >= youngest {
             list.push((entry.used, entry.first, image));
         }
     }
@@ -155,7 +169,7 @@ mod tests {
         let mut check = |seconds, used: &[&str], expected: &[&str]| {
             let images = vec![image("a", 1, false), image("b", 2, false), image("c", 3, false), image("p", 9, true)];
             let used = used.iter().map(ToString::to_string).collect();
-            let list = unused(images, &used, &mut seen, Duration::from_secs(seconds));
+            let list = unused(images, &used, &mut seen, Duration::from_secs(seconds), Duration::from_secs(120));
             assert_eq!(list.iter().map(|i| i.id.as_str()).collect::<Vec<_>>(), expected, "at {seconds}");
         };
         // Too young, whoever uses it.

@@ -7,11 +7,14 @@ mod admission;
 mod allocation;
 pub mod backoff;
 pub mod config;
+pub mod configuration;
 pub mod container_config;
 mod container_gc;
 pub mod container_manager;
 mod disk;
+pub mod endpoint_gate;
 mod eviction;
+mod exits;
 mod housekeeping;
 mod http_probe;
 mod image_gc;
@@ -86,7 +89,8 @@ pub async fn run(
 ) -> Result<(), Error> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let image = config.image_endpoint.as_deref().map(text);
-    let runtime = Arc::new(RemoteRuntime::new(&text(&config.runtime_endpoint), image.as_deref()));
+    let runtime = RemoteRuntime::new(&text(&config.runtime_endpoint), image.as_deref());
+    let runtime = Arc::new(runtime.with_limit(config.runtime_request_timeout));
     run_with(config, client, informers, env, runtime, shutdown).await
 }
 
@@ -126,6 +130,7 @@ struct Node {
     status: Arc<NodeStatusManager>,
     thresholds: Vec<eviction::Threshold>,
     pleg: Arc<pleg::Pleg>,
+    exits: exits::Exits,
     wake_sender: mpsc::UnboundedSender<String>,
     wake: mpsc::UnboundedReceiver<String>,
     listener: Option<TcpListener>,
@@ -133,7 +138,7 @@ struct Node {
 
 /// The socket of the node's server, if it is to have one.
 async fn listen(config: &Config) -> Result<Option<TcpListener>, Error> {
-    if config.serving_certificate.is_none() {
+    if config.serving_certificate.is_none() || !config.enable_server {
         return Ok(None);
     }
     let address = SocketAddr::new(config.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), config.port);
@@ -150,25 +155,28 @@ impl Node {
         version: cri::v1::VersionResponse,
         listener: Option<TcpListener>,
     ) -> Result<Self, Error> {
-        let thresholds = eviction::parse(&config.eviction_hard, &config.eviction_soft, &config.eviction_soft_grace)
+        let mut thresholds = eviction::parse(&config.eviction_hard, &config.eviction_soft, &config.eviction_soft_grace)
             .map_err(Error::Config)?;
+        eviction::with_reclaim(&mut thresholds, &config.eviction_minimum_reclaim).map_err(Error::Config)?;
         let pressures = Arc::new(eviction::Pressures::default());
         let machine = Machine::probe(&config.root_dir);
         let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
         let (wake_sender, wake) = mpsc::unbounded_channel();
+        let exits = exits::Exits::default();
         let images = Arc::new(image_manager::ImageManager::new(
             runtime.clone(),
             env.clone(),
             recorder.clone(),
             config.max_parallel_pulls,
         ));
-        let cgroups = Arc::new(container_manager::ContainerManager::new(&config.cgroup_root, config.cgroup_driver));
-        let limit = machine.memory_bytes - config.system_reserved_memory_bytes;
-        cgroups.start(Some(limit)).map_err(Error::Groups)?;
+        let cgroups = Arc::new(container_manager::ContainerManager::configured(&config, &machine));
+        let limit = machine.memory_bytes - config.reserved.memory_bytes;
+        cgroups.start(config.enforce_node_allocatable.then_some(limit)).map_err(Error::Groups)?;
+        let allocatable = node_status::allocatable(&machine, &config, &thresholds);
         let facts = container_config::downward::NodeFacts {
-            cpu_milli: machine.cpus * 1000 - config.system_reserved_cpu_milli,
-            memory_bytes: limit,
-            ephemeral_bytes: machine.disk_bytes,
+            cpu_milli: allocatable.cpu_milli,
+            memory_bytes: allocatable.memory_bytes,
+            ephemeral_bytes: allocatable.ephemeral_bytes,
         };
         let pods = Arc::new(pod_manager::PodManager::default());
         let statuses = Arc::new(status_manager::StatusManager::new(client.clone(), env.clone(), pods.clone()));
@@ -179,6 +187,7 @@ impl Node {
             images.clone(),
             config.relist_interval,
             wake_sender.clone(),
+            exits.clone(),
         ));
         let status = Arc::new(NodeStatusManager {
             config: config.clone(),
@@ -193,6 +202,7 @@ impl Node {
             server_port: listener.as_ref().and_then(|l| l.local_addr().ok()).map_or(config.port, |a| a.port()),
             node: Arc::new(Mutex::default()),
             pressures: pressures.clone(),
+            allocatable,
             wake: Arc::new(Notify::new()),
         });
         *status.node.lock() = status.describe();
@@ -220,7 +230,10 @@ impl Node {
             services: informers.informer::<Service>(),
             node: status.node.clone(),
             pressures,
-            crash_backoff: backoff::Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
+            crash_backoff: backoff::Backoff::new(
+                Duration::from_secs(10).min(config.crash_backoff_max),
+                config.crash_backoff_max,
+            ),
             config,
             env,
             client,
@@ -230,11 +243,20 @@ impl Node {
             images,
             cgroups,
         });
-        Ok(Self { workers: Arc::new(PodWorkers::new(shared)), status, thresholds, pleg, wake_sender, wake, listener })
+        Ok(Self {
+            workers: Arc::new(PodWorkers::new(shared)),
+            status,
+            thresholds,
+            pleg,
+            exits,
+            wake_sender,
+            wake,
+            listener,
+        })
     }
 
     async fn start(self, informers: &InformerFactory, shutdown: CancellationToken) {
-        let Node { workers, status, thresholds, pleg, wake_sender, wake, listener } = self;
+        let Node { workers, status, thresholds, pleg, exits, wake_sender, wake, listener } = self;
         let shared = workers.shared.clone();
         let (config, env) = (shared.config.clone(), shared.env.clone());
         let selector = format!("spec.nodeName={}", config.node_name);
@@ -244,6 +266,7 @@ impl Node {
         shared.recorder.normal(&about, "Starting", "Starting kubelet.");
         let mut tasks = JoinSet::new();
         tasks.spawn(status.clone().run_status());
+        tasks.spawn(status.clone().run_network_watch());
         tasks.spawn(status.clone().run_lease());
         tasks.spawn(pleg.run());
         // A pod's environment names the services, so they are waited for once.
@@ -251,10 +274,10 @@ impl Node {
         let (static_sender, static_pods) = mpsc::unbounded_channel();
         let static_config = shared.config.clone();
         if let Some(dir) = &static_config.manifest_dir {
-            sources::follow_directory(dir.clone(), config.node_name.clone(), env.clone(), static_sender.clone());
+            sources::follow_directory(dir.clone(), config.clone(), env.clone(), static_sender.clone());
         }
         if let Some(url) = &static_config.manifest_url {
-            sources::follow_url(url.clone(), config.node_name.clone(), env.clone(), static_sender.clone());
+            sources::follow_url(url.clone(), config.clone(), env.clone(), static_sender.clone());
         }
         let image_gc = Arc::new(image_gc::ImageGc::default());
         let evictions = eviction::EvictionManager {
@@ -274,8 +297,9 @@ impl Node {
             task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
             housekeeping::run(housekeeping_workers, image_gc).await;
         });
+        tasks.spawn(log_rotation::run(workers.clone()));
         let pulse = Arc::new(sync_loop::Pulse::new(env.clone()));
-        serve(&mut tasks, &workers, listener, pulse.clone(), &shutdown);
+        serve(&mut tasks, &workers, exits, listener, pulse.clone(), &shutdown);
         let all_workers = workers.clone();
         let sync_loop = sync_loop::SyncLoop { pulse, workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
         tasks.spawn(sync_loop.run());
@@ -290,21 +314,34 @@ impl Node {
 fn serve(
     tasks: &mut JoinSet<()>,
     workers: &Arc<PodWorkers>,
+    exits: exits::Exits,
     listener: Option<TcpListener>,
     pulse: Arc<sync_loop::Pulse>,
     shutdown: &CancellationToken,
 ) {
     let shared = &workers.shared;
     let config = &shared.config;
+    let view = Arc::new(server_view::NodeView::new(shared.clone(), exits));
+    if config.read_only_port != 0 {
+        let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let address = SocketAddr::new(config.address.unwrap_or(everywhere), config.read_only_port);
+        let (view, shutdown) = (view.clone(), shutdown.clone());
+        tasks.spawn(async move {
+            if let Err(error) = server::serve_read_only(address, view, shutdown).await {
+                tracing::error!(%address, %error, "failed to serve the read-only port");
+            }
+        });
+    }
     if let (Some(listener), Some(certificate)) = (listener, config.serving_certificate.clone()) {
         let server = server::Server {
-            view: Arc::new(server_view::NodeView::new(shared.clone())),
+            view,
             runtime: shared.runtime.runtime.clone(),
             client: shared.client.clone(),
             env: shared.env.clone(),
-            node_name: config.node_name.clone(),
+            config: config.clone(),
             serving_certificate: certificate,
             client_ca_pem: config.client_ca_pem.clone(),
+            endpoint_gate: config.endpoint_gate.clone(),
         };
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
@@ -314,7 +351,7 @@ fn serve(
         });
     }
     if config.healthz_port != 0 {
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), config.healthz_port);
+        let address = SocketAddr::new(config.healthz_address, config.healthz_port);
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
             if let Err(error) = server::serve_health(address, move || pulse.is_alive(), shutdown).await {

@@ -1,14 +1,39 @@
 //! Keeps container logs within their limits: renames a full one, lets the runtime reopen it, deletes the oldest.
-//! Run by `housekeeping`.
+//! Run by `lib`; looks at the files alone, and asks the runtime only about a full one.
 //! Invariant: never truncates a log that is being written.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use cri::v1;
 
 use crate::pod_workers::PodWorkers;
 
-pub async fn rotate(workers: &PodWorkers) {
+pub async fn run(workers: Arc<PodWorkers>) {
+    let shared = workers.shared.clone();
+    loop {
+        shared.env.sleep(shared.config.log_check_interval).await;
+        let full = full(&shared.config.pod_logs_dir(), shared.config.container_log_max_bytes);
+        if !full.is_empty() {
+            rotate(&workers, &full).await;
+        }
+    }
+}
+
+/// Logs beyond the limit, in `<pod>/<container>/<n>.log`.
+fn full(root: &Path, limit: u64) -> Vec<PathBuf> {
+    let entries = |place: &Path| std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+    let containers = entries(root).flat_map(|pod| entries(&pod).collect::<Vec<_>>());
+    let files = containers.flat_map(|container| entries(&container).collect::<Vec<_>>());
+    files
+        .filter(|file| file.extension().is_some_and(|e| e == "log"))
+        .filter(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() > limit))
+        .collect()
+}
+
+async fn rotate(workers: &PodWorkers, full: &[PathBuf]) {
     let shared = &workers.shared;
     let runtime = &shared.runtime.runtime;
     let state = Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 });
@@ -17,8 +42,7 @@ pub async fn rotate(workers: &PodWorkers) {
     for container in containers {
         let Ok(answer) = runtime.container_status(&container.id, false).await else { continue };
         let path = PathBuf::from(answer.status.unwrap_or_default().log_path);
-        let full = std::fs::metadata(&path).is_ok_and(|meta| meta.len() > shared.config.container_log_max_bytes);
-        if !full {
+        if !full.contains(&path) {
             continue;
         }
         let stamp = shared.env.now().strftime("%Y%m%d-%H%M%S").to_string();
@@ -56,6 +80,18 @@ fn superfluous(path: &Path, keep: usize) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn full_logs_are_found_by_their_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let container = dir.path().join("ns_pod_uid/c");
+        std::fs::create_dir_all(&container).unwrap();
+        for (name, size) in [("0.log", 11), ("1.log", 10), ("0.log.20260101-000000", 99)] {
+            std::fs::write(container.join(name), vec![b'x'; size]).unwrap();
+        }
+        assert_eq!(full(dir.path(), 10), [container.join("0.log")]);
+        assert!(full(&dir.path().join("none"), 10).is_empty());
+    }
 
     #[test]
     fn the_oldest_go_first() {

@@ -12,9 +12,9 @@ use cri::{Runtime, RuntimeEvent, v1};
 use env::Env;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
-use crate::{container_config::POD_UID, image_manager::ImageManager};
+use crate::{container_config::POD_UID, exits::Exits, image_manager::ImageManager};
 
 /// Where the runtime has no events at all, this is how often it is asked.
 const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
@@ -29,6 +29,9 @@ pub struct Pleg {
     images: Arc<ImageManager>,
     relist_interval: Duration,
     wake: mpsc::UnboundedSender<String>,
+    exits: Exits,
+    /// Told when the runtime answers again after it did not.
+    pub back: Arc<Notify>,
     /// Pod UID by container or sandbox id.
     owners: Mutex<HashMap<String, String>>,
     last: Mutex<HashMap<String, Seen>>,
@@ -43,6 +46,7 @@ impl Pleg {
         images: Arc<ImageManager>,
         relist_interval: Duration,
         wake: mpsc::UnboundedSender<String>,
+        exits: Exits,
     ) -> Self {
         let healthy_at = Mutex::new(env.monotonic());
         Self {
@@ -51,6 +55,8 @@ impl Pleg {
             images,
             relist_interval,
             wake,
+            exits,
+            back: Arc::new(Notify::new()),
             owners: Mutex::default(),
             last: Mutex::default(),
             healthy_at,
@@ -68,7 +74,9 @@ impl Pleg {
             let mut events = self.runtime.events().await.ok();
             // Whatever happened while nobody listened.
             self.images.invalidate();
-            self.relist().await;
+            if self.relist().await {
+                self.back.notify_one();
+            }
             let mut relisted_at = self.env.monotonic();
             loop {
                 let interval = if with_events { self.relist_interval } else { RELIST_WITHOUT_EVENTS };
@@ -129,6 +137,7 @@ impl Pleg {
                 // "Created" is what one shows that ended while it was being started.
                 let ended = [v1::ContainerState::ContainerExited, v1::ContainerState::ContainerUnknown];
                 if ended.contains(&status.state()) {
+                    self.exits.tell(id);
                     return self.tell(&status.labels);
                 }
             } else {
@@ -151,13 +160,14 @@ impl Pleg {
     }
 
     /// Compares all there is with what there was.
-    pub async fn relist(&self) {
+    /// `false`: the runtime did not answer.
+    pub async fn relist(&self) -> bool {
         let lists = tokio::try_join!(self.runtime.list_pod_sandboxes(None), self.runtime.list_containers(None));
         let (sandboxes, containers) = match lists {
             Ok(lists) => lists,
             Err(error) => {
                 tracing::warn!(%error, "failed to list containers");
-                return;
+                return false;
             }
         };
         *self.healthy_at.lock() = self.env.monotonic();
@@ -175,12 +185,20 @@ impl Pleg {
         let mut last = self.last.lock();
         let uids: HashSet<&String> = last.keys().chain(now.keys()).collect();
         for uid in uids {
-            if last.get(uid) != now.get(uid) {
-                let _ = self.wake.send(uid.clone());
+            if last.get(uid) == now.get(uid) {
+                continue;
+            }
+            let _ = self.wake.send(uid.clone());
+            let after = now.get(uid);
+            for (id, state) in last.get(uid).into_iter().flatten() {
+                if after.and_then(|seen| seen.get(id)) != Some(state) {
+                    self.exits.tell(id);
+                }
             }
         }
         *last = now;
         *self.owners.lock() = owners;
+        true
     }
 }
 
@@ -198,7 +216,8 @@ mod tests {
         let recorder = EventRecorder::new(Client::new(NoApi), env.clone(), "kubelet", "n");
         let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1));
         let (wake, _woken) = mpsc::unbounded_channel();
-        let pleg = Arc::new(Pleg::new(runtime.clone(), env.clone(), images, Duration::from_secs(60), wake));
+        let pleg =
+            Arc::new(Pleg::new(runtime.clone(), env.clone(), images, Duration::from_secs(60), wake, Exits::default()));
         let task = env.spawn(pleg.clone().run());
         for _ in 0..30 {
             env.sleep(Duration::from_secs(10)).await;

@@ -14,6 +14,7 @@ use env::Env;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, Service};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     allocation::{Allocation, Resize},
@@ -32,6 +33,9 @@ use crate::{
     status_manager::StatusManager,
     volume_manager::VolumeManager,
 };
+
+/// How long work on a pod goes on after it was told to end.
+const LAST_WORK: Duration = Duration::from_secs(2);
 
 /// What all workers share.
 pub struct Shared {
@@ -74,6 +78,8 @@ struct HandleState {
 
 pub struct Handle {
     wake: Notify,
+    /// Cancelled once the pod is to end, whatever is being done for it.
+    ending: CancellationToken,
     state: Mutex<HandleState>,
     task: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -107,12 +113,20 @@ impl PodWorkers {
         let uid = pod_spec::uid(&pod).to_string();
         let mut handles = self.handles.lock();
         if let Some(handle) = handles.get(&uid) {
+            if pod.metadata.deletion_timestamp.is_some() {
+                handle.ending.cancel();
+            }
             handle.state.lock().pod = pod;
             handle.wake.notify_one();
             return;
         }
         let state = HandleState { pod, removed: false, eviction: None, terminated: false };
-        let handle = Arc::new(Handle { wake: Notify::new(), state: Mutex::new(state), task: Mutex::default() });
+        let handle = Arc::new(Handle {
+            wake: Notify::new(),
+            ending: CancellationToken::new(),
+            state: Mutex::new(state),
+            task: Mutex::default(),
+        });
         handles.insert(uid.clone(), handle.clone());
         let worker = Worker::new(self.shared.clone(), handle.clone(), uid.clone());
         let handles = self.handles.clone();
@@ -145,6 +159,7 @@ impl PodWorkers {
     pub fn remove(&self, uid: &str) {
         if let Some(handle) = self.handles.lock().get(uid) {
             handle.state.lock().removed = true;
+            handle.ending.cancel();
             handle.wake.notify_one();
         }
     }
@@ -153,6 +168,7 @@ impl PodWorkers {
     pub fn evict(&self, uid: &str, eviction: Eviction) {
         if let Some(handle) = self.handles.lock().get(uid) {
             handle.state.lock().eviction.get_or_insert(eviction);
+            handle.ending.cancel();
             handle.wake.notify_one();
         }
     }
@@ -222,13 +238,29 @@ impl Worker {
             if self.must_end(&pod) {
                 break;
             }
-            self.sync(&pod).await;
+            self.sync_until_ending(&pod).await;
             if self.must_end(&self.handle.pod()) {
                 break;
             }
             self.wait().await;
         }
         self.end().await;
+    }
+
+    /// What is being done for a pod that is to end is let finish for a moment: a hook, a pull or a mount may never.
+    async fn sync_until_ending(&mut self, pod: &Arc<Pod>) {
+        let (env, ending) = (self.shared.env.clone(), self.handle.ending.clone());
+        let cut_off = async {
+            ending.cancelled().await;
+            env.sleep(LAST_WORK).await;
+        };
+        let cut_short = tokio::select! {
+            () = self.sync(pod) => false,
+            () = cut_off => true,
+        };
+        if cut_short {
+            tracing::info!(pod = pod_spec::display(pod), "giving up what was being done for a pod that ends");
+        }
     }
 
     async fn wait(&mut self) {

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::{
     container_config::{CONTAINER_NAME, POD_UID},
+    exits::{ExitOf, Exits},
     pod_spec,
     pod_workers::Shared,
     server::{ContainerView, View},
@@ -21,11 +22,12 @@ use crate::{
 pub struct NodeView {
     shared: Arc<Shared>,
     stats: Stats,
+    exits: Exits,
 }
 
 impl NodeView {
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { stats: Stats::new(shared.clone()), shared }
+    pub fn new(shared: Arc<Shared>, exits: Exits) -> Self {
+        Self { stats: Stats::new(shared.clone()), shared, exits }
     }
 
     /// The container's incarnations, the newest first.
@@ -86,6 +88,10 @@ impl View for NodeView {
             running: status.state() == v1::ContainerState::ContainerRunning,
             log_path: PathBuf::from(status.log_path),
         })
+    }
+
+    fn exit(&self, container_id: &str) -> ExitOf {
+        self.exits.of(container_id)
     }
 
     async fn is_running(&self, container_id: &str) -> bool {

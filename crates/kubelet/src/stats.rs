@@ -59,6 +59,8 @@ pub(crate) struct NodeUsage {
 pub(crate) struct ContainerUsage {
     pub uid: String,
     pub name: String,
+    /// When it was measured, in milliseconds of Unix time.
+    pub at_milliseconds: i64,
     pub cpu_nanoseconds: u64,
     pub cpu_rate: Option<u64>,
     pub working_set: u64,
@@ -85,9 +87,10 @@ impl Stats {
         Ok(render::summary(&self.shared, &measured, self.shared.env.now()))
     }
 
+    /// Pages have counters only, so one sample is enough.
     pub async fn metrics(&self, page: &str) -> Result<String, ApiError> {
-        let measured = self.measure().await?;
-        Ok(render::metrics(&self.shared, &measured, page))
+        let measured = self.sample().await?;
+        Ok(render::metrics(&self.shared, &measured, page, self.shared.env.now()))
     }
 
     /// A rate needs two samples: the first question waits for the second one.
@@ -109,10 +112,11 @@ impl Stats {
         node.cpu_rate = self.rate(NODE, CpuSample { at: now, nanoseconds: node.cpu_nanoseconds });
         let mut containers = Vec::new();
         for stats in listed {
-            let Some(attributes) = &stats.attributes else { continue };
+            // The runtime also lists containers that have ended: those use no processor any more.
+            let (Some(attributes), Some(cpu)) = (&stats.attributes, &stats.cpu) else { continue };
             let Some(uid) = attributes.labels.get(POD_UID) else { continue };
-            let mut usage = container_usage(&stats, uid);
-            let at = stats.cpu.as_ref().map_or(now, |cpu| Duration::from_nanos(cpu.timestamp.max(0) as u64));
+            let mut usage = container_usage(&stats, uid, shared.env.now().as_millisecond());
+            let at = Duration::from_nanos(cpu.timestamp.max(0) as u64);
             usage.cpu_rate = self.rate(&attributes.id, CpuSample { at, nanoseconds: usage.cpu_nanoseconds });
             containers.push(usage);
         }
@@ -135,7 +139,7 @@ impl Stats {
     }
 }
 
-fn container_usage(stats: &v1::ContainerStats, uid: &str) -> ContainerUsage {
+fn container_usage(stats: &v1::ContainerStats, uid: &str, now_milliseconds: i64) -> ContainerUsage {
     let value = |number: &Option<v1::UInt64Value>| number.as_ref().map_or(0, |n| n.value);
     let cpu = stats.cpu.unwrap_or_default();
     let memory = stats.memory.unwrap_or_default();
@@ -143,6 +147,7 @@ fn container_usage(stats: &v1::ContainerStats, uid: &str) -> ContainerUsage {
     ContainerUsage {
         uid: uid.into(),
         name: stats.attributes.as_ref().and_then(|a| a.metadata.as_ref()).map(|m| m.name.clone()).unwrap_or_default(),
+        at_milliseconds: Some(cpu.timestamp / 1_000_000).filter(|ms| *ms > 0).unwrap_or(now_milliseconds),
         cpu_nanoseconds: value(&cpu.usage_core_nano_seconds),
         cpu_rate: None,
         working_set: value(&memory.working_set_bytes),

@@ -137,6 +137,8 @@ pub struct ContainerInput<'a> {
     pub mounts: Vec<v1::Mount>,
     pub node_memory: i64,
     pub root_dir: &'a Path,
+    /// Whether containers that name no seccomp profile get the runtime's.
+    pub seccomp_default: bool,
     /// The id of the container whose PID namespace an ephemeral container joins.
     pub target: Option<String>,
 }
@@ -148,7 +150,8 @@ pub fn container(input: ContainerInput) -> Result<v1::ContainerConfig, String> {
         let lookup = |name: &str| input.environment.get(name).cloned();
         words.iter().flatten().map(|word| expansion::expand(word, lookup)).collect()
     };
-    let mut security_context = security::of_container(pod, container, input.image_user, input.root_dir)?;
+    let mut security_context =
+        security::of_container(pod, container, input.image_user, input.root_dir, input.seccomp_default)?;
     if let (Some(target), Some(options)) = (input.target, &mut security_context.namespace_options) {
         options.pid = v1::NamespaceMode::Target as i32;
         options.target_id = target;

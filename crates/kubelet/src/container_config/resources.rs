@@ -69,6 +69,17 @@ fn hugepages(resources: &ResourceRequirements) -> Vec<v1::HugepageLimit> {
         .collect()
 }
 
+/// The most huge pages the pod may have, for every size of the machine: what it does not name it gets none of.
+pub fn pod_hugepages(pod: &Pod, sizes: &[String]) -> Vec<(String, i64)> {
+    let of = |size: &String| {
+        let name = format!("hugepages-{size}");
+        let own = pod_spec::spec(pod).resources.as_ref().and_then(|r| bytes(&r.limits, &name));
+        let limit = |c: &Container| Some(c.resources.as_ref().and_then(|r| bytes(&r.limits, &name)).unwrap_or(0));
+        (size.replace('i', "B"), own.or_else(|| aggregate(pod, limit)).unwrap_or(0))
+    };
+    sizes.iter().map(of).collect()
+}
+
 /// The more of its request a pod could overrun, the sooner the kernel kills it.
 pub fn oom_score_adj(pod: &Pod, container: &Container, kind: Kind, node_memory: i64) -> i64 {
     if pod_spec::spec(pod).priority.is_some_and(|p| p >= 2_000_000_000) {

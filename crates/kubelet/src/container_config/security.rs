@@ -97,6 +97,7 @@ pub fn of_container(
     container: &Container,
     user: &ImageUser,
     root_dir: &std::path::Path,
+    seccomp_default: bool,
 ) -> Result<v1::LinuxContainerSecurityContext, String> {
     let pod_context = pod_spec::spec(pod).security_context.as_ref();
     let own = container.security_context.clone().unwrap_or_default();
@@ -129,7 +130,7 @@ pub fn of_container(
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READONLY_PATHS),
-        seccomp: Some(seccomp_profile(seccomp, privileged, root_dir)?),
+        seccomp: Some(seccomp_profile(seccomp, privileged, root_dir, seccomp_default)?),
         apparmor: apparmor.map(apparmor_profile).transpose()?,
         ..Default::default()
     })
@@ -139,16 +140,20 @@ fn seccomp_profile(
     profile: Option<&SeccompProfile>,
     privileged: bool,
     root_dir: &std::path::Path,
+    or_runtimes: bool,
 ) -> Result<v1::SecurityProfile, String> {
     let kind = |kind: v1::security_profile::ProfileType, reference: String| v1::SecurityProfile {
         profile_type: kind as i32,
         localhost_ref: reference,
     };
     let unconfined = || kind(v1::security_profile::ProfileType::Unconfined, String::new());
-    let Some(profile) = profile else { return Ok(unconfined()) };
+    let runtimes = || kind(v1::security_profile::ProfileType::RuntimeDefault, String::new());
+    let Some(profile) = profile else {
+        return Ok(if or_runtimes && !privileged { runtimes() } else { unconfined() });
+    };
     match profile.type_.as_str() {
         _ if privileged => Ok(unconfined()),
-        "RuntimeDefault" => Ok(kind(v1::security_profile::ProfileType::RuntimeDefault, String::new())),
+        "RuntimeDefault" => Ok(runtimes()),
         "Localhost" => {
             let name = profile.localhost_profile.as_deref().filter(|name| !name.is_empty());
             let name = name.ok_or("localhostProfile must be set if seccompProfile type is Localhost.")?;
@@ -211,7 +216,7 @@ mod tests {
     fn check(spec: Value, user: ImageUser, expected: &[(&str, Value)]) {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         let container = &pod_spec::containers(&pod)[0];
-        let context = of_container(&pod, container, &user, "/r".as_ref()).unwrap();
+        let context = of_container(&pod, container, &user, "/r".as_ref(), false).unwrap();
         let text = serde_json::to_value(&context).unwrap();
         for (field, value) in expected {
             assert_eq!(text.pointer(field), Some(value), "{field} of {text}");

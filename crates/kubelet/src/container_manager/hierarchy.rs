@@ -84,7 +84,7 @@ impl Hierarchy {
                 delegate(&place);
             }
             Self::Separate { .. } => {
-                for controller in ["cpu", "cpuacct", "memory", "pids"] {
+                for controller in ["cpu", "cpuacct", "memory", "pids", "hugetlb"] {
                     if let Some(place) = self.of(controller, path) {
                         std::fs::create_dir_all(place)?;
                     }
@@ -98,9 +98,7 @@ impl Hierarchy {
         let Some(place) = self.of("cpu", path) else { return Ok(()) };
         match self {
             Self::Unified { .. } => {
-                // The kernel's own mapping of [2, 262144] to [1, 10000].
-                let weight = 1 + ((shares - 2).max(0) * 9999) / 262_142;
-                write(&place, "cpu.weight", &weight.to_string())?;
+                write(&place, "cpu.weight", &weight(shares).to_string())?;
                 let limit = if quota > 0 { quota.to_string() } else { "max".into() };
                 write(&place, "cpu.max", &format!("{limit} 100000"))
             }
@@ -120,6 +118,33 @@ impl Hierarchy {
         }
     }
 
+    pub fn set_pids(&self, path: &[String], most: i64) -> io::Result<()> {
+        match self.of("pids", path) {
+            Some(place) => write(&place, "pids.max", &most.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of huge pages by size ("2MB"); machines without the controller limit nothing.
+    pub fn set_hugepages(&self, path: &[String], limits: &[(String, i64)]) -> io::Result<()> {
+        let Some(place) = self.of("hugetlb", path) else { return Ok(()) };
+        for (size, bytes) in limits {
+            let file = match self {
+                Self::Unified { .. } => format!("hugetlb.{size}.max"),
+                Self::Separate { .. } => format!("hugetlb.{size}.limit_in_bytes"),
+            };
+            // In one tree for all controllers, the file is there when this one is.
+            if matches!(self, Self::Separate { .. }) || place.join(&file).exists() {
+                write(&place, &file, &bytes.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_unified(&self) -> bool {
+        matches!(self, Self::Unified { .. })
+    }
+
     pub fn children(&self, path: &[String]) -> Vec<String> {
         let mut names = Vec::new();
         for directory in self.directories(path) {
@@ -137,6 +162,11 @@ impl Hierarchy {
     pub fn remove(&self, path: &[String]) -> io::Result<()> {
         self.directories(path).iter().try_for_each(|directory| remove_tree(directory))
     }
+}
+
+/// The kernel's own mapping of shares in [2, 262144] to weights in [1, 10000].
+pub fn weight(shares: i64) -> i64 {
+    1 + ((shares - 2).max(0) * 9999) / 262_142
 }
 
 fn create_directory(place: &Path) -> io::Result<()> {

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::Pod;
 use local_storage::DiskUsage;
 use parking_lot::Mutex;
 use ranking::Usage;
-use thresholds::{Memory, Observation, Observations, Signal};
-pub use thresholds::{Pressure, Threshold, parse};
+use thresholds::{Memory, Observation, Observations};
+pub use thresholds::{Pressure, Signal, Threshold, parse, with_reclaim};
 use tokio::sync::Notify;
 
 use crate::{
@@ -28,8 +28,6 @@ use crate::{
 };
 
 const INTERVAL: Duration = Duration::from_secs(10);
-/// A node that was short stays marked for this long, so that pods do not come and go.
-const TRANSITION: Duration = Duration::from_secs(300);
 /// How long to wait for an evicted pod before the next look.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
 /// A pod that must go at once still gets this much to end.
@@ -89,7 +87,8 @@ impl EvictionManager {
     async fn look(&self, memory: &mut Memory) {
         let shared = &self.workers.shared;
         let seen = self.observe().await;
-        let decision = memory.decide(&self.thresholds, &seen, shared.env.monotonic(), TRANSITION);
+        let decision =
+            memory.decide(&self.thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
         let before = std::mem::replace(&mut *shared.pressures.0.lock(), decision.pressures.clone());
         if before != decision.pressures {
             self.tell.notify_one();
@@ -105,8 +104,11 @@ impl EvictionManager {
         }
         let ranked = ranking::rank(self.usages(threshold.signal).await, threshold.signal);
         let Some((pod, usage)) = ranked.first() else { return };
-        let grace =
-            if threshold.grace.is_zero() { IMMEDIATE_GRACE_SECONDS } else { pod_spec::grace_period_seconds(pod) };
+        let grace = match (threshold.grace.is_zero(), shared.config.eviction_max_grace_seconds) {
+            (true, _) => IMMEDIATE_GRACE_SECONDS,
+            (false, most) if most > 0 => pod_spec::grace_period_seconds(pod).min(most),
+            (false, _) => pod_spec::grace_period_seconds(pod),
+        };
         self.evict(pod, ranking::message(pod, usage, &threshold, shortage), grace);
         self.wait_for_end(pod).await;
     }

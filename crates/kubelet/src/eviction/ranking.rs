@@ -119,8 +119,12 @@ mod tests {
 
     #[test]
     fn the_message_names_the_shortage_and_the_cause() {
-        let threshold =
-            Threshold { signal: Signal::Memory, least: Amount::Absolute(100 << 20), grace: Default::default() };
+        let threshold = Threshold {
+            signal: Signal::Memory,
+            least: Amount::Absolute(100 << 20),
+            grace: Default::default(),
+            reclaim: None,
+        };
         let seen = Observation { available: 50 << 20, capacity: 1 << 30 };
         let text = message(&pod("p", 0, "0"), &usage(4 << 10), &threshold, seen);
         assert_eq!(

@@ -86,6 +86,25 @@ pub struct Threshold {
     pub least: Amount,
     /// How long the shortage may last before a pod is ended; zero for a hard threshold.
     pub grace: Duration,
+    /// How much beyond `least` must be there again before the shortage is over.
+    pub reclaim: Option<Amount>,
+}
+
+impl Threshold {
+    fn is_met(&self, seen: Observation, was_met: bool) -> bool {
+        let more = self.reclaim.filter(|_| was_met).map_or(0, |amount| amount.of(seen.capacity));
+        seen.available < self.least.of(seen.capacity) + more
+    }
+}
+
+/// Lays minimum reclaims over thresholds.
+pub fn with_reclaim(thresholds: &mut [Threshold], reclaim: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, text) in reclaim {
+        let signal = Signal::parse(name).ok_or_else(|| format!("unsupported eviction signal {name}"))?;
+        let amount = Amount::parse(text).ok_or_else(|| format!("invalid minimum reclaim {name}: {text}"))?;
+        thresholds.iter_mut().filter(|t| t.signal == signal).for_each(|t| t.reclaim = Some(amount));
+    }
+    Ok(())
 }
 
 /// Reads thresholds as a configuration file writes them. A percentage of zero turns one off.
@@ -106,7 +125,7 @@ pub fn parse(
                     .ok_or_else(|| format!("grace period must be specified for the soft eviction threshold {name}"))?,
             };
             if !matches!(least, Amount::Percent(0.0) | Amount::Absolute(0)) {
-                thresholds.push(Threshold { signal, least, grace });
+                thresholds.push(Threshold { signal, least, grace, reclaim: None });
             }
         }
     }
@@ -148,7 +167,8 @@ impl Memory {
     ) -> Decision {
         let mut act_on = None;
         for (index, threshold) in thresholds.iter().enumerate() {
-            let met = seen.get(&threshold.signal).is_some_and(|o| o.available < threshold.least.of(o.capacity));
+            let was_met = self.met_since.contains_key(&index);
+            let met = seen.get(&threshold.signal).is_some_and(|o| threshold.is_met(*o, was_met));
             if !met {
                 self.met_since.remove(&index);
                 continue;
@@ -209,5 +229,19 @@ mod tests {
         check(1041, 50, 40, &[Pressure::Memory, Pressure::Disk], Some(Signal::NodeFs));
         check(1335, 50, 90, &[Pressure::Disk], None);
         check(1400, 50, 90, &[], None);
+    }
+
+    #[test]
+    fn more_than_needed_is_freed_where_asked_for() {
+        let mut thresholds =
+            parse(&strings(&[("memory.available", "10")]), &BTreeMap::new(), &BTreeMap::new()).unwrap();
+        with_reclaim(&mut thresholds, &strings(&[("memory.available", "5")])).unwrap();
+        let mut memory = Memory::default();
+        for (at, available, acts) in [(0, 12, false), (1, 9, true), (2, 12, true), (3, 15, false), (4, 12, false)] {
+            let seen = BTreeMap::from([(Signal::Memory, Observation { available, capacity: 100 })]);
+            let decision = memory.decide(&thresholds, &seen, Duration::from_secs(at), Duration::ZERO);
+            assert_eq!(decision.act_on.is_some(), acts, "at {at}");
+        }
+        assert!(with_reclaim(&mut thresholds, &strings(&[("disk", "5")])).is_err());
     }
 }

@@ -10,6 +10,8 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use client::{Client, EventRecorder, Patch};
 use cri::Runtime;
 use env::Env;
+use futures::StreamExt;
+use inotify::{Inotify, WatchMask};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -31,15 +33,15 @@ use tokio::sync::Notify;
 
 use crate::{
     config::Config,
-    eviction::{Pressure, Pressures, condition_name},
+    eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     pleg::Pleg,
     pod_status::whole_seconds,
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-const LEASE_SECONDS: i32 = 40;
-const MAX_IMAGES: usize = 50;
 const VERSION: &str = "v1.35.0";
+/// The first look after something that may have ended a problem.
+const SOONEST: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
 const RUNTIME_SILENCE: Duration = Duration::from_secs(180);
 
@@ -58,8 +60,41 @@ pub struct NodeStatusManager {
     /// Our Node object as last seen; shared with admission.
     pub node: Arc<Mutex<Node>>,
     pub pressures: Arc<Pressures>,
+    pub allocatable: Allocatable,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
+}
+
+/// What pods may have of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocatable {
+    pub cpu_milli: i64,
+    pub memory_bytes: i64,
+    pub ephemeral_bytes: i64,
+}
+
+/// All there is, without what is reserved and without what must stay free or pods are evicted.
+pub fn allocatable(machine: &Machine, config: &Config, thresholds: &[Threshold]) -> Allocatable {
+    let kept = |signal: Signal, capacity: i64| {
+        let hard = thresholds.iter().filter(|t| t.signal == signal && t.grace.is_zero());
+        hard.map(|t| t.least.of(capacity)).max().unwrap_or(0)
+    };
+    let reserved = &config.reserved;
+    let memory = machine.memory_bytes;
+    let hugepages: i64 = machine.hugepages.iter().map(|(_, bytes)| bytes).sum();
+    Allocatable {
+        cpu_milli: (machine.cpus * 1000 - reserved.cpu_milli).max(0),
+        memory_bytes: (memory - hugepages - reserved.memory_bytes - kept(Signal::Memory, memory)).max(0),
+        ephemeral_bytes: (machine.disk_bytes - reserved.ephemeral_bytes - kept(Signal::NodeFs, machine.disk_bytes))
+            .max(0),
+    }
+}
+
+fn most_pods(cpus: i64, config: &Config) -> i64 {
+    match i64::from(config.pods_per_core) {
+        0 => i64::from(config.max_pods),
+        per_core => (cpus * per_core).min(i64::from(config.max_pods)),
+    }
 }
 
 impl NodeStatusManager {
@@ -89,6 +124,7 @@ impl NodeStatusManager {
                 taints: (!self.config.taints.is_empty()).then(|| self.config.taints.clone()),
                 pod_cidr: self.config.pod_cidr.clone(),
                 pod_cidrs: self.config.pod_cidr.clone().map(|cidr| vec![cidr]),
+                provider_id: Some(self.config.provider_id.clone()).filter(|id| !id.is_empty()),
                 ..Default::default()
             }),
             status: Some(self.static_status()),
@@ -103,15 +139,17 @@ impl NodeStatusManager {
             ("cpu".into(), text(machine.cpus)),
             ("memory".into(), kilobytes(machine.memory_bytes)),
             ("ephemeral-storage".into(), kilobytes(machine.disk_bytes)),
-            ("pods".into(), text(i64::from(self.config.max_pods))),
+            ("pods".into(), text(most_pods(machine.cpus, &self.config))),
         ]);
         for (size, bytes) in &machine.hugepages {
             capacity.insert(format!("hugepages-{size}"), text(*bytes));
         }
         let mut allocatable = capacity.clone();
-        let cpu = machine.cpus * 1000 - self.config.system_reserved_cpu_milli;
+        let left = &self.allocatable;
+        let cpu = left.cpu_milli;
         allocatable.insert("cpu".into(), if cpu % 1000 == 0 { text(cpu / 1000) } else { Quantity(format!("{cpu}m")) });
-        allocatable.insert("memory".into(), kilobytes(machine.memory_bytes - self.config.system_reserved_memory_bytes));
+        allocatable.insert("memory".into(), kilobytes(left.memory_bytes));
+        allocatable.insert("ephemeral-storage".into(), text(left.ephemeral_bytes));
         let mut addresses: Vec<NodeAddress> = self
             .addresses
             .iter()
@@ -192,7 +230,7 @@ impl NodeStatusManager {
         images.sort_by_key(|image| std::cmp::Reverse(image.size));
         images
             .into_iter()
-            .take(MAX_IMAGES)
+            .take(self.config.max_reported_images)
             .map(|image| ContainerImage {
                 names: Some(image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect()),
                 size_bytes: i64::try_from(image.size).ok(),
@@ -238,11 +276,30 @@ impl NodeStatusManager {
     /// Reports changes of the status when they happen, and everything once in a while.
     pub async fn run_status(self: Arc<Self>) {
         let mut last_report = None;
+        let mut soon = SOONEST;
         loop {
             let ready = self.update_status(&mut last_report).await;
-            // While something is wrong, the end of it should be noticed soon.
-            let wait = if ready { self.config.lease_renew_interval } else { Duration::from_millis(500) };
-            self.env.timeout(wait, self.wake.notified()).await;
+            // What ends a problem is told before the runtime shows it, so the next looks come soon, then less so.
+            let wait =
+                if ready { self.config.status_update_interval } else { soon.min(self.config.status_update_interval) };
+            let woken = tokio::select! {
+                woken = self.env.timeout(wait, self.wake.notified()) => woken.is_some(),
+                () = self.pleg.back.notified() => true,
+            };
+            soon = if ready || woken { SOONEST } else { soon * 2 };
+        }
+    }
+
+    /// Has the status looked at whenever the configuration of pod networks changes.
+    pub async fn run_network_watch(self: Arc<Self>) {
+        let Some(directory) = self.config.cni_conf_dir.clone() else { return };
+        let watched = std::fs::create_dir_all(&directory).and_then(|()| watch(&directory));
+        let mut changes = match watched {
+            Ok(changes) => changes,
+            Err(error) => return tracing::warn!(%error, directory = %directory.display(), "can't watch pod networks"),
+        };
+        while changes.next().await.is_some() {
+            self.wake.notify_one();
         }
     }
 
@@ -320,7 +377,7 @@ impl NodeStatusManager {
         let now = MicroTime(self.env.now());
         let spec = |lease: &Lease| LeaseSpec {
             holder_identity: Some(name.clone()),
-            lease_duration_seconds: Some(LEASE_SECONDS),
+            lease_duration_seconds: Some(self.config.lease_seconds),
             renew_time: Some(now.clone()),
             ..lease.spec.clone().unwrap_or_default()
         };
@@ -360,6 +417,12 @@ impl NodeStatusManager {
             ..Default::default()
         }])
     }
+}
+
+fn watch(directory: &std::path::Path) -> std::io::Result<inotify::EventStream<[u8; 1024]>> {
+    let inotify = Inotify::init()?;
+    inotify.watches().add(directory, WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE)?;
+    inotify.into_event_stream([0; 1024])
 }
 
 pub fn architecture() -> &'static str {
@@ -427,4 +490,29 @@ fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
         status
     };
     essence(old) != essence(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::Reserved;
+
+    #[test]
+    fn pods_get_what_is_neither_reserved_nor_kept_free() {
+        let machine = Machine { cpus: 4, memory_bytes: 1000 << 20, disk_bytes: 1000, ..Machine::default() };
+        let check = |hard: &[(&str, &str)], reserved: Reserved, expected: (i64, i64, i64)| {
+            let hard = hard.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let thresholds = crate::eviction::parse(&hard, &BTreeMap::new(), &BTreeMap::new()).unwrap();
+            let found = allocatable(&machine, &Config { reserved, ..Config::default() }, &thresholds);
+            assert_eq!((found.cpu_milli, found.memory_bytes >> 20, found.ephemeral_bytes), expected);
+        };
+        check(&[], Reserved::default(), (4000, 1000, 1000));
+        check(&[("memory.available", "100Mi"), ("nodefs.available", "10%")], Reserved::default(), (4000, 900, 900));
+        let reserved = Reserved { cpu_milli: 500, memory_bytes: 200 << 20, ephemeral_bytes: 50, pids: 0 };
+        check(&[("memory.available", "10%")], reserved, (3500, 700, 950));
+        let config = Config { pods_per_core: 10, ..Config::default() };
+        assert_eq!((most_pods(4, &config), most_pods(32, &config)), (40, 110));
+    }
 }

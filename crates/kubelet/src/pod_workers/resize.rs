@@ -169,6 +169,7 @@ impl Worker {
         let order = KillOrder {
             message: format!("Container {} resize requires restart", change.container.name),
             grace_period_seconds: pod_spec::grace_period_seconds(pod),
+            ..KillOrder::default()
         };
         if let Err(error) = self.shared.cgroups.update_pod(pod) {
             tracing::warn!(pod = pod_spec::display(pod), %error, "failed to resize the pod's group");

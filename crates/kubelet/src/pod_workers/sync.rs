@@ -98,7 +98,9 @@ impl Worker {
             let node = self.shared.node.lock().clone();
             let short = self.shared.pressures.refuse(pod);
             let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
-            if let Err(refusal) = short.map_or_else(|| admission::admit(pod, &others, &node), Err) {
+            let allowed = &self.shared.config.allowed_unsafe_sysctls;
+            let fits = || admission::admit_sysctls(pod, allowed).and_then(|()| admission::admit(pod, &others, &node));
+            if let Err(refusal) = short.map_or_else(fits, Err) {
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));
@@ -139,7 +141,7 @@ impl Worker {
                     "Pod sandbox changed, it will be killed and re-created.",
                 );
             }
-            let order = KillOrder { message: String::new(), grace_period_seconds: pod_spec::grace_period_seconds(pod) };
+            let order = KillOrder { grace_period_seconds: pod_spec::grace_period_seconds(pod), ..KillOrder::default() };
             if let Err(error) = self.shared.runtime.kill_pod(pod, &status, &order).await {
                 let message = format!("error killing pod: {error}");
                 self.shared.recorder.warning(&client::reference(&**pod), "FailedKillPod", message);
@@ -167,6 +169,7 @@ impl Worker {
         let order = KillOrder {
             message: kill.message.clone(),
             grace_period_seconds: own.unwrap_or_else(|| pod_spec::grace_period_seconds(pod)),
+            ..KillOrder::default()
         };
         let ips = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let container = found.as_ref().map(|(kind, container)| (*kind, container));

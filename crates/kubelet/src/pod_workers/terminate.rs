@@ -4,6 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Worker;
@@ -71,7 +75,7 @@ impl Worker {
     async fn stop_within_grace(&self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> cri::Result<()> {
         let env = &self.shared.env;
         let grace = self.grace(pod);
-        let order = KillOrder { message: String::new(), grace_period_seconds: grace };
+        let order = KillOrder { grace_period_seconds: grace, withdrawal: self.withdrawal(pod), ..KillOrder::default() };
         let began = env.monotonic();
         let kill = self.shared.runtime.kill_pod(pod, status, &order);
         tokio::pin!(kill);
@@ -93,6 +97,14 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Only for a pod that was deleted: the endpoints of no other change because it ends here.
+    fn withdrawal(&self, pod: &Pod) -> Option<Shared<BoxFuture<'static, ()>>> {
+        let gate = self.shared.config.endpoint_gate.clone()?;
+        pod.metadata.deletion_timestamp.as_ref()?;
+        let uid = self.uid.clone();
+        Some(async move { gate.withdrawn(&uid).await }.boxed().shared())
     }
 
     async fn clean_up(&mut self, pod: &Arc<Pod>) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, Shared, join_all};
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 
 use super::{RuntimeManager, container_reference, hooks};
@@ -17,11 +17,13 @@ use crate::{
 /// Least time between a hook that overran and the kill.
 const MINIMUM_SECONDS: i64 = 2;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct KillOrder {
     /// For the Event; empty says only that it stops.
     pub message: String,
     pub grace_period_seconds: i64,
+    /// The stop signal is sent after it, while the hook may run before.
+    pub withdrawal: Option<Shared<BoxFuture<'static, ()>>>,
 }
 
 impl RuntimeManager {
@@ -43,11 +45,21 @@ impl RuntimeManager {
         };
         self.recorder.normal(&about, "Killing", text);
         let mut left = order.grace_period_seconds;
-        let pre_stop = container.and_then(|(_, c)| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
-        if let Some((container, hook)) = pre_stop
-            && left > 0
-        {
-            left = self.pre_stop(pod, kind, container, hook, id, pod_ips, left).await;
+        if left > 0 {
+            let began = self.env.monotonic();
+            let pre_stop = container.and_then(|(_, c)| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
+            let hook = async {
+                if let Some((container, hook)) = pre_stop {
+                    self.pre_stop(pod, kind, container, hook, id, pod_ips, left).await;
+                }
+            };
+            let withdrawal = async {
+                if let Some(withdrawal) = order.withdrawal.clone() {
+                    self.env.timeout(Duration::from_secs(left as u64), withdrawal).await;
+                }
+            };
+            tokio::join!(hook, withdrawal);
+            left -= (self.env.monotonic() - began).as_secs() as i64;
         }
         if order.grace_period_seconds > 0 {
             left = left.max(MINIMUM_SECONDS);
@@ -59,7 +71,7 @@ impl RuntimeManager {
         }
     }
 
-    /// Runs the hook; what it leaves of the grace period.
+    /// Runs the hook, for no longer than the grace period.
     #[allow(clippy::too_many_arguments)]
     async fn pre_stop(
         &self,
@@ -70,15 +82,13 @@ impl RuntimeManager {
         id: &str,
         pod_ips: &[String],
         grace: i64,
-    ) -> i64 {
-        let began = self.env.monotonic();
+    ) {
         let limit = Duration::from_secs(grace as u64);
         if let Err(error) = hooks::run(self, hook, id, container, pod_ips, Some(limit)).await {
             let about = container_reference(pod, kind, &container.name);
             self.recorder.warning(&about, "FailedPreStopHook", "PreStopHook failed");
             tracing::warn!(pod = pod_spec::display(pod), container = container.name, error, "preStop hook failed");
         }
-        grace - (self.env.monotonic() - began).as_secs() as i64
     }
 
     /// Stops all containers (sidecars after the apps, in reverse order), then the sandboxes.

@@ -177,6 +177,7 @@ impl RuntimeManager {
         let order = KillOrder {
             message: "FailedPostStartHook".into(),
             grace_period_seconds: pod_spec::grace_period_seconds(context.pod),
+            ..KillOrder::default()
         };
         self.kill_container(context.pod, id, &container.name, Some((kind, container)), context.pod_ips, &order).await;
         Err(WaitingReason { reason: "PostStartHookError".into(), message: error })
@@ -216,7 +217,7 @@ impl RuntimeManager {
             message_file: Some(&message_file),
         })?;
         let target = self.target(context, kind, container)?;
-        container_config::container(ContainerInput {
+        let mut config = container_config::container(ContainerInput {
             pod,
             container,
             kind,
@@ -227,8 +228,20 @@ impl RuntimeManager {
             mounts,
             node_memory: self.node.memory_bytes,
             root_dir: &self.config.root_dir,
+            seccomp_default: self.config.seccomp_default,
             target,
-        })
+        })?;
+        if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+            self.enforce(resources);
+        }
+        Ok(config)
+    }
+
+    /// Processor limits only where they are wanted.
+    fn enforce(&self, resources: &mut v1::LinuxContainerResources) {
+        if !self.config.cpu_cfs_quota {
+            resources.cpu_quota = -1;
+        }
     }
 
     /// The container whose processes an ephemeral container is to see.
@@ -293,7 +306,8 @@ impl RuntimeManager {
     }
 
     pub async fn update_resources(&self, pod: &Pod, id: &str, kind: Kind, container: &Container) -> cri::Result<()> {
-        let resources = container_config::resources::linux_resources(pod, container, kind, self.node.memory_bytes);
+        let mut resources = container_config::resources::linux_resources(pod, container, kind, self.node.memory_bytes);
+        self.enforce(&mut resources);
         self.runtime.update_container_resources(id, resources).await
     }
 

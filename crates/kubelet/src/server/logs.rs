@@ -16,6 +16,8 @@ use tokio::{
     io::{AsyncReadExt, AsyncSeekExt},
 };
 
+use crate::exits::ExitOf;
+
 const CHUNK: usize = 64 << 10;
 /// A runtime splits longer lines into partial ones of 16 KiB.
 const MAX_LINE: usize = 1 << 20;
@@ -146,6 +148,8 @@ struct Tailer<F> {
     formatter: Formatter,
     /// Tells whether the container still runs; asked when the file has nothing new.
     running: F,
+    /// The container's end, which writes nothing to the file.
+    exit: ExitOf,
     changes: Option<inotify::EventStream<Vec<u8>>>,
     done: bool,
 }
@@ -155,6 +159,7 @@ pub async fn read<F>(
     path: &Path,
     options: LogOptions,
     running: F,
+    exit: ExitOf,
 ) -> io::Result<impl Stream<Item = io::Result<Bytes>> + use<F>>
 where
     F: AsyncFn() -> bool + Send + 'static,
@@ -173,6 +178,7 @@ where
         buffer: BytesMut::new(),
         formatter: Formatter::new(options),
         running,
+        exit,
         changes,
         done: false,
     };
@@ -212,9 +218,10 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
             }
             match &mut self.changes {
                 Some(changes) if !over => {
-                    // The container's end writes nothing to the file: look again now and then as well.
-                    let waited = tokio::time::timeout(std::time::Duration::from_secs(1), changes.next()).await;
-                    self.done = matches!(waited, Ok(None));
+                    self.done = tokio::select! {
+                        change = changes.next() => change.is_none(),
+                        () = self.exit.wait() => false,
+                    };
                 }
                 _ => self.done = true,
             }
@@ -253,6 +260,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exits::Exits;
 
     const FILE: &str = "2026-01-01T00:00:00.1Z stdout F one\n2026-01-01T00:00:01.1Z stderr F two\n\
         2026-01-01T00:00:02.1Z stdout P thr\n2026-01-01T00:00:02.1Z stdout F ee\n";
@@ -263,7 +271,8 @@ mod tests {
         std::fs::write(&path, FILE).unwrap();
         let query: Vec<_> = query.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let options = LogOptions::parse(&query, "2026-01-01T00:00:03Z".parse().unwrap()).unwrap();
-        let chunks: Vec<_> = Box::pin(read(&path, options, async || false).await.unwrap()).collect().await;
+        let chunks: Vec<_> =
+            Box::pin(read(&path, options, async || false, Exits::default().of("c")).await.unwrap()).collect().await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -284,12 +293,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn following_ends_with_the_container() {
+        use std::sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
+        let (exits, alive) = (Exits::default(), Arc::new(AtomicBool::new(true)));
+        let running = alive.clone();
+        let running = async move || running.load(Ordering::SeqCst);
+        let options = LogOptions { follow: true, ..LogOptions::default() };
+        let mut lines = Box::pin(read(&path, options, running, exits.of("c")).await.unwrap());
+        assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
+        alive.store(false, Ordering::SeqCst);
+        exits.tell("c");
+        assert!(lines.next().await.is_none());
+    }
+
+    #[tokio::test]
     async fn following_sees_new_lines_and_rotation() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines = Box::pin(read(&path, options, async || true).await.unwrap());
+        let mut lines = Box::pin(read(&path, options, async || true, Exits::default().of("c")).await.unwrap());
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
         std::fs::write(&path, "2026-01-01T00:00:01Z stdout F two\n").unwrap();

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::{config::Config, endpoint_gate::EndpointGate, exits::ExitOf};
 use auth::Auth;
 use logs::LogOptions;
 use websocket::Streams;
@@ -50,6 +51,8 @@ pub trait View: Send + Sync + 'static {
     fn pods(&self) -> Vec<Arc<Pod>>;
     /// The container of that name: the present one, or the one before it.
     async fn container(&self, pod: &Pod, name: &str, previous: bool) -> Result<ContainerView, ApiError>;
+    /// The end of a container (by the runtime's id), to wait for.
+    fn exit(&self, container_id: &str) -> ExitOf;
     /// Whether a container (by the runtime's id) still runs.
     async fn is_running(&self, container_id: &str) -> bool;
     /// The id of the pod's sandbox.
@@ -65,10 +68,11 @@ pub struct Server {
     pub runtime: Arc<dyn Runtime>,
     pub client: Client,
     pub env: Env,
-    pub node_name: String,
+    pub config: Arc<Config>,
     pub serving_certificate: Arc<dyn ResolvesServerCert>,
     /// PEM of the authorities whose client certificates are believed.
     pub client_ca_pem: Vec<u8>,
+    pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
 }
 
 struct Shared {
@@ -76,6 +80,8 @@ struct Shared {
     runtime: Arc<dyn Runtime>,
     auth: Arc<Auth>,
     env: Env,
+    endpoint_gate: Option<Arc<dyn EndpointGate>>,
+    debugging_handlers: bool,
 }
 
 impl Server {
@@ -83,10 +89,12 @@ impl Server {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), ApiError> {
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(self.tls()?));
         let shared = Arc::new(Shared {
-            auth: Auth::new(self.client, self.env.clone(), self.node_name),
+            debugging_handlers: self.config.debugging_handlers,
+            auth: Auth::new(self.client, self.env.clone(), self.config),
             view: self.view,
             runtime: self.runtime,
             env: self.env.clone(),
+            endpoint_gate: self.endpoint_gate,
         });
         loop {
             let accepted = tokio::select! {
@@ -165,13 +173,10 @@ impl Shared {
         let query = query(request.uri().query().unwrap_or_default());
         match segments.as_slice() {
             ["healthz"] => Ok(text("ok".into())),
-            ["pods"] => {
-                let pods = self.view.pods();
-                Ok(json_answer(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods })))
+            ["pods"] | ["stats", ..] | ["metrics", ..] => read_only(&*self.view, &segments).await,
+            ["containerLogs" | "exec" | "attach" | "portForward" | "run", ..] if !self.debugging_handlers => {
+                Err(ApiError::new(api::Reason::MethodNotAllowed, "Debug endpoints are disabled."))
             }
-            ["stats", "summary"] => Ok(json_answer(&self.view.stats_summary().await?)),
-            ["metrics"] => Ok(text(self.view.metrics("metrics").await?)),
-            ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(self.view.metrics(page).await?)),
             ["containerLogs", namespace, name, container] => {
                 let pod = self.pod(namespace, name, None)?;
                 self.logs(request, &pod, container, &query).await
@@ -197,6 +202,7 @@ impl Shared {
             ["run", namespace, name, container] if request.method() == Method::POST => {
                 self.run(self.pod(namespace, name, None)?, container, &query).await
             }
+            ["withdrawn", pod_uid] => self.withdrawn(pod_uid, &query).await,
             _ => Err(ApiError::new(api::Reason::NotFound, "404 page not found")),
         }
     }
@@ -223,7 +229,9 @@ impl Shared {
         let view = self.view.container(pod, container, options.previous).await?;
         let (nodes, id) = (self.view.clone(), view.id.clone());
         let running = async move || nodes.is_running(&id).await;
-        let lines = logs::read(&view.log_path, options, running).await;
+        // Listened for before the first look, so that no end falls in between.
+        let exit = self.view.exit(&view.id);
+        let lines = logs::read(&view.log_path, options, running, exit).await;
         let lines = lines
             .map_err(|e| ApiError::internal(format!("failed to open log file {}: {e}", view.log_path.display())))?;
         if streaming::wants_websocket(request.headers()) {
@@ -287,6 +295,16 @@ impl Shared {
             port: ports.collect(),
         });
         streaming::relay(request, &url.await.map_err(runtime_error)?, Streams::default()).await
+    }
+
+    /// Another node asks before it stops a pod; the answer comes when this node's rules no longer use it.
+    async fn withdrawn(&self, pod_uid: &str, query: &[(String, String)]) -> Result<Response<Body>, ApiError> {
+        let version = query.iter().find(|(name, _)| name == "resourceVersion").and_then(|(_, v)| v.parse().ok());
+        match &self.endpoint_gate {
+            Some(gate) if gate.withdrawn_here(pod_uid, version.unwrap_or_default()).await => Ok(text("ok".into())),
+            Some(_) => Err(ApiError::new(api::Reason::Timeout, "the pod is still an endpoint")),
+            None => Err(ApiError::new(api::Reason::NotFound, "no service proxy runs with this kubelet")),
+        }
     }
 
     /// Runs a command and answers with all that it printed.
@@ -362,31 +380,75 @@ fn refusal(error: &ApiError) -> Response<Body> {
     response
 }
 
-/// Plain HTTP on loopback that says `ok` while the node's loop turns.
+/// What everyone on the machine may see where there is a read-only port.
+async fn read_only(view: &dyn View, segments: &[&str]) -> Result<Response<Body>, ApiError> {
+    match segments {
+        ["pods"] => {
+            let pods = view.pods();
+            Ok(json_answer(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods })))
+        }
+        ["stats", "summary"] => Ok(json_answer(&view.stats_summary().await?)),
+        ["metrics"] => Ok(text(view.metrics("metrics").await?)),
+        ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(view.metrics(page).await?)),
+        ["healthz"] => Ok(text("ok".into())),
+        _ => Err(ApiError::new(api::Reason::NotFound, "404 page not found")),
+    }
+}
+
+/// Plain HTTP for pods and metrics, without asking who asks.
+pub async fn serve_read_only(
+    address: SocketAddr,
+    view: Arc<dyn View>,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    serve_plain(address, shutdown, move |path| {
+        let view = view.clone();
+        async move {
+            let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+            read_only(&*view, &segments).await.unwrap_or_else(|error| refusal(&error))
+        }
+    })
+    .await
+}
+
+/// Plain HTTP that says `ok` while the node's loop turns.
 pub async fn serve_health(
     address: SocketAddr,
     healthy: impl Fn() -> bool + Clone + Send + 'static,
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
+    serve_plain(address, shutdown, move |_| {
+        let alive = healthy();
+        let mut response = text(if alive { "ok".into() } else { "the sync loop does not turn".into() });
+        if !alive {
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        }
+        std::future::ready(response)
+    })
+    .await
+}
+
+async fn serve_plain<F, A>(address: SocketAddr, shutdown: CancellationToken, answer: F) -> std::io::Result<()>
+where
+    F: Fn(String) -> A + Clone + Send + 'static,
+    A: Future<Output = Response<Body>> + Send,
+{
     let listener = TcpListener::bind(address).await?;
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted?.0,
             () = shutdown.cancelled() => return Ok(()),
         };
-        let healthy = healthy.clone();
-        let service = hyper::service::service_fn(move |_: Request<Incoming>| {
-            let mut response = text(if healthy() { "ok".into() } else { "the sync loop does not turn".into() });
-            if !healthy() {
-                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-            }
-            async move { Ok::<_, std::convert::Infallible>(response) }
-        });
+        let answer = answer.clone();
         tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let answered = answer(request.uri().path().to_string());
+                async move { Ok::<_, std::convert::Infallible>(answered.await) }
+            });
             let served =
                 hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             if let Err(error) = served {
-                tracing::debug!(%error, "a health check ended badly");
+                tracing::debug!(%error, "a plain connection ended badly");
             }
         });
     }

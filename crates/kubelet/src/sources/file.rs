@@ -1,4 +1,4 @@
-//! Static pods from a directory: told by inotify, and looked at every 20 s for file systems that tell nothing.
+//! Static pods from a directory: told by inotify, and looked at every 20 s or so for file systems that tell nothing.
 //! Invariant: an unreadable manifest hides only itself.
 
 use std::{
@@ -14,18 +14,18 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use super::{Source, StaticPods, parse};
+use crate::config::Config;
 
-const INTERVAL: Duration = Duration::from_secs(20);
 /// Editors write in several steps: wait for the dust to settle.
 const SETTLE: Duration = Duration::from_millis(50);
 
-pub async fn follow(path: PathBuf, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
     let mut changes = None;
     loop {
         if changes.is_none() {
             changes = watch(&path);
         }
-        let pods = read(&path, &node_name, &env.now().to_string());
+        let pods = read(&path, &config.node_name, &env.now().to_string());
         if sender.send(StaticPods { source: Source::File, pods }).is_err() {
             return;
         }
@@ -35,7 +35,7 @@ pub async fn follow(path: PathBuf, node_name: String, env: Env, sender: mpsc::Un
                 None => std::future::pending().await,
             }
         };
-        if let Some(false) = env.timeout(INTERVAL, next).await {
+        if let Some(false) = env.timeout(config.manifest_dir_interval, next).await {
             changes = None;
         }
         env.sleep(SETTLE).await;

@@ -14,6 +14,8 @@ use k8s_openapi::api::core::v1::Pod;
 pub use manifest::parse;
 use tokio::sync::mpsc;
 
+use crate::config::Config;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     File,
@@ -36,13 +38,13 @@ pub struct StaticPods {
 }
 
 /// Follows a directory (or one file) of manifests.
-pub fn follow_directory(path: PathBuf, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub fn follow_directory(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
     let task_env = env.clone();
-    env.spawn(async move { file::follow(path, node_name, task_env, sender).await });
+    env.spawn(async move { file::follow(path, config, task_env, sender).await });
 }
 
 /// Follows a URL of manifests.
-pub fn follow_url(url: String, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub fn follow_url(url: String, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
     let task_env = env.clone();
-    env.spawn(async move { url::follow(url, node_name, task_env, sender).await });
+    env.spawn(async move { url::follow(url, config, task_env, sender).await });
 }

@@ -1,4 +1,4 @@
-//! Static pods from a URL, asked every 20 s.
+//! Static pods from a URL, asked every 20 s unless configured otherwise.
 //! Invariant: a failed request changes nothing: what was there last stays.
 
 use std::{sync::Arc, time::Duration};
@@ -7,20 +7,23 @@ use env::Env;
 use tokio::sync::mpsc;
 
 use super::{Source, StaticPods, parse};
-use crate::http_probe::{self, HttpRequest};
+use crate::{
+    config::Config,
+    http_probe::{self, HttpRequest},
+};
 
-const INTERVAL: Duration = Duration::from_secs(20);
 const MAX_MANIFEST: usize = 10 << 20;
 const LIMIT: Duration = Duration::from_secs(10);
 
-pub async fn follow(url: String, node_name: String, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
-    let Some(request) = request(&url) else {
+pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+    let Some(mut request) = request(&url) else {
         tracing::error!(url, "the manifest URL is not one");
         return;
     };
+    request.headers = config.manifest_url_headers.clone();
     loop {
         match env.timeout(LIMIT, http_probe::send(&request)).await {
-            Some(Ok((200, body))) => match parse(&body, Source::Http, &node_name, &env.now().to_string()) {
+            Some(Ok((200, body))) => match parse(&body, Source::Http, &config.node_name, &env.now().to_string()) {
                 Ok(pods) => {
                     let pods = pods.into_iter().map(Arc::new).collect();
                     if sender.send(StaticPods { source: Source::Http, pods }).is_err() {
@@ -33,7 +36,7 @@ pub async fn follow(url: String, node_name: String, env: Env, sender: mpsc::Unbo
             Some(Err(error)) => tracing::warn!(url, error, "failed to read the manifest URL"),
             None => tracing::warn!(url, "the manifest URL does not answer"),
         }
-        env.sleep(INTERVAL).await;
+        env.sleep(config.manifest_url_interval).await;
     }
 }
 

@@ -10,10 +10,11 @@ pub mod payload;
 pub mod tokens;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -40,7 +41,12 @@ pub struct VolumeManager {
     tokens: TokenManager,
     /// What is set up, by pod UID.
     actual: Mutex<HashMap<String, BTreeMap<String, PathBuf>>>,
+    /// Volumes whose files are being worked on, by pod UID and name: a file system that hangs holds one thread each.
+    busy: Arc<Mutex<HashSet<(String, String)>>>,
 }
+
+/// A volume that takes longer than this is told of; work on it goes on.
+const MOUNT_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a set-up needs to know beside the pod.
 pub struct Facts<'a> {
@@ -55,6 +61,9 @@ pub struct Mounted {
     /// When a token must be renewed.
     pub refresh_after: Option<Duration>,
 }
+
+/// Stands for a local volume among the types of host paths.
+const LOCAL: &str = "local";
 
 #[derive(Debug, thiserror::Error)]
 #[error("MountVolume.SetUp failed for volume {volume:?} : {message}")]
@@ -91,7 +100,7 @@ pub fn referenced(pod: &Pod) -> (Vec<String>, Vec<String>) {
 impl VolumeManager {
     pub fn new(client: Client, env: Env, config: &Config) -> Self {
         let tokens = TokenManager::new(client.clone(), env.clone());
-        Self { client, env, pods_dir: config.pods_dir(), tokens, actual: Mutex::default() }
+        Self { client, env, pods_dir: config.pods_dir(), tokens, actual: Mutex::default(), busy: Arc::default() }
     }
 
     fn volume_dir(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
@@ -129,22 +138,25 @@ impl VolumeManager {
         let name = &volume.name;
         if let Some(source) = &volume.empty_dir {
             let path = self.volume_dir(uid, "empty-dir", name);
-            empty_dir(&path, source, group).map_err(|error| error.to_string())?;
+            let (place, source) = (path.clone(), source.clone());
+            self.work(uid, name, move || empty_dir(&place, &source, group).map_err(|e| e.to_string())).await?;
             return Ok((path, None));
         }
         if let Some(source) = &volume.host_path {
             let path = PathBuf::from(&source.path);
-            host_path::check(&path, source.type_.as_deref().unwrap_or_default())?;
+            let (place, kind) = (path.clone(), source.type_.clone().unwrap_or_default());
+            self.work(uid, name, move || host_path::check(&place, &kind)).await?;
             return Ok((path, None));
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            return self.claim(pod, &source.claim_name).await.map(|path| (path, None));
+            return self.claim(pod, name, &source.claim_name).await.map(|path| (path, None));
         }
         if let Some(source) = &volume.ephemeral {
             if source.volume_claim_template.is_none() {
                 return Err("ephemeral volume without a claim template".into());
             }
-            return self.claim(pod, &format!("{}-{name}", pod_spec::name(pod))).await.map(|path| (path, None));
+            let claim = format!("{}-{name}", pod_spec::name(pod));
+            return self.claim(pod, name, &claim).await.map(|path| (path, None));
         }
         let mode = |mode: Option<i32>| mode.unwrap_or(payload::DEFAULT_MODE) as u32;
         let context = |default_mode, tokens| payload::Context {
@@ -181,8 +193,35 @@ impl VolumeManager {
         let path = self.volume_dir(uid, plugin, name);
         let stamp =
             format!("{}.{}", self.env.now().strftime("%Y_%m_%d_%H_%M_%S"), self.env.random_u64() % 10_000_000_000);
-        write_volume(&path, &content, group, in_memory, &stamp).map_err(|error| error.to_string())?;
+        let place = path.clone();
+        let write = move || write_volume(&place, &content, group, in_memory, &stamp).map_err(|e| e.to_string());
+        self.work(uid, name, write).await?;
         Ok((path, refresh))
+    }
+
+    /// Work on a volume's files, on a thread that may hang. One that hangs already is not joined by another.
+    async fn work(
+        &self,
+        uid: &str,
+        volume: &str,
+        work: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        let key = (uid.to_string(), volume.to_string());
+        let late = || Err("timed out waiting for the condition: its file system does not answer".to_string());
+        if !self.busy.lock().insert(key.clone()) {
+            return late();
+        }
+        let busy = self.busy.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let result = work();
+            busy.lock().remove(&key);
+            result
+        });
+        match self.env.timeout(MOUNT_LIMIT, task).await {
+            Some(Ok(result)) => result,
+            Some(Err(error)) => Err(error.to_string()),
+            None => late(),
+        }
     }
 
     async fn fetch_tokens(
@@ -202,7 +241,7 @@ impl VolumeManager {
     }
 
     /// The host directory behind a claim, for the kinds of volume that live on the node.
-    async fn claim(&self, pod: &Pod, name: &str) -> Result<PathBuf, String> {
+    async fn claim(&self, pod: &Pod, volume_in_pod: &str, name: &str) -> Result<PathBuf, String> {
         let namespace = pod_spec::namespace(pod);
         let claim = self
             .client
@@ -226,26 +265,27 @@ impl VolumeManager {
             return Err(format!("PV {volume_name} is not bound to PVC {namespace}/{name}"));
         }
         let spec = volume.spec.unwrap_or_default();
-        let path = if let Some(source) = spec.host_path {
-            let path = PathBuf::from(&source.path);
-            host_path::check(&path, source.type_.as_deref().unwrap_or_default())?;
-            path
-        } else if let Some(source) = spec.local {
-            let path = PathBuf::from(&source.path);
-            if !path.exists() {
-                return Err(format!("path {:?} does not exist", source.path));
-            }
-            path
-        } else {
-            return Err(format!("PV {volume_name} has a source that this node does not support"));
+        let (path, kind) = match (spec.host_path, spec.local) {
+            (Some(source), _) => (PathBuf::from(&source.path), source.type_.unwrap_or_default()),
+            (None, Some(source)) => (PathBuf::from(&source.path), LOCAL.to_string()),
+            (None, None) => return Err(format!("PV {volume_name} has a source that this node does not support")),
         };
-        if let Some(group) = fs_group(pod) {
-            let when_root_differs =
-                pod_spec::spec(pod).security_context.as_ref().and_then(|c| c.fs_group_change_policy.as_deref())
-                    == Some("OnRootMismatch");
-            let target = path.clone();
-            blocking(move || file_system::give_to_group(&target, group, false, when_root_differs)).await?;
-        }
+        let context = pod_spec::spec(pod).security_context.as_ref();
+        let when_root_differs = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+        let (place, group) = (path.clone(), fs_group(pod));
+        let check = move || {
+            match kind.as_str() {
+                LOCAL if !place.exists() => return Err(format!("path {:?} does not exist", place.display())),
+                LOCAL => {}
+                kind => host_path::check(&place, kind)?,
+            }
+            match group {
+                Some(group) => file_system::give_to_group(&place, group, false, when_root_differs)
+                    .map_err(|error| error.to_string()),
+                None => Ok(()),
+            }
+        };
+        self.work(pod_spec::uid(pod), volume_in_pod, check).await?;
         Ok(path)
     }
 

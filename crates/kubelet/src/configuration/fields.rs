@@ -1,0 +1,267 @@
+//! Every field of KubeletConfiguration v1beta1, and what it does here. Adding an effect is changing one row.
+//! Read by `configuration`.
+//! Invariant: a field whose absence would surprise (a policy, a limit) is refused rather than left without effect.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
+use crate::config::{CgroupDriver, Config, Reserved};
+
+pub enum Meaning {
+    Sets(fn(&mut Config, &Value) -> Result<(), String>),
+    /// The values that describe what happens anyway, and why there are no others.
+    Only(&'static [&'static str], &'static str),
+    /// About something that is done in another way here, so that nothing is missed by leaving it out.
+    Idle,
+    /// Read by whoever starts the node, who has the certificates.
+    Elsewhere,
+}
+
+use Meaning::{Elsewhere, Idle, Only, Sets};
+
+macro_rules! set {
+    ($field:ident = $read:expr) => {
+        Sets(|config, value| {
+            config.$field = $read(value)?;
+            Ok(())
+        })
+    };
+}
+
+const LATER: &str = "it is not built yet";
+
+#[rustfmt::skip]
+pub const FIELDS: &[(&str, Meaning)] = &[
+    ("address", Sets(|c, v| { c.address = Some(parsed(v, "an IP address")?); Ok(()) })),
+    ("allowedUnsafeSysctls", set!(allowed_unsafe_sysctls = texts)),
+    ("authentication.anonymous.enabled", set!(anonymous_auth = flag)),
+    ("authentication.webhook.cacheTTL", set!(token_cache = duration)),
+    ("authentication.webhook.enabled", set!(token_auth = flag)),
+    ("authentication.x509.clientCAFile", Elsewhere),
+    ("authorization.mode", Sets(|c, v| {
+        c.always_allow = match v.as_str() {
+            Some("AlwaysAllow") => true,
+            Some("Webhook") => false,
+            _ => return Err(format!("unknown authorization mode {v}")),
+        };
+        Ok(())
+    })),
+    ("authorization.webhook.cacheAuthorizedTTL", set!(allowed_cache = duration)),
+    ("authorization.webhook.cacheUnauthorizedTTL", set!(denied_cache = duration)),
+    ("cgroupDriver", Sets(|c, v| {
+        c.cgroup_driver = match v.as_str() {
+            Some("cgroupfs") => CgroupDriver::Cgroupfs,
+            Some("systemd") => CgroupDriver::Systemd,
+            _ => return Err(format!("unknown cgroup driver {v}: use cgroupfs or systemd")),
+        };
+        Ok(())
+    })),
+    ("cgroupRoot", set!(cgroup_root = text)),
+    ("cgroupsPerQOS", Only(&["true"], "pods always have their own control groups")),
+    ("clusterDNS", Sets(|c, v| {
+        c.cluster_dns = list(v)?.iter().map(|address| parsed(address, "an IP address")).collect::<Result<_, _>>()?;
+        Ok(())
+    })),
+    ("clusterDomain", set!(cluster_domain = text)),
+    ("configMapAndSecretChangeDetectionStrategy", Only(&["Watch"], "changes are always watched")),
+    ("containerLogMaxFiles", Sets(|c, v| {
+        c.container_log_max_files = number(v)?;
+        if c.container_log_max_files < 2 { Err("must be greater than 1".into()) } else { Ok(()) }
+    })),
+    ("containerLogMaxSize", Sets(|c, v| {
+        c.container_log_max_bytes = u64::try_from(bytes(&text(v)?)?).map_err(|_| "must not be negative".to_string())?;
+        Ok(())
+    })),
+    ("containerLogMaxWorkers", Idle),
+    ("containerLogMonitorInterval", set!(log_check_interval = duration)),
+    ("containerRuntimeEndpoint", Elsewhere),
+    ("contentType", Idle),
+    ("cpuCFSQuota", set!(cpu_cfs_quota = flag)),
+    ("cpuCFSQuotaPeriod", Only(&["100ms"], "the period is always 100ms")),
+    ("cpuManagerPolicy", Only(&["none", ""], LATER)),
+    ("cpuManagerPolicyOptions", Only(&["{}"], LATER)),
+    ("cpuManagerReconcilePeriod", Idle),
+    ("crashLoopBackOff.maxContainerRestartPeriod", Sets(|c, v| {
+        c.crash_backoff_max = duration(v)?;
+        match (Duration::from_secs(1)..=Duration::from_secs(300)).contains(&c.crash_backoff_max) {
+            true => Ok(()),
+            false => Err("must be between 1s and 300s".into()),
+        }
+    })),
+    ("enableContentionProfiling", Idle),
+    ("enableControllerAttachDetach", Only(&["true"], "volumes are attached by the controller")),
+    ("enableDebugFlagsHandler", Idle),
+    ("enableDebuggingHandlers", set!(debugging_handlers = flag)),
+    ("enableProfilingHandler", Idle),
+    ("enableServer", set!(enable_server = flag)),
+    ("enableSystemLogHandler", Idle),
+    ("enableSystemLogQuery", Only(&["false"], LATER)),
+    ("enforceNodeAllocatable", Sets(|c, v| {
+        let wanted = texts(v)?;
+        if let Some(other) = wanted.iter().find(|w| !matches!(w.as_str(), "pods" | "none" | "")) {
+            return Err(format!("{other:?} is not supported: use pods or none"));
+        }
+        c.enforce_node_allocatable = wanted.iter().any(|w| w == "pods");
+        Ok(())
+    })),
+    ("eventBurst", Idle),
+    ("eventRecordQPS", Idle),
+    ("evictionHard", Sets(|c, v| thresholds(&mut c.eviction_hard, v))),
+    ("evictionMaxPodGracePeriod", set!(eviction_max_grace_seconds = number)),
+    ("evictionMinimumReclaim", Sets(|c, v| thresholds(&mut c.eviction_minimum_reclaim, v))),
+    ("evictionPressureTransitionPeriod", set!(eviction_transition = duration)),
+    ("evictionSoft", Sets(|c, v| thresholds(&mut c.eviction_soft, v))),
+    ("evictionSoftGracePeriod", Sets(|c, v| {
+        let period = |(signal, text): (String, String)| {
+            let period = parse_duration(&text).ok_or_else(|| format!("{signal}: {text:?} is not a duration"))?;
+            Ok((signal, period))
+        };
+        c.eviction_soft_grace = map(v)?.into_iter().map(period).collect::<Result<_, String>>()?;
+        Ok(())
+    })),
+    ("failCgroupV1", Idle),
+    ("failSwapOn", Idle),
+    ("featureGates", Idle),
+    ("fileCheckFrequency", set!(manifest_dir_interval = duration)),
+    ("hairpinMode", Idle),
+    ("healthzBindAddress", Sets(|c, v| { c.healthz_address = parsed(v, "an IP address")?; Ok(()) })),
+    ("healthzPort", set!(healthz_port = number)),
+    ("httpCheckFrequency", set!(manifest_url_interval = duration)),
+    ("imageGCHighThresholdPercent", Sets(|c, v| { c.image_gc_high_percent = percent(v)?; Ok(()) })),
+    ("imageGCLowThresholdPercent", Sets(|c, v| { c.image_gc_low_percent = percent(v)?; Ok(()) })),
+    ("imageMaximumGCAge", Sets(|c, v| { c.image_max_age = Some(duration(v)?).filter(|d| !d.is_zero()); Ok(()) })),
+    ("imageMinimumGCAge", set!(image_min_age = duration)),
+    ("imagePullCredentialsVerificationPolicy", Only(&["NeverVerify", "NeverVerifyPreloadedImages"], LATER)),
+    ("imageServiceEndpoint", Sets(|c, v| {
+        c.image_endpoint = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into);
+        Ok(())
+    })),
+    ("iptablesDropBit", Idle),
+    ("iptablesMasqueradeBit", Idle),
+    ("kernelMemcgNotification", Idle),
+    ("kubeAPIBurst", Idle),
+    ("kubeAPIQPS", Idle),
+    ("kubeReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
+    ("kubeReservedCgroup", Only(&[""], LATER)),
+    ("kubeletCgroups", Idle),
+    ("localStorageCapacityIsolation", Only(&["true"], "local storage is always counted")),
+    ("logging", Idle),
+    ("makeIPTablesUtilChains", Idle),
+    ("maxOpenFiles", Idle),
+    ("maxParallelImagePulls", Sets(|c, v| {
+        c.max_parallel_pulls = number(v)?;
+        if c.max_parallel_pulls == 0 { Err("must be a positive number".into()) } else { Ok(()) }
+    })),
+    ("maxPods", set!(max_pods = number)),
+    ("memoryManagerPolicy", Only(&["None", ""], LATER)),
+    ("memorySwap.swapBehavior", Only(&["", "NoSwap"], LATER)),
+    ("memoryThrottlingFactor", Idle),
+    // Applied after all others: `Configuration::settle`.
+    ("mergeDefaultEvictionSettings", Sets(|_, v| flag(v).map(drop))),
+    ("nodeLeaseDurationSeconds", Sets(|c, v| {
+        c.lease_seconds = number(v)?;
+        if c.lease_seconds <= 0 { return Err("must be greater than 0".into()) }
+        c.lease_renew_interval = Duration::from_secs_f64(f64::from(c.lease_seconds) / 4.0);
+        Ok(())
+    })),
+    ("nodeStatusMaxImages", Sets(|c, v| {
+        // -1 is without a limit.
+        c.max_reported_images = usize::try_from(number::<i64>(v)?).unwrap_or(usize::MAX);
+        Ok(())
+    })),
+    ("nodeStatusReportFrequency", set!(status_report_interval = duration)),
+    ("nodeStatusUpdateFrequency", set!(status_update_interval = duration)),
+    ("oomScoreAdj", Idle),
+    ("podCIDR", Sets(|c, v| { c.pod_cidr = Some(text(v)?).filter(|t| !t.is_empty()); Ok(()) })),
+    ("podLogsDir", Sets(|c, v| { c.pod_logs = Some(text(v)?.into()); Ok(()) })),
+    ("podPidsLimit", Sets(|c, v| { c.pod_pids_limit = Some(number::<i64>(v)?).filter(|n| *n > 0); Ok(()) })),
+    ("podsPerCore", set!(pods_per_core = number)),
+    ("port", set!(port = number)),
+    ("preloadedImagesVerificationAllowlist", Only(&["[]"], LATER)),
+    ("protectKernelDefaults", Idle),
+    ("providerID", set!(provider_id = text)),
+    ("qosReserved", Only(&["{}"], LATER)),
+    ("readOnlyPort", set!(read_only_port = number)),
+    ("registerNode", set!(register_node = flag)),
+    ("registerWithTaints", Sets(|c, v| {
+        for taint in list(v)? {
+            let known = ["key", "value", "effect", "timeAdded"];
+            if let Some(other) = taint.as_object().and_then(|t| t.keys().find(|k| !known.contains(&k.as_str()))) {
+                return Err(format!("unknown field {other:?}"));
+            }
+        }
+        c.taints = serde_json::from_value(v.clone()).map_err(|error| error.to_string())?;
+        Ok(())
+    })),
+    ("registryBurst", Idle),
+    ("registryPullQPS", Idle),
+    ("reservedMemory", Only(&["[]"], LATER)),
+    ("reservedSystemCPUs", Only(&[""], LATER)),
+    ("resolvConf", set!(resolv_conf = |v| text(v).map(Into::into))),
+    ("rotateCertificates", Elsewhere),
+    ("runOnce", Only(&["false"], "run-once mode was removed upstream too")),
+    ("runtimeRequestTimeout", set!(runtime_request_timeout = duration)),
+    ("seccompDefault", set!(seccomp_default = flag)),
+    ("serializeImagePulls", Sets(|_, v| flag(v).map(drop))),
+    ("serverTLSBootstrap", Elsewhere),
+    ("showHiddenMetricsForVersion", Idle),
+    ("shutdownGracePeriod", Only(&["0s", "0"], LATER)),
+    ("shutdownGracePeriodByPodPriority", Only(&["[]"], LATER)),
+    ("shutdownGracePeriodCriticalPods", Only(&["0s", "0"], LATER)),
+    ("singleProcessOOMKill", Idle),
+    ("staticPodPath", Sets(|c, v| { c.manifest_dir = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into); Ok(()) })),
+    ("staticPodURL", Sets(|c, v| { c.manifest_url = Some(text(v)?).filter(|t| !t.is_empty()); Ok(()) })),
+    ("staticPodURLHeader", Sets(|c, v| {
+        let Some(headers) = v.as_object() else { return Err("expected a map".into()) };
+        for (name, values) in headers {
+            c.manifest_url_headers.extend(texts(values)?.into_iter().map(|value| (name.clone(), value)));
+        }
+        Ok(())
+    })),
+    // The runtime closes idle streams.
+    ("streamingConnectionIdleTimeout", Idle),
+    ("syncFrequency", Sets(|_, v| duration(v).map(drop))),
+    ("systemCgroups", Only(&[""], LATER)),
+    ("systemReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
+    ("systemReservedCgroup", Only(&[""], LATER)),
+    ("tlsCertFile", Elsewhere),
+    ("tlsCipherSuites", Idle),
+    ("tlsMinVersion", Only(&["", "VersionTLS10", "VersionTLS11", "VersionTLS12"], "it is always 1.2 or newer")),
+    ("tlsPrivateKeyFile", Elsewhere),
+    ("topologyManagerPolicy", Only(&["none", ""], LATER)),
+    ("topologyManagerPolicyOptions", Only(&["{}"], LATER)),
+    ("topologyManagerScope", Only(&["container", "pod", ""], LATER)),
+    ("tracing", Idle),
+    ("userNamespaces.idsPerPod", Only(&["65536"], "every pod gets 65536 ids")),
+    ("volumePluginDir", Idle),
+    ("volumeStatsAggPeriod", Idle),
+];
+
+/// Known signals only, and the words are kept for messages.
+fn thresholds(target: &mut std::collections::BTreeMap<String, String>, value: &Value) -> Result<(), String> {
+    let wanted = map(value)?;
+    crate::eviction::parse(&wanted, &Default::default(), &Default::default())?;
+    *target = wanted;
+    Ok(())
+}
+
+fn percent(value: &Value) -> Result<u8, String> {
+    let percent: u8 = number(value)?;
+    if percent > 100 { Err("must be between 0 and 100, inclusive".into()) } else { Ok(percent) }
+}
+
+fn reserved(value: &Value) -> Result<Reserved, String> {
+    let mut sum = Reserved::default();
+    for (name, amount) in map(value)? {
+        match name.as_str() {
+            "cpu" => sum.cpu_milli = milli(&amount)?,
+            "memory" => sum.memory_bytes = bytes(&amount)?,
+            "ephemeral-storage" => sum.ephemeral_bytes = bytes(&amount)?,
+            "pid" => sum.pids = bytes(&amount)?,
+            other => return Err(format!("cannot reserve {other:?} resource")),
+        }
+    }
+    Ok(sum)
+}

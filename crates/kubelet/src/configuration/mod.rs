@@ -1,0 +1,240 @@
+//! The KubeletConfiguration file (`kubelet.config.k8s.io/v1beta1`): read strictly, then applied to a `Config`.
+//! Used by `minke` for `--config`; flags are laid over the file by the same field names, so one table checks both.
+//! Invariant: a field that is unknown, of the wrong type, or not to be had here is refused by name; none is dropped.
+
+mod fields;
+mod values;
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::config::Config;
+use fields::{FIELDS, Meaning};
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
+
+/// The fields of a file, with flags laid over them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Configuration(Map<String, Value>);
+
+impl Configuration {
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let failed =
+            |error: String| format!("failed to load kubelet config file, path: {}, error: {error}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        Self::parse(&text).map_err(failed)
+    }
+
+    /// YAML or JSON.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let options = serde_saphyr::options! { legacy_octal_numbers: true };
+        let document: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+        let Value::Object(mut fields) = document else { return Err("the file is not an object".into()) };
+        for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+            match fields.remove(field) {
+                Some(Value::String(found)) if found == wanted => {}
+                Some(found) => return Err(format!("{field} is {found}, not {wanted:?}")),
+                None => return Err(format!("{field} is missing: it must be {wanted:?}")),
+            }
+        }
+        let unknown = unknown(&fields);
+        match unknown.is_empty() {
+            true => Ok(Self(fields)),
+            false => Err(format!("strict decoding error: {}", unknown.join(", "))),
+        }
+    }
+
+    /// A flag: replaces what the file says. `path` has dots where fields are nested.
+    pub fn set(&mut self, path: &str, value: Value) {
+        let mut parts: Vec<&str> = path.split('.').collect();
+        let last = parts.pop().unwrap_or_default();
+        let mut place = &mut self.0;
+        for part in parts {
+            let next = place.entry(part).or_insert_with(|| Value::Object(Map::new()));
+            if !next.is_object() {
+                *next = Value::Object(Map::new());
+            }
+            let Value::Object(inner) = next else { return };
+            place = inner;
+        }
+        place.insert(last.into(), value);
+    }
+
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        let mut parts = path.split('.');
+        let first = self.0.get(parts.next()?)?;
+        parts.try_fold(first, |value, part| value.get(part))
+    }
+
+    /// Gives every field its effect. Returns the names of those that have none here.
+    pub fn apply(&self, config: &mut Config) -> Result<Vec<&'static str>, String> {
+        let mut idle = Vec::new();
+        for (name, meaning) in FIELDS {
+            let Some(value) = self.get(name).filter(|v| !v.is_null()) else { continue };
+            match meaning {
+                Meaning::Sets(set) => {
+                    set(config, value).map_err(|error| format!("invalid configuration: {name}: {error}"))?
+                }
+                Meaning::Only(possible, why) => {
+                    let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+                    if !possible.contains(&text.as_str()) {
+                        return Err(format!("invalid configuration: {name}: {text} is not supported: {why}"));
+                    }
+                }
+                Meaning::Idle => idle.push(*name),
+                Meaning::Elsewhere => {}
+            }
+        }
+        self.settle(config)?;
+        Ok(idle)
+    }
+
+    /// Rules that concern several fields.
+    fn settle(&self, config: &mut Config) -> Result<(), String> {
+        if self.get("serializeImagePulls") == Some(&Value::Bool(true)) {
+            if config.max_parallel_pulls > 1 && self.get("maxParallelImagePulls").is_some() {
+                return Err(
+                    "invalid configuration: maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls \
+                     (--serialize-image-pulls) set to false"
+                        .into(),
+                );
+            }
+            config.max_parallel_pulls = 1;
+        }
+        if self.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true)) {
+            for (signal, least) in Config::default().eviction_hard {
+                config.eviction_hard.entry(signal).or_insert(least);
+            }
+        }
+        if self.get("nodeStatusReportFrequency").is_none() && self.get("nodeStatusUpdateFrequency").is_some() {
+            config.status_report_interval = config.status_update_interval;
+        }
+        if config.image_gc_low_percent >= config.image_gc_high_percent
+            && self.get("imageGCLowThresholdPercent").is_some()
+        {
+            return Err(format!(
+                "invalid configuration: imageGCHighThresholdPercent {} must be greater than imageGCLowThresholdPercent {}",
+                config.image_gc_high_percent, config.image_gc_low_percent
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn unknown(fields: &Map<String, Value>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, value) in fields {
+        let nested = format!("{name}.");
+        if FIELDS.iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        if !FIELDS.iter().any(|(known, _)| known.starts_with(&nested)) {
+            found.push(format!("unknown field {name:?}"));
+            continue;
+        }
+        found.extend(leaves(name, value).into_iter().filter_map(|path| {
+            let known = FIELDS.iter().any(|(known, _)| *known == path || known.starts_with(&format!("{path}.")));
+            (!known).then(|| format!("unknown field {path:?}"))
+        }));
+    }
+    found
+}
+
+/// Paths of everything below a nested field, down to what the table has.
+fn leaves(path: &str, value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(inner) if !FIELDS.iter().any(|(known, _)| *known == path) => {
+            inner.iter().flat_map(|(name, value)| leaves(&format!("{path}.{name}"), value)).collect()
+        }
+        _ => vec![path.to_string()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    fn apply(text: &str) -> Result<Config, String> {
+        let mut config = Config::default();
+        Configuration::parse(&format!("{HEAD}{text}"))?.apply(&mut config)?;
+        Ok(config)
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_by_name() {
+        let check = |text: &str, expected: &str| {
+            let error = apply(text).map(|_| ()).expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        };
+        check("maxPodz: 3\n", "strict decoding error: unknown field \"maxPodz\"");
+        check("authentication: {x509: {caFile: a}}\n", "unknown field \"authentication.x509.caFile\"");
+        check("maxPods: many\n", "maxPods: expected a whole number, found \"many\"");
+        check("syncFrequency: 5\n", "syncFrequency: expected a duration");
+        check("cpuManagerPolicy: magic\n", "cpuManagerPolicy: magic is not supported");
+        check("evictionHard: {disk: 5%}\n", "unsupported eviction signal disk");
+        check("imageGCHighThresholdPercent: 50\nimageGCLowThresholdPercent: 60\n", "must be greater than");
+        check("registerWithTaints: [{key: a, efect: NoSchedule}]\n", "registerWithTaints: ");
+        check("clusterDNS: [ten]\n", "clusterDNS: ");
+        let other = Configuration::parse("kind: KubeletConfiguration\napiVersion: v1\n");
+        assert!(other.unwrap_err().contains("not \"kubelet.config.k8s.io/v1beta1\""));
+        let twice = Configuration::parse(&format!("{HEAD}maxPods: 1\nmaxPods: 2\n"));
+        assert!(twice.is_err(), "a field given twice");
+    }
+
+    #[test]
+    fn fields_have_their_effect() {
+        let config = apply(
+            "maxPods: 20\nclusterDNS: [10.0.0.10]\nclusterDomain: x.y\nstaticPodPath: /m\nhealthzPort: 0\n\
+             cgroupDriver: systemd\nnodeLeaseDurationSeconds: 20\nnodeStatusUpdateFrequency: 4s\n\
+             systemReserved: {cpu: 200m, memory: 1Gi}\nkubeReserved: {cpu: 100m, ephemeral-storage: 1Gi}\n\
+             evictionHard: {memory.available: 5%}\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n\
+             containerLogMaxSize: 1Mi\npodPidsLimit: 100\nserializeImagePulls: true\nseccompDefault: true\n\
+             crashLoopBackOff: {maxContainerRestartPeriod: 30s}\nauthentication: {anonymous: {enabled: true}}\n\
+             authorization: {mode: AlwaysAllow}\nimageMinimumGCAge: 1m30s\nenforceNodeAllocatable: [none]\n",
+        )
+        .unwrap();
+        assert_eq!((config.max_pods, config.healthz_port, config.max_parallel_pulls), (20, 0, 1));
+        assert_eq!(config.cluster_dns, ["10.0.0.10".parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(config.cgroup_driver, crate::config::CgroupDriver::Systemd);
+        assert_eq!((config.lease_seconds, config.lease_renew_interval), (20, Duration::from_secs(5)));
+        assert_eq!(config.status_report_interval, Duration::from_secs(4), "follows the update frequency");
+        assert_eq!((config.reserved.cpu_milli, config.reserved.memory_bytes), (300, 1 << 30));
+        assert_eq!(config.reserved.ephemeral_bytes, 1 << 30);
+        assert_eq!(config.eviction_hard.len(), 1, "the others are off unless merging is asked for");
+        assert_eq!(config.taints[0].effect, "NoSchedule");
+        assert_eq!((config.container_log_max_bytes, config.pod_pids_limit), (1 << 20, Some(100)));
+        assert!(config.seccomp_default && config.anonymous_auth && config.always_allow);
+        assert!(!config.enforce_node_allocatable);
+        assert_eq!(config.crash_backoff_max, Duration::from_secs(30));
+        assert_eq!(config.image_min_age, Duration::from_secs(90));
+        let merged = apply("mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 5%}\n").unwrap();
+        assert_eq!((merged.eviction_hard.len(), merged.eviction_hard["memory.available"].as_str()), (5, "5%"));
+    }
+
+    #[test]
+    fn flags_are_laid_over_the_file() {
+        let mut configuration = Configuration::parse(&format!("{HEAD}maxPods: 20\npodsPerCore: 4\n")).unwrap();
+        configuration.set("maxPods", json!(30));
+        configuration.set("authentication.x509.clientCAFile", json!("/ca"));
+        let mut config = Config::default();
+        configuration.apply(&mut config).unwrap();
+        assert_eq!((config.max_pods, config.pods_per_core), (30, 4));
+        assert_eq!(configuration.get("authentication.x509.clientCAFile"), Some(&json!("/ca")));
+    }
+
+    #[test]
+    fn every_field_of_the_published_type_has_a_row() {
+        let mut names: Vec<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FIELDS.len(), "a row is there twice");
+    }
+}

@@ -1,0 +1,107 @@
+//! Values of configuration fields as the program uses them.
+//! Used by `fields`.
+//! Invariant: pure; a wrong type is named together with what was found.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::Value;
+
+use crate::quantity;
+
+fn expected<T>(what: &str, found: &Value) -> Result<T, String> {
+    Err(format!("expected {what}, found {found}"))
+}
+
+pub fn text(value: &Value) -> Result<String, String> {
+    value.as_str().map_or_else(|| expected("a text", value), |text| Ok(text.to_string()))
+}
+
+pub fn flag(value: &Value) -> Result<bool, String> {
+    value.as_bool().map_or_else(|| expected("true or false", value), Ok)
+}
+
+pub fn number<N: TryFrom<i64>>(value: &Value) -> Result<N, String> {
+    let number = value.as_i64().and_then(|number| N::try_from(number).ok());
+    number.map_or_else(|| expected("a whole number", value), Ok)
+}
+
+pub fn parsed<T: std::str::FromStr>(value: &Value, what: &str) -> Result<T, String> {
+    value.as_str().and_then(|text| text.parse().ok()).map_or_else(|| expected(what, value), Ok)
+}
+
+pub fn list(value: &Value) -> Result<Vec<Value>, String> {
+    value.as_array().map_or_else(|| expected("a list", value), |list| Ok(list.clone()))
+}
+
+pub fn texts(value: &Value) -> Result<Vec<String>, String> {
+    list(value)?.iter().map(text).collect()
+}
+
+pub fn map(value: &Value) -> Result<BTreeMap<String, String>, String> {
+    let Some(map) = value.as_object() else { return expected("a map", value) };
+    map.iter().map(|(key, value)| Ok((key.clone(), text(value)?))).collect()
+}
+
+pub fn bytes(text: &str) -> Result<i64, String> {
+    quantity::value(&Quantity(text.into())).ok_or_else(|| format!("{text:?} is not a quantity"))
+}
+
+pub fn milli(text: &str) -> Result<i64, String> {
+    quantity::milli(&Quantity(text.into())).ok_or_else(|| format!("{text:?} is not a quantity"))
+}
+
+pub fn duration(value: &Value) -> Result<Duration, String> {
+    value.as_str().and_then(parse_duration).map_or_else(|| expected("a duration like \"1m30s\"", value), Ok)
+}
+
+/// As Go writes durations: numbers with units, one after the other.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let seconds = match &rest[..letters] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
+        rest = &rest[letters..];
+    }
+    (!text.is_empty()).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        for (text, expected) in [
+            ("10s", Some(10_000)),
+            ("1m30s", Some(90_000)),
+            ("1.5h", Some(5_400_000)),
+            ("100ms", Some(100)),
+            ("0", Some(0)),
+            ("0s", Some(0)),
+            ("10", None),
+            ("s", None),
+            ("", None),
+            ("-1s", None),
+            ("5 s", None),
+        ] {
+            assert_eq!(parse_duration(text).map(|d| d.as_millis() as u64), expected, "{text}");
+        }
+    }
+}
