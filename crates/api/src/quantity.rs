@@ -159,6 +159,10 @@ impl Quantity {
         Self { mantissa: value.into(), scale: -3, format, text: None }
     }
 
+    pub fn from_nano(value: i64, format: Format) -> Self {
+        Self { mantissa: value.into(), scale: NANO, format, text: None }
+    }
+
     pub fn format(&self) -> Format {
         self.format
     }

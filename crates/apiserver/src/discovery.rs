@@ -18,6 +18,7 @@ use crate::{
     registry::not_found_path,
     respond::{Reply, content_response},
     served::{Served, Set},
+    usage,
 };
 
 pub fn version() -> Value {
@@ -52,7 +53,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
     let value = match parts[..] {
         ["api"] | ["apis"] => {
             if let Some(version) = aggregated(call) {
-                let extensions = server.extensions.lists();
+                let extensions = server.extensions.lists(&server.cluster);
                 return aggregated_reply(call, &set, &extensions, parts[0] == "api", version);
             }
             match parts[0] {
@@ -64,7 +65,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
                     })
                 }
                 _ => {
-                    let all = all_groups(&set, &server.extensions.lists());
+                    let all = all_groups(&set, &server.extensions.lists(&server.cluster));
                     let list: Vec<Value> = all.iter().filter(|g| !g.0.is_empty()).map(group_value).collect();
                     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": list })
                 }
@@ -72,7 +73,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
         }
         ["api", version] if set.serves_version("", version) => resource_list(&set, "", version),
         ["apis", group] => {
-            let groups = all_groups(&set, &server.extensions.lists());
+            let groups = all_groups(&set, &server.extensions.lists(&server.cluster));
             let found = groups.iter().find(|g| g.0 == group).ok_or_else(not_found_path)?;
             let mut value = group_value(found);
             value["kind"] = "APIGroup".into();
@@ -80,6 +81,12 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
             value
         }
         ["apis", group, version] if set.serves_version(group, version) => resource_list(&set, group, version),
+        ["apis", group, version] => {
+            // What extension servers have they say themselves.
+            let own = |list: &&Extension| list.0.0 == group && list.0.1 == version && group == usage::GROUP;
+            let lists = server.extensions.lists(&server.cluster);
+            lists.iter().find(own).map(|(_, list)| list.clone()).ok_or_else(not_found_path)?
+        }
         _ => return Err(not_found_path()),
     };
     Ok(Reply::Value(StatusCode::OK, value))
