@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 pub use cleanup::{CleanupParams, cleanup};
 pub use conflist::{ConfListParams, conflist};
+pub use ipam::gateway;
 pub use types::{Error, NetConf, PortMapping, SUPPORTED_VERSIONS};
 
 /// The names under which the binary acts as a CNI plugin. `loopback` is there because containerd insists on it.

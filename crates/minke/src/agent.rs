@@ -3,31 +3,34 @@
 //! Invariant: reaches the cluster only through `client`.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result};
-use client::{Client, HttpsConfig, HttpsTransport, InformerFactory, ListParams, from_kubeconfig};
+use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams, from_kubeconfig};
 use cri::containerd::{Containerd, ContainerdConfig};
 use env::Env;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
+use kubelet::endpoint_gate::EndpointGate;
 use rustls::server::ResolvesServerCert;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     ca_pin, dns_service,
-    flags::{self, PodNetwork},
+    flags::{self, Choice, PodNetwork},
     host, images,
     instance::Instance,
     join::{self, Member, Serving},
+    kubelet_flags,
     pki::{Current, Leaf},
     report::Reporter,
     server::{self, ControlPlane},
+    withdrawal::Withdrawal,
 };
 
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
@@ -60,10 +63,15 @@ impl Runtime {
         config.cni_bin_dir = instance.cni_bin();
         config.cni_conf_dir = instance.cni_conf();
         config.registry_config_dir = instance.data.join("registries");
+        config.systemd_cgroup = flags.configuration()?.get("cgroupDriver").is_some_and(|driver| driver == "systemd");
         let containerd = Containerd::start(config, env.clone()).await.context("containerd did not start")?;
         let endpoint = containerd.socket();
         images::import_own(&endpoint, images::PAUSE, images::pause_archive()?).await?;
         Ok(Self { endpoint, _containerd: Some(containerd) })
+    }
+
+    fn is_ours(&self) -> bool {
+        self._containerd.is_some()
     }
 
     pub fn endpoint(&self) -> &Path {
@@ -85,7 +93,7 @@ fn forget_other_network(flags: &flags::Node, instance: &Instance) -> Result<()> 
     let Ok(text) = std::fs::read(&file) else { return Ok(()) };
     let kept: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let kept = kept["plugins"][0]["mtu"].as_u64();
-    if flags.cni != "minke" || kept != mtu(flags).map(u64::from) {
+    if flags.cni != Choice::Minke || kept != mtu(flags).map(u64::from) {
         std::fs::remove_file(&file).with_context(|| format!("failed to remove {}", file.display()))?;
     }
     Ok(())
@@ -123,11 +131,14 @@ pub struct Node {
     runtime: Runtime,
     pod_cidrs: Vec<IpNet>,
     service_cidrs: Vec<IpNet>,
+    dns: Choice,
     kubelet: Client,
     proxy: Client,
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
     client_ca: String,
+    /// Who this node is to other nodes.
+    identity: Identity,
 }
 
 impl Node {
@@ -154,6 +165,7 @@ impl Node {
         Ok(Self {
             kubelet: local::client(&plane.api, &user, &["system:nodes"]),
             proxy: local::client(&plane.api, "system:kube-proxy", &[]),
+            identity: Identity { certificate: Some(serving.0.clone()), ..Identity::default() },
             serving: Some(Arc::new(serving)),
             joined: None,
             client_ca: plane.pki.ca_pem().to_string(),
@@ -164,12 +176,13 @@ impl Node {
             runtime,
             pod_cidrs: server.pod_cidr.clone(),
             service_cidrs: server.service_cidr.clone(),
+            dns: server.dns,
         })
     }
 
     /// A node apart from the control plane.
     pub fn remote(flags: &flags::Agent, access: Access, runtime: Runtime, instance: &Instance) -> Result<Self> {
-        let Access { client, client_ca, serving, joined } = access;
+        let Access { client, client_ca, serving, joined, identity } = access;
         Ok(Self {
             name: node_name(&flags.node)?,
             address: node_address(&flags.node)?,
@@ -178,11 +191,13 @@ impl Node {
             runtime,
             pod_cidrs: flags.pod_cidr.clone(),
             service_cidrs: flags.service_cidr.clone(),
+            dns: flags.dns,
             kubelet: client.clone(),
             proxy: client,
             serving,
             joined,
             client_ca,
+            identity,
         })
     }
 
@@ -190,25 +205,40 @@ impl Node {
     pub async fn start(self, env: &Env, shutdown: &CancellationToken, report: &Reporter) -> Result<()> {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
-        node.start_network(env, shutdown, &informers)?;
-        node.start_kubelet(env, shutdown)?;
-        node.ask_for_serving_certificate(env, shutdown);
+        let proxy = node.proxy_config();
+        let gate = Withdrawal::new(
+            node.name.clone(),
+            proxy.confirmed.clone(),
+            informers.informer::<NodeObject>(),
+            node.identity.clone(),
+            node.client_ca.clone(),
+            env.clone(),
+        );
+        node.start_network(proxy, env, shutdown, &informers);
+        node.start_kubelet(env, shutdown, Some(Arc::new(gate)))?;
         let ready = node.ready(env, shutdown).await;
         ready.then_some(()).context("the node did not become ready")?;
         report.step(&format!("node {} ready", node.name));
         Ok(())
     }
 
-    pub fn start_kubelet(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    /// `gate` needs the service proxy in this process.
+    pub fn start_kubelet(
+        self: &Arc<Self>,
+        env: &Env,
+        shutdown: &CancellationToken,
+        gate: Option<Arc<dyn EndpointGate>>,
+    ) -> Result<()> {
         let mut config = kubelet::Config {
             node_name: self.name.clone(),
             root_dir: self.instance.kubelet(),
             log_dir: self.instance.data.join("log"),
             runtime_endpoint: self.runtime.endpoint().to_path_buf(),
             node_ips: vec![self.address],
-            cluster_dns: vec![server::dns_address(&self.service_cidrs)?],
+            cluster_dns: server::dns_addresses(&self.service_cidrs)?,
             cluster_domain: server::cluster_domain(),
             cgroup_root: self.instance.cgroup(),
+            cni_conf_dir: self.runtime.is_ours().then(|| self.instance.cni_conf()),
             sandbox_image: images::PAUSE.into(),
             image_gc_high_percent: self.flags.image_gc_high_threshold,
             port: self.flags.kubelet_port,
@@ -217,11 +247,14 @@ impl Node {
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
+            endpoint_gate: gate,
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {
             config.eviction_hard = thresholds;
         }
+        kubelet_flags::apply(&self.flags, &mut config)?;
+        self.ask_for_serving_certificate(env, shutdown);
         let informers = InformerFactory::new(self.kubelet.clone(), env.clone(), shutdown.clone());
         let (client, env, shutdown) = (self.kubelet.clone(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
@@ -250,27 +283,30 @@ impl Node {
     /// The pod network once the node has its range, the service proxy, and DNS.
     fn start_network(
         self: &Arc<Self>,
+        proxy: proxy::ProxyConfig,
         env: &Env,
         shutdown: &CancellationToken,
         informers: &InformerFactory,
-    ) -> Result<()> {
-        if self.flags.cni == "minke" {
+    ) {
+        let ours = self.flags.cni == Choice::Minke;
+        if ours {
             env.spawn(proxy::run_mesh(self.mesh_config(), informers.clone(), env.clone(), shutdown.clone()));
-            let node = self.clone();
-            let env = env.clone();
-            let shutdown = shutdown.clone();
-            env.clone().spawn(async move {
-                if let Err(error) = node.configure_network(&env, &shutdown).await {
-                    tracing::error!(error = format!("{error:#}"), "failed to configure the pod network");
-                }
-            });
         }
-        start_proxy(&self.proxy_config(), env, shutdown, informers);
-        Ok(())
+        let (node, task_env, until) = (self.clone(), env.clone(), shutdown.clone());
+        env.spawn(async move {
+            let done = match ours {
+                true => node.configure_network(&task_env, &until).await,
+                false => node.serve_dns_on_node(&task_env, &until).await,
+            };
+            if let Err(error) = done {
+                tracing::error!(error = format!("{error:#}"), "failed to configure the pod network");
+            }
+        });
+        start_proxy(&proxy, env, shutdown, informers);
     }
 
     fn proxy_config(&self) -> proxy::ProxyConfig {
-        proxy_config(&self.instance, &self.name, self.address, &self.pod_cidrs)
+        proxy_config(&self.flags, &self.instance, &self.name, self.address, &self.pod_cidrs)
     }
 
     fn mesh_config(&self) -> proxy::MeshConfig {
@@ -310,9 +346,28 @@ impl Node {
         let temporary = file.with_extension("tmp");
         std::fs::write(&temporary, serde_json::to_vec_pretty(&conflist)?)?;
         std::fs::rename(&temporary, &file)?;
+        let gateways = pod_cidrs.iter().map(cni::gateway);
+        self.serve_dns(gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect(), env, shutdown).await
+    }
+
+    /// Where the pods' network is somebody else's there is no bridge of ours to answer on: the node's address does.
+    async fn serve_dns_on_node(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+        let own = self.address.to_string();
+        let registered =
+            |node: &NodeObject| node.status.iter().flat_map(|s| s.addresses.iter().flatten()).any(|a| a.address == own);
+        if !self.watch_node(env, shutdown, registered).await {
+            return Ok(());
+        }
+        self.serve_dns(vec![SocketAddr::new(self.address, dns_service::PORT_ON_NODE)], env, shutdown).await
+    }
+
+    async fn serve_dns(&self, listen: Vec<SocketAddr>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+        if self.dns == Choice::None {
+            return dns_service::announce(&self.kubelet, &self.name, &[]).await;
+        }
         dns_service::run(dns_service::Params {
             node_name: self.name.clone(),
-            pod_cidrs,
+            listen,
             domain: server::cluster_domain(),
             client: self.kubelet.clone(),
             informers: InformerFactory::new(self.proxy.clone(), env.clone(), shutdown.clone()),
@@ -373,6 +428,7 @@ pub struct Access {
     client_ca: String,
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
+    identity: Identity,
 }
 
 impl Access {
@@ -385,6 +441,7 @@ impl Access {
         let serving = Arc::new(Serving::default());
         Ok(Self {
             client: member.client.clone(),
+            identity: member.identity.clone(),
             client_ca: member.ca_pem.clone(),
             serving: Some(serving.clone()),
             joined: Some((member, serving)),
@@ -394,7 +451,8 @@ impl Access {
     fn of(connection: HttpsConfig) -> Result<Self> {
         let serving = connection.identity.certificate.clone().map(|c| Arc::new(Current(c)) as _);
         let client_ca = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
-        Ok(Self { client: Client::new(HttpsTransport::new(connection)?), client_ca, serving, joined: None })
+        let identity = connection.identity.clone();
+        Ok(Self { client: Client::new(HttpsTransport::new(connection)?), client_ca, serving, joined: None, identity })
     }
 }
 
@@ -405,7 +463,13 @@ fn network_identifier(pod_cidrs: &[IpNet]) -> u32 {
     u32::from_be_bytes([0, hash[0], hash[1], hash[2]]).max(1)
 }
 
-pub fn proxy_config(instance: &Instance, node_name: &str, address: IpAddr, pod_cidrs: &[IpNet]) -> proxy::ProxyConfig {
+pub fn proxy_config(
+    flags: &flags::Node,
+    instance: &Instance,
+    node_name: &str,
+    address: IpAddr,
+    pod_cidrs: &[IpNet],
+) -> proxy::ProxyConfig {
     // A node may be known by another address than the machine's own; ports are open on both.
     let mut node_addresses = vec![address];
     node_addresses.extend(host::address().ok().filter(|own| *own != address && !own.is_loopback()));
@@ -416,6 +480,10 @@ pub fn proxy_config(instance: &Instance, node_name: &str, address: IpAddr, pod_c
         pod_cidrs: pod_cidrs.to_vec(),
     });
     config.table = instance.proxy_table();
+    config.healthz = match flags.proxy_healthz_port {
+        0 => None,
+        port => Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
+    };
     config
 }
 

@@ -18,6 +18,7 @@ use crate::{
     pki::Pki,
     preflight,
     process::{self, PidFile},
+    ranges,
     report::Reporter,
     runtime, server, up,
 };
@@ -36,7 +37,7 @@ pub fn run(command: Command) -> Result<()> {
             }
             runtime()?.block_on(run_agent(flags, Parts::All))
         }
-        Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags, Parts::Kubelet)),
+        Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
@@ -61,6 +62,8 @@ async fn run_server(flags: Server, whole: bool) -> Result<()> {
     until_stopped(async |env, shutdown, report| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
+        // A node of the cluster may be on this machine already, with its part of the pod range.
+        ranges::check(&flags.pod_cidr, &flags.service_cidr, &[])?;
         let pid = PidFile::take(&instance)?;
         let plane = server::start_api(&flags, &instance, env, shutdown, report).await?;
         if whole {
@@ -112,10 +115,11 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
             let access = agent::Access::open(&flags, &instance, env).await?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let (name, address) = (agent::node_name(&flags.node)?, agent::node_address(&flags.node)?);
-            let config = agent::proxy_config(&instance, &name, address, &flags.pod_cidr);
+            let config = agent::proxy_config(&flags.node, &instance, &name, address, &flags.pod_cidr);
             agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(None);
         }
+        ranges::check(&flags.pod_cidr, &flags.service_cidr, &ranges::local(&flags.node, &instance)?)?;
         let pid = PidFile::take(&instance)?;
         // Who is not let in starts nothing.
         let access = agent::Access::open(&flags, &instance, env).await?;

@@ -8,11 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ipnet::{IpNet, Ipv4Net};
+use kubelet::configuration::Configuration;
 
 use crate::{
     instance::{DEFAULT_DATA_DIRECTORY, Instance},
+    kubelet_flags::Kubelet,
     security_flags::Security,
 };
 
@@ -40,8 +42,8 @@ pub enum Command {
     ControllerManager(Remote),
     /// Run the scheduler alone
     Scheduler(Remote),
-    /// Run the kubelet alone
-    Kubelet(Agent),
+    /// Run the kubelet alone, with upstream's flags and its configuration file
+    Kubelet(Box<Kubelet>),
     /// Run the service proxy alone
     Proxy(Agent),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
@@ -103,6 +105,9 @@ pub struct Server {
     /// Ports for services of type NodePort
     #[arg(long, value_name = "FROM-TO", default_value = "30000-32767")]
     pub service_node_port_range: String,
+    /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
+    #[arg(long, value_name = "SERVER", default_value = "minke")]
+    pub dns: Choice,
     #[command(flatten)]
     pub security: Security,
 }
@@ -121,9 +126,12 @@ pub struct Node {
     /// Port of the kubelet's health check on loopback; 0 turns it off
     #[arg(long, default_value_t = 10248)]
     pub healthz_port: u16,
+    /// Port of the service proxy's health check; 0 turns it off
+    #[arg(long, default_value_t = 10256)]
+    pub proxy_healthz_port: u16,
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
-    pub cni: String,
+    pub cni: Choice,
     /// How pods reach those of other nodes: `routes` when nodes share a link, else `vxlan`
     #[arg(long, value_name = "NETWORK", default_value = "routes")]
     pub pod_network: PodNetwork,
@@ -143,6 +151,21 @@ pub struct Node {
     /// URL of static pod manifests
     #[arg(long, value_name = "URL")]
     pub manifest_url: Option<String>,
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelet of this node; wins over the flags here
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    #[arg(skip)]
+    pub kubelet: KubeletSettings,
+}
+
+/// What only `minke kubelet` can be told.
+#[derive(Debug, Clone, Default)]
+pub struct KubeletSettings {
+    pub configuration: Configuration,
+    pub labels: BTreeMap<String, String>,
+    /// Addresses of the node after the first.
+    pub more_ips: Vec<IpAddr>,
+    pub root_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -201,6 +224,9 @@ pub struct Agent {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     pub node: Node,
+    /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
+    #[arg(long, value_name = "SERVER", default_value = "minke")]
+    pub dns: Choice,
     /// Addresses of pods in the whole cluster
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
     pub pod_cidr: Vec<IpNet>,
@@ -222,6 +248,22 @@ pub struct Remote {
     /// Addresses of services
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
+}
+
+/// Our own, or somebody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    Minke,
+    None,
+}
+
+impl Choice {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Minke => "minke",
+            Self::None => "none",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -305,7 +347,24 @@ pub enum Store {
     },
 }
 
+impl Agent {
+    /// With every flag as it is when it is not given.
+    pub fn of_kubelet(data: DataDirectory) -> anyhow::Result<Self> {
+        let command = Self::augment_args(clap::Command::new("kubelet"));
+        let matches = command.try_get_matches_from(["kubelet", "--kubeconfig", ""])?;
+        Ok(Self { data, kubeconfig: None, ..Self::from_arg_matches(&matches)? })
+    }
+}
+
 impl Node {
+    /// What the kubelet's configuration says, from whichever command.
+    pub fn configuration(&self) -> anyhow::Result<Configuration> {
+        match &self.kubelet_config {
+            Some(path) => Configuration::load(path).map_err(anyhow::Error::msg),
+            None => Ok(self.kubelet.configuration.clone()),
+        }
+    }
+
     /// `--eviction-hard` by signal; `None` leaves the defaults.
     pub fn eviction_thresholds(&self) -> anyhow::Result<Option<BTreeMap<String, String>>> {
         let Some(text) = &self.eviction_hard else { return Ok(None) };

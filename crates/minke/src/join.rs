@@ -51,6 +51,7 @@ struct Wanted {
 /// A node that belongs to the cluster.
 pub struct Member {
     pub client: Client,
+    pub identity: Identity,
     pub ca_pem: String,
     user: String,
     pki: PathBuf,
@@ -96,8 +97,9 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
         }
     };
     let current = Arc::new(RwLock::new(Arc::new(first)));
-    let client = connect(Identity { certificate: Some(current.clone()), ..Identity::default() })?;
-    let member = Arc::new(Member { client, ca_pem: ca_pem.clone(), user, pki, env: env.clone() });
+    let identity = Identity { certificate: Some(current.clone()), ..Identity::default() };
+    let client = connect(identity.clone())?;
+    let member = Arc::new(Member { client, identity, ca_pem: ca_pem.clone(), user, pki, env: env.clone() });
     let renewed = move |certificate: CertifiedKey| *current.write() = Arc::new(certificate);
     let initial = member.until_renewal(&wanted);
     member.clone().keep(wanted, initial, renewed);

@@ -2,16 +2,17 @@
 //! Prepared by `server` at every start; used by `join` on the node's side.
 //! Invariant: a token that was revoked (its Secret deleted) never comes back; another takes its place.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use anyhow::{Context, Result};
 use client::{Client, Patch};
 use env::Env;
+use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::{
         core::v1::Secret,
-        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+        rbac::v1::{ClusterRole, ClusterRoleBinding},
     },
 };
 use serde_json::{Value, json};
@@ -19,16 +20,24 @@ use sha2::{Digest, Sha256};
 
 use crate::{instance::Instance, pki::write_private};
 
+/// As kubeadm's.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Time enough to type the command on another machine.
+const LEAST_LEFT: Duration = Duration::from_secs(3600);
 const NAMESPACE: &str = "kube-system";
 const NODES: &str = "system:nodes";
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 
-/// Cluster roles of upstream's that nodes need: binding, role, group.
+/// What upstream's nodes need not do.
+const ROLE: &str = "minke:node";
+
+/// Cluster roles that nodes need: binding, role, group.
 const BINDINGS: &[(&str, &str, &str)] = &[
     ("minke:node-bootstrapper", "system:node-bootstrapper", BOOTSTRAPPERS),
     ("minke:node-join", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", BOOTSTRAPPERS),
     ("minke:node-renewal", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", NODES),
     ("minke:node-proxier", "system:node-proxier", NODES),
+    (ROLE, ROLE, NODES),
 ];
 
 /// Makes the token at first start, and the rights of those who join with it.
@@ -43,45 +52,36 @@ pub async fn prepare(client: &Client, instance: &Instance, env: &Env) -> Result<
         });
         client.api::<ClusterRoleBinding>().patch(name, &apply(binding)).await?;
     }
-    // Every node serves DNS and says so itself.
-    let name = "minke:node-dns";
-    let group = "rbac.authorization.k8s.io";
-    let read = json!([{ "apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"] }]);
-    let write =
-        json!([{ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["create", "patch"] }]);
-    let object = |kind: &str, namespace: Option<&str>, rest: (&str, Value)| {
-        let mut object = json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": { "name": name } });
-        if let Some(namespace) = namespace {
-            object["metadata"]["namespace"] = namespace.into();
-        }
-        object[rest.0] = rest.1;
-        object
-    };
-    let bound = |kind: &str, namespace: Option<&str>, role: &str| {
-        let mut binding = object(kind, namespace, ("subjects", subjects(NODES)));
-        binding["roleRef"] = json!({ "apiGroup": group, "kind": role, "name": name });
-        apply(binding)
-    };
-    client.api::<ClusterRole>().patch(name, &apply(object("ClusterRole", None, ("rules", read)))).await?;
-    client.api::<ClusterRoleBinding>().patch(name, &bound("ClusterRoleBinding", None, "ClusterRole")).await?;
-    let inside = Some(NAMESPACE);
-    client.namespaced::<Role>(NAMESPACE).patch(name, &apply(object("Role", inside, ("rules", write)))).await?;
-    client.namespaced::<RoleBinding>(NAMESPACE).patch(name, &bound("RoleBinding", inside, "Role")).await?;
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": ROLE },
+        "rules": [
+            // Every node serves DNS.
+            { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"] },
+            // Before a pod is stopped its node asks the others whether their rules have let go of it.
+            { "apiGroups": [""], "resources": ["nodes/withdrawn"], "verbs": ["get"] },
+        ],
+    });
+    client.api::<ClusterRole>().patch(ROLE, &apply(role)).await?;
     ensure_token(client, instance, env).await
 }
 
-async fn ensure_token(client: &Client, instance: &Instance, env: &Env) -> Result<()> {
+/// Sees to it that the token on disk is good for a while; makes another where it is revoked or nearly over.
+pub async fn ensure_token(client: &Client, instance: &Instance, env: &Env) -> Result<()> {
     let secrets = client.namespaced::<Secret>(NAMESPACE);
     if let Ok(token) = fs::read_to_string(instance.join_token())
         && let Some((id, _)) = token.trim().split_once('.')
-        && secrets.find(&secret_name(id)).await?.is_some()
+        && let Some(secret) = secrets.find(&secret_name(id)).await?
+        && is_good(&secret, env.now() + LEAST_LEFT)
     {
         return Ok(());
     }
     let (id, secret) = (random(env, 6), random(env, 16));
+    // Whole seconds, as kubeadm writes it.
+    let expires = Timestamp::from_second((env.now() + LIFETIME).as_second())?.to_string();
     let data = [
         ("token-id", id.as_str()),
         ("token-secret", &secret),
+        ("expiration", &expires),
         ("usage-bootstrap-authentication", "true"),
         ("description", "joins nodes to the cluster; delete this Secret to revoke it"),
     ];
@@ -92,6 +92,21 @@ async fn ensure_token(client: &Client, instance: &Instance, env: &Env) -> Result
     object.data = Some(data.collect::<BTreeMap<_, _>>());
     secrets.create(&object).await.context("failed to make the token for joining")?;
     write_private(&instance.join_token(), &format!("{id}.{secret}\n"))
+}
+
+/// Whether the token still lets nodes in at `then`. One without an end is not ours any more.
+fn is_good(secret: &Secret, then: Timestamp) -> bool {
+    let expires = secret.data.as_ref().and_then(|data| data.get("expiration"));
+    let expires = expires.and_then(|value| std::str::from_utf8(&value.0).ok()?.parse::<Timestamp>().ok());
+    expires.is_some_and(|expires| expires > then)
+}
+
+/// The same from another process of this machine, with the admin's credentials. Without a server that answers, what
+/// is on disk must do.
+pub async fn refresh(instance: &Instance, env: &Env) -> Result<()> {
+    let connection = client::from_kubeconfig(&instance.admin_kubeconfig(), "minke-node")?;
+    let client = Client::new(client::HttpsTransport::new(connection)?);
+    ensure_token(&client, instance, env).await
 }
 
 fn secret_name(id: &str) -> String {
@@ -114,7 +129,10 @@ pub fn fingerprint(der: &[u8]) -> Result<String> {
 }
 
 /// What to type on another machine.
-pub fn print_command(instance: &Instance) -> Result<()> {
+pub async fn print_command(instance: &Instance, env: &Env) -> Result<()> {
+    if let Err(error) = refresh(instance, env).await {
+        tracing::warn!(error = format!("{error:#}"), "the token could not be renewed");
+    }
     let token = fs::read_to_string(instance.join_token())
         .with_context(|| format!("no cluster was started in {}", instance.data.display()))?;
     let ca = fs::read(instance.pki().join("ca.crt"))?;
@@ -136,5 +154,19 @@ mod tests {
         assert_eq!(token.len(), 16);
         assert!(token.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()), "{token}");
         assert!(fingerprint(b"junk").is_err());
+    }
+
+    #[test]
+    fn tokens_that_end_soon_are_replaced() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let check = |expiration: Option<&str>, good: bool| {
+            let data = expiration.map(|text| ("expiration".to_string(), ByteString(text.as_bytes().to_vec())));
+            let secret = Secret { data: Some(data.into_iter().collect()), ..Secret::default() };
+            assert_eq!(is_good(&secret, now), good, "{expiration:?}");
+        };
+        check(Some("2026-01-01T00:00:01Z"), true);
+        check(Some("2025-12-31T23:00:00Z"), false);
+        check(Some("soon"), false);
+        check(None, false);
     }
 }

@@ -6,6 +6,7 @@ mod agent;
 mod ca_pin;
 mod commands;
 mod demo;
+mod dns_endpoints;
 mod dns_service;
 mod down;
 mod flags;
@@ -14,15 +15,18 @@ mod images;
 mod instance;
 mod join;
 mod join_token;
+mod kubelet_flags;
 mod nodes;
 mod pki;
 mod preflight;
 mod process;
+mod ranges;
 mod report;
 mod security_flags;
 mod server;
 mod serving_approver;
 mod up;
+mod withdrawal;
 
 use std::process::ExitCode;
 

@@ -8,16 +8,20 @@ use std::{
     io::Write,
     net::Ipv4Addr,
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+use env::Env;
+use futures::StreamExt;
+use inotify::{Inotify, WatchMask};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     down, flags,
@@ -26,6 +30,10 @@ use crate::{
     report::{Line, SUPERVISED},
     server::ControlPlane,
 };
+
+/// Between an agent's end and its next start; doubled each time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How a node is started again, kept in its data directory.
 #[derive(Debug, Serialize, Deserialize)]
@@ -142,7 +150,9 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
     flag("node-name", name.to_string());
     flag("kubelet-port", flags.node.kubelet_port.to_string());
     flag("healthz-port", flags.node.healthz_port.to_string());
-    flag("cni", flags.node.cni.clone());
+    flag("proxy-healthz-port", flags.node.proxy_healthz_port.to_string());
+    flag("cni", flags.node.cni.name().to_string());
+    flag("dns", flags.server.dns.name().to_string());
     flag("pod-network", flags.node.pod_network.name().to_string());
     flag("pod-cidr", list(&flags.server.pod_cidr));
     flag("service-cidr", list(&flags.server.service_cidr));
@@ -156,7 +166,7 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
 /// Starts the node's agent and returns once the node is Ready. One that runs already is left alone.
 pub async fn start(name: &str, node: &Instance) -> Result<()> {
     if process::running(node)?.is_some() {
-        return Ok(());
+        return wanted_up(node);
     }
     let record = record(name, node)?;
     let log = fs::OpenOptions::new().create(true).append(true).open(node.log_file())?;
@@ -171,13 +181,67 @@ pub async fn start(name: &str, node: &Instance) -> Result<()> {
     let mut lines = BufReader::new(stdout).lines();
     while let Some(line) = lines.next_line().await? {
         match Line::parse(&line) {
-            Some(Line::Ready) => return Ok(()),
+            Some(Line::Ready) => return wanted_up(node),
             Some(Line::Failed(text)) => bail!("node {name} did not start: {text}"),
             _ => {}
         }
     }
     let status = child.wait().await?;
     bail!("the agent of node {name} stopped while starting ({status}): see {}", node.log_file().display())
+}
+
+/// There while somebody wants the node to be down.
+fn stopped_file(node: &Instance) -> PathBuf {
+    node.data.join("stopped")
+}
+
+/// Takes back that the node is to be down. Only once it runs: who keeps agents running goes by it.
+fn wanted_up(node: &Instance) -> Result<()> {
+    match fs::remove_file(stopped_file(node)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Starts the node's agent again whenever it ends and nobody asked for it. Runs until shutdown.
+pub async fn keep_running(name: String, node: Instance, env: Env, shutdown: CancellationToken) -> Result<()> {
+    let inotify = Inotify::init()?;
+    inotify.watches().add(&node.data, WatchMask::DELETE)?;
+    let mut changes = inotify.into_event_stream(vec![0; 4096])?;
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        if let Some(pid) = process::running(&node)? {
+            let began = env.monotonic();
+            tokio::select! {
+                () = process::ended(pid) => {}
+                () = shutdown.cancelled() => return Ok(()),
+            }
+            if env.monotonic() - began > LONGEST_PAUSE {
+                pause = SHORTEST_PAUSE;
+            }
+        } else if stopped_file(&node).exists() {
+            // `minke node start` removes the file once the agent runs.
+            tokio::select! {
+                _ = changes.next() => continue,
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+        if stopped_file(&node).exists() {
+            continue;
+        }
+        tracing::warn!(node = name, ?pause, "the agent of a node ended; starting it again");
+        tokio::select! {
+            () = env.sleep(pause) => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if stopped_file(&node).exists() {
+            continue;
+        }
+        if let Err(error) = start(&name, &node).await {
+            tracing::error!(error = format!("{error:#}"), node = name, "failed to start an agent again");
+        }
+    }
 }
 
 fn record(name: &str, node: &Instance) -> Result<Record> {
@@ -206,6 +270,8 @@ pub fn run(command: flags::NodeCommand) -> Result<()> {
         Ls { data } => list(&data.instance()),
         Stop(flags) => {
             let node = found(&flags)?;
+            // Before it ends: who keeps the agents running must not start it again.
+            fs::write(stopped_file(&node), "")?;
             stop_agent(&node)?;
             down::end_containers(&node);
             println!("node {} stopped", flags.name);
@@ -213,13 +279,21 @@ pub fn run(command: flags::NodeCommand) -> Result<()> {
         }
         Start(flags) => {
             let node = found(&flags)?;
-            crate::runtime()?.block_on(start(&flags.name, &node))?;
+            crate::runtime()?.block_on(async {
+                // A node that never finished joining needs a token that is still good.
+                if let Err(error) = crate::join_token::refresh(&flags.data.instance(), &Env::real()).await {
+                    tracing::warn!(error = format!("{error:#}"), "the token could not be renewed");
+                }
+                start(&flags.name, &node).await
+            })?;
             println!("node {} runs", flags.name);
             Ok(())
         }
         Cut(flags) => ip(&["link", "set", &found(&flags)?.cable(), "down"], "").map(drop),
         Heal(flags) => ip(&["link", "set", &found(&flags)?.cable(), "up"], "").map(drop),
-        JoinCommand { data } => crate::join_token::print_command(&data.instance()),
+        JoinCommand { data } => {
+            crate::runtime()?.block_on(crate::join_token::print_command(&data.instance(), &Env::real()))
+        }
     }
 }
 

@@ -86,6 +86,20 @@ fn open_pidfd(pid: i32) -> Option<std::os::fd::OwnedFd> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
 }
 
+/// Returns when the process has ended, whoever's child it is.
+pub async fn ended(pid: i32) {
+    let Some(handle) = open_pidfd(pid) else { return };
+    // Deprecated because a type may lie about its descriptor; an OwnedFd does not, and this way needs no unsafe.
+    #[allow(deprecated)]
+    let waited = match tokio::io::unix::AsyncFd::new(handle) {
+        Ok(handle) => handle.readable().await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = waited {
+        tracing::warn!(%error, pid, "failed to wait for a process");
+    }
+}
+
 /// Returns on SIGTERM or SIGINT.
 pub async fn until_stopped() -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};

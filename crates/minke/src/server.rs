@@ -17,7 +17,9 @@ use store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    dns_service, flags, host,
+    dns_endpoints, dns_service,
+    flags::{self, Choice},
+    host,
     instance::Instance,
     join_token,
     pki::{Leaf, Pki, write_private, write_public},
@@ -137,16 +139,15 @@ fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>> {
 
 /// The address of the `kubernetes` Service: the first of the range.
 pub fn first_address(service_cidrs: &[IpNet]) -> Result<IpAddr> {
-    nth_address(service_cidrs, 1)
+    nth_address(service_cidrs.first().context("--service-cidr is empty")?, 1)
 }
 
-/// The cluster DNS address: the tenth of the range, as everywhere.
-pub fn dns_address(service_cidrs: &[IpNet]) -> Result<IpAddr> {
-    nth_address(service_cidrs, 10)
+/// The cluster DNS addresses: the tenth of each range, as everywhere.
+pub fn dns_addresses(service_cidrs: &[IpNet]) -> Result<Vec<IpAddr>> {
+    service_cidrs.iter().map(|cidr| nth_address(cidr, 10)).collect()
 }
 
-fn nth_address(cidrs: &[IpNet], n: usize) -> Result<IpAddr> {
-    let cidr = cidrs.first().context("--service-cidr is empty")?;
+fn nth_address(cidr: &IpNet, n: usize) -> Result<IpAddr> {
     let address = match cidr {
         IpNet::V4(net) => IpAddr::from((u32::from(net.network()) + n as u32).to_be_bytes()),
         IpNet::V6(net) => IpAddr::from((u128::from(net.network()) + n as u128).to_be_bytes()),
@@ -195,7 +196,14 @@ pub async fn start_controllers(
     env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
     run_scheduler(local::client(&plane.api, "system:kube-scheduler", &[]), env, shutdown);
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
-    dns_service::publish(&admin, dns_address(&flags.service_cidr)?).await.context("failed to publish the DNS service")
+    match flags.dns {
+        Choice::Minke => {
+            env.spawn(dns_endpoints::run(admin.clone(), env.clone(), shutdown.clone()));
+            let addresses = dns_addresses(&flags.service_cidr)?;
+            dns_service::publish(&admin, &addresses).await.context("failed to publish the DNS service")
+        }
+        Choice::None => dns_endpoints::remove_all(&admin).await.context("failed to make room for another DNS"),
+    }
 }
 
 pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {
@@ -236,9 +244,11 @@ mod tests {
     fn service_addresses_and_port_ranges() {
         let cidr: Vec<IpNet> = vec!["10.96.0.0/12".parse().unwrap()];
         assert_eq!(first_address(&cidr).unwrap().to_string(), "10.96.0.1");
-        assert_eq!(dns_address(&cidr).unwrap().to_string(), "10.96.0.10");
+        let both: Vec<IpNet> = vec![cidr[0], "fd02::/112".parse().unwrap()];
+        let dns: Vec<String> = dns_addresses(&both).unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(dns, ["10.96.0.10", "fd02::a"]);
         let tiny: Vec<IpNet> = vec!["10.96.0.0/30".parse().unwrap()];
-        assert!(dns_address(&tiny).unwrap_err().to_string().contains("too small"));
+        assert!(dns_addresses(&tiny).unwrap_err().to_string().contains("too small"));
         assert_eq!(port_range("30000-32767").unwrap(), 30000..=32767);
         assert!(port_range("32767").unwrap_err().to_string().contains("write it as"));
     }

@@ -19,6 +19,7 @@ use crate::{
     nodes::{self, Switch},
     preflight,
     process::{self, PidFile},
+    ranges,
     report::{Display, Line, Reporter, SUPERVISED},
     server,
 };
@@ -108,6 +109,7 @@ async fn run(
     if flags.node.container_runtime_endpoint.is_none() {
         preflight::node_tools()?;
     }
+    ranges::check(&flags.server.pod_cidr, &flags.server.service_cidr, &ranges::local(&flags.node, instance)?)?;
     let _pid = PidFile::take(instance)?;
     let switch = match flags.nodes {
         1 => None,
@@ -135,9 +137,19 @@ async fn run(
         let admin = local::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
         demo::run(&admin, env, shutdown, report).await?;
     }
+    let stopping = shutdown.child_token();
+    for (name, node) in instance.nodes() {
+        let kept = nodes::keep_running(name.clone(), node, env.clone(), stopping.clone());
+        env.spawn(async move {
+            if let Err(error) = kept.await {
+                tracing::error!(error = format!("{error:#}"), node = name, "an agent is not watched any more");
+            }
+        });
+    }
     report.ready();
     process::until_stopped().await?;
     tracing::info!("stopping; containers go on");
+    stopping.cancel();
     for (_, node) in instance.nodes() {
         tokio::task::spawn_blocking(move || nodes::stop_agent(&node)).await??;
     }

@@ -1,10 +1,10 @@
-//! Which endpoint addresses the kernel's rules may still send new connections to.
-//! Written by `run` after a transaction went through; read by the kubelet before it stops a pod.
-//! Invariant: says "gone" only after the kernel has accepted rules without the endpoint.
+//! Which pods the kernel's rules may still send new connections to, and how much of the cluster's news they hold.
+//! Written by `run` after a transaction went through; read by the agent before a pod is stopped, on this node and,
+//! through the kubelet's server, on others.
+//! Invariant: says "withdrawn" only after the kernel has accepted rules without the pod.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,31 +14,52 @@ use std::{
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::model::PodUid;
+
 /// Cheap to clone; every clone sees the same.
 #[derive(Clone)]
 pub struct Confirmed(Arc<Inner>);
 
 struct Inner {
-    /// How many Services use an address.
-    endpoints: RwLock<HashMap<IpAddr, usize>>,
-    generation: watch::Sender<u64>,
+    pods: RwLock<HashMap<PodUid, Uses>>,
+    applied: watch::Sender<Applied>,
     full_writes: AtomicU64,
+}
+
+/// How many Services have the pod among their endpoints, and how many send it new connections.
+#[derive(Debug, Clone, Copy, Default)]
+struct Uses {
+    known: u32,
+    used: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Counts the transactions that went through; 0 before the first.
+    pub generation: u64,
+    /// The resourceVersion of the newest EndpointSlice in the rules.
+    pub version: u64,
+}
+
+impl std::fmt::Debug for Confirmed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Confirmed").field("applied", &*self.0.applied.borrow()).finish_non_exhaustive()
+    }
 }
 
 impl Default for Confirmed {
     fn default() -> Self {
         Self(Arc::new(Inner {
-            endpoints: RwLock::default(),
-            generation: watch::Sender::new(0),
+            pods: RwLock::default(),
+            applied: watch::Sender::new(Applied::default()),
             full_writes: AtomicU64::new(0),
         }))
     }
 }
 
 impl Confirmed {
-    /// Counts the transactions that went through; 0 before the first.
-    pub fn generation(&self) -> watch::Receiver<u64> {
-        self.0.generation.subscribe()
+    pub fn applied(&self) -> watch::Receiver<Applied> {
+        self.0.applied.subscribe()
     }
 
     /// How often all rules were written at once: at the start, and after damage. Everything else is incremental.
@@ -50,38 +71,58 @@ impl Confirmed {
         self.0.full_writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn contains(&self, endpoint: IpAddr) -> bool {
-        self.0.endpoints.read().contains_key(&endpoint)
+    /// Whether any Service has the pod among its endpoints, in whatever state.
+    pub fn knows(&self, pod: PodUid) -> bool {
+        self.0.pods.read().contains_key(&pod)
     }
 
-    /// Returns once no rule of this node names `endpoint`. Bound the wait: a last endpoint serves while it terminates.
-    pub async fn gone(&self, endpoint: IpAddr) {
-        let mut generation = self.0.generation.subscribe();
-        while self.contains(endpoint) {
-            if generation.changed().await.is_err() {
-                return;
+    /// Whether a rule may send new connections to the pod although nobody said that it ends.
+    pub fn uses(&self, pod: PodUid) -> bool {
+        self.0.pods.read().get(&pod).is_some_and(|uses| uses.used > 0)
+    }
+
+    /// Returns once this node's rules hold what is known at `version` and no longer use the pod, with the version
+    /// that they hold then. Bound the wait: a slice that somebody else keeps may name the pod for ever.
+    pub async fn withdrawn(&self, pod: PodUid, version: u64) -> u64 {
+        let mut applied = self.0.applied.subscribe();
+        loop {
+            let held = applied.borrow_and_update().version;
+            if held >= version && !self.uses(pod) {
+                return held;
+            }
+            if applied.changed().await.is_err() {
+                return held;
             }
         }
     }
 
-    /// One Service's endpoints before and after.
-    pub(crate) fn replace(&self, old: &BTreeSet<IpAddr>, new: &BTreeSet<IpAddr>) {
-        let mut endpoints = self.0.endpoints.write();
-        for ip in new.difference(old) {
-            *endpoints.entry(*ip).or_default() += 1;
+    /// One Service's pods before and after.
+    pub(crate) fn replace(&self, old: &[(PodUid, bool)], new: &[(PodUid, bool)]) {
+        if old == new {
+            return;
         }
-        for ip in old.difference(new) {
-            if let Some(count) = endpoints.get_mut(ip) {
-                *count -= 1;
-                if *count == 0 {
-                    endpoints.remove(ip);
+        let mut pods = self.0.pods.write();
+        for (pod, used) in new {
+            let uses = pods.entry(*pod).or_default();
+            uses.known += 1;
+            uses.used += u32::from(*used);
+        }
+        for (pod, used) in old {
+            if let Some(uses) = pods.get_mut(pod) {
+                uses.known -= 1;
+                uses.used -= u32::from(*used);
+                if uses.known == 0 {
+                    pods.remove(pod);
                 }
             }
         }
     }
 
-    pub(crate) fn publish(&self) {
-        self.0.generation.send_modify(|generation| *generation += 1);
+    pub(crate) fn publish(&self, version: u64) {
+        self.0.applied.send_modify(|applied| {
+            applied.generation += 1;
+            applied.version = version;
+        });
     }
 }
 
@@ -89,22 +130,48 @@ impl Confirmed {
 mod tests {
     use super::*;
 
+    fn pod(last: u8) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-0000-0000-0000000000{last:02x}")).unwrap()
+    }
+
     #[tokio::test]
-    async fn an_endpoint_is_gone_when_its_last_service_drops_it() {
+    async fn a_pod_is_withdrawn_when_its_last_service_stops_using_it() {
         let confirmed = Confirmed::default();
-        let ip: IpAddr = "10.0.0.1".parse().unwrap();
-        let (none, one) = (BTreeSet::new(), BTreeSet::from([ip]));
-        confirmed.gone(ip).await;
-        confirmed.replace(&none, &one);
-        confirmed.replace(&none, &one);
-        confirmed.replace(&one, &none);
-        assert!(confirmed.contains(ip));
+        let pod = pod(1);
+        assert_eq!(confirmed.withdrawn(pod, 0).await, 0, "a pod in no Service waits for nothing");
+        confirmed.replace(&[], &[(pod, true)]);
+        confirmed.replace(&[], &[(pod, true)]);
+        confirmed.replace(&[(pod, true)], &[(pod, false)]);
+        confirmed.publish(7);
+        assert!(confirmed.uses(pod));
         let waiter = tokio::spawn({
             let confirmed = confirmed.clone();
-            async move { confirmed.gone(ip).await }
+            async move { confirmed.withdrawn(pod, 7).await }
         });
-        confirmed.replace(&one, &none);
-        confirmed.publish();
-        waiter.await.unwrap();
+        confirmed.replace(&[(pod, true)], &[]);
+        confirmed.publish(8);
+        assert_eq!(waiter.await.unwrap(), 8);
+        assert!(confirmed.knows(pod), "one Service still lists it");
+        confirmed.replace(&[(pod, false)], &[]);
+        assert!(!confirmed.knows(pod));
+    }
+
+    #[tokio::test]
+    async fn rules_that_lag_behind_do_not_confirm() {
+        let confirmed = Confirmed::default();
+        confirmed.publish(3);
+        let lagging = confirmed.withdrawn(pod(1), 4);
+        tokio::pin!(lagging);
+        assert!(futures::poll!(lagging.as_mut()).is_pending());
+        confirmed.publish(5);
+        assert_eq!(lagging.await, 5);
+    }
+
+    #[test]
+    fn uids_are_uuids() {
+        assert!(PodUid::parse("5d6c1f0e-88a7-4a3e-9d8e-0f6b8f4d2a11").is_some());
+        for text in ["", "web", "5d6c1f0e-88a7-4a3e-9d8e-0f6b8f4d2a1", "5d6c1f0e-88a7-4a3e-9d8e-0f6b8f4d2a11ff"] {
+            assert_eq!(PodUid::parse(text), None, "{text}");
+        }
     }
 }

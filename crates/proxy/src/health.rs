@@ -1,6 +1,6 @@
 //! The health check ports of Services with externalTrafficPolicy Local: a load balancer asks which nodes to use.
 //! Kept by `run` in step with the applied rules.
-//! Invariant: a port that cannot be bound is reported and the rest goes on.
+//! Invariant: a port that cannot be bound is told to the Service and the rest goes on.
 
 use std::{
     collections::HashMap,
@@ -8,14 +8,16 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
+use client::{EventRecorder, Informer, reference};
 use env::Env;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
+use k8s_openapi::api::core::v1::Service;
+use tokio::{net::TcpListener, task::JoinHandle};
+
+use crate::{
+    http::{response, serve},
+    liveness::Liveness,
 };
 
 struct Server {
@@ -32,12 +34,22 @@ impl Drop for Server {
 
 pub struct HealthChecks {
     env: Env,
+    node_name: String,
+    liveness: Liveness,
+    services: Informer<Service>,
+    recorder: EventRecorder,
     servers: HashMap<String, Server>,
 }
 
 impl HealthChecks {
-    pub fn new(env: Env) -> Self {
-        Self { env, servers: HashMap::new() }
+    pub fn new(
+        env: Env,
+        node_name: String,
+        liveness: Liveness,
+        services: Informer<Service>,
+        recorder: EventRecorder,
+    ) -> Self {
+        Self { env, node_name, liveness, services, recorder, servers: HashMap::new() }
     }
 
     /// What a Service wants now: a port and the number of its local endpoints, or no check at all.
@@ -51,56 +63,63 @@ impl HealthChecks {
             return;
         }
         let local_endpoints = Arc::new(AtomicUsize::new(count));
-        let task = self.env.spawn(serve(self.env.clone(), service.to_owned(), port, local_endpoints.clone()));
+        let task = self.env.spawn(self.listen(service.to_owned(), port, local_endpoints.clone()));
         self.servers.insert(service.to_owned(), Server { port, local_endpoints, task });
     }
-}
 
-async fn serve(env: Env, service: String, port: u16, local_endpoints: Arc<AtomicUsize>) {
-    // IPv6 wildcard takes IPv4 too; a kernel without IPv6 gets IPv4.
-    let listener = match TcpListener::bind(("::", port)).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
-    };
-    let listener = match listener {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%service, port, %error, "failed to listen on the health check node port");
-            return;
+    fn listen(
+        &self,
+        service: String,
+        port: u16,
+        local_endpoints: Arc<AtomicUsize>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (env, liveness, node) = (self.env.clone(), self.liveness.clone(), self.node_name.clone());
+        let (services, recorder) = (self.services.clone(), self.recorder.clone());
+        async move {
+            // IPv6 wildcard takes IPv4 too; a kernel without IPv6 gets IPv4.
+            let listener = match TcpListener::bind(("::", port)).await {
+                Ok(listener) => Ok(listener),
+                Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
+            };
+            match listener {
+                Ok(listener) => {
+                    let local = move || local_endpoints.load(Ordering::Relaxed);
+                    serve(&env, listener, move |_| Some(answer(&service, local(), liveness.is_healthy()))).await;
+                }
+                Err(error) => {
+                    tracing::error!(%service, port, %error, "failed to listen on the health check node port");
+                    if let Some(object) = services.get(&service) {
+                        let message =
+                            format!("node {node} failed to start healthcheck {service:?} on port {port}: {error}");
+                        recorder.warning(&reference(&*object), "FailedToStartServiceHealthcheck", message);
+                    }
+                }
+            }
         }
-    };
-    while let Ok((stream, _)) = listener.accept().await {
-        let answer = answer(&service, local_endpoints.load(Ordering::Relaxed));
-        let env = env.clone();
-        env.clone().spawn(async move { env.timeout(Duration::from_secs(5), respond(stream, answer)).await });
     }
 }
 
-async fn respond(mut stream: TcpStream, answer: String) {
-    let mut head = Vec::with_capacity(512);
-    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < 8192 {
-        match stream.read_buf(&mut head).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-    }
-    // The client may leave before it has read the answer.
-    let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
-}
-
-fn answer(service: &str, local_endpoints: usize) -> String {
+fn answer(service: &str, local_endpoints: usize, healthy: bool) -> String {
     let (namespace, name) = service.split_once('/').unwrap_or(("", service));
     let body = serde_json::json!({
         "service": { "namespace": namespace, "name": name },
         "localEndpoints": local_endpoints,
-        "serviceProxyHealthy": true,
-    })
-    .to_string();
-    let status = if local_endpoints > 0 { "200 OK" } else { "503 Service Unavailable" };
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
-         X-Load-Balancing-Endpoint-Weight: {local_endpoints}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+        "serviceProxyHealthy": healthy,
+    });
+    let weight = ("X-Load-Balancing-Endpoint-Weight", local_endpoints.to_string());
+    response(local_endpoints > 0 && healthy, &[weight], &body.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_used_while_it_has_endpoints_and_keeps_up() {
+        for (count, healthy, status) in [(2, true, "200 OK"), (0, true, "503 "), (2, false, "503 ")] {
+            let text = answer("d/web", count, healthy);
+            assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{text}");
+            assert!(text.contains(&format!("X-Load-Balancing-Endpoint-Weight: {count}\r\n")), "{text}");
+        }
+    }
 }

@@ -81,10 +81,30 @@ pub struct SliceInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointInfo {
     pub ip: IpAddr,
+    /// The pod behind it, if there is one.
+    pub pod: Option<PodUid>,
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
     pub local: bool,
+}
+
+/// A pod's UID in little room: there are tens of thousands of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodUid([u8; 16]);
+
+impl PodUid {
+    /// `None` for what is no UUID; every UID that an API server gives is one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.bytes().filter(|byte| *byte != b'-');
+        let mut value: u128 = 0;
+        let mut count = 0;
+        for digit in digits {
+            value = (value << 4) | u128::from(char::from(digit).to_digit(16)?);
+            count += 1;
+        }
+        (count == 32).then(|| Self(value.to_be_bytes()))
+    }
 }
 
 impl ServiceInfo {
@@ -163,6 +183,11 @@ impl SliceInfo {
             let ready = condition(|c| c.ready).unwrap_or(true);
             Some(EndpointInfo {
                 ip: endpoint.addresses.first()?.parse().ok()?,
+                pod: endpoint
+                    .target_ref
+                    .as_ref()
+                    .filter(|target| target.kind.as_deref() == Some("Pod"))
+                    .and_then(|target| PodUid::parse(target.uid.as_deref()?)),
                 ready,
                 serving: condition(|c| c.serving).unwrap_or(ready),
                 terminating: condition(|c| c.terminating).unwrap_or(false),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    model::{NodeConfig, PortInfo, Protocol, ServiceInfo, State},
+    model::{NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, State},
     ruleset::Ruleset,
 };
 
@@ -80,6 +80,9 @@ pub struct ServiceRules {
     pub health: Option<(u16, usize)>,
     /// Every endpoint address that may get a new connection.
     pub endpoints: BTreeSet<IpAddr>,
+    /// Every pod among the Service's endpoints, sorted, and whether it gets new connections although nobody said
+    /// that it ends. One that ends and is used all the same is used for want of a better one.
+    pub pods: Vec<(PodUid, bool)>,
     /// The endpoints in the order of their indexes, so that the next version moves as few as possible.
     pub order: BTreeMap<(Family, Protocol, u16), Vec<Target>>,
 }
@@ -125,7 +128,18 @@ pub fn service_rules(
         rules.elements.insert(Key::ClusterIp(*ip), Value::Member);
     }
     rules.health = service.health_check_node_port.map(|port| (port, local_ips.len()));
+    rules.pods = pods(state, key, &rules.endpoints);
     Some(rules)
+}
+
+fn pods(state: &State, key: &str, used: &BTreeSet<IpAddr>) -> Vec<(PodUid, bool)> {
+    let endpoints = state.slices(key).flat_map(|slice| &slice.endpoints);
+    let mut pods: Vec<_> = endpoints.filter_map(|e| Some((e.pod?, !e.terminating && used.contains(&e.ip)))).collect();
+    // Both families of one pod: used by one is used.
+    pods.sort_by_key(|(pod, used)| (*pod, !used));
+    pods.dedup_by_key(|(pod, _)| *pod);
+    pods.shrink_to_fit();
+    pods
 }
 
 /// The endpoints of one port in one family, by who may use them.

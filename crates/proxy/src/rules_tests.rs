@@ -14,6 +14,11 @@ fn config() -> NodeConfig {
     }
 }
 
+/// The pod with this address.
+fn uid(ip: &str) -> String {
+    format!("00000000-0000-4000-8000-{:0>12}", ip.rsplit(['.', ':']).next().unwrap())
+}
+
 /// `ip`, then any of: `local`, `unready`, `leaving` (serving while terminating), `dead`.
 fn slice(endpoints: &[&str]) -> Json {
     let endpoint = |text: &&str| {
@@ -24,6 +29,7 @@ fn slice(endpoints: &[&str]) -> Json {
         json!({
             "addresses": [ip],
             "nodeName": if has("local") { "here" } else { "there" },
+            "targetRef": { "kind": "Pod", "uid": uid(ip) },
             "conditions": {
                 "ready": !(has("unready") || has("leaving") || has("dead")),
                 "serving": !(has("unready") || has("dead")),
@@ -270,4 +276,49 @@ fn stale_flows_are_those_of_udp_endpoints_that_left() {
     let changes = ruleset.replace("d/s", new);
     let flows: Vec<String> = changes.stale_flows.iter().map(|(_, ip)| ip.unwrap().to_string()).collect();
     assert_eq!(flows, ["10.244.0.2"]);
+}
+
+#[test]
+fn pods_that_end_are_not_used_but_for_want_of_better() {
+    let check = |spec: Json, endpoints: &[&str], used: &[&str]| {
+        let rules = service_rules("d/s", &state(&spec, endpoints), &config(), None).unwrap();
+        assert_eq!(rules.pods.len(), endpoints.len(), "{endpoints:?}");
+        let wanted: Vec<_> = used.iter().map(|ip| PodUid::parse(&uid(ip)).unwrap()).collect();
+        let found: Vec<_> = rules.pods.iter().filter(|(_, used)| *used).map(|(pod, _)| *pod).collect();
+        assert_eq!(found, wanted, "{spec} {endpoints:?}");
+    };
+    check(json!({}), &["10.244.0.2", "10.244.0.3 unready"], &["10.244.0.2"]);
+    check(json!({}), &["10.244.0.2 leaving", "10.244.0.3"], &["10.244.0.3"]);
+    check(json!({}), &["10.244.0.2 leaving", "10.244.0.3 dead"], &[]);
+    check(json!({ "internalTrafficPolicy": "Local" }), &["10.244.0.2 local leaving", "10.244.0.3"], &[]);
+    check(json!({ "internalTrafficPolicy": "Local" }), &["10.244.0.2 local", "10.244.0.3"], &["10.244.0.2"]);
+}
+
+/// What one change writes does not depend on how many Services there are.
+#[test]
+fn a_change_costs_the_same_among_many() {
+    let written = |services: usize| {
+        let mut state = State::default();
+        let service = |index: usize| {
+            let ip = format!("10.96.{}.{}", index / 250, index % 250);
+            json!({ "metadata": {}, "spec": { "clusterIP": ip, "ports": [{ "port": 80 }] } })
+        };
+        let labelled = |index: usize, endpoints: &[&str]| {
+            let mut slice = slice(endpoints);
+            slice["metadata"]["labels"]["kubernetes.io/service-name"] = json!(format!("s{index}"));
+            serde_json::from_value(slice).unwrap()
+        };
+        for index in 0..services {
+            state.apply_service(&format!("d/s{index}"), Some(&serde_json::from_value(service(index)).unwrap()));
+            let slice = labelled(index, &["10.244.0.2", "10.244.0.3"]);
+            state.apply_slice(&format!("d/s{index}-1"), Some(&slice), &config());
+        }
+        let mut ruleset = rules(&state, &config());
+        state.apply_slice("d/s1-1", Some(&labelled(1, &["10.244.0.2"])), &config());
+        let new = service_rules("d/s1", &state, &config(), ruleset.service("d/s1"));
+        render::transaction(&ruleset.replace("d/s1", new), "t")
+    };
+    let few = written(2);
+    assert!(few.lines().count() <= 4, "{few}");
+    assert_eq!(written(500), few);
 }

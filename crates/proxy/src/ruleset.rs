@@ -36,6 +36,8 @@ pub struct Changes {
     pub elements: BTreeMap<Key, (Option<Value>, Option<Value>)>,
     pub old_chains: BTreeSet<(Family, Arc<str>)>,
     pub old_affinity: BTreeSet<(Family, Arc<str>)>,
+    /// Not in the transaction: Services that newly claim what another has, with that other.
+    pub clashes: Vec<(Arc<str>, Arc<str>, Frontend)>,
     /// Not in the transaction: UDP connection tracking entries to forget after it.
     pub stale_flows: BTreeSet<(Frontend, Option<IpAddr>)>,
 }
@@ -123,8 +125,11 @@ impl Ruleset {
             (None, Some(value)) => list.push((owner.clone(), value.clone())),
             (None, None) => {}
         }
-        if list.len() > 1 && matches!(key, Key::Service(_)) {
-            tracing::warn!(service = %owner, first = %list[0].0, ?key, "two Services claim one address; the first keeps it");
+        if let Key::Service(frontend) = key
+            && position.is_none()
+            && list.len() > 1
+        {
+            changes.clashes.push((owner.clone(), list[0].0.clone(), frontend));
         }
         let after = list.first().map(|(_, value)| value.clone());
         if list.len() > 1 {

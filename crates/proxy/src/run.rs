@@ -5,13 +5,17 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fs,
-    net::IpAddr,
+    net::SocketAddr,
+    sync::Arc,
     time::Duration,
 };
 
-use client::{InformerFactory, Subscription};
+use client::{EventRecorder, Informer, InformerFactory, ListParams, Subscription, reference};
 use env::Env;
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -19,11 +23,12 @@ use crate::{
     confirmed::Confirmed,
     conntrack,
     health::HealthChecks,
-    model::{NodeConfig, State},
+    liveness::{Liveness, serve_liveness},
+    model::{NodeConfig, PodUid, State},
     monitor::{Monitor, Sighting},
     nft::{Nft, NftError},
     render,
-    rules::service_rules,
+    rules::{Frontend, service_rules},
     ruleset::{Changes, Ruleset},
 };
 
@@ -33,11 +38,13 @@ pub struct ProxyConfig {
     /// The name of our nftables tables, in families ip and ip6.
     pub table: String,
     pub confirmed: Confirmed,
+    /// Where `/healthz` and `/livez` answer.
+    pub healthz: Option<SocketAddr>,
 }
 
 impl ProxyConfig {
     pub fn new(node: NodeConfig) -> Self {
-        Self { node, table: "minke-proxy".to_owned(), confirmed: Confirmed::default() }
+        Self { node, table: "minke-proxy".to_owned(), confirmed: Confirmed::default(), healthz: None }
     }
 }
 
@@ -56,6 +63,16 @@ pub async fn run(
     env: Env,
     shutdown: CancellationToken,
 ) -> Result<(), NftError> {
+    let recorder = EventRecorder::new(informers.client().clone(), env.clone(), "kube-proxy", &config.node.node_name);
+    let liveness = Liveness::new(env.clone());
+    if let Some(address) = config.healthz {
+        let own = ListParams::fields(format!("metadata.name={}", config.node.node_name));
+        let nodes = informers.informer_with::<Node>(own);
+        let name = config.node.node_name.clone();
+        let served = serve_liveness(address, liveness.clone(), nodes, name, recorder.clone());
+        let until = shutdown.clone();
+        env.spawn(async move { until.run_until_cancelled(served).await });
+    }
     let services = informers.informer::<Service>();
     let slices = informers.informer::<EndpointSlice>();
     let synced = async { tokio::join!(services.synced(), slices.synced()) };
@@ -72,7 +89,16 @@ pub async fn run(
     let nft = Nft::default();
     let monitor = Monitor::open(&config.table, nft.clone())?;
     let proxy = Proxy {
-        health: HealthChecks::new(env.clone()),
+        health: HealthChecks::new(
+            env.clone(),
+            config.node.node_name.clone(),
+            liveness.clone(),
+            services.clone(),
+            recorder.clone(),
+        ),
+        services: services.clone(),
+        recorder,
+        liveness,
         config,
         env,
         nft,
@@ -80,6 +106,7 @@ pub async fn run(
         ruleset: Ruleset::default(),
         dirty: BTreeSet::new(),
         published: HashMap::new(),
+        newest: 0,
         retry: None,
         full_needed: true,
         full_finished: None,
@@ -97,9 +124,14 @@ struct Proxy {
     state: State,
     ruleset: Ruleset,
     dirty: BTreeSet<String>,
-    /// What `confirmed` and `health` were last told, by Service.
-    published: HashMap<String, BTreeSet<IpAddr>>,
+    /// What `confirmed` was last told, by Service.
+    published: HashMap<String, Vec<(PodUid, bool)>>,
+    /// The newest EndpointSlice that the state knows.
+    newest: u64,
     health: HealthChecks,
+    services: Informer<Service>,
+    recorder: EventRecorder,
+    liveness: Liveness,
     retry: Option<Duration>,
     full_needed: bool,
     full_finished: Option<Duration>,
@@ -150,6 +182,8 @@ impl Proxy {
     }
 
     fn slice(&mut self, key: &str, slice: Option<&EndpointSlice>) {
+        let version = slice.and_then(|slice| slice.metadata.resource_version.as_ref()?.parse().ok());
+        self.newest = self.newest.max(version.unwrap_or_default());
         self.dirty.extend(self.state.apply_slice(key, slice, &self.config.node));
     }
 
@@ -189,10 +223,14 @@ impl Proxy {
     /// Brings the kernel to what the state says.
     async fn sync(&mut self, monitor: &mut Monitor) {
         let mut changes = Changes::default();
+        if !self.dirty.is_empty() || self.full_needed {
+            self.liveness.queued();
+        }
         for key in &self.dirty {
             let rules = service_rules(key, &self.state, &self.config.node, self.ruleset.service(key));
             self.ruleset.replace_into(key, rules, &mut changes);
         }
+        self.report_clashes(std::mem::take(&mut changes.clashes));
         if !changes.is_empty() && !self.full_needed {
             let text = render::transaction(&changes, &self.config.table);
             if let Err(error) = self.nft.apply(text).await {
@@ -222,17 +260,29 @@ impl Proxy {
         conntrack::forget(changes.stale_flows).await;
     }
 
+    fn report_clashes(&self, clashes: Vec<(Arc<str>, Arc<str>, Frontend)>) {
+        for (service, first, Frontend { ip, protocol, port }) in clashes {
+            let at = format!("{} port {port} of {ip}", protocol.name().to_uppercase());
+            tracing::warn!(%service, %first, %at, "two Services claim one address; the first keeps it");
+            if let Some(object) = self.services.get(&service) {
+                let message = format!("{at} is already served for Service {first}, which keeps it on this node");
+                self.recorder.warning(&reference(&*object), "AddressInUse", message);
+            }
+        }
+    }
+
     fn publish(&mut self) {
+        self.liveness.updated();
         for key in std::mem::take(&mut self.dirty) {
             let old = self.published.remove(&key).unwrap_or_default();
             let rules = self.ruleset.service(&key);
-            let new = rules.map(|rules| rules.endpoints.clone()).unwrap_or_default();
+            let new = rules.map(|rules| rules.pods.clone()).unwrap_or_default();
             self.config.confirmed.replace(&old, &new);
             self.health.set(&key, rules.and_then(|rules| rules.health));
             if !new.is_empty() {
                 self.published.insert(key, new);
             }
         }
-        self.config.confirmed.publish();
+        self.config.confirmed.publish(self.newest);
     }
 }

@@ -22,6 +22,7 @@ struct Inner {
     revision: u64,
     objects: BTreeMap<(String, String), Arc<Object>>,
     watchers: Vec<(String, mpsc::UnboundedSender<WatchEvent>)>,
+    events: Vec<Value>,
 }
 
 impl Feed {
@@ -32,6 +33,7 @@ impl Feed {
         value["metadata"]["uid"] = value["metadata"]["name"].clone();
         let (version, kind) = match plural {
             "services" => ("v1", "Service"),
+            "nodes" => ("v1", "Node"),
             _ => ("discovery.k8s.io/v1", "EndpointSlice"),
         };
         value["apiVersion"] = json!(version);
@@ -47,10 +49,28 @@ impl Feed {
     }
 }
 
+impl Feed {
+    /// The message of the Event with this reason, once it is written.
+    pub fn said(&self, reason: &str) -> String {
+        for _ in 0..200 {
+            if let Some(event) = self.0.lock().events.iter().find(|event| event["reason"] == reason) {
+                return event["message"].as_str().unwrap_or_default().to_owned();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("no Event says {reason}: {:?}", self.0.lock().events)
+    }
+}
+
 #[async_trait]
 impl Transport for Feed {
-    async fn send(&self, _: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
-        Err(ApiError::internal("the proxy only lists and watches"))
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        if !request.uri().path().ends_with("/events") {
+            return Err(ApiError::internal("the proxy only lists, watches and writes Events"));
+        }
+        let event = serde_json::from_slice(request.body()).map_err(|e| ApiError::internal(e.to_string()))?;
+        self.0.lock().events.push(event);
+        Ok(Response::new(request.into_body()))
     }
 
     async fn list(&self, resource: &Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {

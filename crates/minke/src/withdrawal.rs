@@ -1,0 +1,174 @@
+//! Holds a pod's stop signal back until every node's Service rules have let go of the pod.
+//! Joins the proxy of this node with those of others, which are asked through their kubelets; used by `kubelet`.
+//! Invariant: waits no longer than `BOUND`, whoever is silent; a pod in no Service waits for nothing.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+use api::ApiError;
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::{Client, HttpsConfig, HttpsTransport, Identity, Informer};
+use env::Env;
+use futures::future::join_all;
+use http::Request;
+use k8s_openapi::api::core::v1::Node;
+use kubelet::endpoint_gate::EndpointGate;
+use parking_lot::Mutex;
+use proxy::{Confirmed, PodUid};
+
+/// The longest that a pod's stop signal is held back.
+const BOUND: Duration = Duration::from_secs(2);
+/// For requests that came in while the rules still named the pod.
+const LAST_REQUESTS: Duration = Duration::from_millis(200);
+/// A node that did not answer delays no other pod for so long.
+const SILENCE: Duration = Duration::from_secs(30);
+
+pub struct Withdrawal {
+    node_name: String,
+    confirmed: Confirmed,
+    nodes: Informer<Node>,
+    identity: Identity,
+    /// Who signs the certificates of the nodes' servers.
+    ca_pem: String,
+    env: Env,
+    peers: Mutex<HashMap<String, Peer>>,
+}
+
+struct Peer {
+    address: SocketAddr,
+    client: Client,
+    silent_until: Duration,
+}
+
+impl std::fmt::Debug for Withdrawal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Withdrawal").field("node_name", &self.node_name).finish_non_exhaustive()
+    }
+}
+
+/// Where a node's kubelet answers, if the node is alive.
+fn kubelet_address(node: &Node) -> Option<SocketAddr> {
+    let status = node.status.as_ref()?;
+    let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    let internal = status.addresses.iter().flatten().find(|a| a.type_ == "InternalIP")?;
+    let port = status.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port;
+    ready.then_some(SocketAddr::new(internal.address.parse().ok()?, u16::try_from(port).ok()?))
+}
+
+impl Withdrawal {
+    pub fn new(
+        node_name: String,
+        confirmed: Confirmed,
+        nodes: Informer<Node>,
+        identity: Identity,
+        ca_pem: String,
+        env: Env,
+    ) -> Self {
+        Self { node_name, confirmed, nodes, identity, ca_pem, env, peers: Mutex::default() }
+    }
+
+    /// The other nodes that are worth asking.
+    fn others(&self) -> Vec<(String, Client)> {
+        let now = self.env.monotonic();
+        let mut peers = self.peers.lock();
+        let nodes = self.nodes.list();
+        let mut alive = HashMap::with_capacity(nodes.len());
+        for node in &nodes {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            if let Some(address) = kubelet_address(node).filter(|_| name != self.node_name) {
+                alive.insert(name.to_owned(), address);
+            }
+        }
+        peers.retain(|name, peer| alive.get(name) == Some(&peer.address));
+        for (name, address) in alive {
+            if !peers.contains_key(&name) {
+                match self.connect(address) {
+                    Ok(client) => drop(peers.insert(name, Peer { address, client, silent_until: Duration::ZERO })),
+                    Err(error) => tracing::warn!(%error, node = name, "other nodes can't be asked about endpoints"),
+                }
+            }
+        }
+        let awake = peers.iter().filter(|(_, peer)| peer.silent_until <= now);
+        awake.map(|(name, peer)| (name.clone(), peer.client.clone())).collect()
+    }
+
+    fn connect(&self, address: SocketAddr) -> Result<Client, ApiError> {
+        let ca = client::certificates(self.ca_pem.as_bytes()).map_err(|e| ApiError::internal(e.to_string()))?;
+        Ok(Client::new(HttpsTransport::new(HttpsConfig {
+            server: format!("https://{address}"),
+            ca,
+            identity: self.identity.clone(),
+            user_agent: "minke-agent".into(),
+        })?))
+    }
+
+    /// Waits for one node's answer; a node that gives none within the limit is left alone for a while.
+    async fn ask(&self, name: String, client: Client, pod_uid: &str, version: u64, limit: Duration) {
+        let uri = format!("/withdrawn/{pod_uid}?resourceVersion={version}");
+        let Ok(request) = Request::get(uri).body(Bytes::new()) else { return };
+        match self.env.timeout(limit, client.request(request)).await {
+            Some(Ok(_)) => {}
+            // Another kind of kubelet, or one that does not know us: there is nothing to wait for.
+            Some(Err(error)) => tracing::debug!(%error, node = name, pod_uid, "a node did not confirm"),
+            None => {
+                tracing::warn!(node = name, pod_uid, "a node did not say in time that an endpoint left its rules");
+                if let Some(peer) = self.peers.lock().get_mut(&name) {
+                    peer.silent_until = self.env.monotonic() + SILENCE;
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl EndpointGate for Withdrawal {
+    async fn withdrawn(&self, pod_uid: &str) {
+        let Some(pod) = PodUid::parse(pod_uid).filter(|pod| self.confirmed.knows(*pod)) else { return };
+        let began = self.env.monotonic();
+        // Our own rules first: the version that they hold is what the others must have seen.
+        if let Some(version) = self.env.timeout(BOUND, self.confirmed.withdrawn(pod, 0)).await {
+            let left = BOUND.saturating_sub(self.env.monotonic() - began);
+            let asked = self.others().into_iter().map(|(name, peer)| self.ask(name, peer, pod_uid, version, left));
+            join_all(asked).await;
+        } else {
+            tracing::warn!(pod_uid, "a pod that ends is still an endpoint; stopping it all the same");
+        }
+        let left = BOUND.saturating_sub(self.env.monotonic() - began);
+        self.env.sleep(LAST_REQUESTS.min(left)).await;
+    }
+
+    async fn withdrawn_here(&self, pod_uid: &str, version: u64) -> bool {
+        match PodUid::parse(pod_uid) {
+            Some(pod) => self.env.timeout(BOUND, self.confirmed.withdrawn(pod, version)).await.is_some(),
+            None => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_nodes_that_live_are_asked() {
+        let check = |ready: &str, address: &str, expected: Option<&str>| {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": { "name": "n" },
+                "status": {
+                    "conditions": [{ "type": "Ready", "status": ready }],
+                    "addresses": [{ "type": "Hostname", "address": "n" }, { "type": "InternalIP", "address": address }],
+                    "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },
+                },
+            }))
+            .unwrap();
+            assert_eq!(kubelet_address(&node), expected.map(|text| text.parse().unwrap()), "{ready} {address}");
+        };
+        check("True", "192.0.2.1", Some("192.0.2.1:10250"));
+        check("True", "2001:db8::1", Some("[2001:db8::1]:10250"));
+        check("Unknown", "192.0.2.1", None);
+        check("False", "192.0.2.1", None);
+        check("True", "junk", None);
+        assert_eq!(kubelet_address(&Node::default()), None);
+    }
+}

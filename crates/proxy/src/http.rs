@@ -1,0 +1,51 @@
+//! The few bytes of HTTP that health checks need.
+//! Used by `health` and `liveness`.
+//! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept.
+
+use std::{sync::Arc, time::Duration};
+
+use env::Env;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_HEAD: usize = 8192;
+
+/// Answers every request with what `answer` says for its path; 404 for what it does not know.
+pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
+    let answer = Arc::new(answer);
+    while let Ok((stream, _)) = listener.accept().await {
+        let (answer, limit) = (answer.clone(), env.clone());
+        env.spawn(async move { limit.timeout(PATIENCE, respond(stream, &*answer)).await });
+    }
+}
+
+async fn respond(mut stream: TcpStream, answer: &(impl Fn(&str) -> Option<String> + Sync)) {
+    let mut head = Vec::with_capacity(512);
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < LONGEST_HEAD {
+        match stream.read_buf(&mut head).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+    let text = String::from_utf8_lossy(&head);
+    let target = text.split(' ').nth(1).unwrap_or_default();
+    let path = target.split('?').next().unwrap_or_default();
+    let missing = || "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned();
+    // The client may leave before it has read the answer.
+    let _ = stream.write_all(answer(path).unwrap_or_else(missing).as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+/// An answer in JSON: 200 when `good`, else 503.
+pub fn response(good: bool, headers: &[(&str, String)], body: &str) -> String {
+    let status = if good { "200 OK" } else { "503 Service Unavailable" };
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n{more}\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
