@@ -140,6 +140,10 @@ async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
     for service in cluster.list("apiservices", "") {
         let service = service.value();
         if !service["spec"]["service"].is_object() {
+            let local = ("True", "Local", "Local APIServices are always available".to_string());
+            if let Err(error) = write_condition(&server, &service, local).await {
+                tracing::debug!(error = %error.message, "failed to write the condition of an APIService");
+            }
             continue;
         }
         any = true;

@@ -25,6 +25,7 @@ mod flow_control;
 mod gzip;
 mod health;
 mod index;
+mod local_services;
 mod loopback;
 mod metrics;
 mod negotiate;

@@ -25,7 +25,7 @@ use crate::{
     call::{Call, InProcess},
     cluster::Cluster,
     config::Config,
-    crd, discovery, health,
+    crd, discovery, health, local_services,
     metrics::Metrics,
     openapi,
     query::Query,
@@ -94,6 +94,7 @@ impl ApiServer {
         bootstrap::run(&server).await?;
         crd::start(&server).await;
         aggregation::start(&server);
+        local_services::start(&server);
         server.health.bootstrapped();
         Ok(server)
     }
