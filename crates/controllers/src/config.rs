@@ -27,6 +27,8 @@ pub struct Config {
     pub certificate_authority: Option<CertificateAuthority>,
     /// What `kube-root-ca.crt` says in every namespace. Without it the ConfigMaps are not made.
     pub root_ca_pem: Option<String>,
+    /// PEM (PKCS#8) of the key that signs tokens. Without it Secrets for tokens stay empty.
+    pub service_account_key_pem: Option<String>,
     /// How long a signed certificate is valid at most.
     pub certificate_duration: Duration,
     /// A node that was silent for this long is Unknown.
@@ -47,6 +49,7 @@ impl Default for Config {
             service_cidrs: Vec::new(),
             certificate_authority: None,
             root_ca_pem: None,
+            service_account_key_pem: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),

@@ -33,6 +33,7 @@ mod replica_set;
 mod resource_quota;
 mod root_ca;
 mod service_account;
+mod service_account_token;
 mod stateful_set;
 mod volume;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::{
     bootstrap_token, certificates, cluster_role, cron_job, daemon_set, deployment, disruption, endpoints,
     garbage_collector, job, namespace, node, replica_set, resource_quota, root_ca, service_account,
+    service_account_token,
     shell::{Controller, Setup},
     stateful_set, volume,
 };
@@ -35,6 +36,7 @@ pub const CONTROLLERS: &[Row] = &[
     row("endpoints-controller", 5, endpoints::make_endpoints),
     row("namespace-controller", 5, namespace::make),
     row("serviceaccount-controller", 1, service_account::make),
+    row("serviceaccount-token-controller", 1, service_account_token::make),
     row("root-ca-certificate-publisher-controller", 1, root_ca::make),
     row("garbage-collector-controller", 10, garbage_collector::make),
     row("node-lifecycle-controller", 2, node::make_lifecycle),

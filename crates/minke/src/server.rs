@@ -215,6 +215,7 @@ pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet
             key_pem: pki.ca_key_pem()?,
         }),
         root_ca_pem: Some(pki.ca_pem().to_string()),
+        service_account_key_pem: Some(pki.service_account_key()?),
         ..controllers::Config::default()
     })
 }
