@@ -31,6 +31,7 @@ pub mod probe_manager;
 pub mod quantity;
 pub mod referenced_objects;
 pub mod restart;
+mod runtime_features;
 pub mod runtime_manager;
 pub mod runtime_status;
 pub mod server;
@@ -39,6 +40,7 @@ pub mod sources;
 mod stats;
 pub mod status_manager;
 pub mod sync_loop;
+mod user_namespaces;
 pub mod volume_manager;
 
 use std::{
@@ -163,6 +165,7 @@ impl Node {
         let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
         let (wake_sender, wake) = mpsc::unbounded_channel();
         let exits = exits::Exits::default();
+        let features = Arc::new(runtime_features::RuntimeFeatures::default());
         let images = Arc::new(image_manager::ImageManager::new(
             runtime.clone(),
             env.clone(),
@@ -203,6 +206,7 @@ impl Node {
             node: Arc::new(Mutex::default()),
             pressures: pressures.clone(),
             allocatable,
+            features: features.clone(),
             wake: Arc::new(Notify::new()),
         });
         *status.node.lock() = status.describe();
@@ -214,6 +218,8 @@ impl Node {
                 config: config.clone(),
                 images: images.clone(),
                 cgroups: cgroups.clone(),
+                user_namespaces: user_namespaces::UserNamespaces::new(config.pods_dir()),
+                features,
                 node: facts,
                 host_ips,
                 slots: tokio::sync::Semaphore::new((machine.cpus.max(1) as usize * 2).max(4)),

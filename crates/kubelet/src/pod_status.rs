@@ -49,6 +49,8 @@ pub struct Input<'a> {
     /// "containerd", the scheme of container ids.
     pub runtime_name: &'a str,
     pub host_ips: &'a [String],
+    /// Whether the runtime can make mounts read-only all the way down.
+    pub recursive_read_only: bool,
     /// The pod's work is over: nothing is going to be started again.
     pub terminal: bool,
     pub now: Timestamp,

@@ -321,6 +321,7 @@ impl Worker {
             resize: self.resize_condition.as_ref(),
             runtime_name: &shared.runtime_name,
             host_ips: &shared.runtime.host_ips,
+            recursive_read_only: shared.runtime.features.usual().recursive_read_only,
             terminal,
             now: shared.env.now(),
         });

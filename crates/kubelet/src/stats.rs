@@ -18,6 +18,8 @@ const SHORTEST_SPAN: Duration = Duration::from_millis(500);
 /// An older sample says nothing about now.
 const LONGEST_SPAN: Duration = Duration::from_secs(120);
 
+const LONGEST_RETRY: Duration = Duration::from_millis(400);
+
 /// Processor time used so far, at some moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CpuSample {
@@ -105,8 +107,7 @@ impl Stats {
 
     async fn sample(&self) -> Result<Measured, ApiError> {
         let shared = &self.shared;
-        let listed = shared.runtime.runtime.list_container_stats(None).await;
-        let listed = listed.map_err(|error| ApiError::internal(error.to_string()))?;
+        let listed = self.list().await.map_err(|error| ApiError::internal(error.to_string()))?;
         let now = shared.env.monotonic();
         let mut node = node_usage(&shared.config.root_dir);
         node.cpu_rate = self.rate(NODE, CpuSample { at: now, nanoseconds: node.cpu_nanoseconds });
@@ -126,6 +127,22 @@ impl Stats {
             last.retain(|key, _| key == NODE);
         }
         Ok(Measured { node, containers })
+    }
+
+    /// Some runtimes fail to list anything while one container is being removed, so they are asked again.
+    async fn list(&self) -> cri::Result<Vec<v1::ContainerStats>> {
+        let shared = &self.shared;
+        let mut delay = Duration::from_millis(50);
+        loop {
+            match shared.runtime.runtime.list_container_stats(None).await {
+                Err(error) if delay <= LONGEST_RETRY => {
+                    tracing::debug!(%error, "failed to list what containers use");
+                    shared.env.sleep(delay).await;
+                    delay *= 2;
+                }
+                other => return other,
+            }
+        }
     }
 
     /// The rate since the last sample, which this one replaces once it is far enough from it.

@@ -14,6 +14,7 @@ use crate::{
     flags::{Agent, Command, Image, Remote, Server, Store},
     images,
     instance::Instance,
+    kubelet_flags,
     nodes,
     pki::Pki,
     preflight,
@@ -120,6 +121,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
             return Ok(None);
         }
         ranges::check(&flags.pod_cidr, &flags.service_cidr, &ranges::local(&flags.node, &instance)?)?;
+        kubelet_flags::check(&flags.node)?;
         let pid = PidFile::take(&instance)?;
         // Who is not let in starts nothing.
         let access = agent::Access::open(&flags, &instance, env).await?;

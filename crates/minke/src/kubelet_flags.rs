@@ -276,6 +276,11 @@ impl Kubelet {
     }
 }
 
+/// Says what is wrong with a node's configuration before anything is started.
+pub fn check(flags: &flags::Node) -> Result<()> {
+    apply(flags, &mut kubelet::Config::default())
+}
+
 /// Gives a node's configuration its effect, files that it names included.
 pub fn apply(flags: &flags::Node, config: &mut kubelet::Config) -> Result<()> {
     let configuration = flags.configuration()?;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent, demo, flags, images,
     instance::Instance,
+    kubelet_flags,
     nodes::{self, Switch},
     preflight,
     process::{self, PidFile},
@@ -36,6 +37,7 @@ pub fn up(flags: flags::Up) -> Result<()> {
         return Ok(());
     }
     preflight::data_directory(&instance.data)?;
+    kubelet_flags::check(&flags.node)?;
     let display = Display::new("starting");
     match wait_for_child(&instance, &display) {
         Ok(()) => {

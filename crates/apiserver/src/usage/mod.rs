@@ -41,7 +41,7 @@ const FRESH: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_secs(1);
 /// An older reading says nothing about now.
 const LONGEST: Duration = Duration::from_secs(120);
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// The last two pages of each node.
 #[derive(Default)]
@@ -182,7 +182,7 @@ impl Usage {
         let page = match answer.unwrap_or_else(|| Err("no answer in time".into())) {
             Ok(page) => page,
             Err(error) => {
-                tracing::debug!(node, error, "failed to measure a node");
+                tracing::info!(node, error, "failed to measure a node");
                 return None;
             }
         };

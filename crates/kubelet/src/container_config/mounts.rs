@@ -9,7 +9,7 @@ use std::{
 };
 
 use cri::v1;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 
 use super::expansion::expand_noting;
 use crate::pod_spec;
@@ -22,6 +22,39 @@ pub struct Input<'a> {
     pub environment: &'a BTreeMap<String, String>,
     pub hosts_file: Option<&'a Path>,
     pub message_file: Option<&'a Path>,
+    /// Whether the runtime can make mounts inside a read-only one read-only too.
+    pub recursive_read_only: bool,
+}
+
+/// Whether a volume shows what is kept elsewhere: written to, it would be overwritten, so it can't be.
+fn shows_objects(pod: &Pod, name: &str) -> bool {
+    let volumes = pod_spec::spec(pod).volumes.iter().flatten();
+    volumes.into_iter().any(|v| {
+        v.name == name
+            && (v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some())
+    })
+}
+
+/// Whether a mount is to be read-only all the way down.
+pub fn recursively(mount: &VolumeMount, possible: bool) -> Result<bool, String> {
+    let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
+    let refuse = |why: &str| {
+        Err(format!(
+            "failed to resolve recursive read-only mode: volume {:?} requested recursive read-only mode, but it is {why}",
+            mount.name
+        ))
+    };
+    match mode {
+        "Disabled" => Ok(false),
+        _ if mount.read_only != Some(true) => refuse("not read-only"),
+        _ if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") => {
+            refuse("not compatible with its mount propagation")
+        }
+        "IfPossible" => Ok(possible),
+        "Enabled" if possible => Ok(true),
+        "Enabled" => refuse("not supported by the runtime"),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
 }
 
 pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
@@ -55,13 +88,13 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
         result.push(v1::Mount {
             container_path,
             host_path: host_path.to_string_lossy().into_owned(),
-            readonly: mount.read_only.unwrap_or(false),
+            readonly: mount.read_only.unwrap_or(false) || shows_objects(input.pod, &mount.name),
             propagation: match mount.mount_propagation.as_deref() {
                 Some("HostToContainer") => v1::MountPropagation::PropagationHostToContainer,
                 Some("Bidirectional") => v1::MountPropagation::PropagationBidirectional,
                 _ => v1::MountPropagation::PropagationPrivate,
             } as i32,
-            recursive_read_only: false,
+            recursive_read_only: recursively(mount, input.recursive_read_only)?,
             ..Default::default()
         });
     }
@@ -122,6 +155,26 @@ pub fn wants_hosts_file(pod: &Pod, container: &Container) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn read_only_all_the_way_down_only_where_possible() {
+        let check = |mount: serde_json::Value, possible: bool, expected: Result<bool, &str>| {
+            let mut mount = mount;
+            (mount["name"], mount["mountPath"]) = ("v".into(), "/v".into());
+            let found = recursively(&serde_json::from_value(mount).unwrap(), possible);
+            match expected {
+                Ok(wanted) => assert_eq!(found, Ok(wanted)),
+                Err(part) => assert!(found.unwrap_err().contains(part)),
+            }
+        };
+        use serde_json::json;
+        check(json!({"readOnly": true}), true, Ok(false));
+        check(json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}), true, Ok(true));
+        check(json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}), false, Ok(false));
+        check(json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), true, Ok(true));
+        check(json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), false, Err("not supported by the runtime"));
+        check(json!({"recursiveReadOnly": "Enabled"}), true, Err("but it is not read-only"));
+    }
 
     #[test]
     fn sub_paths_stay_inside() {

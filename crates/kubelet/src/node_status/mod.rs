@@ -36,6 +36,7 @@ use crate::{
     eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     pleg::Pleg,
     pod_status::whole_seconds,
+    runtime_features::RuntimeFeatures,
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -61,6 +62,7 @@ pub struct NodeStatusManager {
     pub node: Arc<Mutex<Node>>,
     pub pressures: Arc<Pressures>,
     pub allocatable: Allocatable,
+    pub features: Arc<RuntimeFeatures>,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
 }
@@ -205,6 +207,7 @@ impl NodeStatusManager {
             Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
             None => return Some("container runtime is down: it does not answer".into()),
         };
+        self.features.observe(&answer.runtime_handlers);
         let silence = self.pleg.silence();
         if silence > RUNTIME_SILENCE.max(self.config.relist_interval * 2) {
             return Some(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
@@ -309,6 +312,7 @@ impl NodeStatusManager {
         let mut status = self.static_status();
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = Some(self.images().await);
+        status.runtime_handlers = self.features.shown();
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
         let due = last_report.is_none_or(|at| self.env.monotonic() - at >= self.config.status_report_interval);
@@ -474,6 +478,7 @@ fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
             daemon_endpoints: status.daemon_endpoints.clone(),
             node_info: status.node_info.clone(),
             images: status.images.clone(),
+            runtime_handlers: status.runtime_handlers.clone(),
             conditions: status.conditions.clone(),
             ..Default::default()
         };

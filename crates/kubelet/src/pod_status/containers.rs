@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::{Input, from_nanoseconds};
 use crate::{
+    container_config::mounts::recursively,
     pod_spec::{self, Kind},
     restart,
     runtime_status::{ContainerStatus, State},
@@ -47,7 +48,7 @@ fn status(input: &Input, kind: Kind, container: &Container, before: Option<&ApiS
         None => unobserved(input, container, before),
     };
     waiting_for_start(input, kind, container, &mut result);
-    result.volume_mounts = volume_mounts(container);
+    result.volume_mounts = volume_mounts(container, input.recursive_read_only);
     if kind != Kind::Ephemeral {
         let running = input.runtime.find(&container.name).filter(|c| c.state == State::Running);
         let in_effect = running.and_then(|found| (input.in_effect)(&found.id));
@@ -207,7 +208,7 @@ fn waiting(reason: &str, message: Option<&String>) -> ContainerState {
     }
 }
 
-fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+fn volume_mounts(container: &Container, possible: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.as_ref()?;
     let statuses: Vec<_> = mounts
         .iter()
@@ -215,8 +216,10 @@ fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only,
-            // No runtime we drive reports support, so read-only mounts are never recursively so.
-            recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".into()),
+            recursive_read_only: (mount.read_only == Some(true)).then(|| match recursively(mount, possible) {
+                Ok(true) => "Enabled".into(),
+                _ => "Disabled".into(),
+            }),
         })
         .collect();
     (!statuses.is_empty()).then_some(statuses)

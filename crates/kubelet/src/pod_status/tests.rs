@@ -98,6 +98,7 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
         reasons: &reasons,
         runtime_name: "containerd",
         host_ips: &["192.0.2.1".into()],
+        recursive_read_only: false,
         terminal: case.terminal,
         now: Timestamp::from_second(100).unwrap(),
     });

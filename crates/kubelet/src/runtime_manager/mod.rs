@@ -28,7 +28,9 @@ use crate::{
     image_manager::ImageManager,
     pod_spec::{self, Kind},
     pod_status::WaitingReason,
+    runtime_features::RuntimeFeatures,
     runtime_status::PodRuntimeStatus,
+    user_namespaces::{self, UserNamespaces},
 };
 
 pub struct RuntimeManager {
@@ -38,6 +40,8 @@ pub struct RuntimeManager {
     pub config: Arc<Config>,
     pub images: Arc<ImageManager>,
     pub cgroups: Arc<ContainerManager>,
+    pub user_namespaces: UserNamespaces,
+    pub features: Arc<RuntimeFeatures>,
     pub node: NodeFacts,
     pub host_ips: Vec<String>,
     /// How many sandboxes and containers are made at once: more only makes each slower.
@@ -81,7 +85,8 @@ impl RuntimeManager {
         for warning in warnings {
             self.recorder.warning(&client::reference(pod), "DNSConfigForming", warning);
         }
-        container_config::sandbox(SandboxInput {
+        let users = self.users(pod)?;
+        let mut config = container_config::sandbox(SandboxInput {
             pod,
             attempt,
             dns,
@@ -89,7 +94,21 @@ impl RuntimeManager {
             cgroup_parent: self.cgroups.cgroup_parent(pod),
             log_root: &self.config.pod_logs_dir(),
             owner: &self.config.root_dir,
-        })
+        })?;
+        let context = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        if let (Some(users), Some(options)) = (users, context.and_then(|c| c.namespace_options.as_mut())) {
+            options.userns_options = Some(user_namespaces::options(&users));
+        }
+        Ok(config)
+    }
+
+    /// The pod's own range of users, if it is to have one.
+    fn users(&self, pod: &Pod) -> Result<Option<Vec<v1::IdMapping>>, String> {
+        match (user_namespaces::wanted(pod), self.features.usual().user_namespaces) {
+            (false, _) => Ok(None),
+            (true, true) => self.user_namespaces.allocate(pod).map(Some),
+            (true, false) => Err("the runtime does not support user namespaces (hostUsers: false)".into()),
+        }
     }
 
     /// Makes the pod's control group, directories and sandbox.
@@ -215,7 +234,17 @@ impl RuntimeManager {
             environment: &environment,
             hosts_file: hosts_file.as_deref(),
             message_file: Some(&message_file),
+            recursive_read_only: self.features.usual().recursive_read_only,
         })?;
+        let users = self.users(pod)?;
+        let mounts = match &users {
+            // The kernel shows files of a volume as the pod's own users.
+            Some(users) => mounts
+                .into_iter()
+                .map(|mount| v1::Mount { uid_mappings: users.clone(), gid_mappings: users.clone(), ..mount })
+                .collect(),
+            None => mounts,
+        };
         let target = self.target(context, kind, container)?;
         let mut config = container_config::container(ContainerInput {
             pod,
@@ -233,6 +262,10 @@ impl RuntimeManager {
         })?;
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
             self.enforce(resources);
+        }
+        let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        if let (Some(users), Some(options)) = (users, security.and_then(|s| s.namespace_options.as_mut())) {
+            options.userns_options = Some(user_namespaces::options(&users));
         }
         Ok(config)
     }

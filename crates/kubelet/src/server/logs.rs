@@ -75,6 +75,8 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     let mut parts = line.splitn(4, |b| *b == b' ');
     let mut word = || parts.next().and_then(|w| std::str::from_utf8(w).ok());
     let (time, stream, tag) = (word()?, word()?, word()?);
+    let known = matches!(stream, "stdout" | "stderr") && tag.starts_with(['P', 'F']);
+    known.then_some(())?;
     Some(Line { time, stream, partial: tag.starts_with('P'), text: parts.next().unwrap_or_default() })
 }
 
@@ -145,6 +147,8 @@ struct Tailer<F> {
     path: PathBuf,
     file: File,
     buffer: BytesMut,
+    /// Inside something too long to be a line of a runtime's: dropped up to the next one.
+    skipping: bool,
     formatter: Formatter,
     /// Tells whether the container still runs; asked when the file has nothing new.
     running: F,
@@ -176,6 +180,7 @@ where
         path: path.to_path_buf(),
         file,
         buffer: BytesMut::new(),
+        skipping: false,
         formatter: Formatter::new(options),
         running,
         exit,
@@ -236,10 +241,13 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
         }
         while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
             let line = self.buffer.split_to(end + 1);
-            self.formatter.push(&line[..end], out);
+            if !std::mem::take(&mut self.skipping) {
+                self.formatter.push(&line[..end], out);
+            }
         }
         if self.buffer.len() > MAX_LINE {
-            return Err(io::Error::other("a log line is too long"));
+            self.buffer.clear();
+            self.skipping = true;
         }
         Ok(true)
     }
@@ -323,6 +331,23 @@ mod tests {
         std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
         std::fs::write(&path, "2026-01-01T00:00:01Z stdout F two\n").unwrap();
         assert_eq!(lines.next().await.unwrap().unwrap(), "two\n");
+    }
+
+    #[tokio::test]
+    async fn junk_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let mut content = vec![0xff; 3 * MAX_LINE];
+        content.extend_from_slice(b"\n\n \nno line at all\n2026-01-01T00:00:00Z stdout F \xfe\x00binary\n");
+        content.extend_from_slice(b"2026-01-01T00:00:00Z stdout P cut of");
+        std::fs::write(&path, content).unwrap();
+        for (tail, expected) in [(None, &b"\xfe\x00binary\n"[..]), (Some(2), b"\xfe\x00binary\n"), (Some(1), b"")] {
+            let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
+            let lines = read(&path, options, async || false, Exits::default().of("c")).await.unwrap();
+            let chunks: Vec<_> = Box::pin(lines).collect().await;
+            let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
+            assert_eq!(all, expected, "tail {tail:?}");
+        }
     }
 
     #[test]

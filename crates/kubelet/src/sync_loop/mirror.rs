@@ -35,13 +35,6 @@ pub fn ensure(shared: &Arc<Shared>, pod: &Arc<Pod>) {
 
 async fn create(shared: &Arc<Shared>, pod: &Pod) -> Result<(), api::ApiError> {
     let api = shared.client.namespaced::<Pod>(pod_spec::namespace(pod));
-    if let Some(existing) = api.find(pod_spec::name(pod)).await? {
-        if is_mirror_of(&existing, pod) && existing.metadata.deletion_timestamp.is_none() {
-            changed(shared, Arc::new(existing));
-            return Ok(());
-        }
-        delete(shared, &existing).await?;
-    }
     let mut mirror = pod.clone();
     mirror.metadata.uid = None;
     let hash = pod_spec::annotation(pod, CONFIG_HASH).unwrap_or_default().to_string();
@@ -57,7 +50,18 @@ async fn create(shared: &Arc<Shared>, pod: &Pod) -> Result<(), api::ApiError> {
             ..Default::default()
         }]
     });
-    let made = api.create(&mirror).await?;
+    // A node may look only at pods that are there and its own, so it asks for one after it could not be made.
+    let made = match api.create(&mirror).await {
+        Err(error) if error.is_already_exists() => {
+            let existing = api.get(pod_spec::name(pod)).await?;
+            if !is_mirror_of(&existing, pod) || existing.metadata.deletion_timestamp.is_some() {
+                delete(shared, &existing).await?;
+                return Err(error);
+            }
+            existing
+        }
+        other => other?,
+    };
     changed(shared, Arc::new(made));
     Ok(())
 }

@@ -187,6 +187,8 @@ impl VolumeManager {
             let (tokens, refresh) = self.fetch_tokens(pod, sources).await?;
             let content = payload::projected(&context(mode(source.default_mode), &tokens), sources)?;
             ("projected", true, content, refresh)
+        } else if volume.image.is_some() {
+            return Err("image volumes are not supported by the container runtime".into());
         } else {
             return Err(format!("no volume plugin matched name: {}", volume_kind(volume)));
         };

@@ -104,6 +104,9 @@ impl FakeApi {
                 "expirationTimestamp": "2099-01-01T00:00:00Z"}})),
             Method::POST => {
                 let name = body["metadata"]["name"].as_str().unwrap_or_default();
+                if self.get(&format!("{path}/{name}")).is_some() {
+                    return Err(ApiError::already_exists("", "objects", name));
+                }
                 Ok(self.put(&format!("{path}/{name}"), body.clone()))
             }
             Method::PUT => Ok(self.put(&path, body)),
@@ -185,7 +188,7 @@ impl Transport for FakeApi {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         let (status, value) = match self.answer(&request) {
             Ok(value) => (200, value),
-            Err(error) => (404, error.to_status()),
+            Err(error) => (error.code, error.to_status()),
         };
         Ok(Response::builder().status(status).body(Bytes::from(value.to_string())).unwrap())
     }

@@ -3,6 +3,7 @@
 mod access;
 mod journey;
 mod network;
+mod node;
 mod pull;
 mod python;
 

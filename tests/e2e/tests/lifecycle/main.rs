@@ -2,5 +2,6 @@
 
 mod apart;
 mod bad_input;
+mod configured;
 mod leftovers;
 mod survival;

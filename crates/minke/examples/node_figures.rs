@@ -1,0 +1,254 @@
+//! Figures of a running cluster's node against its bare runtime: pods up and down, one by one and many at once.
+//! Run by `tools/bench` with the cluster's data directory; prints rows of `figure|value|goal`.
+//! Invariant: what it makes in the runtime and in the cluster it removes again.
+
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use client::{Client, DeleteOptions, HttpsTransport, Informer, InformerFactory, Patch, from_kubeconfig};
+use cri::{RemoteRuntime, Runtime, RuntimeEvent, v1};
+use env::Env;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+const IMAGE: &str = "minke.local/demo:1";
+const SINGLE: usize = 20;
+const MANY: usize = 80;
+const PARALLEL: usize = 4;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let data = PathBuf::from(arguments.next().context("usage: node_figures DATA-DIRECTORY SOCKET")?);
+    let socket = arguments.next().context("usage: node_figures DATA-DIRECTORY SOCKET")?;
+    let figures = Figures {
+        env: Env::real(),
+        runtime: RemoteRuntime::new(&socket, None),
+        client: Client::new(HttpsTransport::new(from_kubeconfig(&data.join("admin.kubeconfig"), "figures")?)?),
+    };
+    let stop = CancellationToken::new();
+    let informers = InformerFactory::new(figures.client.clone(), figures.env.clone(), stop.clone());
+    let pods = informers.informer::<Pod>();
+    pods.synced().await;
+    figures.single(&pods).await?;
+    figures.many(&pods).await?;
+    stop.cancel();
+    Ok(())
+}
+
+struct Figures {
+    env: Env,
+    runtime: RemoteRuntime,
+    client: Client,
+}
+
+fn row(figure: &str, value: String, goal: &str) {
+    println!("{figure}|{value}|{goal}");
+}
+
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+fn milliseconds(duration: Duration) -> String {
+    format!("{} ms", duration.as_millis())
+}
+
+fn ratio(ours: Duration, bare: Duration) -> String {
+    format!("{:.2}x", ours.as_secs_f64() / bare.as_secs_f64())
+}
+
+impl Figures {
+    /// One pod after the other.
+    async fn single(&self, pods: &Informer<Pod>) -> Result<()> {
+        // Taken in turns, so that both see the same machine.
+        let (mut bare, mut ours, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..SINGLE {
+            let began = self.env.monotonic();
+            let sandbox = self.bare_up(&format!("bare-{number}")).await?;
+            bare.push(self.env.monotonic() - began);
+            self.bare_down(&sandbox).await?;
+            let name = format!("figure-{number}");
+            ours.push(self.pod_up(pods, &name).await?);
+            gone.push(self.pod_down(pods, &name).await?);
+        }
+        let (bare50, bare99) = (percentile(&bare, 50), percentile(&bare, 99));
+        row("bare runtime: sandbox, create, start, p50", milliseconds(bare50), "");
+        row("bare runtime, p99", milliseconds(bare99), "");
+        let (p50, p99) = (percentile(&ours, 50), percentile(&ours, 99));
+        row("create to Running, p50", milliseconds(p50), "");
+        row("  against the bare runtime", ratio(p50, bare50), "<= 1.25x");
+        row("create to Running, p99", milliseconds(p99), "");
+        row("  against the bare runtime's p99", ratio(p99, bare99), "<= 2x");
+        row("process ended to pod gone, p50", milliseconds(percentile(&gone, 50)), "<= 300 ms");
+        row("process ended to pod gone, p99", milliseconds(percentile(&gone, 99)), "");
+        Ok(())
+    }
+
+    async fn bare_up(&self, name: &str) -> Result<String> {
+        let metadata = Some(v1::PodSandboxMetadata {
+            name: name.into(),
+            uid: name.into(),
+            namespace: "figures".into(),
+            attempt: 0,
+        });
+        let sandbox_config = v1::PodSandboxConfig {
+            metadata,
+            hostname: name.into(),
+            log_directory: std::env::temp_dir().to_string_lossy().into_owned(),
+            linux: Some(v1::LinuxPodSandboxConfig::default()),
+            ..Default::default()
+        };
+        let sandbox = self.runtime.run_pod_sandbox(sandbox_config.clone(), "").await?;
+        let config = v1::ContainerConfig {
+            metadata: Some(v1::ContainerMetadata { name: "main".into(), attempt: 0 }),
+            image: Some(v1::ImageSpec { image: IMAGE.into(), ..Default::default() }),
+            linux: Some(v1::LinuxContainerConfig::default()),
+            log_path: format!("{name}.log"),
+            ..Default::default()
+        };
+        let container = self.runtime.create_container(&sandbox, config, sandbox_config).await?;
+        self.runtime.start_container(&container).await?;
+        Ok(sandbox)
+    }
+
+    async fn bare_down(&self, sandbox: &str) -> Result<()> {
+        let filter = v1::ContainerFilter { pod_sandbox_id: sandbox.into(), ..Default::default() };
+        for container in self.runtime.list_containers(Some(filter)).await? {
+            self.runtime.stop_container(&container.id, 5).await?;
+            self.runtime.remove_container(&container.id).await?;
+        }
+        self.runtime.stop_pod_sandbox(sandbox).await?;
+        self.runtime.remove_pod_sandbox(sandbox).await?;
+        let name = std::env::temp_dir();
+        for entry in std::fs::read_dir(name).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("bare-") {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+
+    async fn pod_up(&self, pods: &Informer<Pod>, name: &str) -> Result<Duration> {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": { "terminationGracePeriodSeconds": 5, "containers": [{ "name": "main", "image": IMAGE }] },
+        }))?;
+        let mut changes = pods.subscribe();
+        let began = self.env.monotonic();
+        self.client.namespaced::<Pod>("default").create(&pod).await?;
+        while let Some(change) = changes.next().await {
+            if change.new.is_some_and(|pod| pod.metadata.name.as_deref() == Some(name) && is_running(&pod)) {
+                break;
+            }
+        }
+        Ok(self.env.monotonic() - began)
+    }
+
+    /// From the end of the container's process to the end of the object.
+    async fn pod_down(&self, pods: &Informer<Pod>, name: &str) -> Result<Duration> {
+        let mut changes = pods.subscribe();
+        let mut events = self.runtime.events().await?;
+        let env = self.env.clone();
+        let exit = tokio::spawn(async move {
+            while let Some(Ok(event)) = events.next().await {
+                if matches!(event, RuntimeEvent::Exited { .. }) {
+                    return env.monotonic();
+                }
+            }
+            env.monotonic()
+        });
+        self.client.namespaced::<Pod>("default").delete(name, &DeleteOptions::default()).await?;
+        while let Some(change) = changes.next().await {
+            let ours = change.old.is_some_and(|pod| pod.metadata.name.as_deref() == Some(name));
+            if ours && change.new.is_none() {
+                break;
+            }
+        }
+        let gone = self.env.monotonic();
+        let exited = self.env.timeout(Duration::from_secs(1), exit).await.context("no exit was seen")??;
+        Ok(gone.saturating_sub(exited))
+    }
+
+    /// Eighty at once.
+    async fn many(&self, pods: &Informer<Pod>) -> Result<()> {
+        let began = self.env.monotonic();
+        let made: Vec<Result<String>> = stream::iter(0..MANY)
+            .map(|number| async move { self.bare_up(&format!("bare-{number}")).await })
+            .buffer_unordered(PARALLEL)
+            .collect()
+            .await;
+        let bare_up = self.env.monotonic() - began;
+        let made = made.into_iter().collect::<Result<Vec<_>>>()?;
+        let began = self.env.monotonic();
+        let removed: Vec<Result<()>> = stream::iter(&made)
+            .map(|sandbox| async move { self.bare_down(sandbox).await })
+            .buffer_unordered(PARALLEL)
+            .collect()
+            .await;
+        removed.into_iter().collect::<Result<()>>()?;
+        let bare_down = self.env.monotonic() - began;
+        let up = self.scale(pods, MANY).await?;
+        let down = self.scale(pods, 0).await?;
+        let api = self.client.namespaced::<Deployment>("default");
+        api.delete("figures", &DeleteOptions::default()).await?;
+        let seconds = |d: Duration| format!("{:.1} s", d.as_secs_f64());
+        row("80 bare pods up, 4 at a time", seconds(bare_up), "");
+        row("80 pods of a Deployment Running", seconds(up), "");
+        row("  against the bare runtime", ratio(up, bare_up), "<= 1.2x");
+        row("80 bare pods down, 4 at a time", seconds(bare_down), "");
+        row("80 pods gone", seconds(down), "");
+        row("  against the bare runtime", ratio(down, bare_down), "<= 1.2x");
+        Ok(())
+    }
+
+    async fn scale(&self, pods: &Informer<Pod>, replicas: usize) -> Result<Duration> {
+        let labels = json!({ "app": "figures" });
+        let deployment: Value = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "figures", "namespace": "default" },
+            "spec": { "replicas": replicas, "selector": { "matchLabels": labels }, "template": {
+                "metadata": { "labels": labels },
+                "spec": { "terminationGracePeriodSeconds": 5, "containers": [{ "name": "main", "image": IMAGE }] },
+            } },
+        });
+        let mut changes = pods.subscribe();
+        let began = self.env.monotonic();
+        let patch = Patch::Apply { manager: "figures".into(), force: true, config: deployment };
+        self.client.namespaced::<Deployment>("default").patch("figures", &patch).await?;
+        let ours = |pod: &Arc<Pod>| pod.metadata.labels.iter().flatten().any(|(k, v)| k == "app" && v == "figures");
+        let (mut running, mut present) = (HashSet::new(), HashSet::new());
+        for pod in pods.list().iter().filter(|pod| ours(pod)) {
+            present.insert(pod.metadata.uid.clone());
+        }
+        loop {
+            let done = match replicas {
+                0 => present.is_empty(),
+                wanted => running.len() >= wanted,
+            };
+            if done {
+                return Ok(self.env.monotonic() - began);
+            }
+            let change = changes.next().await.context("the watch ended")?;
+            match (change.old, change.new) {
+                (_, Some(pod)) if ours(&pod) => {
+                    present.insert(pod.metadata.uid.clone());
+                    if is_running(&pod) {
+                        running.insert(pod.metadata.uid.clone());
+                    }
+                }
+                (Some(pod), None) if ours(&pod) => {
+                    present.remove(&pod.metadata.uid);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_running(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+}

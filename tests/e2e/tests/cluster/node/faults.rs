@@ -1,0 +1,86 @@
+//! Bad input on a real runtime: the pod says what is wrong, and can be deleted.
+
+use e2e::{Namespace, eventually};
+
+use super::{apply, container, until};
+use crate::kubectl;
+
+/// Waits for an Event of the pod.
+#[track_caller]
+pub fn event(ns: &Namespace, pod: &str, reason: &str, part: &str) {
+    eventually(&format!("an event {reason} of {pod} with {part:?}"), || {
+        let events = ns.json(&["get", "events", "--field-selector", &format!("involvedObject.name={pod}")]);
+        let items = events["items"].as_array().cloned().unwrap_or_default();
+        let fits =
+            |e: &&serde_json::Value| e["reason"] == reason && e["message"].as_str().unwrap_or_default().contains(part);
+        match items.iter().any(|e| fits(&e)) {
+            true => Ok(()),
+            false => Err(items.iter().map(|e| format!("{} {}", e["reason"], e["message"])).collect::<Vec<_>>()),
+        }
+    });
+}
+
+#[test]
+fn broken_pods_say_why_and_go() {
+    let ns = kubectl().namespace("broken");
+    let broken = |name: &str, container: &str| {
+        apply(
+            &ns,
+            &format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 1, \
+                 containers: [{{name: c, {container}}}]}}}}"
+            ),
+        );
+    };
+    broken("refused", "image: '127.0.0.1:9/none:1'");
+    broken("never", "image: 'minke.local/none:1', imagePullPolicy: Never");
+    broken("command", "image: IMAGE, command: [/no/such/program]");
+    broken("directory", "image: IMAGE, workingDir: /bin/busybox");
+    broken(
+        "hook",
+        "image: IMAGE, command: [sleep, '1000'], lifecycle: {postStart: {exec: {command: [sleep, '1000']}}}",
+    );
+    let waits = |pod: &serde_json::Value, reasons: &[&str]| {
+        let state = &container(pod, "c")["state"];
+        let reason = state["waiting"]["reason"].as_str().or(state["terminated"]["reason"].as_str()).unwrap_or_default();
+        reasons.contains(&reason)
+    };
+    until(&ns, "refused", "can't be pulled", |pod| waits(pod, &["ErrImagePull", "ImagePullBackOff"]));
+    event(&ns, "refused", "Failed", "connection refused");
+    until(&ns, "never", "is not pulled", |pod| waits(pod, &["ErrImageNeverPull"]));
+    let started = ["RunContainerError", "CrashLoopBackOff", "StartError"];
+    until(&ns, "command", "can't be run", |pod| waits(pod, &started));
+    event(&ns, "command", "Failed", "no such file or directory");
+    until(&ns, "directory", "can't be run", |pod| waits(pod, &started));
+    until(&ns, "hook", "waits for its hook", |pod| pod["spec"]["nodeName"].is_string());
+    // None of them keeps another from running, nor itself from being deleted.
+    broken("fine", "image: IMAGE, command: [sleep, '1000']");
+    super::phase(&ns, "fine", "Running");
+    ns.run(&["delete", "pods", "--all", "--timeout=60s"]);
+}
+
+#[test]
+fn logs_may_be_large_and_anything() {
+    let ns = kubectl().namespace("junk");
+    apply(
+        &ns,
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: loud}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: large, image: IMAGE, command: [sh, -c, 'yes 0123456789012345678901234567890 | head -c 30000000; echo; echo last']}
+  - {name: junk, image: IMAGE, command: [sh, -c, 'head -c 300000 /dev/urandom; echo; echo last']}
+  - {name: long, image: IMAGE, command: [sh, -c, 'head -c 2000000 /dev/zero | tr \"\\\\0\" x; echo; echo last']}
+",
+    );
+    super::phase(&ns, "loud", "Succeeded");
+    for name in ["large", "junk", "long"] {
+        assert_eq!(ns.run(&["logs", "loud", "-c", name, "--tail=1"]), "last\n", "{name}");
+    }
+    let long = ns.run(&["logs", "loud", "-c", "long"]);
+    assert_eq!(long.lines().next().map(str::len), Some(2_000_000), "lines are put together again");
+    assert_eq!(ns.run(&["logs", "loud", "-c", "large", "--limit-bytes=5"]), "01234");
+}

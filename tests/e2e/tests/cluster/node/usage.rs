@@ -1,0 +1,93 @@
+//! What nodes and pods use: `kubectl top`, `metrics.k8s.io` and the kubelet's own pages.
+
+use e2e::eventually;
+
+use super::{apply, phase};
+use crate::kubectl;
+
+#[test]
+fn top_works_with_nothing_installed() {
+    let ns = kubectl().namespace("top");
+    apply(
+        &ns,
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: busy, labels: {load: high}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: spin, image: IMAGE, command: [sh, -c, 'while true; do :; done'], resources: {limits: {cpu: 200m}}}
+  - {name: idle, image: IMAGE, command: [sleep, '1000']}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: quiet}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: idle, image: IMAGE, command: [sleep, '1000']}]
+",
+    );
+    phase(&ns, "busy", "Running");
+    phase(&ns, "quiet", "Running");
+    let nodes = ns.run(&["top", "node"]);
+    let header: Vec<&str> = nodes.lines().next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(header, ["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"], "{nodes}");
+    assert!(nodes.lines().nth(1).is_some_and(|line| line.starts_with("e2e ") && line.contains("Mi")), "{nodes}");
+    let milli = |text: &str| text.trim_end_matches('m').parse::<u32>().unwrap_or(0);
+    eventually("the busy pod is seen", || {
+        let pods = ns.run(&["top", "pod"]);
+        let rows: Vec<Vec<&str>> = pods.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        let of = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| milli(row[1]));
+        match (of("busy"), of("quiet")) {
+            (Some(busy), Some(quiet)) if busy >= 50 && quiet < busy => Ok(()),
+            _ => Err(pods),
+        }
+    });
+    let containers = ns.run(&["top", "pod", "busy", "--containers"]);
+    let names: Vec<&str> = containers.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(names, ["idle", "spin"], "{containers}");
+    let chosen = ns.run(&["top", "pod", "-l", "load=high", "--no-headers"]);
+    assert_eq!(chosen.lines().count(), 1, "{chosen}");
+    let table = ns.run(&["get", "pods.metrics.k8s.io"]);
+    let header: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(header, ["NAME", "CPU", "MEMORY", "WINDOW"], "{table}");
+    let one = ns.json(&["get", "pods.metrics.k8s.io", "busy"]);
+    assert_eq!((one["kind"].as_str(), one["metadata"]["labels"]["load"].as_str()), (Some("PodMetrics"), Some("high")));
+    assert!(ns.refused(&["get", "pods.metrics.k8s.io", "nobody"], "").contains("not found"));
+    assert!(ns.run(&["api-resources", "--api-group=metrics.k8s.io"]).contains("NodeMetrics"));
+    ns.run(&["create", "serviceaccount", "viewer"]);
+    ns.run(&["create", "rolebinding", "viewer", "--clusterrole=view", &format!("--serviceaccount={}:viewer", ns.name)]);
+    let viewer = format!("--as=system:serviceaccount:{}:viewer", ns.name);
+    ns.run(&["top", "pod", &viewer]);
+    assert!(ns.refused(&["top", "node", &viewer], "").contains("forbidden"));
+}
+
+#[test]
+fn the_kubelet_tells_its_numbers() {
+    let ns = kubectl().namespace("pages");
+    apply(
+        &ns,
+        "{apiVersion: v1, kind: Pod, metadata: {name: page}, spec: {terminationGracePeriodSeconds: 0, \
+         containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]}}",
+    );
+    phase(&ns, "page", "Running");
+    let get = |path: &str| ns.run(&["get", "--raw", &format!("/api/v1/nodes/e2e/proxy{path}")]);
+    let labels = format!("{{container=\"c\",namespace=\"{}\",pod=\"page\"}}", ns.name);
+    let resource = get("/metrics/resource");
+    for name in
+        ["container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_start_time_seconds"]
+    {
+        assert!(resource.contains(&format!("{name}{labels} ")), "{name} is missing in\n{resource}");
+    }
+    for name in ["node_cpu_usage_seconds_total ", "pod_cpu_usage_seconds_total{", "resource_scrape_error 0"] {
+        assert!(resource.contains(name), "{name} is missing in\n{resource}");
+    }
+    assert!(get("/metrics/cadvisor").contains(&format!("container_memory_usage_bytes{labels}")));
+    assert!(get("/metrics").contains("kubelet_running_pods"));
+    let summary: serde_json::Value = serde_json::from_str(&get("/stats/summary")).expect("a document");
+    let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+    let page = pods.iter().find(|p| p["podRef"]["name"] == "page" && p["podRef"]["namespace"] == ns.name.as_str());
+    assert!(page.is_some_and(|p| p["memory"]["workingSetBytes"].as_u64().unwrap_or(0) > 0), "{summary}");
+    assert!(get("/pods").contains("\"name\":\"page\""));
+}
