@@ -347,3 +347,74 @@ spec:
         if logs.lines().collect::<Vec<_>>() == ["50"; 5] { Ok(()) } else { Err(logs) }
     });
 }
+
+#[test]
+fn sub_paths_are_expanded_and_stay_inside() {
+    let ns = kubectl().namespace("sub");
+    apply(
+        &ns,
+        &format!(
+            "{OBJECTS}
+apiVersion: v1
+kind: Pod
+metadata: {{name: inside}}
+spec:
+  restartPolicy: Never
+  volumes:
+  - {{name: hush, secret: {{secretName: hush}}}}
+  - {{name: about, downwardAPI: {{items: [{{path: name, fieldRef: {{fieldPath: metadata.name}}}}]}}}}
+  - {{name: all, projected: {{sources: [{{configMap: {{name: map}}}}]}}}}
+  - {{name: disk, emptyDir: {{}}}}
+  containers:
+  - name: c
+    image: IMAGE
+    env: [{{name: NAME, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}]
+    volumeMounts:
+    - {{name: hush, mountPath: /hush, subPath: data-1}}
+    - {{name: about, mountPath: /about, subPath: name}}
+    - {{name: all, mountPath: /all, subPath: data-2}}
+    - {{name: disk, mountPath: /disk}}
+    - {{name: disk, mountPath: /own, subPathExpr: a/$(NAME)}}
+    command: [sh, -c, 'cat /hush; echo; cat /about; echo; cat /all; echo; touch /own/x; ls /disk/a/inside']
+"
+        ),
+    );
+    says(&ns, "inside", &["secret-1", "inside", "value-2", "x"]);
+    for (name, value) in [("absolute", "/tmp"), ("outside", "..")] {
+        apply(
+            &ns,
+            &format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 0, volumes: [{{name: v, \
+                 emptyDir: {{}}}}], containers: [{{name: c, image: IMAGE, env: [{{name: PLACE, value: {value}}}], volumeMounts: \
+                 [{{name: v, mountPath: /v, subPathExpr: $(PLACE)}}]}}]}}}}"
+            ),
+        );
+        super::until(&ns, name, "is not started", |pod| {
+            super::container(pod, "c")["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+        });
+    }
+    // What can't be expanded yet starts once it can.
+    apply(
+        &ns,
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: later}
+spec:
+  terminationGracePeriodSeconds: 0
+  volumes: [{name: v, emptyDir: {}}]
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sleep, '1000']
+    env: [{name: PLACE, valueFrom: {fieldRef: {fieldPath: 'metadata.annotations[''place'']'}}}]
+    volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(PLACE)/x}]
+",
+    );
+    super::until(&ns, "later", "waits", |pod| {
+        super::container(pod, "c")["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    });
+    ns.run(&["annotate", "pod", "later", "place=somewhere"]);
+    phase(&ns, "later", "Running");
+    ns.run(&["delete", "pods", "absolute", "outside", "later", "--timeout=60s"]);
+}
