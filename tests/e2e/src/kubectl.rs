@@ -6,7 +6,10 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -134,11 +137,18 @@ impl Drop for Namespace {
     }
 }
 
-/// Tries until it gives something, for what has no event to wait for. Panics with the last state after 60 s.
+/// Tries until it gives something, for what has no event to wait for. Panics with the last state after 60 s, however
+/// long one attempt takes.
 #[track_caller]
 pub fn eventually<T, S: std::fmt::Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, S>) -> T {
+    let (late, minute) = (Arc::new(AtomicBool::new(false)), Duration::from_secs(60));
+    let timer = late.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(minute);
+        timer.store(true, Ordering::Relaxed);
+    });
     let mut last = None;
-    for _ in 0..600 {
+    while !late.load(Ordering::Relaxed) {
         match attempt() {
             Ok(value) => return value,
             Err(state) => last = Some(state),

@@ -5,7 +5,9 @@
 mod cluster;
 mod images;
 mod kubectl;
+mod load;
 
 pub use cluster::{Cluster, Options, free_port, minke};
 pub use images::{BUSYBOX, busybox_archive};
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
+pub use load::{Load, Outcome, http_get};

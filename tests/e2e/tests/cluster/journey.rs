@@ -24,7 +24,7 @@ fn a_deployment_from_apply_to_delete() {
     for line in pods.lines().skip(1) {
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(&cells[1..4], ["1/1", "Running", "0"], "{pods}");
-        assert!(cells[5].starts_with("10.118."), "{pods}");
+        assert!(cells[5].starts_with("10.18."), "{pods}");
         assert_eq!(cells[6], "e2e", "{pods}");
     }
     let name = pods.lines().nth(1).and_then(|l| l.split_whitespace().next()).expect("a pod").to_string();

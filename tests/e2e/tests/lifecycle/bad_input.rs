@@ -98,3 +98,22 @@ fn an_unknown_store() {
     let cluster = Cluster::prepare(Options { extra: vec!["--store".into(), "paper".into()] });
     refused(&cluster, up(&cluster), "use `embedded` or `etcd=URL`");
 }
+
+#[test]
+fn address_ranges_in_use() {
+    let with = |flag: &str, range: &str| {
+        let mut cluster = Cluster::prepare(Options::default());
+        let position = cluster.arguments.iter().position(|a| a == flag).expect("the flag");
+        cluster.arguments[position + 1] = range.into();
+        cluster
+    };
+    // Loopback is on every machine.
+    let cluster = with("--pod-cidr", "127.0.0.0/16");
+    refused(&cluster, up(&cluster), "interface lo: choose another range with --pod-cidr");
+    let cluster = with("--service-cidr", "127.0.0.0/16");
+    refused(&cluster, up(&cluster), "choose another range with --service-cidr");
+    let mut cluster = with("--pod-cidr", "10.240.0.0/12");
+    let position = cluster.arguments.iter().position(|a| a == "--service-cidr").expect("the flag");
+    cluster.arguments[position + 1] = "10.241.0.0/16".into();
+    refused(&cluster, up(&cluster), "overlaps with --service-cidr");
+}

@@ -3,5 +3,7 @@
 mod apart;
 mod bad_input;
 mod configured;
+mod foreign;
 mod leftovers;
+mod several_nodes;
 mod survival;

@@ -1,0 +1,175 @@
+//! Parts of others in place of ours: a foreign network plugin, a foreign DNS. And both address families at once.
+
+use std::{net::IpAddr, process::Command};
+
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually};
+
+fn option(cluster: &Cluster, flag: &str) -> String {
+    let position = cluster.arguments.iter().position(|a| a == flag).expect("the flag");
+    cluster.arguments[position + 1].clone()
+}
+
+/// A pod of our own server, Ready; its addresses.
+fn server(kubectl: &Kubectl, name: &str, port: u16) -> Vec<IpAddr> {
+    kubectl.apply(&format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: net
+    image: {BUSYBOX}
+    command: [net, serve, '{port}']
+    readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}
+"#
+    ));
+    kubectl.run(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=120s"]);
+    let ips = kubectl.run(&["get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}"]);
+    ips.split(' ').map(|ip| ip.parse().expect("an address")).collect()
+}
+
+#[track_caller]
+fn answers(kubectl: &Kubectl, from: &str, how: &str, target: &str, expected: &str) {
+    eventually(&format!("{how} {target} from {from}"), || {
+        let output = kubectl.try_run(&["exec", from, "--", "net", how, target], "");
+        if output.ok && output.stdout.starts_with(expected) { Ok(()) } else { Err((output.stdout, output.stderr)) }
+    });
+}
+
+/// Who listens on port 53 in this machine's namespace, as `ss` prints it.
+fn listeners() -> String {
+    let output =
+        Command::new("ss").args(["-H", "-l", "-n", "-t", "-u", "sport", "=", ":53"]).output().expect("ss runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_foreign_network_plugin() {
+    let cluster = Cluster::prepare(Options { extra: vec!["--cni".into(), "none".into()] });
+    let range = option(&cluster, "--pod-cidr").replace("0.0/16", "77.0/24");
+    let bridge = format!("mkt{}", std::process::id() % 100_000);
+    // Debian's standard plugins, as somebody else would configure them.
+    let directory = cluster.data.join("cni/net.d");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let conflist = format!(
+        r#"{{"cniVersion": "0.4.0", "name": "foreign", "plugins": [
+            {{"type": "bridge", "bridge": "{bridge}", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+              "ipam": {{"type": "host-local", "dataDir": "{}", "ranges": [[{{"subnet": "{range}"}}]],
+                        "routes": [{{"dst": "0.0.0.0/0"}}]}}}},
+            {{"type": "portmap", "capabilities": {{"portMappings": true}}}}]}}"#,
+        cluster.data.join("foreign").display()
+    );
+    std::fs::write(directory.join("10-foreign.conflist"), conflist).expect("written");
+    let _bridge = Bridge(bridge);
+    let up = cluster.up();
+    assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+    cluster.import_busybox();
+    let kubectl = cluster.kubectl();
+    let first = server(&kubectl, "first", 8080);
+    let net: Vec<&str> = range.split('.').take(3).collect();
+    assert!(first[0].to_string().starts_with(&net.join(".")), "{first:?} is from the foreign range {range}");
+    server(&kubectl, "second", 8080);
+    kubectl.run(&["expose", "pod", "first", "--port=80", "--target-port=8080"]);
+    answers(&kubectl, "second", "get", &format!("{}:8080", first[0]), "first 8080");
+    // Services and names are ours all the same.
+    answers(&kubectl, "second", "get", "first.default.svc.cluster.local:80", "first 8080");
+    answers(&kubectl, "second", "udp", &format!("{}:8080", first[0]), "first 8080");
+}
+
+struct Bridge(String);
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        // The plugin leaves it behind; it may never have been made.
+        let _ = Command::new("ip").args(["link", "del", &self.0]).output();
+    }
+}
+
+#[test]
+fn a_foreign_dns() {
+    let cluster = Cluster::start(Options { extra: vec!["--dns".into(), "none".into()] });
+    cluster.import_busybox();
+    let kubectl = cluster.kubectl();
+    let gateway = option(&cluster, "--pod-cidr").replace("0.0/16", "0.1:53");
+    server(&kubectl, "asker", 8080);
+    assert!(!listeners().contains(&gateway), "ours listens: {}", listeners());
+    let said = kubectl.refused(&["-n", "kube-system", "get", "service", "kube-dns"], "");
+    assert!(said.contains("NotFound"), "{said}");
+
+    // Its place is free: whoever takes the Service gets the pods' questions.
+    server(&kubectl, "coredns", 53);
+    let address = option(&cluster, "--service-cidr").replace("0.0/16", "0.10");
+    kubectl.apply(&format!(
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {{name: kube-dns, namespace: default}}
+spec:
+  clusterIP: {address}
+  selector: {{app: coredns}}
+  ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53}}]
+"#
+    ));
+    let resolv = kubectl.run(&["exec", "asker", "--", "cat", "/etc/resolv.conf"]);
+    assert!(resolv.contains(&format!("nameserver {address}\n")), "{resolv}");
+    answers(&kubectl, "asker", "udp", &format!("{address}:53"), "coredns 53");
+    answers(&kubectl, "asker", "get", &format!("{address}:53"), "coredns 53");
+}
+
+#[test]
+fn both_families() {
+    let mut cluster = Cluster::prepare(Options::default());
+    let mut number = 0;
+    for (flag, bits) in [("--pod-cidr", 56), ("--service-cidr", 112)] {
+        let position = cluster.arguments.iter().position(|a| a == flag).expect("the flag");
+        let second = cluster.arguments[position + 1].split('.').nth(1).expect("four parts").to_string();
+        number = second.parse().unwrap_or(number);
+        let v6 = if bits == 56 { format!("fd77:{number}::/{bits}") } else { format!("fd78:{number}::/{bits}") };
+        cluster.arguments[position + 1] += &format!(",{v6}");
+    }
+    let up = cluster.up();
+    assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+    cluster.import_busybox();
+    let kubectl = cluster.kubectl();
+    let ips = server(&kubectl, "web", 8080);
+    assert!(ips.len() == 2 && ips[0].is_ipv4() && ips[1].is_ipv6(), "{ips:?}");
+    server(&kubectl, "asker", 8080);
+    kubectl.apply(
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: talk, port: 80, targetPort: 8080, protocol: UDP}]
+"#,
+    );
+    let ips = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
+    let service: Vec<&str> = ips.split(' ').collect();
+    for how in ["get", "udp"] {
+        answers(&kubectl, "asker", how, &format!("{}:80", service[0]), "web 8080");
+        answers(&kubectl, "asker", how, &format!("[{}]:80", service[1]), "web 8080");
+    }
+    // Cluster DNS answers on both of its addresses, about both.
+    let ips = kubectl.run(&["-n", "kube-system", "get", "service", "kube-dns", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
+    let servers: Vec<&str> = ips.split(' ').collect();
+    assert_eq!(servers.len(), 2, "{servers:?}");
+    let resolv = kubectl.run(&["exec", "asker", "--", "cat", "/etc/resolv.conf"]);
+    for server in servers {
+        assert!(resolv.contains(&format!("nameserver {server}\n")), "{resolv}");
+        for (kind, expected) in [("A", service[0]), ("AAAA", service[1])] {
+            for transport in ["+notcp", "+tcp"] {
+                eventually(&format!("{kind} from {server} {transport}"), || {
+                    let name = "web.default.svc.cluster.local";
+                    let arguments = [&format!("@{server}"), transport, "+short", "+time=2", "+tries=1", kind, name];
+                    let output = Command::new("dig").args(arguments).output().expect("dig runs");
+                    let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
+                    if said == expected { Ok(()) } else { Err(said) }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `minke up --nodes 3`: pods reach each other across nodes, an update under load drops nothing, a cable is cut and
+//! healed, an agent is killed, a node stopped and started.
+
+use std::{net::SocketAddr, process::Command};
+
+use e2e::{BUSYBOX, Cluster, Kubectl, Load, Options, eventually, http_get, minke};
+
+fn node(cluster: &Cluster, arguments: &[&str]) -> String {
+    let output = Command::new(minke()).arg("node").args(arguments).arg("--data-dir").arg(&cluster.data).output();
+    let output = output.expect("minke node");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The process of a node's agent, if it runs.
+fn process(cluster: &Cluster, name: &str) -> Option<i32> {
+    let listed = node(cluster, &["ls"]);
+    let line = listed.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// A web server that ends at once when it is told to, on every node or as often as asked.
+fn servers(kubectl: &Kubectl, kind: &str, name: &str, replicas: &str) {
+    kubectl.apply(&format!(
+        r#"
+apiVersion: apps/v1
+kind: {kind}
+metadata: {{name: {name}}}
+spec:
+  {replicas}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: web
+        image: {BUSYBOX}
+        command: [sh, -c, "mkdir /www; hostname > /www/index.html; trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"]
+        readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
+"#
+    ));
+    kubectl.run(&["rollout", "status", &format!("{kind}/{name}"), "--timeout=180s"]);
+}
+
+/// The pods of the DaemonSet: node, name, address.
+fn pods(kubectl: &Kubectl) -> Vec<[String; 3]> {
+    let format = "jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name} {.status.podIP}{\"\\n\"}{end}";
+    let listed = kubectl.run(&["get", "pods", "-l", "app=each", "-o", format]);
+    let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>().try_into().expect("three words");
+    listed.lines().map(words).collect()
+}
+
+fn reaches(kubectl: &Kubectl, from: &str, address: &str) -> Result<(), String> {
+    let url = format!("http://{address}:8080/");
+    // Debian's busybox crashes on wget's own -T.
+    let output = kubectl.try_run(&["exec", from, "--", "timeout", "5", "wget", "-q", "-O", "-", &url], "");
+    if output.ok { Ok(()) } else { Err(output.stderr) }
+}
+
+/// Endpoints on other nodes leave the rules of this one before their servers stop.
+fn update_under_load(kubectl: &Kubectl) {
+    servers(kubectl, "Deployment", "web", "replicas: 6");
+    kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
+    let address = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    let address: SocketAddr = format!("{address}:80").parse().expect("an address");
+    eventually("the Service answers", || http_get(address).map_err(|e| e.to_string()));
+    let load = Load::start(address);
+    load.let_pass(50);
+    kubectl.run(&["set", "env", "deployment/web", "VERSION=2"]);
+    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
+    eventually("the old pods are gone", || {
+        let count = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "name"]).lines().count();
+        if count == 6 { Ok(()) } else { Err(count) }
+    });
+    let outcome = load.finish();
+    assert!(outcome.failures.is_empty(), "of {}: {:?}", outcome.requests, outcome.failures);
+    kubectl.run(&["delete", "deployment,service", "web"]);
+}
+
+fn check(network: &str) {
+    let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
+    let cluster = Cluster::start(Options { extra });
+    cluster.import_busybox();
+    let kubectl = cluster.kubectl();
+    servers(&kubectl, "DaemonSet", "each", "minReadySeconds: 0");
+    let found = pods(&kubectl);
+    assert_eq!(found.len(), 3, "{found:?}");
+    for [_, from, _] in &found {
+        for [_, _, address] in &found {
+            eventually(&format!("{network}: {from} reaches {address}"), || reaches(&kubectl, from, address));
+        }
+    }
+    update_under_load(&kubectl);
+
+    let of = |node: &str| found.iter().find(|[on, ..]| on == node).expect("a pod on every node").clone();
+    let ([_, here, _], [_, _, there]) = (of("node-1"), of("node-1-3"));
+    node(&cluster, &["cut", "node-1-3"]);
+    assert!(reaches(&kubectl, &here, &there).is_err(), "a cut node can't be reached");
+    assert!(node(&cluster, &["ls"]).lines().any(|l| l.starts_with("node-1-3") && l.contains("cut")));
+    node(&cluster, &["heal", "node-1-3"]);
+    eventually("the healed node is reached", || reaches(&kubectl, &here, &there));
+
+    // An agent that crashes is started again; its pods never notice.
+    let before = process(&cluster, "node-1-2").expect("an agent");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(before), nix::sys::signal::Signal::SIGKILL).expect("killed");
+    eventually("the agent runs again", || match process(&cluster, "node-1-2") {
+        Some(now) if now != before => Ok(()),
+        other => Err(other),
+    });
+    let [_, _, untouched] = of("node-1-2");
+    eventually("its pod answers", || reaches(&kubectl, &here, &untouched));
+
+    node(&cluster, &["stop", "node-1-2"]);
+    assert!(node(&cluster, &["ls"]).lines().any(|l| l.starts_with("node-1-2") && l.contains("stopped")));
+    node(&cluster, &["start", "node-1-2"]);
+    eventually("the pod of the started node answers", || {
+        let address = pods(&kubectl).into_iter().find(|[on, ..]| on == "node-1-2").map(|[_, _, a]| a);
+        reaches(&kubectl, &here, &address.unwrap_or_default())
+    });
+    assert!(cluster.down(true).status.success());
+    let data = cluster.data.display().to_string();
+    let processes = Command::new("ps").args(["-eo", "pid,args"]).output().expect("ps").stdout;
+    let processes = String::from_utf8_lossy(&processes).into_owned();
+    assert!(!processes.contains(&data), "{processes}");
+}
+
+#[test]
+fn three_nodes_with_routes() {
+    check("routes");
+}
+
+#[test]
+fn three_nodes_with_vxlan() {
+    check("vxlan");
+}
