@@ -87,6 +87,8 @@ pub struct EndpointInfo {
     pub serving: bool,
     pub terminating: bool,
     pub local: bool,
+    /// Known to be on another node: slices that people write need not say where their endpoints are.
+    pub elsewhere: bool,
 }
 
 /// A pod's UID in little room: there are tens of thousands of them.
@@ -192,6 +194,7 @@ impl SliceInfo {
                 serving: condition(|c| c.serving).unwrap_or(ready),
                 terminating: condition(|c| c.terminating).unwrap_or(false),
                 local: endpoint.node_name.as_deref() == Some(node_name),
+                elsewhere: endpoint.node_name.as_deref().is_some_and(|name| name != node_name),
             })
         });
         Self { ports: ports.collect(), endpoints: endpoints.collect() }

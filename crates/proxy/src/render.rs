@@ -73,6 +73,8 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
     ] {
         line(format!("add chain {table} {chain} {{ type {hook}; }}"));
     }
+    // The kernel limits how many ICMP errors it sends; a client that asks often would wait instead of being refused.
+    line(format!("add rule {table} refuse meta l4proto tcp reject with tcp reset"));
     line(format!("add rule {table} refuse reject"));
     if family == Family::V4 && config.localhost_node_ports {
         // route_localnet is on for NodePorts on 127.0.0.1; nobody else may use it.
@@ -101,7 +103,7 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
     ));
     line(format!("add rule {table} check {frontend} vmap @unserved"));
     // A port that the Service does not have.
-    line(format!("add rule {table} check {ip} daddr @cluster-ips reject"));
+    line(format!("add rule {table} check {ip} daddr @cluster-ips goto refuse"));
     for chain in ["input", "forward", "output"] {
         line(format!("add rule {table} {chain} ct state new goto check"));
     }

@@ -112,8 +112,8 @@ pub fn service_rules(
         for family in Family::ALL {
             let endpoints = Endpoints::choose(state, key, port, family);
             local_ips.extend(endpoints.local.iter().map(|target| target.ip));
-            for (target, local) in &endpoints.known {
-                if *local && !config.node_addresses.contains(&target.ip) {
+            for target in &endpoints.perhaps_here {
+                if !config.node_addresses.contains(&target.ip) {
                     rules.elements.insert(Key::Hairpin(target.ip), Value::Member);
                 }
             }
@@ -145,7 +145,8 @@ fn pods(state: &State, key: &str, used: &BTreeSet<IpAddr>) -> Vec<(PodUid, bool)
 /// The endpoints of one port in one family, by who may use them.
 #[derive(Debug, Default)]
 struct Endpoints {
-    known: BTreeMap<Target, bool>,
+    /// May come back to themselves through the Service.
+    perhaps_here: BTreeSet<Target>,
     cluster: Vec<Target>,
     local: Vec<Target>,
 }
@@ -155,12 +156,16 @@ impl Endpoints {
     fn choose(state: &State, key: &str, port: &PortInfo, family: Family) -> Self {
         let mut ready = BTreeMap::new();
         let mut leaving = BTreeMap::new();
+        let mut perhaps_here = BTreeSet::new();
         for slice in state.slices(key) {
             let matching =
                 slice.ports.iter().filter(|(name, protocol, _)| *name == port.name && *protocol == port.protocol);
             for (_, _, number) in matching {
                 for endpoint in slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.ip) == family) {
                     let target = Target { ip: endpoint.ip, port: *number };
+                    if !endpoint.elsewhere && (endpoint.ready || endpoint.serving && endpoint.terminating) {
+                        perhaps_here.insert(target);
+                    }
                     if endpoint.ready {
                         ready.insert(target, endpoint.local);
                     } else if endpoint.serving && endpoint.terminating {
@@ -174,11 +179,7 @@ impl Endpoints {
             from.iter().filter(|(_, local)| **local).map(|(target, _)| *target).collect()
         };
         let or = |first: Vec<Target>, second: Vec<Target>| if first.is_empty() { second } else { first };
-        Self {
-            cluster: or(all(&ready), all(&leaving)),
-            local: or(local(&ready), local(&leaving)),
-            known: leaving.into_iter().chain(ready).collect(),
-        }
+        Self { cluster: or(all(&ready), all(&leaving)), local: or(local(&ready), local(&leaving)), perhaps_here }
     }
 }
 

@@ -19,7 +19,7 @@ fn uid(ip: &str) -> String {
     format!("00000000-0000-4000-8000-{:0>12}", ip.rsplit(['.', ':']).next().unwrap())
 }
 
-/// `ip`, then any of: `local`, `unready`, `leaving` (serving while terminating), `dead`.
+/// `ip`, then any of: `local`, `nowhere` (no node is named), `unready`, `leaving` (serving while terminating), `dead`.
 fn slice(endpoints: &[&str]) -> Json {
     let endpoint = |text: &&str| {
         let mut words = text.split(' ');
@@ -28,7 +28,7 @@ fn slice(endpoints: &[&str]) -> Json {
         let has = |word| words.contains(&word);
         json!({
             "addresses": [ip],
-            "nodeName": if has("local") { "here" } else { "there" },
+            "nodeName": if has("local") { Some("here") } else if has("nowhere") { None } else { Some("there") },
             "targetRef": { "kind": "Pod", "uid": uid(ip) },
             "conditions": {
                 "ready": !(has("unready") || has("leaving") || has("dead")),
@@ -122,12 +122,11 @@ fn terminating_endpoints_serve_only_when_nobody_else_does() {
 }
 
 #[test]
-fn hairpin_is_for_local_pods() {
-    check(
-        json!({}),
-        &["10.244.0.2 local"],
-        &["services 10.96.0.1 . tcp . 80 : goto balance-1", E1, "hairpin 10.244.0.2 . 10.244.0.2"],
-    );
+fn hairpin_is_for_pods_that_may_be_here() {
+    let with = ["services 10.96.0.1 . tcp . 80 : goto balance-1", E1, "hairpin 10.244.0.2 . 10.244.0.2"];
+    check(json!({}), &["10.244.0.2 local"], &with);
+    check(json!({}), &["10.244.0.2 nowhere"], &with);
+    check(json!({}), &["10.244.0.2"], &with[..2]);
 }
 
 #[test]
