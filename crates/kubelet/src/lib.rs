@@ -20,6 +20,8 @@ mod http_probe;
 mod image_gc;
 pub mod image_manager;
 mod log_rotation;
+#[cfg(test)]
+mod no_api;
 pub mod node_status;
 pub mod pleg;
 pub mod pod_actions;

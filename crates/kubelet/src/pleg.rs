@@ -208,6 +208,7 @@ mod tests {
     use cri::fake::FakeRuntime;
 
     use super::*;
+    use crate::no_api::NoApi;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_of_events_does_not_put_off_the_relist() {
@@ -225,34 +226,5 @@ mod tests {
         }
         assert!(pleg.silence() <= Duration::from_secs(60), "{:?}", pleg.silence());
         task.abort();
-    }
-
-    /// Nothing here asks it anything.
-    struct NoApi;
-
-    #[async_trait::async_trait]
-    impl client::Transport for NoApi {
-        async fn send(&self, _: http::Request<bytes::Bytes>) -> Result<http::Response<bytes::Bytes>, api::ApiError> {
-            Err(api::ApiError::internal("no API"))
-        }
-
-        async fn list(
-            &self,
-            _: &api::Resource,
-            _: Option<&str>,
-            _: &client::ListParams,
-        ) -> Result<client::ObjectList, api::ApiError> {
-            Err(api::ApiError::internal("no API"))
-        }
-
-        async fn watch(
-            &self,
-            _: &api::Resource,
-            _: Option<&str>,
-            _: &client::ListParams,
-            _: &str,
-        ) -> Result<client::WatchStream, api::ApiError> {
-            Err(api::ApiError::internal("no API"))
-        }
     }
 }

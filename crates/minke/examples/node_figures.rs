@@ -5,11 +5,14 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use client::{Client, DeleteOptions, HttpsTransport, Informer, InformerFactory, Patch, from_kubeconfig};
+use client::{Client, HttpsTransport, Informer, InformerFactory, Patch, from_kubeconfig};
 use cri::{RemoteRuntime, Runtime, RuntimeEvent, v1};
 use env::Env;
 use futures::{StreamExt, stream};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::DeleteOptions,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

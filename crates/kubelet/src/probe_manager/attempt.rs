@@ -134,3 +134,58 @@ fn status_name(status: i32) -> &'static str {
         _ => "UNKNOWN",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, StreamBody};
+    use hyper::body::{Frame, Incoming};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    use super::*;
+
+    /// A gRPC server that answers every call with one message and one code.
+    async fn serve(message: &'static [u8], code: &'static str) -> u16 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| async move {
+                    assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                    let _ = request.into_body().collect().await;
+                    let mut trailers = http::HeaderMap::new();
+                    trailers.insert("grpc-status", http::HeaderValue::from_static(code));
+                    let data = Frame::data(Bytes::from_static(message));
+                    let frames = [Ok::<_, std::convert::Infallible>(data), Ok(Frame::trailers(trailers))];
+                    let body = StreamBody::new(futures::stream::iter(frames));
+                    let response = http::Response::builder().header("content-type", "application/grpc");
+                    response.body(body)
+                });
+                let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(served.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn grpc_servers_say_how_they_are() {
+        // A message is its length in five bytes, then the field `status`.
+        for (message, code, expected) in [
+            (&b"\0\0\0\0\x02\x08\x01"[..], "0", Ok("service healthy")),
+            (b"\0\0\0\0\x02\x08\x02", "0", Err("NOT_SERVING")),
+            (b"", "12", Err("does not implement the grpc health protocol")),
+            (b"", "14", Err("health rpc probe failed")),
+        ] {
+            let port = serve(message, code).await;
+            let found = health_check("127.0.0.1", i32::from(port), "").await;
+            match (found, expected) {
+                (Ok(text), Ok(wanted)) => assert_eq!(text, wanted),
+                (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
+                (found, expected) => panic!("{found:?} instead of {expected:?}"),
+            }
+        }
+        let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        assert!(health_check("127.0.0.1", i32::from(free), "").await.unwrap_err().contains("connection refused"));
+    }
+}

@@ -361,3 +361,32 @@ fn volume_kind(volume: &Volume) -> String {
     let fields = value.as_object().into_iter().flatten().map(|(key, _)| key.clone());
     fields.filter(|key| key != "name").collect::<Vec<_>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::no_api::NoApi;
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_holds_one_thread_and_no_other_volume() {
+        let manager = Arc::new(VolumeManager::new(Client::new(NoApi), Env::real(), &Config::default()));
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let hanging = manager.clone();
+        let first = tokio::spawn(async move {
+            let wait = move || {
+                let _ = released.recv();
+                Ok(())
+            };
+            hanging.work("uid", "stuck", wait).await
+        });
+        while manager.busy.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let again = manager.work("uid", "stuck", || Ok(())).await;
+        assert!(again.unwrap_err().contains("its file system does not answer"));
+        assert_eq!(manager.work("uid", "other", || Ok(())).await, Ok(()));
+        drop(release);
+        assert_eq!(first.await.unwrap(), Ok(()));
+        assert_eq!(manager.work("uid", "stuck", || Ok(())).await, Ok(()));
+    }
+}
