@@ -5,6 +5,7 @@
 use std::{
     any::Any,
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, OnceLock},
 };
 
@@ -12,13 +13,15 @@ use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::ApiError;
+use crate::{ApiError, WatchKind};
 
 /// One version of one object. Shared as `Arc<Object>` by the watch cache, every watcher and every in-process consumer.
 pub struct Object {
     pub meta: Meta,
     /// The encoded object, with `apiVersion`, `kind` and `metadata.resourceVersion` in place.
     json: Bytes,
+    /// The event that made this version as a JSON watch sends it; `json` is a part of these bytes.
+    event: Option<(WatchKind, Bytes)>,
     protobuf: OnceLock<Bytes>,
     typed: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -71,7 +74,18 @@ impl Object {
         let json = json.into();
         let envelope: Envelope =
             serde_json::from_slice(&json).map_err(|e| ApiError::bad_request(format!("couldn't read object: {e}")))?;
-        Ok(Self { meta: envelope.metadata, json, protobuf: OnceLock::new(), typed: OnceLock::new() })
+        Ok(Self { meta: envelope.metadata, json, event: None, protobuf: OnceLock::new(), typed: OnceLock::new() })
+    }
+
+    /// From an encoded watch event and the place of the object in it.
+    pub fn from_event(kind: WatchKind, event: Bytes, object: Range<usize>) -> Result<Self, ApiError> {
+        let made = Self::from_json(event.slice(object))?;
+        Ok(Self { event: Some((kind, event)), ..made })
+    }
+
+    /// The whole encoded event, if this version was made by one of that kind.
+    pub fn event(&self, kind: WatchKind) -> Option<&Bytes> {
+        self.event.as_ref().filter(|(made, _)| *made == kind).map(|(_, event)| event)
     }
 
     pub fn from_value(value: &Value) -> Result<Self, ApiError> {

@@ -73,12 +73,13 @@ pub fn decode(bytes: &[u8], content: ContentType, schema: Option<(&Schema, TypeI
 }
 
 /// Reads a value again along a schema, as after a patch: the same checks as for bytes, without the bytes.
-pub fn decode_value(value: &Value, schema: &Schema, id: TypeId) -> Result<Decoded, ApiError> {
+pub fn decode_value(value: Value, schema: &Schema, id: TypeId) -> Result<Decoded, ApiError> {
+    let meta = serde_json::json!({ "apiVersion": value["apiVersion"], "kind": value["kind"] });
     let walk = typed::Walk::new(schema);
     let read = walk.root(id).deserialize(value);
     let (problems, failure) = walk.into_parts();
     let why = |error: serde_json::Error| failure.unwrap_or_else(|| error.to_string());
-    let value = read.map_err(|e| cannot_be_handled(value, Some((schema, id)), &why(e)))?;
+    let value = read.map_err(|e| cannot_be_handled(&meta, Some((schema, id)), &why(e)))?;
     Ok(Decoded { value, problems })
 }
 

@@ -149,10 +149,10 @@ fn values_are_read_again() {
     let (schema, id) = deployment();
     let value =
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 1, "foo": 2, "paused": null}});
-    let decoded = decode_value(&value, schema, id).unwrap();
+    let decoded = decode_value(value, schema, id).unwrap();
     assert_eq!(decoded.value["spec"], json!({"replicas": 1}));
     assert_eq!(decoded.problems, ["unknown field \"spec.foo\""]);
-    let error = decode_value(&json!({"kind": "Deployment", "spec": 1}), schema, id).unwrap_err();
+    let error = decode_value(json!({"kind": "Deployment", "spec": 1}), schema, id).unwrap_err();
     assert!(
         error
             .message

@@ -39,6 +39,10 @@ impl Comparison {
         self
     }
 
+    fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
+    }
+
     fn put(&mut self, name: PathElement, mark: Mark, below: Comparison) {
         let mut put = |set: fn(&mut Comparison) -> &mut Set, member: bool, below: Set| {
             if member || !below.is_empty() {
@@ -100,7 +104,10 @@ impl Typed<'_> {
             let (left, right) = (value(old), value(new));
             let mut below = Comparison::default();
             let mark = self.walk(self.child(node, key), left, right, &mut below);
-            out.put(PathElement::field(key), mark, below);
+            // Most fields do not change, and naming one costs an allocation.
+            if mark != Mark::Same || !below.is_empty() {
+                out.put(PathElement::field(key), mark, below);
+            }
         };
         for key in old.into_iter().flat_map(Map::keys) {
             visit(key);
