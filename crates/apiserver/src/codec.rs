@@ -58,24 +58,29 @@ pub fn protobuf(value: &Value) -> Option<Bytes> {
 /// One event of a protobuf watch: a big-endian length, then `WatchEvent{type = 1, object{raw = 1} = 2}`. The event has
 /// no envelope, the object in it does.
 pub fn protobuf_watch_frame(kind: &str, object: &[u8]) -> Bytes {
-    let mut raw = Vec::with_capacity(object.len() + 8);
-    field(&mut raw, 1, object);
-    let mut event = Vec::with_capacity(raw.len() + 24);
-    field(&mut event, 1, kind.as_bytes());
-    field(&mut event, 2, &raw);
-    let mut out = Vec::with_capacity(event.len() + 4);
-    out.extend_from_slice(&(event.len() as u32).to_be_bytes());
-    out.extend_from_slice(&event);
+    let raw = field_length(object.len());
+    let event = field_length(kind.len()) + field_length(raw);
+    let mut out = Vec::with_capacity(event + 4);
+    out.extend_from_slice(&(event as u32).to_be_bytes());
+    field(&mut out, 1, kind.len());
+    out.extend_from_slice(kind.as_bytes());
+    field(&mut out, 2, raw);
+    field(&mut out, 1, object.len());
+    out.extend_from_slice(object);
     out.into()
 }
 
-fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
+/// The tag and length of a field whose bytes follow.
+fn field(out: &mut Vec<u8>, number: u8, mut length: usize) {
     out.push(number << 3 | 2);
-    let mut length = bytes.len();
     while length >= 0x80 {
         out.push(length as u8 | 0x80);
         length >>= 7;
     }
     out.push(length as u8);
-    out.extend_from_slice(bytes);
+}
+
+fn field_length(bytes: usize) -> usize {
+    let varint = (usize::BITS - (bytes | 1).leading_zeros()).div_ceil(7) as usize;
+    1 + varint + bytes
 }

@@ -42,7 +42,6 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn request(&self, info: &RequestInfo, code: u16, took: Duration) {
-        let mut requests = self.requests.lock();
         let mut key = Key {
             verb: info.verb.to_ascii_uppercase(),
             group: info.group.clone(),
@@ -56,6 +55,7 @@ impl Metrics {
                 (true, true, true) => "cluster",
             },
         };
+        let mut requests = self.requests.lock();
         // Names of resources that do not exist must not grow the set.
         if (code == 404 || requests.len() >= MAX_SERIES) && !requests.contains_key(&key) {
             key = Key {

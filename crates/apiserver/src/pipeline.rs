@@ -29,7 +29,7 @@ use crate::{
     metrics::Metrics,
     openapi,
     query::Query,
-    registry::{Allocations, Registry, not_found_path},
+    registry::{Allocations, Registry, not_found_path, repair_services},
     request_info::RequestInfo,
     respond::{self, Reply},
     served::ServedResources,
@@ -66,9 +66,8 @@ impl ApiServer {
         let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
         let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
-        let services = cluster.list("services", "").into_iter().map(|s| s.value());
         let registry = Registry {
-            allocations: Allocations::new(&config, env.clone(), services),
+            allocations: Allocations::new(&config, &cluster),
             admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
             authorizer: authorizer.clone(),
             authentication: authentication.clone(),
@@ -92,6 +91,7 @@ impl ApiServer {
             env,
         });
         bootstrap::run(&server).await?;
+        repair_services(&server.cluster).await?;
         crd::start(&server).await;
         aggregation::start(&server);
         local_services::start(&server);
@@ -227,18 +227,20 @@ impl ApiServer {
                 false => Default::default(),
             };
             if !self.cluster.served.current().serves_version(&call.info.group, &call.info.version)
-                && let Some(reply) = aggregation::serve(self, call, bytes.clone()).await
+                && let Some(reply) = Box::pin(aggregation::serve(self, call, bytes.clone())).await
             {
                 return reply;
             }
             if usage::concerns(call) {
-                return usage::serve(self, call).await;
+                return Box::pin(usage::serve(self, call)).await;
             }
             return Box::pin(self.registry.dispatch(call, bytes)).await;
         }
         match self.serve_path(call) {
             // A discovery document of an extension server.
-            Err(e) if e.is_not_found() => aggregation::serve(self, call, Default::default()).await.unwrap_or(Err(e)),
+            Err(e) if e.is_not_found() => {
+                Box::pin(aggregation::serve(self, call, Default::default())).await.unwrap_or(Err(e))
+            }
             answered => answered,
         }
     }

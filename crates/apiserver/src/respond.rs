@@ -307,7 +307,7 @@ fn watch_reply(call: &Call, env: &Env, served: Arc<Served>, stream: EventStream)
                     Some(table::table(metadata, columns, rows))
                 }
             };
-            frame(event.kind.as_str(), &event.object, object, output)
+            frame(event.kind, &event.object, object, output)
         }
         Err(e) => frame_value("ERROR", &e.to_status(), output),
     });
@@ -329,10 +329,15 @@ fn stream_type(media: Media) -> &'static str {
     }
 }
 
-fn frame(kind: &str, object: &Object, view: Option<Value>, output: Output) -> Bytes {
+fn frame(event: WatchKind, object: &Object, view: Option<Value>, output: Output) -> Bytes {
+    let kind = event.as_str();
     match (view, output.media) {
         (Some(value), _) => frame_value(kind, &value, output),
         (None, Media::Json) => {
+            // The same bytes for every watcher.
+            if let Some(encoded) = object.event(event) {
+                return encoded.clone();
+            }
             let json = object.json();
             let mut out = BytesMut::with_capacity(json.len() + 40);
             out.put_slice(b"{\"type\":\"");

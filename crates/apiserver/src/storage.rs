@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use api::{ApiError, Object, Resource};
+use api::{ApiError, Object, Resource, WatchKind};
 use store::Revision;
 
 pub const ROOT: &str = "/registry/";
@@ -50,7 +50,7 @@ const METADATA: &[u8] = b"\"metadata\":{";
 pub fn encode(object: &Value) -> Bytes {
     let empty = Map::new();
     let fields = object.as_object().unwrap_or(&empty);
-    let mut out = Vec::with_capacity(1024);
+    let mut out = Vec::with_capacity(2048);
     let text = |out: &mut Vec<u8>, value: &Value| {
         serde_json::to_writer(out, value).expect("writing JSON to memory does not fail");
     };
@@ -85,10 +85,15 @@ fn member(out: &mut Vec<u8>, name: &str, value: &Value, first: &mut bool) {
 
 /// Stored bytes with the resourceVersion in its place.
 pub fn with_revision(stored: &[u8], revision: Revision) -> Bytes {
-    let Some(at) = find(stored, METADATA).map(|at| at + METADATA.len()) else {
-        return Bytes::copy_from_slice(stored);
-    };
     let mut out = Vec::with_capacity(stored.len() + 42);
+    put_with_revision(&mut out, stored, revision);
+    out.into()
+}
+
+fn put_with_revision(out: &mut Vec<u8>, stored: &[u8], revision: Revision) {
+    let Some(at) = find(stored, METADATA).map(|at| at + METADATA.len()) else {
+        return out.extend_from_slice(stored);
+    };
     out.extend_from_slice(&stored[..at]);
     out.extend_from_slice(b"\"resourceVersion\":\"");
     out.extend_from_slice(revision.to_string().as_bytes());
@@ -97,7 +102,6 @@ pub fn with_revision(stored: &[u8], revision: Revision) -> Bytes {
         out.push(b',');
     }
     out.extend_from_slice(&stored[at..]);
-    out.into()
 }
 
 /// The inverse: an object's bytes without its resourceVersion.
@@ -123,6 +127,19 @@ pub fn decode(stored: &[u8], revision: Revision) -> Result<Object, ApiError> {
     Object::from_json(with_revision(stored, revision))
 }
 
+/// The same inside the event that a watch of it sends: encoded once, for everyone.
+pub fn decode_event(kind: WatchKind, stored: &[u8], revision: Revision) -> Result<Object, ApiError> {
+    let mut event = Vec::with_capacity(stored.len() + 80);
+    event.extend_from_slice(b"{\"type\":\"");
+    event.extend_from_slice(kind.as_str().as_bytes());
+    event.extend_from_slice(b"\",\"object\":");
+    let start = event.len();
+    put_with_revision(&mut event, stored, revision);
+    let end = event.len();
+    event.extend_from_slice(b"}\n");
+    Object::from_event(kind, event.into(), start..end)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -143,6 +160,11 @@ mod tests {
         expected["metadata"]["resourceVersion"] = "42".into();
         assert_eq!(back.value(), expected);
         assert_eq!(without_revision(back.json()), stored);
+        let event = decode_event(WatchKind::Added, &stored, 42).unwrap();
+        assert_eq!(event.json(), back.json());
+        let sent: Value = serde_json::from_slice(event.event(WatchKind::Added).unwrap()).unwrap();
+        assert_eq!(sent, json!({ "type": "ADDED", "object": expected }));
+        assert_eq!((event.event(WatchKind::Modified), back.event(WatchKind::Added)), (None, None));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use futures::StreamExt;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use api::{ApiError, Object, Reason, Resource};
+use api::{ApiError, Object, Reason, Resource, WatchKind};
 use env::Env;
 use store::{Change, Event, Range, Revision, Store, StoreError, WatchItem};
 
@@ -278,7 +278,10 @@ impl ResourceCache {
 
     fn apply(&self, key: String, revision: Revision, change: Change) {
         let decoded = match &change {
-            Change::Put { value, .. } => storage::decode(value, revision).map(Some),
+            Change::Put { value, created } => {
+                let kind = if *created { WatchKind::Added } else { WatchKind::Modified };
+                storage::decode_event(kind, value, revision).map(Some)
+            }
             Change::Delete { .. } => Ok(None),
         };
         let new = match decoded {
@@ -296,7 +299,8 @@ impl ResourceCache {
             let last = old.as_ref().map(|e| storage::without_revision(e.object.json()));
             let Change::Delete { previous } = change else { return };
             let last: Option<Bytes> = previous.or(last);
-            old = last.and_then(|json| storage::decode(&json, revision).ok()).map(|o| Arc::new(Entry::new(o)));
+            let gone = last.and_then(|json| storage::decode_event(WatchKind::Deleted, &json, revision).ok());
+            old = gone.map(|o| Arc::new(Entry::new(o)));
             if old.is_none() {
                 return;
             }

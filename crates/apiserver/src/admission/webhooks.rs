@@ -114,13 +114,13 @@ impl Webhooks {
         let before = a.object.clone();
         let mut left: Vec<(Arc<Webhook>, Value)> = Vec::new();
         for webhook in webhooks {
-            if self.change(&webhook, a).await? && webhook.reinvoke {
+            if Box::pin(self.change(&webhook, a)).await? && webhook.reinvoke {
                 left.push((webhook, a.object.clone()));
             }
         }
         for (webhook, seen) in left {
             if a.object != seen {
-                self.change(&webhook, a).await?;
+                Box::pin(self.change(&webhook, a)).await?;
             }
         }
         Ok(a.object != before)
@@ -167,7 +167,7 @@ impl Webhooks {
             return Ok(());
         }
         let shown = &*a;
-        let answers = join_all(webhooks.iter().map(|w| self.ask(w, shown))).await;
+        let answers = Box::pin(join_all(webhooks.iter().map(|w| self.ask(w, shown)))).await;
         let mut refused = None;
         for answer in answers {
             match answer {

@@ -14,7 +14,8 @@ use crate::{cluster::Cluster, served::Served};
 /// A stored object as `served` shows it.
 pub(super) async fn view(cluster: &Cluster, served: &Served, object: &Arc<Object>) -> Result<Arc<Object>, ApiError> {
     if let Some(custom) = &served.custom {
-        let viewed = custom.view(cluster, served, vec![object.clone()]).await?;
+        // Boxed: a conversion may be a conversation, and whoever awaits this would carry its size around.
+        let viewed = Box::pin(custom.view(cluster, served, vec![object.clone()])).await?;
         return viewed.into_iter().next().ok_or_else(|| ApiError::internal("conversion returned nothing"));
     }
     match served.is_storage_version() {
@@ -33,7 +34,7 @@ impl Registry {
             return Ok(objects);
         }
         if let Some(custom) = &served.custom {
-            return custom.view(&self.cluster, served, objects).await;
+            return Box::pin(custom.view(&self.cluster, served, objects)).await;
         }
         objects.iter().map(|o| builtin_view(served, o)).collect()
     }
@@ -41,7 +42,7 @@ impl Registry {
     /// An object of `served`'s version as it is stored.
     pub(super) async fn to_storage(&self, served: &Served, value: Value) -> Result<Value, ApiError> {
         if let Some(custom) = &served.custom {
-            return custom.to_storage(&self.cluster, served, value).await;
+            return Box::pin(custom.to_storage(&self.cluster, served, value)).await;
         }
         if served.is_storage_version() {
             return Ok(value);

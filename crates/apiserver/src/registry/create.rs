@@ -1,6 +1,6 @@
 //! `create`: a new object, completed, checked and stored under a name nobody has.
 //! Part of `registry`; also used by a PUT or apply that creates.
-//! Invariant: what was allocated for an object that is not stored is given back.
+//! Invariant: what is allocated for an object is stored with it or not at all.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use api::{ApiError, Object, field::ErrorList};
 
-use super::{Lost, Registry, managed, object_meta, object_reply, options::WriteOptions};
+use super::{Contested, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation};
 use crate::{
     admission::{Attributes, Operation},
     call::Call,
@@ -20,12 +20,14 @@ use crate::{
 
 /// How often a taken generated name is replaced by another.
 const NAME_ATTEMPTS: usize = 8;
+/// How often an address or port that another server was quicker with is replaced by another.
+const ALLOCATION_ATTEMPTS: usize = 32;
 
 impl Registry {
     pub(super) async fn create(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "CreateOptions")?;
         let object = self.decode(call, served, body, &options)?;
-        let object = self.create_object(call, served, object, &options, false).await?;
+        let object = Box::pin(self.create_object(call, served, object, &options, false)).await?;
         Ok(object_reply(StatusCode::CREATED, served, object))
     }
 
@@ -52,16 +54,25 @@ impl Registry {
         // First: a job selects its pods by its uid.
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
         served.behavior.prepare_create(&mut object);
-        let allocation = self.allocations.for_create(served, &mut object, options.dry_run)?;
-        canonicalize(served, &mut object);
-        self.validate_create(call, served, &object, options).await?;
-        let object = self.to_storage(served, object).await?;
-        if options.dry_run {
-            return self.view(served, &Arc::new(Object::from_value(&object)?)).await;
+        for _ in 0..ALLOCATION_ATTEMPTS {
+            let mut object = match self.allocations.concern(served) {
+                true => object.clone(),
+                false => std::mem::take(&mut object),
+            };
+            let allocation = self.allocations.for_create(served, &mut object)?;
+            canonicalize(served, &mut object);
+            let object = self.validate_create(call, served, object, options).await?;
+            let object = self.to_storage(served, object).await?;
+            if options.dry_run {
+                self.allocations.check(&allocation)?;
+                return self.view(served, &Arc::new(Object::from_value(&object)?)).await;
+            }
+            match self.insert(served, object, generated, &allocation).await? {
+                Ok(stored) => return self.view(served, &stored).await,
+                Err(contested) => self.contested(&allocation, contested).await?,
+            }
         }
-        let stored = self.insert(served, object, generated).await?;
-        allocation.keep();
-        self.view(served, &stored).await
+        Err(ApiError::internal("addresses and ports are contested; please try again"))
     }
 
     pub(super) fn default(&self, served: &Served, object: &mut Value) {
@@ -112,37 +123,46 @@ impl Registry {
         &self,
         call: &Call,
         served: &Served,
-        object: &Value,
+        object: Value,
         options: &WriteOptions,
-    ) -> Result<(), ApiError> {
-        let name = object_meta::text(object, "name").to_string();
+    ) -> Result<Value, ApiError> {
+        let name = object_meta::text(&object, "name").to_string();
         let mut errors = ErrorList::new();
-        api::kinds::metadata::validate_create(&served.resource, object, &mut errors);
-        served.behavior.validate_create(object, &mut errors);
+        api::kinds::metadata::validate_create(&served.resource, &object, &mut errors);
+        served.behavior.validate_create(&object, &mut errors);
         if crate::crd::is_definition(served) {
-            crate::crd::validate_rules(object, &mut errors);
+            crate::crd::validate_rules(&object, &mut errors);
         }
         if !errors.is_empty() {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
         }
-        served.behavior.warnings(object, None).into_iter().for_each(|w| call.warn(w));
-        if self.admission.has_validators() {
-            let mut attributes = self.create_attributes(call, served, object.clone(), &name, options);
-            self.admission.validate(&mut attributes).await?;
-            attributes.warnings.iter().for_each(|w| call.warn(w));
+        served.behavior.warnings(&object, None).into_iter().for_each(|w| call.warn(w));
+        if !self.admission.has_validators() {
+            return Ok(object);
         }
-        Ok(())
+        let mut attributes = self.create_attributes(call, served, object, &name, options);
+        self.admission.validate(&mut attributes).await?;
+        attributes.warnings.iter().for_each(|w| call.warn(w));
+        Ok(attributes.object)
     }
 
-    async fn insert(&self, served: &Served, mut object: Value, generated: bool) -> Result<Arc<Object>, ApiError> {
+    async fn insert(
+        &self,
+        served: &Served,
+        mut object: Value,
+        generated: bool,
+        allocation: &Allocation,
+    ) -> Result<Result<Arc<Object>, Contested>, ApiError> {
         let attempts = if generated { NAME_ATTEMPTS } else { 1 };
         for _ in 0..attempts {
             let (namespace, name) = (object_meta::text(&object, "namespace"), object_meta::text(&object, "name"));
             let key = served.key(namespace, name);
-            match self.commit(served, &key, Some(&object), 0).await? {
-                Ok((bytes, revision)) => return Ok(Arc::new(storage::decode(&bytes, revision)?)),
-                Err(Lost(_)) if generated => object_meta::regenerate_name(&mut object, &self.cluster.env),
-                Err(Lost(_)) => break,
+            let with = allocation.writes(&object, &self.cluster.env);
+            match self.commit_with(served, &key, Some(&object), 0, with).await? {
+                Ok((bytes, revision)) => return Ok(Ok(Arc::new(storage::decode(&bytes, revision)?))),
+                Err(Err(contested)) => return Ok(Err(contested)),
+                Err(Ok(_)) if generated => object_meta::regenerate_name(&mut object, &self.cluster.env),
+                Err(Ok(_)) => break,
             }
         }
         Err(ApiError::already_exists(&served.group, &served.plural, object_meta::text(&object, "name")))

@@ -4,11 +4,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use api::{ApiError, Object, Reason};
+use store::Revision;
 
 use super::{
     Lost, Registry, namespace, object_meta,
@@ -54,7 +56,9 @@ impl Registry {
                 };
                 Reply::Object(status, served.clone(), object)
             }
-            Deleted::Removed(object) if returns_object(served) => Reply::Object(StatusCode::OK, served.clone(), object),
+            Deleted::Removed(object) if served.custom.is_none() && served.returns_deleted() => {
+                Reply::Object(StatusCode::OK, served.clone(), object)
+            }
             Deleted::Removed(object) => Reply::Value(StatusCode::OK, success(served, &object)),
         })
     }
@@ -113,9 +117,8 @@ impl Registry {
         match decision {
             Decision::Pending => Ok(Ok(Deleted::Marked(self.view(served, object).await?))),
             Decision::Remove if options.dry_run => Ok(Ok(Deleted::Removed(self.view(served, object).await?))),
-            Decision::Remove => match self.commit(served, &key, None, expected).await? {
+            Decision::Remove => match self.remove(served, &key, &old, expected).await? {
                 Ok((_, revision)) => {
-                    self.allocations.release(served, &old);
                     let last = storage::decode(&storage::without_revision(object.json()), revision)?;
                     Ok(Ok(Deleted::Removed(self.view(served, &Arc::new(last)).await?)))
                 }
@@ -132,6 +135,21 @@ impl Registry {
                 Err(lost) => Ok(Err(lost)),
             },
         }
+    }
+}
+
+impl Registry {
+    /// The object and what was allocated for it.
+    async fn remove(
+        &self,
+        served: &Served,
+        key: &str,
+        old: &Value,
+        expected: Revision,
+    ) -> Result<Result<(Bytes, Revision), Lost>, ApiError> {
+        let with = self.allocations.for_delete(served, old).writes(old, &self.cluster.env);
+        let removed = self.commit_with(served, key, None, expected, with).await?;
+        Ok(removed.map_err(|why| why.unwrap_or(Lost(None))))
     }
 }
 
@@ -276,32 +294,6 @@ fn decide_namespace(old: &Value, now: Timestamp) -> Result<Decision, ApiError> {
     metadata.insert("deletionTimestamp".into(), object_meta::timestamp(now).into());
     new["status"]["phase"] = "Terminating".into();
     Ok(Decision::Update(new))
-}
-
-/// These kinds answer a deletion with the object, the others with a Status.
-fn returns_object(served: &Served) -> bool {
-    const KINDS: [&str; 19] = [
-        "pods",
-        "services",
-        "serviceaccounts",
-        "podtemplates",
-        "resourcequotas",
-        "persistentvolumes",
-        "persistentvolumeclaims",
-        "storageclasses",
-        "csidrivers",
-        "csinodes",
-        "csistoragecapacities",
-        "volumeattachments",
-        "volumeattributesclasses",
-        "resourceclaims",
-        "resourceclaimtemplates",
-        "resourceslices",
-        "deviceclasses",
-        "ipaddresses",
-        "servicecidrs",
-    ];
-    served.custom.is_none() && KINDS.contains(&served.plural.as_str())
 }
 
 fn success(served: &Served, object: &Object) -> Value {

@@ -82,16 +82,14 @@ fn same_metadata(new: &Value, old: &Value) -> bool {
 }
 
 fn same_managers(new: Option<&Value>, old: Option<&Value>) -> bool {
-    let entries = |v: Option<&Value>| -> Vec<Value> {
-        let list = v.and_then(Value::as_array).into_iter().flatten();
-        let timeless = list.map(|e| {
-            let mut e = e.clone();
-            if let Some(map) = e.as_object_mut() {
-                map.remove("time");
-            }
-            e
-        });
-        timeless.collect()
+    fn entries(v: Option<&Value>) -> &[Value] {
+        v.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    }
+    let timeless = |entry: &Value| entry.as_object().map_or(0, |m| m.keys().filter(|k| *k != "time").count());
+    let same = |(a, b): (&Value, &Value)| {
+        let fields = a.as_object().into_iter().flatten();
+        timeless(a) == timeless(b) && fields.filter(|(k, _)| *k != "time").all(|(k, v)| b.get(k) == Some(v))
     };
-    entries(new) == entries(old)
+    let (new, old) = (entries(new), entries(old));
+    new.len() == old.len() && new.iter().zip(old).all(same)
 }

@@ -21,6 +21,7 @@ mod reviews;
 mod scale;
 mod selection;
 mod service;
+mod service_repair;
 mod subresource;
 mod update;
 mod watch;
@@ -42,6 +43,7 @@ use crate::{
 pub use object_meta::timestamp;
 pub use selection::Selection;
 pub use service::{Allocations, nth as service_address};
+pub use service_repair::follow as repair_services;
 
 pub struct Registry {
     pub config: Arc<Config>,
@@ -53,8 +55,11 @@ pub struct Registry {
     pub allocations: Allocations,
 }
 
-/// Why a transaction on one key did not happen: what is there instead.
+/// Why a write did not happen: what is there instead.
 pub struct Lost(pub Option<Arc<Object>>);
+
+/// What was to go with a write was taken by another: its place among what was to be taken.
+struct Contested(usize);
 
 impl Registry {
     pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
@@ -70,23 +75,24 @@ impl Registry {
             call.warn(text);
         }
         if !info.subresource.is_empty() {
-            return self.subresource(call, &served, body).await;
+            return Box::pin(self.subresource(call, &served, body)).await;
         }
         if !served.supports(&info.verb) {
             return Err(ApiError::method_not_allowed(&served.group, &served.plural, &info.verb));
         }
         if !served.stored() {
-            return self.review(call, &served, body).await;
+            return Box::pin(self.review(call, &served, body)).await;
         }
+        // Boxed one by one: otherwise every request would carry the state of the largest of them.
         match info.verb.as_str() {
             "get" => self.get(call, &served).await,
-            "list" => self.list(call, &served).await,
-            "watch" => self.watch(call, &served).await,
-            "create" => self.create(call, &served, &body).await,
-            "update" => self.put(call, &served, &body).await,
-            "patch" => self.patch(call, &served, &body).await,
-            "delete" => self.delete(call, &served, &body).await,
-            "deletecollection" => self.delete_collection(call, &served, &body).await,
+            "list" => Box::pin(self.list(call, &served)).await,
+            "watch" => Box::pin(self.watch(call, &served)).await,
+            "create" => Box::pin(self.create(call, &served, &body)).await,
+            "update" => Box::pin(self.put(call, &served, &body)).await,
+            "patch" => Box::pin(self.patch(call, &served, &body)).await,
+            "delete" => Box::pin(self.delete(call, &served, &body)).await,
+            "deletecollection" => Box::pin(self.delete_collection(call, &served, &body)).await,
             other => Err(ApiError::method_not_allowed(&served.group, &served.plural, other)),
         }
     }
@@ -155,6 +161,19 @@ impl Registry {
         object: Option<&Value>,
         expected: Revision,
     ) -> Result<Result<(Bytes, Revision), Lost>, ApiError> {
+        let written = self.commit_with(served, key, object, expected, (Vec::new(), Vec::new())).await?;
+        Ok(written.map_err(|why| why.unwrap_or(Lost(None))))
+    }
+
+    /// As `commit`, together with what an allocation takes and frees. `Err(Err(..))`: that was not to be had.
+    async fn commit_with(
+        &self,
+        served: &Served,
+        key: &str,
+        object: Option<&Value>,
+        expected: Revision,
+        (more, others): (Vec<Compare>, Vec<Operation>),
+    ) -> Result<Result<(Bytes, Revision), Result<Lost, Contested>>, ApiError> {
         let value = object.map(storage::encode).unwrap_or_default();
         let ttl_seconds =
             (served.plural == "events" && served.custom.is_none()).then(|| self.config.limits.event_ttl.as_secs());
@@ -162,15 +181,31 @@ impl Registry {
             Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
             None => Operation::Delete { key: key.to_string() },
         };
-        let compare = vec![Compare { key: key.to_string(), mod_revision: expected }];
-        let transaction = Transaction { compare, operations: vec![operation] };
-        match self.cluster.store.transact(transaction).await.map_err(store_error)? {
+        let mut compare = vec![Compare { key: key.to_string(), mod_revision: expected }];
+        compare.extend(more);
+        let mut operations = vec![operation];
+        operations.extend(others);
+        match self.cluster.store.transact(Transaction { compare, operations }).await.map_err(store_error)? {
             Outcome::Done { revision } => Ok(Ok((value, revision))),
-            Outcome::Conflict { mut current, .. } => {
-                let record = current.pop().flatten();
-                let object = record.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
-                Ok(Err(Lost(object.map(Arc::new))))
+            Outcome::Conflict { current, .. } => {
+                let mut current = current.into_iter();
+                let own = current.next().flatten();
+                if own.as_ref().map_or(0, |r| r.mod_revision) == expected
+                    && let Some(place) = current.position(|other| other.is_some())
+                {
+                    return Ok(Err(Err(Contested(place))));
+                }
+                let object = own.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
+                Ok(Err(Ok(Lost(object.map(Arc::new)))))
             }
+        }
+    }
+
+    /// What to do about an allocation that another was quicker with: refuse, or choose again knowing of it.
+    async fn contested(&self, allocation: &service::Allocation, Contested(place): Contested) -> Result<(), ApiError> {
+        match allocation.refusal(place) {
+            Some(error) => Err(error),
+            None => Box::pin(self.cluster.cache.wait_until_fresh()).await,
         }
     }
 }

@@ -11,7 +11,7 @@ use api::ApiError;
 use super::{
     Registry, object_meta, object_reply,
     options::{FieldValidation, WriteOptions},
-    update::{Change, Transform},
+    update::{Change, Otherwise, Transform},
 };
 use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
 
@@ -55,7 +55,7 @@ impl Registry {
             return Err(ApiError::invalid("meta.k8s.io", "PatchOptions", "", errors));
         }
         if kind == PatchType::Apply {
-            return self.apply(call, served, body, &options).await;
+            return Box::pin(self.apply(call, served, body, &options)).await;
         }
         let transform = self.patcher(call, served, kind, body, &options)?;
         self.patch_with(call, served, &options, &*transform, None, false).await
@@ -67,7 +67,7 @@ impl Registry {
         served: &Arc<Served>,
         options: &WriteOptions,
         transform: Transform<'_>,
-        otherwise: Option<&Value>,
+        otherwise: Option<Otherwise<'_>>,
         apply: bool,
     ) -> Result<Reply, ApiError> {
         let change = Change {
@@ -81,7 +81,7 @@ impl Registry {
             otherwise,
             apply,
         };
-        let (status, object) = self.change(&change).await?;
+        let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))
     }
 
@@ -152,12 +152,12 @@ impl Registry {
         let transformed = |old: Option<&Value>| {
             let merged = super::managed::apply(served, old, &applied, options, subresource, now)?;
             match &served.schema {
-                Some((schema, id)) => Ok(api::codec::decode_value(&merged, schema, *id)?.value),
+                Some((schema, id)) => Ok(api::codec::decode_value(merged, schema, *id)?.value),
                 None => Ok(merged),
             }
         };
-        let made = transformed(None)?;
-        let otherwise = (subresource.is_empty()).then_some(&made);
+        let made = || transformed(None);
+        let otherwise: Option<Otherwise<'_>> = subresource.is_empty().then_some(&made);
         let transform = |old: &Value| transformed(Some(old));
         self.patch_with(call, served, options, &transform, otherwise, true).await
     }
@@ -176,7 +176,7 @@ fn checked(
         return Err(ApiError::bad_request("the patched document is not an object"));
     }
     if let Some((schema, id)) = &served.schema {
-        let retyped = api::codec::decode_value(&patched, schema, *id)?;
+        let retyped = api::codec::decode_value(patched, schema, *id)?;
         super::report_problems(call, &served.kind, &served.version, &retyped.problems, options)?;
         patched = retyped.value;
     }

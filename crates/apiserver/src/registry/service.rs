@@ -1,63 +1,87 @@
-//! Service addresses and node ports: handed out once each, taken back when the Service goes.
-//! Used by `create`, `update` and `delete`; the ranges come from `config`.
-//! Invariant: two Services never hold the same address or port, however many are created at once.
+//! Service addresses and node ports: handed out once each, written together with the Service that holds them.
+//! Used by `create`, `update` and `delete`; the ranges come from `config` and from ServiceCIDR objects.
+//! Invariant: two Services never hold the same address or port, however many servers create them at once: every
+//! address is an IPAddress object and every port a key of its own, made in the transaction that writes the Service.
 
-use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
+use bytes::Bytes;
 use ipnet::IpNet;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use api::{
-    ApiError,
+    ApiError, Object,
     field::{ErrorList, Path},
 };
 use env::Env;
+use store::{Compare, Operation};
 
 use super::object_meta;
-use crate::{config::Config, served::Served};
+use crate::{
+    cluster::Cluster,
+    config::Config,
+    index::{Index, Indexed},
+    served::Served,
+    storage,
+};
 
-#[derive(Default)]
-struct Taken {
-    addresses: HashSet<IpAddr>,
-    ports: HashSet<u16>,
+/// Beside the objects: a port is no object upstream either.
+pub const NODE_PORTS: &str = "/minke/node-ports/";
+pub const MANAGED_BY: (&str, &str) = ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io");
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+
+/// What a Service can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Held {
+    Address(IpAddr),
+    Port(u16),
 }
 
-pub struct Allocations {
-    networks: Vec<IpNet>,
-    ports: RangeInclusive<u16>,
-    taken: Arc<Mutex<Taken>>,
-    env: Env,
-}
-
-/// What one write took. Given back when dropped, unless kept; then what the write freed is given back instead.
-pub struct Allocation {
-    taken: Option<Arc<Mutex<Taken>>>,
-    addresses: Vec<IpAddr>,
-    ports: Vec<u16>,
-    freed: Holdings,
-}
-
-/// The addresses and ports an object holds.
-#[derive(Default, PartialEq)]
-struct Holdings {
-    addresses: Vec<IpAddr>,
-    ports: Vec<u16>,
-}
-
-impl Holdings {
-    fn of(service: &Value) -> Self {
-        let spec = &service["spec"];
-        if spec["type"] == "ExternalName" {
-            return Self::default();
+impl Held {
+    pub fn key(self) -> String {
+        match self {
+            Held::Address(address) => format!("{}ipaddresses/{address}", storage::ROOT),
+            Held::Port(port) => format!("{NODE_PORTS}{port}"),
         }
-        let texts = spec["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let mut ports: Vec<u16> = spec["ports"].as_array().into_iter().flatten().filter_map(node_port).collect();
-        ports.extend(port_at(&spec["healthCheckNodePort"]));
-        ports.sort_unstable();
-        ports.dedup();
-        Self { addresses: texts.filter_map(|t| t.parse().ok()).collect(), ports }
     }
+
+    /// What is stored to say that `service` holds it.
+    pub fn value(self, service: &Value, env: &Env) -> Bytes {
+        let (namespace, name) = (object_meta::text(service, "namespace"), object_meta::text(service, "name"));
+        match self {
+            Held::Port(_) => format!("{namespace}/{name}").into(),
+            Held::Address(address) => storage::encode(&json!({
+                "kind": "IPAddress", "apiVersion": "networking.k8s.io/v1",
+                "metadata": {
+                    "name": address.to_string(), "uid": env.uuid(),
+                    "creationTimestamp": object_meta::timestamp(env.now()),
+                    "labels": { FAMILY: family(&address), MANAGED_BY.0: MANAGED_BY.1 },
+                },
+                "spec": { "parentRef": { "resource": "services", "namespace": namespace, "name": name } },
+            })),
+        }
+    }
+}
+
+/// Everything a Service holds.
+pub fn holdings(service: &Value) -> Vec<Held> {
+    let spec = &service["spec"];
+    if spec["type"] == "ExternalName" {
+        return Vec::new();
+    }
+    let texts = spec["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut held: Vec<Held> = texts.filter_map(|t| t.parse().ok()).map(Held::Address).collect();
+    let mut ports: Vec<u16> = spec["ports"].as_array().into_iter().flatten().filter_map(node_port).collect();
+    ports.extend(port_at(&spec["healthCheckNodePort"]));
+    ports.sort_unstable();
+    ports.dedup();
+    held.extend(ports.into_iter().map(Held::Port));
+    held
 }
 
 fn node_port(port: &Value) -> Option<u16> {
@@ -68,31 +92,67 @@ fn port_at(value: &Value) -> Option<u16> {
     value.as_u64().filter(|p| *p > 0).and_then(|p| u16::try_from(p).ok())
 }
 
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        if let Some(taken) = self.taken.take() {
-            let mut taken = taken.lock();
-            for address in &self.addresses {
-                taken.addresses.remove(address);
+/// What the cache knows to be held. A moment old: only the store knows for sure.
+#[derive(Default)]
+struct Known(HashMap<Held, usize>);
+
+impl Index for Known {
+    const RESOURCES: &'static [&'static str] = &["services", "ipaddresses"];
+
+    fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
+        let held = |object: &Object| match resource {
+            "services" => holdings(&object.value()),
+            _ => object.meta.name.parse().map(Held::Address).into_iter().collect(),
+        };
+        for gone in old.map(held).into_iter().flatten() {
+            if let Some(count) = self.0.get_mut(&gone) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(&gone);
+                }
             }
-            for port in &self.ports {
-                taken.ports.remove(port);
-            }
+        }
+        for taken in new.map(held).into_iter().flatten() {
+            *self.0.entry(taken).or_default() += 1;
         }
     }
 }
 
+pub struct Allocations {
+    networks: Vec<IpNet>,
+    ports: RangeInclusive<u16>,
+    known: Indexed<Known>,
+    cluster: Arc<Cluster>,
+}
+
+/// What one write takes and gives back, all of it with the write or not at all.
+#[derive(Default)]
+pub struct Allocation {
+    /// With what the client is told if someone else has it; nothing where any other would do.
+    taken: Vec<(Held, Option<ApiError>)>,
+    freed: Vec<Held>,
+}
+
 impl Allocation {
-    fn none() -> Self {
-        Self { taken: None, addresses: Vec::new(), ports: Vec::new(), freed: Holdings::default() }
+    /// What must hold and happen together with the write of `service`.
+    pub fn writes(&self, service: &Value, env: &Env) -> (Vec<Compare>, Vec<Operation>) {
+        let compare = self.taken.iter().map(|(held, _)| Compare { key: held.key(), mod_revision: 0 });
+        let freed = self.freed.iter().map(|held| Operation::Delete { key: held.key() });
+        let taken = self.taken.iter().map(|(held, _)| Operation::Put {
+            key: held.key(),
+            value: held.value(service, env),
+            ttl_seconds: None,
+        });
+        (compare.collect(), freed.chain(taken).collect())
     }
 
-    /// The write happened: what it took stays taken, what it gave up is free.
-    pub fn keep(mut self) {
-        std::mem::take(&mut self.addresses);
-        std::mem::take(&mut self.ports);
-        self.addresses = std::mem::take(&mut self.freed.addresses);
-        self.ports = std::mem::take(&mut self.freed.ports);
+    /// The error for a client that asked for the one at `index` of what is compared.
+    pub fn refusal(&self, index: usize) -> Option<ApiError> {
+        self.taken.get(index).and_then(|(_, error)| error.clone())
+    }
+
+    fn has(&self, held: Held) -> bool {
+        self.taken.iter().any(|(h, _)| *h == held)
     }
 }
 
@@ -107,67 +167,82 @@ fn invalid(name: &str, path: Path, value: Value, detail: String) -> ApiError {
 }
 
 impl Allocations {
-    pub fn new(config: &Config, env: Env, services: impl Iterator<Item = Value>) -> Self {
-        let mut taken = Taken::default();
-        for service in services {
-            let holdings = Holdings::of(&service);
-            taken.addresses.extend(holdings.addresses);
-            taken.ports.extend(holdings.ports);
-        }
+    pub fn new(config: &Config, cluster: &Arc<Cluster>) -> Self {
         Self {
             networks: config.service_cidrs.clone(),
             ports: config.node_ports.clone(),
-            taken: Arc::new(Mutex::new(taken)),
-            env,
+            known: Indexed::new(cluster),
+            cluster: cluster.clone(),
         }
     }
 
-    pub fn for_create(&self, served: &Served, object: &mut Value, dry_run: bool) -> Result<Allocation, ApiError> {
+    /// Whether objects of this kind hold anything.
+    pub fn concern(&self, served: &Served) -> bool {
+        is_service(served)
+    }
+
+    /// For a write that is only tried: what the store would refuse, as far as is known here.
+    pub fn check(&self, allocation: &Allocation) -> Result<(), ApiError> {
+        let contested = allocation.taken.iter().find(|(held, _)| self.is_known(*held));
+        contested.and_then(|(_, error)| error.clone()).map_or(Ok(()), Err)
+    }
+
+    pub fn for_create(&self, served: &Served, object: &mut Value) -> Result<Allocation, ApiError> {
         match is_service(served) {
-            true => self.allocate(object, &Holdings::default(), dry_run),
-            false => Ok(Allocation::none()),
+            true => self.allocate(object, &[]),
+            false => Ok(Allocation::default()),
         }
     }
 
-    pub fn for_update(
-        &self,
-        served: &Served,
-        new: &mut Value,
-        old: &Value,
-        dry_run: bool,
-    ) -> Result<Allocation, ApiError> {
+    pub fn for_update(&self, served: &Served, new: &mut Value, old: &Value) -> Result<Allocation, ApiError> {
         match is_service(served) && new["spec"] != old["spec"] {
-            true => self.allocate(new, &Holdings::of(old), dry_run),
-            false => Ok(Allocation::none()),
+            true => self.allocate(new, &holdings(old)),
+            false => Ok(Allocation::default()),
         }
     }
 
-    pub fn release(&self, served: &Served, object: &Value) {
-        if is_service(served) {
-            let Holdings { addresses, ports } = Holdings::of(object);
-            drop(Allocation { taken: Some(self.taken.clone()), addresses, ports, freed: Holdings::default() });
-        }
+    /// Everything an object holds, to go with it.
+    pub fn for_delete(&self, served: &Served, object: &Value) -> Allocation {
+        let freed = if is_service(served) { holdings(object) } else { Vec::new() };
+        Allocation { taken: Vec::new(), freed }
     }
 
-    fn allocate(&self, service: &mut Value, held: &Holdings, dry_run: bool) -> Result<Allocation, ApiError> {
-        let mut allocation = Allocation::none();
-        allocation.taken = Some(self.taken.clone());
+    fn allocate(&self, service: &mut Value, held: &[Held]) -> Result<Allocation, ApiError> {
+        let mut allocation = Allocation::default();
         if service["spec"]["type"] != "ExternalName" {
             self.addresses(service, held, &mut allocation)?;
             self.node_ports(service, held, &mut allocation)?;
         }
-        let now = Holdings::of(service);
-        allocation.freed = Holdings {
-            addresses: held.addresses.iter().filter(|a| !now.addresses.contains(a)).copied().collect(),
-            ports: held.ports.iter().filter(|p| !now.ports.contains(p)).copied().collect(),
-        };
-        if dry_run {
-            allocation.freed = Holdings::default();
-        }
+        let now: HashSet<Held> = holdings(service).into_iter().collect();
+        allocation.freed = held.iter().filter(|h| !now.contains(h)).copied().collect();
         Ok(allocation)
     }
 
-    fn addresses(&self, service: &mut Value, held: &Holdings, allocation: &mut Allocation) -> Result<(), ApiError> {
+    /// The configured networks and those of ServiceCIDR objects that are there to stay.
+    fn networks(&self) -> Vec<IpNet> {
+        let mut networks = self.networks.clone();
+        for object in self.cluster.list("servicecidrs", "") {
+            let object = object.value();
+            let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+            let refused = conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "False");
+            if refused || object["metadata"]["deletionTimestamp"].is_string() {
+                continue;
+            }
+            let texts = object["spec"]["cidrs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            for network in texts.filter_map(|t| t.parse::<IpNet>().ok()) {
+                if !networks.contains(&network) {
+                    networks.push(network);
+                }
+            }
+        }
+        networks
+    }
+
+    fn is_known(&self, held: Held) -> bool {
+        self.known.read().0.contains_key(&held)
+    }
+
+    fn addresses(&self, service: &mut Value, held: &[Held], allocation: &mut Allocation) -> Result<(), ApiError> {
         let name = object_meta::text(service, "name").to_string();
         let families = self.families(service, &name)?;
         let spec = &mut service["spec"];
@@ -245,7 +320,7 @@ impl Allocations {
     fn take_address(
         &self,
         text: &str,
-        held: &Holdings,
+        held: &[Held],
         allocation: &mut Allocation,
         name: &str,
         index: usize,
@@ -260,48 +335,53 @@ impl Allocations {
                 "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".into(),
             )
         })?;
-        if held.addresses.contains(&address) {
+        if held.contains(&Held::Address(address)) {
             return Ok(address);
         }
-        let inside = self.networks.iter().any(|n| n.contains(&address) && address != n.network());
-        if !inside {
-            let networks: Vec<String> = self.networks.iter().map(ToString::to_string).collect();
+        let networks = self.networks();
+        if !networks.iter().any(|n| n.contains(&address) && address != n.network()) {
+            let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
             let detail = format!(
                 "failed to allocate IP {text}: the provided network does not match the current range: {}",
                 networks.join(",")
             );
             return Err(refuse(detail));
         }
-        if !self.taken.lock().addresses.insert(address) {
-            return Err(refuse(format!("failed to allocate IP {text}: provided IP is already allocated")));
-        }
-        allocation.addresses.push(address);
+        let taken = refuse(format!("failed to allocate IP {text}: provided IP is already allocated"));
+        allocation.taken.push((Held::Address(address), Some(taken)));
         Ok(address)
     }
 
-    /// A random free address. The lowest part of the range is left to people who choose one themselves.
+    /// A random free address of the network's family.
     fn any_address(&self, network: &IpNet, allocation: &mut Allocation, name: &str) -> Result<IpAddr, ApiError> {
+        let same = |n: &IpNet| n.addr().is_ipv4() == network.addr().is_ipv4();
+        let address = self.networks().iter().filter(|n| same(n)).find_map(|n| self.free_address(n, allocation));
+        let full = || ApiError::internal(format!("failed to allocate a serviceIP for {name}: range is full"));
+        let address = address.ok_or_else(full)?;
+        allocation.taken.push((Held::Address(address), None));
+        Ok(address)
+    }
+
+    /// The lowest part of the range is left to people who choose one themselves.
+    fn free_address(&self, network: &IpNet, allocation: &Allocation) -> Option<IpAddr> {
         let bits = u32::from(network.max_prefix_len() - network.prefix_len()).min(20);
         let size = 1u64 << bits;
         let last = if network.addr().is_ipv4() { size.saturating_sub(1) } else { size };
         let reserved = (size / 16).clamp(16, 256).min(size / 2);
-        let mut taken = self.taken.lock();
+        let known = self.known.read();
         for (low, high) in [(reserved, last), (1, reserved)] {
             let span = high.saturating_sub(low);
-            let start = if span > 0 { self.env.random_u64() % span } else { 0 };
-            for step in 0..span {
-                let address = nth(network, low + (start + step) % span);
-                if taken.addresses.insert(address) {
-                    allocation.addresses.push(address);
-                    return Ok(address);
-                }
+            let start = if span > 0 { self.cluster.env.random_u64() % span } else { 0 };
+            let mut all = (0..span).map(|step| nth(network, low + (start + step) % span));
+            let free = |a: &IpAddr| !known.0.contains_key(&Held::Address(*a)) && !allocation.has(Held::Address(*a));
+            if let Some(address) = all.find(free) {
+                return Some(address);
             }
         }
-        let message = format!("failed to allocate a serviceIP for {name}: range is full");
-        Err(ApiError::internal(message))
+        None
     }
 
-    fn node_ports(&self, service: &mut Value, held: &Holdings, allocation: &mut Allocation) -> Result<(), ApiError> {
+    fn node_ports(&self, service: &mut Value, held: &[Held], allocation: &mut Allocation) -> Result<(), ApiError> {
         let name = object_meta::text(service, "name").to_string();
         let spec = &mut service["spec"];
         let kind = spec["type"].as_str().unwrap_or("ClusterIP").to_string();
@@ -337,13 +417,13 @@ impl Allocations {
     fn take_port(
         &self,
         asked: u16,
-        held: &Holdings,
+        held: &[Held],
         allocation: &mut Allocation,
         name: &str,
         index: usize,
     ) -> Result<u16, ApiError> {
         let path = Path::new("spec").child("ports").index(index).child("nodePort");
-        if held.ports.contains(&asked) || allocation.ports.contains(&asked) {
+        if held.contains(&Held::Port(asked)) || allocation.has(Held::Port(asked)) {
             return Ok(asked);
         }
         if !self.ports.contains(&asked) {
@@ -354,22 +434,20 @@ impl Allocations {
             );
             return Err(invalid(name, path, asked.into(), detail));
         }
-        if !self.taken.lock().ports.insert(asked) {
-            return Err(invalid(name, path, asked.into(), "provided port is already allocated".into()));
-        }
-        allocation.ports.push(asked);
+        let taken = invalid(name, path, asked.into(), "provided port is already allocated".into());
+        allocation.taken.push((Held::Port(asked), Some(taken)));
         Ok(asked)
     }
 
     fn any_port(&self, allocation: &mut Allocation) -> Result<u16, ApiError> {
         let (low, high) = (u64::from(*self.ports.start()), u64::from(*self.ports.end()));
         let span = high - low + 1;
-        let start = self.env.random_u64() % span;
-        let mut taken = self.taken.lock();
-        let mut candidates = (0..span).map(|step| (low + (start + step) % span) as u16);
-        let port = candidates.find(|p| taken.ports.insert(*p));
+        let start = self.cluster.env.random_u64() % span;
+        let mut all = (0..span).map(|step| (low + (start + step) % span) as u16);
+        let free = |p: &u16| !self.is_known(Held::Port(*p)) && !allocation.has(Held::Port(*p));
+        let port = all.find(free);
         let port = port.ok_or_else(|| ApiError::internal("failed to allocate a nodePort: range is full"))?;
-        allocation.ports.push(port);
+        allocation.taken.push((Held::Port(port), None));
         Ok(port)
     }
 }
@@ -383,40 +461,5 @@ pub fn nth(network: &IpNet, offset: u64) -> IpAddr {
     match network.network() {
         IpAddr::V4(base) => IpAddr::V4((u32::from(base).wrapping_add(offset as u32)).into()),
         IpAddr::V6(base) => IpAddr::V6((u128::from(base).wrapping_add(u128::from(offset))).into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hands_out_each_address_once_and_takes_it_back() {
-        let mut config = Config::in_process(String::new());
-        config.service_cidrs = vec!["10.0.0.0/29".parse().unwrap()];
-        config.node_ports = 30000..=30001;
-        let base = "2026-01-01T00:00:00Z".parse().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let _guard = runtime.enter();
-        let all = Allocations::new(&config, Env::simulated(base, 1), std::iter::empty());
-        let service =
-            || json!({ "metadata": { "name": "a" }, "spec": { "type": "NodePort", "ports": [{ "port": 80 }] } });
-        let none = Holdings::default();
-        let (mut a, mut b, mut c) = (service(), service(), service());
-        all.allocate(&mut a, &none, false).unwrap().keep();
-        all.allocate(&mut b, &none, false).unwrap().keep();
-        assert_ne!(a["spec"]["clusterIP"], b["spec"]["clusterIP"]);
-        assert_ne!(a["spec"]["ports"][0]["nodePort"], b["spec"]["ports"][0]["nodePort"]);
-        // No port is left, so the address it had taken is free again.
-        assert!(all.allocate(&mut c, &none, false).is_err());
-        assert_eq!(all.taken.lock().addresses.len(), 2);
-        // A service that stops being one with node ports gives its port back.
-        let held = Holdings::of(&a);
-        a["spec"] = json!({ "type": "ClusterIP", "clusterIPs": a["spec"]["clusterIPs"], "ports": [{ "port": 80 }] });
-        all.allocate(&mut a, &held, false).unwrap().keep();
-        assert_eq!(all.taken.lock().ports.len(), 1);
-        let mut d = json!({ "metadata": {}, "spec": { "clusterIP": a["spec"]["clusterIP"] } });
-        let error = all.allocate(&mut d, &none, false).err().unwrap();
-        assert!(error.message.contains("provided IP is already allocated"), "{}", error.message);
     }
 }

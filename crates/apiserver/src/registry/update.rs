@@ -27,6 +27,8 @@ const ATTEMPTS: usize = 50;
 /// From the current object (in the served version) to the wanted one.
 pub(super) type Transform<'a> = &'a (dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync);
 
+pub(super) type Otherwise<'a> = &'a (dyn Fn() -> Result<Value, ApiError> + Send + Sync);
+
 pub(super) struct Change<'a> {
     pub call: &'a Call,
     pub served: &'a Arc<Served>,
@@ -36,7 +38,7 @@ pub(super) struct Change<'a> {
     pub options: &'a WriteOptions,
     pub transform: Transform<'a>,
     /// What to create if there is nothing yet.
-    pub otherwise: Option<&'a Value>,
+    pub otherwise: Option<Otherwise<'a>>,
     /// The transform is a server-side apply and keeps the managed fields itself.
     pub apply: bool,
 }
@@ -66,6 +68,7 @@ impl Registry {
             _ => {}
         }
         let create = served.behavior.allow_create_on_update() && call.info.subresource.is_empty();
+        let wanted = || Ok(object.clone());
         let change = Change {
             call,
             served,
@@ -74,10 +77,10 @@ impl Registry {
             subresource: &call.info.subresource,
             options: &options,
             transform: &|_| Ok(object.clone()),
-            otherwise: create.then_some(&object),
+            otherwise: create.then_some(&wanted),
             apply: false,
         };
-        let (status, object) = self.change(&change).await?;
+        let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))
     }
 
@@ -93,12 +96,11 @@ impl Registry {
         for _ in 0..ATTEMPTS {
             let Some(now) = &current else {
                 return match change.otherwise {
-                    Some(object) => {
+                    Some(wanted) => {
                         self.may_create(change).await?;
-                        let made = self
-                            .create_object(change.call, served, object.clone(), change.options, change.apply)
-                            .await?;
-                        Ok((StatusCode::CREATED, made))
+                        let object = wanted()?;
+                        let made = self.create_object(change.call, served, object, change.options, change.apply);
+                        Ok((StatusCode::CREATED, Box::pin(made).await?))
                     }
                     None => Err(not_found()),
                 };
@@ -151,34 +153,39 @@ impl Registry {
         if !change.apply {
             managed::track(served, Some(&old), &mut new, change.options, change.subresource, self.cluster.env.now());
         }
-        let mut new = self.admit_update(change, new, &old).await?;
+        let (mut new, old) = self.admit_update(change, new, old).await?;
         self.default(served, &mut new);
         self.prepare(change, &mut new, &old);
-        let allocation = self.allocations.for_update(served, &mut new, &old, change.options.dry_run)?;
+        let mut allocation = self.allocations.for_update(served, &mut new, &old)?;
         canonicalize(served, &mut new);
-        self.validate_update(change, &new, &old).await?;
+        let (new, old) = self.validate_update(change, new, old).await?;
         if managed::same(&new, &old) {
             return Ok(Ok(shown));
         }
         let gone = finishes_deletion(served, &new, &old);
         let stored = self.to_storage(served, new).await?;
         if change.options.dry_run {
+            self.allocations.check(&allocation)?;
             return Ok(Ok(self.view(served, &Arc::new(Object::from_value(&stored)?)).await?));
         }
         let key = served.key(change.namespace, change.name);
         let expected = current.meta.resource_version;
         let object = if gone { None } else { Some(&stored) };
-        match self.commit(served, &key, object, expected).await? {
+        if gone {
+            allocation = self.allocations.for_delete(served, &old);
+        }
+        let with = allocation.writes(&stored, &self.cluster.env);
+        match self.commit_with(served, &key, object, expected, with).await? {
             Ok((bytes, revision)) => {
                 let bytes = if gone { storage::encode(&stored) } else { bytes };
-                allocation.keep();
-                if gone {
-                    self.allocations.release(served, &stored);
-                }
                 let object = Arc::new(storage::decode(&bytes, revision)?);
                 Ok(Ok(self.view(served, &object).await?))
             }
-            Err(lost) => Ok(Err(lost)),
+            Err(Ok(lost)) => Ok(Err(lost)),
+            Err(Err(contested)) => {
+                self.contested(&allocation, contested).await?;
+                Ok(Err(Lost(Some(current.clone()))))
+            }
         }
     }
 
@@ -205,7 +212,7 @@ impl Registry {
         }
     }
 
-    fn update_attributes<'a>(&self, change: &'a Change<'_>, object: Value, old: &Value) -> Attributes<'a> {
+    fn update_attributes<'a>(&self, change: &'a Change<'_>, object: Value, old: Value) -> Attributes<'a> {
         Attributes {
             user: &change.call.user,
             operation: Operation::Update,
@@ -214,18 +221,19 @@ impl Registry {
             namespace: change.namespace,
             name: change.name,
             object,
-            old: old.clone(),
+            old,
             dry_run: change.options.dry_run,
             options: change.options.to_value("UpdateOptions"),
             warnings: Vec::new(),
         }
     }
 
-    async fn admit_update(&self, change: &Change<'_>, object: Value, old: &Value) -> Result<Value, ApiError> {
+    /// The completed object; the old one comes back as it was.
+    async fn admit_update(&self, change: &Change<'_>, object: Value, old: Value) -> Result<(Value, Value), ApiError> {
         let mut attributes = self.update_attributes(change, object, old);
         self.admission.admit(&mut attributes).await?;
         attributes.warnings.drain(..).for_each(|w| change.call.warn(w));
-        Ok(attributes.object)
+        Ok((attributes.object, attributes.old))
     }
 
     fn prepare(&self, change: &Change<'_>, new: &mut Value, old: &Value) {
@@ -242,7 +250,19 @@ impl Registry {
         }
     }
 
-    async fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), ApiError> {
+    /// Gives both back as they were.
+    async fn validate_update(&self, change: &Change<'_>, new: Value, old: Value) -> Result<(Value, Value), ApiError> {
+        self.validate_kind(change, &new, &old)?;
+        if !self.admission.has_validators() {
+            return Ok((new, old));
+        }
+        let mut attributes = self.update_attributes(change, new, old);
+        self.admission.validate(&mut attributes).await?;
+        attributes.warnings.iter().for_each(|w| change.call.warn(w));
+        Ok((attributes.object, attributes.old))
+    }
+
+    fn validate_kind(&self, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), ApiError> {
         let served = change.served;
         let mut errors = ErrorList::new();
         api::kinds::metadata::validate_update(new, old, &mut errors);
@@ -261,11 +281,6 @@ impl Registry {
         }
         if change.subresource.is_empty() {
             served.behavior.warnings(new, Some(old)).into_iter().for_each(|w| change.call.warn(w));
-        }
-        if self.admission.has_validators() {
-            let mut attributes = self.update_attributes(change, new.clone(), old);
-            self.admission.validate(&mut attributes).await?;
-            attributes.warnings.iter().for_each(|w| change.call.warn(w));
         }
         Ok(())
     }

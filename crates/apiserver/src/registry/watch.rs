@@ -2,7 +2,7 @@
 //! Part of `registry`; reads positions of `watch_cache`.
 //! Invariant: nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use serde_json::json;
@@ -39,6 +39,8 @@ struct Watcher {
     initial_end: Option<Revision>,
     next_bookmark: Duration,
     end: Duration,
+    /// The one timer and when it fires; changes come far more often than it has to be set.
+    timer: Option<(Duration, Pin<Box<dyn Future<Output = ()> + Send + Sync>>)>,
     done: bool,
 }
 
@@ -95,6 +97,7 @@ impl Registry {
             initial_end: (initial_events == Some(true) && bookmarks).then_some(revision),
             next_bookmark: now + BOOKMARK_EVERY,
             end: now + self.watch_duration(call)?,
+            timer: None,
             done: false,
         };
         let events = stream::unfold(watcher, |mut watcher| async move {
@@ -170,7 +173,15 @@ impl Watcher {
             return Some(bookmark(&self.served, self.revision, false));
         }
         let until = if self.bookmarks { self.next_bookmark.min(soon) } else { self.end };
-        env.timeout(until.saturating_sub(now), self.subscription.changed()).await;
+        let set = self.timer.take().filter(|(at, _)| *at == until);
+        let (_, timer) = self.timer.insert(set.unwrap_or_else(|| {
+            let sleep = async move { env.sleep(until.saturating_sub(now)).await };
+            (until, Box::pin(sleep))
+        }));
+        tokio::select! {
+            () = self.subscription.changed() => {}
+            () = timer => self.timer = None,
+        }
         None
     }
 

@@ -13,7 +13,7 @@ use env::Env;
 use http::{Request, Response};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
-use store::MemoryStore;
+use store::{MemoryStore, Store};
 
 pub struct Server {
     pub api: Arc<ApiServer>,
@@ -30,11 +30,16 @@ pub struct Answer {
 
 pub async fn server() -> Server {
     let env = Env::real();
-    let store = Arc::new(MemoryStore::new(env.clone()));
+    server_on(Arc::new(MemoryStore::new(env.clone())), env, |_| {}).await
+}
+
+/// A server on a store that others may be on too.
+pub async fn server_on(store: Arc<dyn Store>, env: Env, configure: impl FnOnce(&mut Config)) -> Server {
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
+    configure(&mut config);
     config.client_ca_pem = ca.self_signed(&ca_key).unwrap().pem().into_bytes();
     let mut admin = CertificateParams::new(Vec::new()).unwrap();
     admin.distinguished_name.push(DnType::CommonName, "admin");

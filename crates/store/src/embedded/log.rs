@@ -30,7 +30,12 @@ pub(crate) struct Log {
     /// The last append failed and the file may be longer than `end`.
     dirty: bool,
     segment_bytes: u64,
+    /// The memory of the last batch, for the next one.
+    spare: BytesMut,
 }
+
+/// Larger batches give their memory back.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// Records on their way into the log.
 pub(crate) struct Batch {
@@ -41,7 +46,11 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub fn new() -> Self {
-        let mut bytes = BytesMut::with_capacity(4096);
+        Self::within(BytesMut::with_capacity(4096))
+    }
+
+    fn within(mut bytes: BytesMut) -> Self {
+        bytes.clear();
         bytes.resize(GROUP_FRAME, 0);
         Self { bytes, places: Vec::new() }
     }
@@ -68,7 +77,12 @@ impl Log {
         segment_bytes: u64,
     ) -> Self {
         let directory = directory.to_path_buf();
-        Self { directory, segments, end, sealed_bytes, sequence, dirty: false, segment_bytes }
+        Self { directory, segments, end, sealed_bytes, sequence, dirty: false, segment_bytes, spare: BytesMut::new() }
+    }
+
+    /// An empty batch, in the memory of the last one.
+    pub fn batch(&mut self) -> Batch {
+        Batch::within(std::mem::take(&mut self.spare))
     }
 
     /// Makes the batch durable and says where its records are. On an error nothing of it is in the log.
@@ -106,7 +120,11 @@ impl Log {
             offset: (start + offset as u64) as u32,
             length: length as u32,
         };
-        Ok(batch.places.into_iter().map(place).collect())
+        let places = batch.places.into_iter().map(place).collect();
+        if batch.bytes.capacity() <= SPARE_BYTES {
+            self.spare = batch.bytes;
+        }
+        Ok(places)
     }
 
     /// The last segment, fit to be written to.

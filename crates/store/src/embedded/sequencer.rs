@@ -136,7 +136,7 @@ impl Sequencer {
     }
 
     fn commit(&mut self, writes: Vec<Write>, revision: Revision, floor: Revision) -> Result<(), StoreError> {
-        let mut batch = Batch::new();
+        let mut batch = self.log.batch();
         for write in &writes {
             for change in &write.changes {
                 let (kind, created, expires_ms, value) = match &change.put {
