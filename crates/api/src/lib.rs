@@ -10,6 +10,7 @@ pub mod names;
 pub mod object;
 pub mod openapi;
 pub mod patch;
+pub mod placement;
 pub mod printing;
 pub mod quantity;
 pub mod schema;

@@ -8,7 +8,6 @@ mod indexes;
 mod meta;
 mod objects;
 mod ownership;
-mod placement;
 mod pod_control;
 mod pods;
 mod resources;

@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::placement;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 
 use crate::{container_config::resources, pod_spec, pod_status::is_terminal, quantity};
@@ -68,16 +69,9 @@ pub fn admit_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
 
 /// `others` are the pods of the node that were admitted before.
 pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
-    let labels = node.metadata.labels.clone().unwrap_or_default();
-    let selector = pod_spec::spec(pod).node_selector.iter().flatten();
-    if !pod_spec::is_static(pod) && selector.clone().any(|(key, value)| labels.get(key) != Some(value)) {
-        return Err(Refusal {
-            reason: "NodeAffinity".into(),
-            message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
-        });
-    }
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
     let active: Vec<&Arc<Pod>> = others.iter().filter(|other| occupies(other)).collect();
+    predicates(pod, &active, node)?;
     let too_much = |name: &str, requested: i64, used: i64, capacity: i64| {
         Err(Refusal {
             reason: format!("OutOf{name}"),
@@ -100,11 +94,36 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal>
     }
     for (name, amount) in requested {
         let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        // A resource that this node knows nothing of may belong to the cluster: its scheduler has counted it.
+        if name.contains('/') && !name.contains("kubernetes.io/") && !allocatable.contains_key(&name) {
+            continue;
+        }
         let capacity = allocatable.get(&name).and_then(read).unwrap_or(0);
         let used = used.get(&name).copied().unwrap_or(0);
         if amount > 0 && used + amount > capacity {
             return too_much(&name, amount, used, capacity);
         }
+    }
+    Ok(())
+}
+
+/// What the scheduler checks as well, for pods that came past it.
+fn predicates(pod: &Pod, others: &[&Arc<Pod>], node: &Node) -> Result<(), Refusal> {
+    let spec = pod_spec::spec(pod);
+    let refuse = |name: &str, why: &str| {
+        Err(Refusal { reason: name.into(), message: format!("Predicate {name} failed: {why}") })
+    };
+    // Nobody could place a static pod elsewhere.
+    if !pod_spec::is_static(pod) {
+        if !placement::matches(spec, node) {
+            return refuse("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+        }
+        if !placement::tolerated(spec, node, |taint| taint.effect == "NoExecute") {
+            return refuse("TaintToleration", "node(s) had taints that the pod didn't tolerate");
+        }
+    }
+    if others.iter().any(|other| placement::ports_clash(spec, pod_spec::spec(other))) {
+        return refuse("NodePorts", "node(s) didn't have free ports for the requested pod ports");
     }
     Ok(())
 }
@@ -194,7 +213,7 @@ mod tests {
     fn pods_that_do_not_fit_are_refused() {
         let pod = |spec: Value| -> Pod { serde_json::from_value(json!({"spec": spec})).unwrap() };
         let node: Node = serde_json::from_value(json!({"metadata": {"labels": {"disk": "ssd"}},
-            "status": {"allocatable": {"pods": "2", "cpu": "2", "memory": "1Gi"}}}))
+            "status": {"allocatable": {"pods": "2", "cpu": "2", "memory": "1Gi", "example.com/gpu": "1"}}}))
         .unwrap();
         let asks = |cpu: &str| json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": cpu}}}]});
         let check = |spec: Value, others: &[Value], expected: Option<&str>| {
@@ -207,10 +226,13 @@ mod tests {
         check(asks("0"), &[asks("1"), asks("1")], Some("OutOfpods"));
         check(json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), &[], None);
         check(json!({"containers": [], "nodeSelector": {"disk": "tape"}}), &[], Some("NodeAffinity"));
-        check(
-            json!({"containers": [{"name": "a", "resources": {"requests": {"example.com/gpu": "1"}}}]}),
-            &[],
-            Some("OutOfexample.com/gpu"),
-        );
+        let port = |n: i32| json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": n}]}]});
+        check(port(8080), &[port(8081)], None);
+        check(port(8080), &[port(8080)], Some("NodePorts"));
+        let extended =
+            |name: &str, n: &str| json!({"containers": [{"name": "a", "resources": {"requests": {name: n}}}]});
+        check(extended("example.com/gpu", "2"), &[], Some("OutOfexample.com/gpu"));
+        check(extended("example.com/license", "2"), &[], None);
+        check(extended("hugepages-2Mi", "2Mi"), &[], Some("OutOfhugepages-2Mi"));
     }
 }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use api::placement;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetStatus},
@@ -16,7 +17,7 @@ use k8s_openapi::api::{
 
 use crate::{
     meta::{Object, count, scaled},
-    placement, pods,
+    pods,
     revisions::HASH_LABEL,
 };
 

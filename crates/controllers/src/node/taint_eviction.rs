@@ -1,13 +1,19 @@
 //! Evicts pods from nodes with NoExecute taints that they do not tolerate, or no longer.
 //! `lifecycle` (and people) write the taints; workload controllers replace the pods.
-//! Invariant: a pod's deadline counts from when the taint was added, so a restart changes nothing.
+//! Invariant: a pod's deadline counts from when the taint was added; a taint that does not say so was added when it
+//! was first seen.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use api::placement::tolerates;
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod, Taint},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::{
@@ -17,16 +23,45 @@ use crate::{
     shell::{Context, Controller, Outcome, Setup},
 };
 
+/// By node, then by key and value: when a taint without a date was first seen. People rarely give one.
+#[derive(Clone, Default)]
+struct FirstSeen(Arc<Mutex<HashMap<String, HashMap<(String, Option<String>), Timestamp>>>>);
+
+impl FirstSeen {
+    /// Forgets taints that are gone.
+    fn retain(&self, node: &str, taints: &[Taint]) {
+        let mut nodes = self.0.lock();
+        if let Some(seen) = nodes.get_mut(node) {
+            seen.retain(|(key, value), _| taints.iter().any(|t| t.key == *key && t.value == *value));
+            if seen.is_empty() {
+                nodes.remove(node);
+            }
+        }
+    }
+
+    /// The same taints, each with a date.
+    fn date(&self, node: &str, mut taints: Vec<Taint>, now: Timestamp) -> Vec<Taint> {
+        for taint in taints.iter_mut().filter(|t| t.time_added.is_none()) {
+            let id = (taint.key.clone(), taint.value.clone());
+            let since = *self.0.lock().entry(node.to_string()).or_default().entry(id).or_insert(now);
+            taint.time_added = Some(Time(since));
+        }
+        taints
+    }
+}
+
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
     indexes::by_node(&pods);
+    let seen = FirstSeen::default();
     setup.on(&nodes, {
-        let pods = pods.clone();
+        let (pods, seen) = (pods.clone(), seen.clone());
         move |change, queue| {
             let taints = |node: &Option<Arc<Node>>| node.as_ref().map(|n| no_execute(n)).unwrap_or_default();
             if taints(&change.old) == taints(&change.new) {
                 return;
             }
+            seen.retain(&change.key, &taints(&change.new));
             for pod in pods.by_index(indexes::NODE, &change.key) {
                 queue.add(pod.key());
             }
@@ -42,26 +77,12 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     let recorder = setup.context.recorder("taint-eviction-controller");
-    Arc::new(TaintEviction { context: setup.context.clone(), nodes, pods, recorder })
+    Arc::new(TaintEviction { context: setup.context.clone(), nodes, pods, seen, recorder })
 }
 
 fn no_execute(node: &Node) -> Vec<Taint> {
     let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
     taints.into_iter().flatten().filter(|t| t.effect == "NoExecute").cloned().collect()
-}
-
-/// Whether `toleration` tolerates `taint`.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or_default() {
-        "" | "Equal" => !key.is_empty() && text(&toleration.value) == text(&taint.value),
-        "Exists" => true,
-        _ => false,
-    }
 }
 
 /// When the pod has to go: `None` is never.
@@ -88,6 +109,7 @@ struct TaintEviction {
     context: Context,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
+    seen: FirstSeen,
     recorder: EventRecorder,
 }
 
@@ -97,7 +119,8 @@ impl Controller for TaintEviction {
         let Some(pod) = self.pods.get(key).filter(|p| !p.deleting() && !pods::finished(p)) else { return Ok(None) };
         let Some(node) = self.nodes.get(pods::node_name(&pod)) else { return Ok(None) };
         let now = self.context.env.now();
-        let Some(at) = deadline(&pod, &no_execute(&node), now) else { return Ok(None) };
+        let taints = self.seen.date(node.name(), no_execute(&node), now);
+        let Some(at) = deadline(&pod, &taints, now) else { return Ok(None) };
         let left = pods::until(now, at);
         if !left.is_zero() {
             return Ok(Some(left));
@@ -124,6 +147,20 @@ impl Controller for TaintEviction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn taints_without_a_date_count_from_when_they_were_seen() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let taint: Taint = serde_json::from_value(json!({ "key": "k", "effect": "NoExecute" })).unwrap();
+        let seen = FirstSeen::default();
+        let date = |now: &str| seen.date("n", vec![taint.clone()], at(now))[0].time_added.clone().unwrap().0;
+        assert_eq!(date("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"));
+        assert_eq!(date("2026-01-01T00:00:05Z"), at("2026-01-01T00:00:00Z"));
+        seen.retain("n", std::slice::from_ref(&taint));
+        assert_eq!(date("2026-01-01T00:00:06Z"), at("2026-01-01T00:00:00Z"));
+        seen.retain("n", &[]);
+        assert_eq!(date("2026-01-01T00:00:09Z"), at("2026-01-01T00:00:09Z"));
+    }
 
     #[test]
     fn deadlines() {
