@@ -100,8 +100,12 @@ impl Cluster {
     }
 
     pub fn import_busybox(&self) {
+        self.import_bytes(&busybox_archive(BUSYBOX));
+    }
+
+    pub fn import_bytes(&self, archive: &[u8]) {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        std::fs::write(file.path(), busybox_archive(BUSYBOX)).expect("room for an image");
+        std::fs::write(file.path(), archive).expect("room for an image");
         self.import(file.path());
     }
 

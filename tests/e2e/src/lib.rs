@@ -8,6 +8,6 @@ mod kubectl;
 mod load;
 
 pub use cluster::{Cluster, Options, free_port, minke};
-pub use images::{BUSYBOX, busybox_archive};
+pub use images::{BUSYBOX, NGINX, busybox_archive, nginx_archive};
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
 pub use load::{Load, Outcome, http_get};

@@ -2,10 +2,14 @@
 
 mod access;
 mod journey;
+mod names;
 mod network;
+mod network_kinds;
 mod node;
 mod pull;
 mod python;
+mod rollout;
+mod services;
 
 use std::sync::OnceLock;
 
