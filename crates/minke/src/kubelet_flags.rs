@@ -320,8 +320,7 @@ fn labels(text: &str) -> Result<BTreeMap<String, String>> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let Some((key, value)) = part.split_once('=') else { bail!("--node-labels: {part:?} is not KEY=VALUE") };
         let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
-        let reserved = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
-        let own = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
+        let within = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
         let known = [
             "kubernetes.io/hostname",
             "kubernetes.io/os",
@@ -330,8 +329,8 @@ fn labels(text: &str) -> Result<BTreeMap<String, String>> {
             "topology.kubernetes.io/region",
             "topology.kubernetes.io/zone",
         ];
-        let allowed = own("kubelet.kubernetes.io") || own("node.kubernetes.io") || known.contains(&key);
-        if (reserved("kubernetes.io") || reserved("k8s.io")) && !allowed {
+        let allowed = within("kubelet.kubernetes.io") || within("node.kubernetes.io") || known.contains(&key);
+        if (within("kubernetes.io") || within("k8s.io")) && !allowed {
             bail!("--node-labels: unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [{key}]");
         }
         labels.insert(key.to_string(), value.to_string());
