@@ -351,7 +351,7 @@ impl Agent {
     /// With every flag as it is when it is not given.
     pub fn of_kubelet(data: DataDirectory) -> anyhow::Result<Self> {
         let command = Self::augment_args(clap::Command::new("kubelet"));
-        let matches = command.try_get_matches_from(["kubelet", "--kubeconfig", ""])?;
+        let matches = command.try_get_matches_from(["kubelet", "--kubeconfig", "none"])?;
         Ok(Self { data, kubeconfig: None, ..Self::from_arg_matches(&matches)? })
     }
 }
