@@ -9,6 +9,7 @@ use super::{
     access::{default_to, existing_mut, flag, is_set, items, part, part_mut, text, text_at, texts},
     admission_registration, checks,
     columns::condition_is_true,
+    structural_schema,
 };
 use crate::{
     field::{ErrorList, Path},
@@ -153,11 +154,7 @@ fn validate_versions(errors: &mut ErrorList, path: &Path, spec: &Value) {
         let at = path.child("schema").child("openAPIV3Schema");
         match part(&version["schema"], "openAPIV3Schema") {
             None => errors.required(&at, ""),
-            Some(schema) => match text(schema, "type") {
-                "object" => {}
-                "" => errors.required(&at.child("type"), "must not be empty at the root"),
-                kind => errors.invalid(&at.child("type"), kind, "must be object at the root"),
-            },
+            Some(schema) => structural_schema::validate(errors, &at, schema),
         }
         if let Some(scale) = part(&version["subresources"], "scale") {
             validate_scale(errors, &path.child("subresources").child("scale"), scale);

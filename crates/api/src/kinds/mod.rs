@@ -44,6 +44,7 @@ mod rbac;
 mod replica_set;
 mod replication_controller;
 mod resource;
+mod resource_validation;
 mod scheduling;
 mod secret;
 mod service;
@@ -52,6 +53,7 @@ mod service_cidr;
 mod service_validation;
 mod stateful_set;
 mod storage_class;
+mod structural_schema;
 mod table;
 mod workload;
 
@@ -115,6 +117,25 @@ impl Resource {
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Whether a deletion is answered with what was deleted; most are with a Status.
+    pub fn returns_deleted(&self) -> bool {
+        match self.group.as_str() {
+            "" => matches!(
+                self.plural.as_str(),
+                "persistentvolumeclaims"
+                    | "persistentvolumes"
+                    | "pods"
+                    | "podtemplates"
+                    | "resourcequotas"
+                    | "serviceaccounts"
+                    | "services"
+            ),
+            "resource.k8s.io" => true,
+            "storage.k8s.io" => self.plural != "csistoragecapacities",
+            _ => false,
+        }
     }
 
     /// Whether objects of it are kept in the store (reviews and bindings are not).

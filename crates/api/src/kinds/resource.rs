@@ -7,18 +7,12 @@ use serde_json::{Value, json};
 
 use super::{
     Behavior, Column,
-    access::{default_to, each, existing_mut, int_at, is_set, items, part, part_mut, text},
+    access::{default_to, each, existing_mut, int_at, is_set, part, part_mut, text},
     checks,
     columns::{age, age_of, deleting, name, name_of, string},
+    resource_validation::{claim_spec, claim_status, class_spec, slice_spec},
 };
-use crate::{
-    field::{ErrorList, Path},
-    names,
-};
-
-const MAX_DEVICES: usize = 128;
-const MAX_REQUESTS: usize = 32;
-const MAX_SELECTORS: usize = 32;
+use crate::field::{ErrorList, Path};
 
 fn default_request(request: &mut Value) {
     default_to(request, "allocationMode", "ExactCount");
@@ -52,11 +46,15 @@ impl Behavior for ResourceClaim {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        validate_claim_spec(errors, &Path::new("spec"), &object["spec"]);
+        claim_spec(errors, &Path::new("spec"), &object["spec"]);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
         checks::immutable(errors, &Path::default(), object, old, "spec");
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        claim_status(errors, object, old);
     }
 
     fn has_status(&self) -> bool {
@@ -101,7 +99,7 @@ impl Behavior for ResourceClaimTemplate {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        validate_claim_spec(errors, &Path::new("spec").child("spec"), &object["spec"]["spec"]);
+        claim_spec(errors, &Path::new("spec").child("spec"), &object["spec"]["spec"]);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
@@ -123,7 +121,11 @@ pub struct DeviceClass;
 
 impl Behavior for DeviceClass {
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        validate_selectors(errors, &Path::new("spec").child("selectors"), &object["spec"]);
+        class_spec(errors, &Path::new("spec"), &object["spec"]);
+    }
+
+    fn validate_update(&self, object: &Value, _: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
     }
 
     fn has_generation(&self) -> bool {
@@ -145,48 +147,12 @@ pub struct ResourceSlice;
 
 impl Behavior for ResourceSlice {
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        let (path, spec) = (Path::new("spec"), &object["spec"]);
-        checks::required_name(errors, &path, spec, "driver", |name| names::dns_subdomain(&name.to_lowercase(), false));
-        checks::required(errors, &path.child("pool"), &spec["pool"], "name");
-        if int_at(&spec["pool"], "resourceSliceCount") <= 0 {
-            errors.invalid(
-                &path.child("pool").child("resourceSliceCount"),
-                int_at(&spec["pool"], "resourceSliceCount"),
-                "must be greater than zero",
-            );
-        }
-        let places = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
-        let set: Vec<&&str> =
-            places.iter().filter(|place| is_set(spec, place) && spec[**place] != json!(false)).collect();
-        match set.len() {
-            0 => errors.required(
-                &path,
-                "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
-            ),
-            1 => {}
-            _ => errors.invalid(
-                &path,
-                format!("{{{}}}", set.iter().map(|place| format!("`{place}`")).collect::<Vec<_>>().join(", ")),
-                "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but \
-                 multiple fields are set",
-            ),
-        }
-        let devices = items(spec, "devices");
-        if devices.len() > MAX_DEVICES {
-            errors.too_many(&path.child("devices"), devices.len(), MAX_DEVICES);
-        }
-        for (index, device) in devices.iter().enumerate() {
-            let path = path.child("devices").index(index);
-            checks::required_name(errors, &path, device, "name", |name| names::dns_label(name, false));
-            if devices[..index].iter().any(|other| text(other, "name") == text(device, "name")) {
-                errors.duplicate(&path.child("name"), text(device, "name"));
-            }
-        }
+        slice_spec(errors, &Path::new("spec"), &object["spec"]);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
         self.validate_create(object, errors);
-        for field in ["nodeName", "driver", "nodeSelector", "allNodes"] {
+        for field in ["driver", "nodeName"] {
             checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], field);
         }
         let pool = Path::new("spec").child("pool");
@@ -226,65 +192,5 @@ impl Behavior for ResourceSlice {
 
     fn selectable_field_names(&self) -> Vec<String> {
         vec!["spec.nodeName".into(), "spec.driver".into()]
-    }
-}
-
-fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
-    let path = path.child("devices").child("requests");
-    let requests = items(&spec["devices"], "requests");
-    if requests.len() > MAX_REQUESTS {
-        errors.too_many(&path, requests.len(), MAX_REQUESTS);
-    }
-    for (index, request) in requests.iter().enumerate() {
-        let path = path.index(index);
-        checks::required_name(errors, &path, request, "name", |name| names::dns_label(name, false));
-        if requests[..index].iter().any(|other| text(other, "name") == text(request, "name")) {
-            errors.duplicate(&path.child("name"), text(request, "name"));
-        }
-        match (part(request, "exactly"), items(request, "firstAvailable")) {
-            (None, []) => errors.required(&path, "exactly one of `exactly` or `firstAvailable` is required"),
-            (Some(_), [_, ..]) => errors.invalid(
-                &path,
-                Value::Null,
-                "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set",
-            ),
-            (Some(exactly), []) => validate_request(errors, &path.child("exactly"), exactly),
-            (None, alternatives) => {
-                for (index, alternative) in alternatives.iter().enumerate() {
-                    let path = path.child("firstAvailable").index(index);
-                    checks::required_name(errors, &path, alternative, "name", |name| names::dns_label(name, false));
-                    validate_request(errors, &path, alternative);
-                }
-            }
-        }
-    }
-}
-
-fn validate_request(errors: &mut ErrorList, path: &Path, request: &Value) {
-    checks::required_name(errors, path, request, "deviceClassName", |name| names::dns_subdomain(name, false));
-    let count = int_at(request, "count");
-    match text(request, "allocationMode") {
-        "All" if count != 0 => {
-            errors.invalid(&path.child("count"), count, "must not be specified when allocationMode is 'All'");
-        }
-        "All" => {}
-        "ExactCount" if count <= 0 => errors.invalid(&path.child("count"), count, "must be greater than zero"),
-        "ExactCount" => {}
-        mode => errors.not_supported(&path.child("allocationMode"), mode, &["All", "ExactCount"]),
-    }
-    validate_selectors(errors, &path.child("selectors"), request);
-}
-
-fn validate_selectors(errors: &mut ErrorList, path: &Path, owner: &Value) {
-    let selectors = items(owner, "selectors");
-    if selectors.len() > MAX_SELECTORS {
-        errors.too_many(path, selectors.len(), MAX_SELECTORS);
-    }
-    for (index, selector) in selectors.iter().enumerate() {
-        let path = path.index(index).child("cel");
-        match part(selector, "cel") {
-            None => errors.required(&path, ""),
-            Some(cel) => checks::required(errors, &path, cel, "expression"),
-        }
     }
 }

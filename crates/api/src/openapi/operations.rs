@@ -319,7 +319,10 @@ impl<'r> Maker<'r> {
                 parameters: query(DELETE),
                 body: Some(Body::DeleteOptions),
                 codes: &[200, 202],
-                answer: Answer::Object(format!("{META}.Status")),
+                answer: Answer::Object(match r.returns_deleted() {
+                    true => self.object.clone(),
+                    false => format!("{META}.Status"),
+                }),
                 ..self.operation(
                     "delete",
                     "delete",

@@ -51,8 +51,7 @@ fn paths(ours: &Value, theirs: &Value, problems: &mut Vec<String>) {
                 problems.push(format!("{method} {path}: no parameter {missing:?}"));
             }
             let answer = |o: &Value| o["responses"]["200"]["content"]["application/json"]["schema"].clone();
-            // Some kinds answer a deletion with the object; the table of kinds does not say which.
-            if answer(own) != answer(operation) && method != "delete" {
+            if answer(own) != answer(operation) {
                 problems.push(format!("{method} {path}: answers {}, published {}", answer(own), answer(operation)));
             }
         }
