@@ -21,6 +21,10 @@ use crate::{Client, ListParams, ObjectList};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(10);
+/// A server that takes longer to answer is asked again.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Bookmarks come every minute or so: a watch that is silent for longer may have died without a word.
+const SILENCE_LIMIT: Duration = Duration::from_secs(300);
 
 /// Names an object's values in an index: `spec.nodeName`, the owner's uid, …
 pub type Indexer = fn(&Object) -> Vec<String>;
@@ -86,6 +90,7 @@ impl InformerFactory {
         };
         self.env.spawn(async move {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => {}
                 () = reflector.run() => {}
             }
@@ -205,6 +210,7 @@ impl ObjectInformer {
     pub async fn synced(&self) {
         let mut synced = self.0.synced.subscribe();
         tokio::select! {
+            biased;
             _ = synced.wait_for(|done| *done) => {}
             () = self.0.shutdown.cancelled() => {}
         }
@@ -260,7 +266,7 @@ impl Reflector {
             match self.step(&mut version).await {
                 Ok(()) => retry = FIRST_RETRY,
                 Err(error) => {
-                    if matches!(error.reason, Reason::Expired | Reason::Gone) || error.code == 410 {
+                    if lost_history(&error) {
                         version = None;
                     }
                     tracing::debug!(resource = %self.resource.group_resource(), %error, "watch interrupted");
@@ -276,14 +282,18 @@ impl Reflector {
         let from = match version {
             Some(version) => version.clone(),
             None => {
-                let list = self.client.transport().list(&self.resource, None, &self.params).await?;
+                let list = self.client.transport().list(&self.resource, None, &self.params);
+                let list = self.env.timeout(ANSWER_LIMIT, list).await.ok_or_else(|| no_answer("list"))??;
                 let from = list.resource_version.clone();
                 self.informer.replace(list);
                 version.insert(from).clone()
             }
         };
-        let mut stream = self.client.transport().watch(&self.resource, None, &self.params, &from).await?;
-        while let Some(event) = stream.next().await {
+        let stream = self.client.transport().watch(&self.resource, None, &self.params, &from);
+        let mut stream = self.env.timeout(ANSWER_LIMIT, stream).await.ok_or_else(|| no_answer("watch"))??;
+        loop {
+            let next = self.env.timeout(SILENCE_LIMIT, stream.next()).await;
+            let Some(event) = next.ok_or_else(|| no_answer("watch"))? else { return Ok(()) };
             let event = event?;
             *version = Some(event.object.meta.resource_version.to_string());
             match event.kind {
@@ -292,8 +302,18 @@ impl Reflector {
                 WatchKind::Bookmark => {}
             }
         }
-        Ok(())
     }
+}
+
+/// The server no longer knows our version, or (put back to an earlier state) not yet: only a list helps.
+fn lost_history(error: &ApiError) -> bool {
+    matches!(error.reason, Reason::Expired | Reason::Gone)
+        || error.code == 410
+        || error.message.contains("Too large resource version")
+}
+
+fn no_answer(what: &str) -> ApiError {
+    ApiError::new(Reason::Timeout, format!("the server did not answer the {what} in time"))
 }
 
 /// A typed view of an `ObjectInformer`. Objects are parsed once per version, whoever asks first.

@@ -19,6 +19,9 @@ use crate::{Client, InformerFactory, ListParams, ObjectList, Transport, WatchStr
 enum Answer {
     List(u64, Vec<Arc<Object>>),
     ListFails,
+    /// Never an answer.
+    ListHangs,
+    WatchHangs,
     /// Events, then the stream breaks off with this error (or ends quietly).
     Watch(Vec<(WatchKind, Arc<Object>)>, Option<ApiError>),
     Hang,
@@ -36,16 +39,20 @@ impl Transport for Script {
     }
 
     async fn list(&self, _: &Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
-        match self.answers.lock().remove(0) {
+        let answer = self.answers.lock().remove(0);
+        match answer {
             Answer::List(version, objects) => Ok(ObjectList { objects, resource_version: version.to_string() }),
             Answer::ListFails => Err(ApiError::internal("down")),
+            Answer::ListHangs => return std::future::pending().await,
             _ => panic!("a list was not expected"),
         }
     }
 
     async fn watch(&self, _: &Resource, _: Option<&str>, _: &ListParams, from: &str) -> Result<WatchStream, ApiError> {
         self.watched_from.lock().push(from.to_string());
-        match self.answers.lock().remove(0) {
+        let answer = self.answers.lock().remove(0);
+        match answer {
+            Answer::WatchHangs => std::future::pending().await,
             Answer::Watch(events, end) => {
                 let events = events.into_iter().map(|(kind, object)| Ok(WatchEvent { kind, object }));
                 Ok(stream::iter(events.chain(end.map(Err))).boxed())
@@ -70,7 +77,7 @@ async fn check(answers: Vec<Answer>, final_state: &[(&str, u64)], watched_from: 
     let informer = factory.informer::<ConfigMap>();
     let mut changes = informer.subscribe();
     informer.synced().await;
-    env.sleep(std::time::Duration::from_secs(60)).await;
+    env.sleep(std::time::Duration::from_secs(240)).await;
     let wanted: BTreeMap<String, u64> = final_state.iter().map(|(n, v)| (format!("d/{n}"), *v)).collect();
     let cached: BTreeMap<String, u64> =
         informer.objects().list().iter().map(|o| (o.key(), o.meta.resource_version)).collect();
@@ -125,4 +132,47 @@ async fn a_server_that_is_down_is_tried_again() {
         Answer::Hang,
     ];
     check(answers, &[], &["5", "8"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_is_asked_again() {
+    let answers = vec![
+        Answer::ListHangs,
+        Answer::List(5, vec![object("a", 3)]),
+        Answer::WatchHangs,
+        Answer::Watch(vec![(WatchKind::Added, object("b", 6))], None),
+        Answer::Hang,
+    ];
+    check(answers, &[("a", 3), ("b", 6)], &["5", "5", "6"]).await;
+}
+
+/// A connection that died without a word: nothing arrives any more, not even bookmarks.
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_is_resumed() {
+    let from = Arc::new(Mutex::new(Vec::new()));
+    let answers = vec![
+        Answer::List(5, vec![object("a", 3)]),
+        Answer::Hang,
+        Answer::Watch(vec![(WatchKind::Modified, object("a", 7))], None),
+        Answer::Hang,
+    ];
+    let client = Client::new(Script { answers: Mutex::new(answers), watched_from: from.clone() });
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let informer = InformerFactory::new(client, env.clone(), CancellationToken::new()).informer::<ConfigMap>();
+    env.sleep(std::time::Duration::from_secs(310)).await;
+    assert_eq!(informer.objects().get("d/a").unwrap().meta.resource_version, 7);
+    assert_eq!(*from.lock(), ["5", "5", "7"]);
+}
+
+/// A server that was put back to an earlier state does not know our version yet.
+#[tokio::test(start_paused = true)]
+async fn a_restored_server_is_listed_again() {
+    let ahead = ApiError::new(::api::Reason::Timeout, "Too large resource version: 50, current: 20");
+    let answers = vec![
+        Answer::List(50, vec![object("a", 40), object("b", 45)]),
+        Answer::Watch(Vec::new(), Some(ahead)),
+        Answer::List(20, vec![object("a", 15)]),
+        Answer::Hang,
+    ];
+    check(answers, &[("a", 15)], &["50", "20"]).await;
 }

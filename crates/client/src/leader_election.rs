@@ -52,6 +52,7 @@ pub async fn run_as_leader<T>(
     }
     tracing::info!(lease = election.name, identity = election.identity, "became leader");
     tokio::select! {
+        biased;
         output = work => Ok(output),
         error = renew(election, client, env, &mut seen) => Err(error),
     }
@@ -128,3 +129,7 @@ fn held(election: &LeaderElection, now: Timestamp, before: Option<(LeaseSpec, bo
 fn jittered(env: &Env, period: Duration) -> Duration {
     period.mul_f64(1.0 + 0.2 * env.random_fraction())
 }
+
+#[cfg(test)]
+#[path = "leader_election_tests.rs"]
+mod tests;

@@ -17,5 +17,5 @@ pub use https::{HttpsConfig, HttpsTransport, Identity};
 pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectChange, ObjectInformer, Subscription};
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
 pub use leader_election::{LeaderElection, run_as_leader};
-pub use transport::{Client, ObjectList, Transport, WatchStream};
+pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;

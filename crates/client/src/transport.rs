@@ -44,6 +44,11 @@ pub trait Transport: Send + Sync + 'static {
     ) -> Result<WatchStream, ApiError>;
 }
 
+/// Whether a write that ended like this may have been carried out all the same: nobody knows when the answer is lost.
+pub fn may_have_happened(error: &ApiError) -> bool {
+    matches!(error.code, 503 | 504)
+}
+
 /// A connection to the API server under one identity. Cheap to clone.
 #[derive(Clone)]
 pub struct Client(Arc<dyn Transport>);

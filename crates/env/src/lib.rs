@@ -2,16 +2,28 @@
 //! Used by every other crate; depends on none of them.
 //! Invariant: nothing else in the workspace asks the system for the time or for a random number.
 
-use std::{future::Future, sync::Arc, sync::Mutex, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+use tokio::task::AbortHandle;
 
 /// The handle to the outside that components receive. Cheap to clone.
 #[derive(Clone)]
-pub struct Env(Arc<Inner>);
+pub struct Env {
+    world: Arc<World>,
+    /// Only where this part of the world can crash on its own.
+    tasks: Option<Arc<Mutex<Vec<AbortHandle>>>>,
+}
 
-struct Inner {
+struct World {
     wall: Wall,
     start: tokio::time::Instant,
     rng: Mutex<StdRng>,
@@ -19,9 +31,10 @@ struct Inner {
 
 enum Wall {
     System,
-    /// Wall time is `base` plus what tokio's (pausable) clock has advanced.
+    /// Wall time is `base` plus what tokio's (pausable) clock has advanced plus how far it has jumped.
     Simulated {
         base: Timestamp,
+        jumped_milliseconds: AtomicI64,
     },
 }
 
@@ -33,25 +46,48 @@ impl Env {
 
     /// A world that starts at `base` and draws all chance from `seed`. With tokio's time paused, sleeping is free.
     pub fn simulated(base: Timestamp, seed: u64) -> Self {
-        Self::new(Wall::Simulated { base }, StdRng::seed_from_u64(seed))
+        Self::new(Wall::Simulated { base, jumped_milliseconds: AtomicI64::new(0) }, StdRng::seed_from_u64(seed))
     }
 
     fn new(wall: Wall, rng: StdRng) -> Self {
-        Self(Arc::new(Inner { wall, start: tokio::time::Instant::now(), rng: Mutex::new(rng) }))
+        let world = World { wall, start: tokio::time::Instant::now(), rng: Mutex::new(rng) };
+        Self { world: Arc::new(world), tasks: None }
+    }
+
+    /// A part of the same world that can `crash` on its own.
+    pub fn part(&self) -> Self {
+        Self { world: self.world.clone(), tasks: Some(Arc::default()) }
+    }
+
+    /// Ends every task of this part at once, wherever it is, as the death of its process would.
+    pub fn crash(&self) {
+        for task in self.tasks.iter().flat_map(|tasks| std::mem::take(&mut *lock(tasks))) {
+            task.abort();
+        }
+    }
+
+    /// Sets a simulated wall clock forward or back; durations and deadlines don't notice. The real one is not ours.
+    pub fn jump(&self, by: SignedDuration) {
+        if let Wall::Simulated { jumped_milliseconds, .. } = &self.world.wall {
+            jumped_milliseconds.fetch_add(by.as_millis() as i64, Ordering::Relaxed);
+        }
     }
 
     /// Wall-clock time, for timestamps that people and other machines read.
     #[allow(clippy::disallowed_methods)]
     pub fn now(&self) -> Timestamp {
-        match self.0.wall {
+        match &self.world.wall {
             Wall::System => Timestamp::now(),
-            Wall::Simulated { base } => base + self.0.start.elapsed(),
+            Wall::Simulated { base, jumped_milliseconds } => {
+                let jumped = SignedDuration::from_millis(jumped_milliseconds.load(Ordering::Relaxed));
+                *base + self.world.start.elapsed() + jumped
+            }
         }
     }
 
     /// Time since this environment was made; never goes backward. For durations and deadlines.
     pub fn monotonic(&self) -> Duration {
-        self.0.start.elapsed()
+        self.world.start.elapsed()
     }
 
     pub async fn sleep(&self, duration: Duration) {
@@ -68,7 +104,16 @@ impl Env {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        tokio::spawn(future)
+        let task = tokio::spawn(future);
+        if let Some(tasks) = &self.tasks {
+            let mut tasks = lock(tasks);
+            // Now and then, so that ended tasks don't pile up.
+            if tasks.len() == tasks.capacity() {
+                tasks.retain(|task| !task.is_finished());
+            }
+            tasks.push(task.abort_handle());
+        }
+        task
     }
 
     pub fn random_u64(&self) -> u64 {
@@ -98,8 +143,12 @@ impl Env {
     }
 
     fn rng<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
-        draw(&mut self.0.rng.lock().expect("the generator is never poisoned: drawing does not panic"))
+        draw(&mut lock(&self.world.rng))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().expect("never poisoned: what is done under these locks does not panic")
 }
 
 #[cfg(test)]
@@ -114,5 +163,20 @@ mod tests {
         assert_eq!(a.now(), base + Duration::from_secs(90));
         assert_eq!(a.uuid(), b.uuid());
         assert_eq!(a.name_suffix(5).len(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clocks_jump_and_parts_crash() {
+        let base: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let env = Env::simulated(base, 7);
+        let (doomed, other) = (env.part(), env.part());
+        env.jump(SignedDuration::from_secs(-60));
+        assert_eq!(doomed.now(), base - Duration::from_secs(60));
+        assert_eq!(env.monotonic(), Duration::ZERO);
+        let sleeper = |env: &Env| env.spawn(tokio::time::sleep(Duration::from_secs(1)));
+        let (dies, lives) = (sleeper(&doomed), sleeper(&other));
+        doomed.crash();
+        assert!(dies.await.unwrap_err().is_cancelled());
+        lives.await.unwrap();
     }
 }

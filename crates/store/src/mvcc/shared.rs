@@ -140,6 +140,7 @@ async fn run_timer<V: Value>(
             None => wake.notified().await,
             Some(due) => {
                 tokio::select! {
+                    biased;
                     () = env.sleep(due.max(pause)) => {
                         let Some(shared) = shared.upgrade() else { return };
                         tick(&shared);

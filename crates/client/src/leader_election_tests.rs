@@ -1,0 +1,120 @@
+//! Several candidates and one Lease: never two leaders, and always one again.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use ::api::Resource;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{ListParams, ObjectList, Transport, WatchStream};
+
+/// One Lease with a version, and a line that can be cut.
+#[derive(Clone, Default)]
+struct OneLease {
+    lease: Arc<Mutex<Option<Value>>>,
+    cut: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Transport for OneLease {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        if self.cut.load(Ordering::Relaxed) {
+            return Err(ApiError::new(::api::Reason::ServiceUnavailable, "no route"));
+        }
+        let mut lease = self.lease.lock();
+        let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        let version = |v: &Value| v["metadata"]["resourceVersion"].as_str().unwrap_or("0").parse::<u64>().unwrap();
+        let current = lease.as_ref().map_or(0, version);
+        match *request.method() {
+            Method::GET if lease.is_none() => return Err(ApiError::not_found("coordination.k8s.io", "leases", "l")),
+            Method::GET => {}
+            Method::POST if lease.is_some() => {
+                return Err(ApiError::new(::api::Reason::AlreadyExists, "exists"));
+            }
+            Method::PUT if version(&body) != current => {
+                return Err(ApiError::conflict("coordination.k8s.io", "leases", "l", "changed"));
+            }
+            _ => {
+                let mut new = body;
+                new["metadata"]["resourceVersion"] = json!((current + 1).to_string());
+                *lease = Some(new);
+            }
+        }
+        Ok(Response::new(Bytes::from(lease.as_ref().unwrap_or(&Value::Null).to_string())))
+    }
+
+    async fn list(&self, _: &Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
+        Err(ApiError::internal("not served"))
+    }
+
+    async fn watch(&self, _: &Resource, _: Option<&str>, _: &ListParams, _: &str) -> Result<WatchStream, ApiError> {
+        Err(ApiError::internal("not served"))
+    }
+}
+
+type Leaders = Arc<Mutex<HashSet<String>>>;
+
+/// A candidate that tries again for ever. Panics when it is not alone at the top.
+fn candidate(name: &str, lease: &OneLease, leaders: &Leaders, env: &Env) -> tokio::task::JoinHandle<()> {
+    struct Leading(Leaders, String);
+    impl Drop for Leading {
+        fn drop(&mut self) {
+            self.0.lock().remove(&self.1);
+        }
+    }
+    let election = LeaderElection::new("l", name.to_string());
+    let (client, leaders, env, name) = (Client::new(lease.clone()), leaders.clone(), env.clone(), name.to_string());
+    tokio::spawn(async move {
+        loop {
+            let work = async {
+                let _leading = Leading(leaders.clone(), name.clone());
+                leaders.lock().insert(name.clone());
+                assert_eq!(leaders.lock().len(), 1, "two leaders");
+                std::future::pending::<()>().await;
+            };
+            run_as_leader(&election, &client, &env, work).await.ok();
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn leadership_passes_on_and_is_never_shared() {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let (leaders, server) = (Leaders::default(), OneLease::default());
+    // Each has a line of its own to the same lease.
+    let line = || OneLease { lease: server.lease.clone(), cut: Arc::default() };
+    let (one, two) = (line(), line());
+    let first = candidate("one", &one, &leaders, &env);
+    env.sleep(Duration::from_secs(5)).await;
+    let second = candidate("two", &two, &leaders, &env);
+    let leading = || leaders.lock().iter().cloned().collect::<Vec<_>>();
+    env.sleep(Duration::from_secs(60)).await;
+    assert_eq!(leading(), ["one"], "it renews");
+
+    one.cut.store(true, Ordering::Relaxed);
+    env.sleep(Duration::from_secs(13)).await;
+    assert_eq!(leading(), Vec::<String>::new(), "it stops before the lease can pass on");
+    env.sleep(Duration::from_secs(10)).await;
+    assert_eq!(leading(), ["two"]);
+
+    one.cut.store(false, Ordering::Relaxed);
+    env.sleep(Duration::from_secs(60)).await;
+    assert_eq!(leading(), ["two"], "nobody is pushed aside");
+    // A crash: the lease is not given back.
+    second.abort();
+    env.sleep(Duration::from_secs(25)).await;
+    assert_eq!(leading(), ["one"]);
+    let transitions = server.lease.lock().as_ref().unwrap()["spec"]["leaseTransitions"].clone();
+    assert_eq!(transitions, 2);
+    first.abort();
+}
