@@ -1,11 +1,11 @@
 //! Creating and deleting pods for a workload, in growing batches, with expectations and Events.
 //! Used by replica sets, daemon sets and jobs.
-//! Invariant: an expectation is noted before its request and withdrawn when the request fails.
+//! Invariant: an expectation is noted before its request and withdrawn when the request surely failed.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use api::ApiError;
-use client::{Client, EventRecorder, ObjectRef};
+use client::{Client, EventRecorder, ObjectRef, may_have_happened};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -38,6 +38,8 @@ impl PodControl {
                 self.recorder.normal(parent, "SuccessfulCreate", format!("Created pod: {}", created.name()));
                 Ok(())
             }
+            // It may be there: counting again too soon would make one too many.
+            Err(error) if may_have_happened(&error) => Err(error),
             Err(error) => {
                 self.expectations.created(owner, &key);
                 // Nothing can be created here any more; the owner goes too, so there is nothing to tell.
@@ -59,7 +61,7 @@ impl PodControl {
             }
         }
         for (uid, key) in deleted {
-            if self.find(&key).await?.is_none_or(|pod| pod.uid() != uid) {
+            if self.find(&key).await?.is_none_or(|pod| pod.uid() != uid || !pod.deleting()) {
                 self.expectations.deleted(owner, &uid);
             }
         }
@@ -89,6 +91,7 @@ impl PodControl {
                 self.recorder.normal(parent, "SuccessfulDelete", format!("Deleted pod: {name}"));
                 Ok(())
             }
+            Err(error) if may_have_happened(&error) => Err(error),
             Err(error) => {
                 self.expectations.deleted(owner, pod.uid());
                 if error.is_not_found() || error.is_conflict() {

@@ -105,6 +105,7 @@ impl Setup {
         let shutdown = self.context.shutdown.clone();
         self.context.env.spawn(async move {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => {}
                 () = work => {}
             }
@@ -155,6 +156,7 @@ async fn work(name: &'static str, queue: Queue, controller: Arc<dyn Controller>,
     while let Some(key) = queue.get().await {
         let attempt = AssertUnwindSafe(controller.reconcile(&key)).catch_unwind();
         let outcome = tokio::select! {
+            biased;
             outcome = attempt => outcome,
             () = shutdown.cancelled() => return,
         };

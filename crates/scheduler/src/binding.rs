@@ -1,9 +1,12 @@
 //! Carries out a decision: claims first, then POST to `pods/NAME/binding`.
 //! Started by `scheduler`, one task per pod; the outcome goes back to it.
-//! Invariant: never decides; a refusal by the server is reported, not retried here.
+//! Invariant: never decides; a refusal by the server is reported, and only an answer that was lost is asked for again.
+
+use std::time::Duration;
 
 use api::ApiError;
-use client::{Client, Patch};
+use client::{Client, Patch, may_have_happened};
+use env::Env;
 use k8s_openapi::{
     api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -76,7 +79,36 @@ pub async fn prepare_claims(client: &Client, requests: Vec<ClaimRequest>) -> Res
     Ok(())
 }
 
-pub async fn bind(client: &Client, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Binds, and asks until there is an answer: with a lost one the pod may be on its node, where it needs its room.
+pub async fn bind(client: &Client, env: &Env, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
+    let (mut pause, mut doubtful) = (FIRST_PAUSE, false);
+    loop {
+        match attempt(client, pod, node).await {
+            Err(error) if may_have_happened(&error) => doubtful = true,
+            Err(error) if error.is_conflict() && doubtful => match is_on(client, pod, node).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Err(error),
+                Err(_) => {}
+            },
+            answer => return answer,
+        }
+        env.sleep(pause.mul_f64(0.5 + env.random_fraction())).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+async fn is_on(client: &Client, pod: &PodInfo, node: &str) -> Result<bool, ApiError> {
+    let found = client.namespaced::<Pod>(pod.namespace()).find(pod.name()).await?;
+    Ok(found.is_some_and(|found| {
+        found.metadata.uid.as_deref() == Some(pod.uid())
+            && found.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node)
+    }))
+}
+
+async fn attempt(client: &Client, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
     let binding = Binding {
         metadata: ObjectMeta {
             name: Some(pod.name().into()),

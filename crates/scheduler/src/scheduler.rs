@@ -45,6 +45,7 @@ pub async fn run(
     let profiles = config.profiles()?;
     let work = async {
         tokio::select! {
+            biased;
             () = Scheduler::new(&config, profiles, client.clone(), env.clone()).run(&informers) => {}
             () = shutdown.cancelled() => {}
         }
@@ -54,6 +55,7 @@ pub async fn run(
         Some(election) => {
             let election = leader_election(election, &env);
             tokio::select! {
+                biased;
                 led = run_as_leader(&election, &client, &env, work) => led.map_err(Error::Leadership)?,
                 () = shutdown.cancelled() => {}
             }
@@ -159,6 +161,7 @@ impl Scheduler {
             let deadline = self.queue.next_deadline().into_iter().chain(claims).min();
             let deadline = deadline.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
+                biased;
                 observed = changes.recv() => match observed {
                     Some(observed) => self.apply(observed),
                     None => return,
@@ -375,12 +378,12 @@ impl Scheduler {
 
     fn bind(&self, info: Arc<PodInfo>, node: Arc<str>) {
         let (client, outcomes, bindings) = (self.client.clone(), self.outcomes.clone(), self.bindings.clone());
-        let extenders = self.extenders.clone();
+        let (extenders, env) = (self.extenders.clone(), self.env.clone());
         self.env.spawn(async move {
             let Ok(_permit) = bindings.acquire().await else { return };
             let result = match extenders.bind(&info, &node).await {
                 Some(result) => result.map_err(ApiError::internal),
-                None => binding::bind(&client, &info, &node).await,
+                None => binding::bind(&client, &env, &info, &node).await,
             };
             let (key, uid) = (info.key.clone(), info.uid().to_string());
             // The scheduler has stopped when nobody listens; then there is nothing left to settle.

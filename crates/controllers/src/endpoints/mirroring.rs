@@ -1,5 +1,5 @@
 //! Mirrors Endpoints that people write by hand into EndpointSlices, which is all that the proxy and DNS read.
-//! The slices are arranged by `slice_plan`.
+//! The slices are arranged by `slice_plan` and written by `slice_control`.
 //! Invariant: endpoints of services with a selector are not mirrored; they have slices of their own.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,13 +16,12 @@ use k8s_openapi::{
 
 use super::{
     selection::{self, LAST_CHANGE},
+    slice_control::SliceControl,
     slice_plan::{MANAGED_BY, Plan, SERVICE_NAME, Template, Wanted, arrange},
 };
 use crate::{
-    expectations::Expectations,
-    meta::{self, Object, delete_options},
-    pod_control::namespace_terminating,
-    shell::{Context, Controller, Outcome, Setup},
+    meta::Object,
+    shell::{Controller, Outcome, Setup},
 };
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
@@ -30,43 +29,19 @@ const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const MAX_ADDRESSES: usize = 1000;
-const SERVICE: &str = "mirrored service";
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (endpoints, services) = (setup.informer::<Endpoints>(), setup.informer::<Service>());
-    let slices = setup.informer::<EndpointSlice>();
-    slices.add_index(SERVICE, |object| {
-        let ours = object.meta.labels.get(MANAGED_BY).is_some_and(|m| m == MANAGER);
-        let service = object.meta.labels.get(SERVICE_NAME).filter(|_| ours);
-        service.map(|name| meta::key(object.meta.namespace.as_deref().unwrap_or_default(), name)).into_iter().collect()
-    });
-    let expectations = Expectations::new(setup.context.env.clone());
     setup.on_keys(&endpoints);
     setup.on_keys(&services);
-    setup.on(&slices, {
-        let expectations = expectations.clone();
-        move |change, queue| {
-            let Some(slice) = change.new.as_ref().or(change.old.as_ref()) else { return };
-            let (Some(service), true) = (slice.label(SERVICE_NAME), slice.label(MANAGED_BY) == Some(MANAGER)) else {
-                return;
-            };
-            let key = meta::key(slice.namespace(), service);
-            expectations.created(&key, &change.key);
-            if change.new.is_none() || slice.deleting() {
-                expectations.deleted(&key, slice.uid());
-            }
-            queue.add(key);
-        }
-    });
-    Arc::new(Mirroring { context: setup.context.clone(), endpoints, services, slices, expectations })
+    let slices = SliceControl::new(setup, MANAGER);
+    Arc::new(Mirroring { endpoints, services, slices })
 }
 
 struct Mirroring {
-    context: Context,
     endpoints: Informer<Endpoints>,
     services: Informer<Service>,
-    slices: Informer<EndpointSlice>,
-    expectations: Expectations,
+    slices: SliceControl,
 }
 
 fn mirrored(endpoints: &Endpoints) -> bool {
@@ -134,10 +109,10 @@ fn template(endpoints: &Endpoints) -> Template {
 #[async_trait]
 impl Controller for Mirroring {
     async fn reconcile(&self, key: &str) -> Outcome {
-        if let Some(left) = self.expectations.waiting(key) {
+        if let Some(left) = self.slices.waiting(key).await? {
             return Ok(Some(left));
         }
-        let existing = self.slices.by_index(SERVICE, key);
+        let existing = self.slices.existing(key);
         let endpoints = self.endpoints.get(key).filter(|e| mirrored(e));
         let selectorless = self.services.get(key).is_some_and(|s| selection::selector(&s).is_none() && !s.deleting());
         let plan = match endpoints.filter(|_| selectorless) {
@@ -145,26 +120,7 @@ impl Controller for Mirroring {
             None if existing.is_empty() => return Ok(None),
             None => Plan { delete: existing, ..Plan::default() },
         };
-        let (namespace, name) = meta::split(key);
-        let api = self.context.client.namespaced::<EndpointSlice>(namespace);
-        for mut slice in plan.create {
-            slice.metadata.name = Some(format!("{name}-{}", self.context.env.name_suffix(5)));
-            self.expectations.expect_created(key, &slice.key());
-            if let Err(error) = api.create(&slice).await {
-                self.expectations.created(key, &slice.key());
-                return if namespace_terminating(&error) { Ok(None) } else { Err(error) };
-            }
-        }
-        for slice in plan.update {
-            api.replace(slice.name(), &slice).await?;
-        }
-        for slice in plan.delete.iter().filter(|s| !s.deleting()) {
-            match api.delete(slice.name(), &delete_options(slice.uid())).await {
-                Err(error) if !error.is_not_found() => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(None)
+        self.slices.carry_out(key, plan).await.map(|()| None)
     }
 }
 

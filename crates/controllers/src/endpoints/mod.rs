@@ -6,6 +6,7 @@ mod endpoint_slice;
 mod legacy;
 mod mirroring;
 mod selection;
+mod slice_control;
 mod slice_plan;
 mod subsets;
 

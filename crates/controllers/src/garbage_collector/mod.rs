@@ -101,6 +101,7 @@ impl Collector {
         self.context.env.spawn(async move {
             loop {
                 let change = tokio::select! {
+                    biased;
                     change = changes.recv() => change,
                     () = shutdown.cancelled() => return,
                 };

@@ -17,8 +17,6 @@ pub struct Remains {
     /// By finalizer: how many objects hold it.
     pub finalizers: BTreeMap<String, usize>,
     pub errors: Vec<String>,
-    /// The longest that the remaining pods may take.
-    pub grace_seconds: i64,
 }
 
 impl Remains {
@@ -119,7 +117,6 @@ mod tests {
             resources: [("pods.".to_string(), 2)].into(),
             finalizers: [("example.com/hold".to_string(), 1)].into(),
             errors: vec!["no".into()],
-            grace_seconds: 0,
         };
         check(
             &some,

@@ -4,45 +4,39 @@
 
 mod conditions;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::{ApiError, Resource};
 use async_trait::async_trait;
-use client::Informer;
+use client::{Informer, ListParams};
 use conditions::{Remains, status};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
     meta::Object,
     objects,
-    shell::{Context, Controller, Outcome, Setup},
+    shell::{Context, Controller, Outcome, Queue, Setup},
 };
 
 const FINALIZER: &str = "kubernetes";
-/// How long content that nothing announces may go unseen.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
-    let (namespaces, pods) = (setup.informer::<Namespace>(), setup.informer::<Pod>());
+    let namespaces = setup.informer::<Namespace>();
     let definitions = setup.context.resources.definitions().clone();
     setup.on_keys(&namespaces);
-    setup.on(&pods, {
-        let namespaces = namespaces.clone();
-        move |change, queue| {
-            let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
-            if namespaces.get(pod.namespace()).is_some_and(|n| n.deleting()) {
-                queue.add(pod.namespace().to_string());
-            }
-        }
-    });
     setup.wait_for(definitions.objects());
-    Arc::new(Namespaces { context: setup.context.clone(), namespaces })
+    let (context, queue) = (setup.context.clone(), setup.queue.clone());
+    Arc::new(Namespaces { context, queue, namespaces, followed: Mutex::default() })
 }
 
 struct Namespaces {
     context: Context,
+    queue: Queue,
     namespaces: Informer<Namespace>,
+    /// Resources whose removals wake the namespaces they were in: those that something once waited for.
+    followed: Mutex<HashMap<String, tokio::task::JoinHandle<()>>>,
 }
 
 #[async_trait]
@@ -68,9 +62,8 @@ impl Controller for Namespaces {
             return Err(ApiError::internal(format!("failed to delete the content of {key}: {error}")));
         }
         if remains.any() {
-            // Pods announce their end; other content may wait for a finalizer of anyone.
-            let grace = Duration::from_secs((remains.grace_seconds / 2 + 1).max(1) as u64);
-            return Ok(Some(grace.min(LOOK_AGAIN)));
+            // The end of what remains wakes us. What ended before we began to listen is seen by looking once more.
+            return Ok(self.follow(&remains).then_some(Duration::ZERO));
         }
         if let Some(spec) = &mut namespace.spec {
             spec.finalizers = Some(finalizers.into_iter().filter(|f| f != FINALIZER).collect());
@@ -83,6 +76,32 @@ impl Controller for Namespaces {
 }
 
 impl Namespaces {
+    /// Listens to removals of what remains; true when that is new.
+    fn follow(&self, remains: &Remains) -> bool {
+        let mut followed = self.followed.lock();
+        followed.retain(|_, task| !task.is_finished());
+        let mut began = false;
+        for resource in self.context.resources.all() {
+            if !remains.resources.contains_key(&title(&resource)) || followed.contains_key(&title(&resource)) {
+                continue;
+            }
+            began = true;
+            // The garbage collector follows the same informer.
+            let mut changes = self.context.informers.objects(resource.clone(), ListParams::default()).subscribe();
+            let (queue, namespaces) = (self.queue.clone(), self.namespaces.clone());
+            let task = self.context.env.spawn(async move {
+                while let Some(change) = changes.recv().await {
+                    let gone = change.old.filter(|_| change.new.is_none()).and_then(|o| o.meta.namespace.clone());
+                    if let Some(namespace) = gone.filter(|name| namespaces.get(name).is_some_and(|n| n.deleting())) {
+                        queue.add(namespace);
+                    }
+                }
+            });
+            followed.insert(title(&resource), task);
+        }
+        began
+    }
+
     /// Pods first: what they use must outlive them.
     async fn delete_content(&self, namespace: &str) -> Remains {
         let mut remains = Remains::default();
@@ -121,14 +140,16 @@ impl Namespaces {
         if items.is_empty() {
             return Ok(());
         }
-        remains.resources.insert(format!("{}.{}", resource.plural, resource.group), items.len());
+        remains.resources.insert(title(resource), items.len());
         for item in &items {
-            let grace = item["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-            remains.grace_seconds = remains.grace_seconds.max(grace);
             for finalizer in item["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                 *remains.finalizers.entry(finalizer.to_string()).or_default() += 1;
             }
         }
         Ok(())
     }
+}
+
+fn title(resource: &Resource) -> String {
+    format!("{}.{}", resource.plural, resource.group)
 }

@@ -60,8 +60,25 @@ pub fn silent(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     changed.then_some(conditions)
 }
 
+/// What is to become of the taint that sends pods away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eviction {
+    /// As the condition asks.
+    Follow,
+    /// Not yet.
+    Hold,
+    /// Not at all: what is there goes.
+    Withdraw,
+}
+
+/// Whether the node has a taint that sends pods away for its condition.
+pub fn evicts(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    taints.into_iter().flatten().any(|t| t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE))
+}
+
 /// The taints that the node should have; `None` when it has them.
-pub fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
+pub fn taints(node: &Node, eviction: Eviction, now: Timestamp) -> Option<Vec<Taint>> {
     let spec = node.spec.clone().unwrap_or_default();
     let have = spec.taints.unwrap_or_default();
     let mut wanted: Vec<(&str, &str)> = Vec::new();
@@ -75,7 +92,7 @@ pub fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     if spec.unschedulable == Some(true) {
         wanted.push((UNSCHEDULABLE, "NoSchedule"));
     }
-    match status("Ready") {
+    match status("Ready").filter(|_| eviction == Eviction::Follow) {
         Some("False") => wanted.push((NOT_READY, "NoExecute")),
         Some("Unknown") => wanted.push((UNREACHABLE, "NoExecute")),
         _ => {}
@@ -126,7 +143,7 @@ mod tests {
     #[test]
     fn taints_follow_conditions() {
         let check = |node: Node, expected: Option<&[(&str, &str)]>| {
-            let found = taints(&node, now());
+            let found = taints(&node, Eviction::Follow, now());
             let found =
                 found.as_ref().map(|t| t.iter().map(|t| (t.key.as_str(), t.effect.as_str())).collect::<Vec<_>>());
             assert_eq!(found.as_deref(), expected);
@@ -141,6 +158,10 @@ mod tests {
         check(node(Some("True"), &[(NOT_READY, "NoSchedule")], false), Some(&[]));
         check(node(Some("True"), &[], true), Some(&[(UNSCHEDULABLE, "NoSchedule")]));
         check(node(None, &[(NOT_READY, "NoSchedule")], false), None);
+        let held = taints(&node(Some("False"), &[], false), Eviction::Hold, now()).unwrap();
+        assert_eq!(held.iter().map(|t| t.effect.as_str()).collect::<Vec<_>>(), ["NoSchedule"]);
+        let gone = taints(&node(Some("False"), &[(NOT_READY, "NoExecute")], false), Eviction::Withdraw, now()).unwrap();
+        assert_eq!(gone.iter().map(|t| t.effect.as_str()).collect::<Vec<_>>(), ["NoSchedule"]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Notices silent nodes and writes conditions and taints for them.
-//! `conditions` is the core; `taint_eviction` acts on the taints.
+//! `conditions` is the core, `zones` sets the pace; `taint_eviction` acts on the taints.
 //! Invariant: silence is measured on our own clock, from the last change we saw.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -14,12 +14,15 @@ use k8s_openapi::api::{
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::conditions;
+use super::{
+    conditions::{self, Eviction},
+    zones::{Admission, Zones},
+};
 use crate::{
     indexes,
     meta::{Object, time},
     pods,
-    shell::{Context, Controller, Outcome, Setup},
+    shell::{Context, Controller, Outcome, Queue, Setup},
 };
 
 const LEASES: &str = "kube-node-lease";
@@ -31,11 +34,17 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
     let leases = setup.informer::<Lease>();
     indexes::by_node(&pods);
-    let heard = Heard::default();
+    let (heard, zones) = (Heard::default(), Arc::new(Mutex::new(Zones::default())));
     let recorder = setup.context.recorder("node-controller");
     setup.on(&nodes, {
         let (heard, env, recorder) = (heard.clone(), setup.context.env.clone(), recorder.clone());
+        let zones = zones.clone();
         move |change, queue| {
+            let effect = zones.lock().set(&change.key, change.new.as_deref());
+            effect.wake.into_iter().for_each(|node| queue.add(node));
+            if effect.recovered {
+                heard.lock().values_mut().for_each(|at| *at = env.monotonic());
+            }
             match (&change.old, &change.new) {
                 (None, Some(node)) => {
                     heard.lock().entry(change.key.clone()).or_insert_with(|| env.monotonic());
@@ -64,7 +73,15 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             }
         }
     });
-    Arc::new(Lifecycle { context: setup.context.clone(), nodes, pods, heard, recorder })
+    Arc::new(Lifecycle {
+        context: setup.context.clone(),
+        queue: setup.queue.clone(),
+        nodes,
+        pods,
+        heard,
+        zones,
+        recorder,
+    })
 }
 
 /// What only the kubelet writes.
@@ -74,9 +91,11 @@ fn heartbeat(node: &Node) -> Option<jiff::Timestamp> {
 
 struct Lifecycle {
     context: Context,
+    queue: Queue,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
     heard: Heard,
+    zones: Arc<Mutex<Zones>>,
     recorder: EventRecorder,
 }
 
@@ -103,7 +122,8 @@ impl Controller for Lifecycle {
                 self.recorder.normal(&reference(&node), "NodeNotReady", message);
             }
         }
-        if let Some(taints) = conditions::taints(&node, now) {
+        let (eviction, turn) = self.eviction(&node, clock);
+        if let Some(taints) = conditions::taints(&node, eviction, now) {
             let patch = json!({
                 "metadata": { "resourceVersion": node.metadata.resource_version },
                 "spec": { "taints": taints },
@@ -114,11 +134,33 @@ impl Controller for Lifecycle {
             self.mark_pods_not_ready(key).await?;
         }
         // A silent node has had its verdict; its next sign of life wakes us.
-        if silence >= grace { Ok(None) } else { Ok(Some(grace - silence)) }
+        let deadline = (silence < grace).then(|| grace - silence);
+        Ok([deadline, turn].into_iter().flatten().min())
     }
 }
 
 impl Lifecycle {
+    /// Whether the pods of this node may be sent away now, and when to ask again.
+    fn eviction(&self, node: &Node, now: Duration) -> (Eviction, Option<Duration>) {
+        let mut zones = self.zones.lock();
+        if conditions::condition(node, "Ready").is_none_or(|c| c.status == "True") {
+            return (Eviction::Follow, None);
+        }
+        // What we have just written counts before the watch shows it.
+        zones.set(node.name(), Some(node)).wake.into_iter().for_each(|other| self.queue.add(other));
+        if zones.all_disrupted() {
+            return (Eviction::Withdraw, None);
+        }
+        if conditions::evicts(node) {
+            return (Eviction::Follow, None);
+        }
+        match zones.admit(node.name(), now) {
+            Admission::Now => (Eviction::Follow, None),
+            Admission::After(wait) => (Eviction::Hold, Some(wait)),
+            Admission::Never => (Eviction::Hold, None),
+        }
+    }
+
     /// Nobody on a dead node can say that its pods are not ready.
     async fn mark_pods_not_ready(&self, node: &str) -> Result<(), ApiError> {
         for pod in self.pods.by_index(indexes::NODE, node) {
