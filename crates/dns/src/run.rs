@@ -4,13 +4,15 @@
 
 use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
 
-use client::InformerFactory;
+use api::Object;
+use client::{InformerFactory, ObjectChange};
 use env::Env;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use parking_lot::RwLock;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -102,24 +104,35 @@ fn assign(address: SocketAddr, interface: &str) -> Result<(), DnsError> {
     Err(DnsError::Address(address, interface.to_owned(), problem))
 }
 
+/// The object for this once: the zone keeps what is needed of it, and the rest need not stay in memory.
+fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) -> Option<K> {
+    // What can't be read as it is gets a second, more patient look.
+    let read = serde_json::from_slice(object.json()).or_else(|_| object.typed::<K>().map(|object| (*object).clone()));
+    read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
+}
+
 /// Starts a follower per kind and returns when each has applied its first list. Followers end with their informer.
 async fn follow(config: &DnsConfig, informers: &InformerFactory, env: &Env, zone: &Arc<RwLock<Zone>>) {
     macro_rules! follow {
         ($kind:ty, $apply:expr, $delete:expr) => {{
             let informer = informers.informer::<$kind>();
             informer.synced().await;
-            let mut changes = informer.subscribe();
+            let mut changes = informer.objects().subscribe();
             let zone = zone.clone();
-            let apply = move |zone: &RwLock<Zone>, key: &str, new: Option<&$kind>| match new {
-                Some(object) => $apply(&mut zone.write(), key, object),
-                None => $delete(&mut zone.write(), key),
+            let apply = move |zone: &RwLock<Zone>, change: ObjectChange| match change.new.as_deref() {
+                Some(object) => {
+                    if let Some(object) = read::<$kind>(object) {
+                        $apply(&mut zone.write(), &change.key, &object);
+                    }
+                }
+                None => $delete(&mut zone.write(), &change.key),
             };
-            while let Some(change) = changes.try_next() {
-                apply(&zone, &change.key, change.new.as_deref());
+            while let Ok(change) = changes.try_recv() {
+                apply(&zone, change);
             }
             env.spawn(async move {
-                while let Some(change) = changes.next().await {
-                    apply(&zone, &change.key, change.new.as_deref());
+                while let Some(change) = changes.recv().await {
+                    apply(&zone, change);
                 }
             });
         }};

@@ -10,12 +10,15 @@ use std::{
     time::Duration,
 };
 
-use client::{EventRecorder, Informer, InformerFactory, ListParams, Subscription, reference};
+use api::Object;
+use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, reference};
 use env::Env;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
 };
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -113,8 +116,15 @@ pub async fn run(
         watching: true,
         pause: SHORTEST_RETRY,
     };
-    proxy.run(services.subscribe(), slices.subscribe(), monitor, shutdown).await;
+    proxy.run(services.objects().subscribe(), slices.objects().subscribe(), monitor, shutdown).await;
     Ok(())
+}
+
+/// The object for this once: `model` keeps what is needed of it, and the rest need not stay in memory.
+fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) -> Option<K> {
+    // What can't be read as it is gets a second, more patient look.
+    let read = serde_json::from_slice(object.json()).or_else(|_| object.typed::<K>().map(|object| (*object).clone()));
+    read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
 }
 
 struct Proxy {
@@ -142,30 +152,30 @@ struct Proxy {
 impl Proxy {
     async fn run(
         mut self,
-        mut services: Subscription<Service>,
-        mut slices: Subscription<EndpointSlice>,
+        mut services: mpsc::UnboundedReceiver<ObjectChange>,
+        mut slices: mpsc::UnboundedReceiver<ObjectChange>,
         mut monitor: Monitor,
         shutdown: CancellationToken,
     ) {
         loop {
             // Everything that is already here goes into one transaction.
-            while let Some(change) = services.try_next() {
-                self.service(&change.key, change.new.as_deref());
+            while let Ok(change) = services.try_recv() {
+                self.service(&change);
             }
-            while let Some(change) = slices.try_next() {
-                self.slice(&change.key, change.new.as_deref());
+            while let Ok(change) = slices.try_recv() {
+                self.slice(&change);
             }
             if self.retry.is_none() {
                 self.sync(&mut monitor).await;
             }
             let until = self.retry.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
-                change = services.next() => match change {
-                    Some(change) => self.service(&change.key, change.new.as_deref()),
+                change = services.recv() => match change {
+                    Some(change) => self.service(&change),
                     None => return,
                 },
-                change = slices.next() => match change {
-                    Some(change) => self.slice(&change.key, change.new.as_deref()),
+                change = slices.recv() => match change {
+                    Some(change) => self.slice(&change),
                     None => return,
                 },
                 sighting = monitor.next(), if self.watching => self.sighted(sighting).await,
@@ -175,16 +185,17 @@ impl Proxy {
         }
     }
 
-    fn service(&mut self, key: &str, service: Option<&Service>) {
-        if self.state.apply_service(key, service) {
-            self.dirty.insert(key.to_owned());
+    fn service(&mut self, change: &ObjectChange) {
+        let service = change.new.as_deref().and_then(read::<Service>);
+        if self.state.apply_service(&change.key, service.as_ref()) {
+            self.dirty.insert(change.key.clone());
         }
     }
 
-    fn slice(&mut self, key: &str, slice: Option<&EndpointSlice>) {
-        let version = slice.and_then(|slice| slice.metadata.resource_version.as_ref()?.parse().ok());
-        self.newest = self.newest.max(version.unwrap_or_default());
-        self.dirty.extend(self.state.apply_slice(key, slice, &self.config.node));
+    fn slice(&mut self, change: &ObjectChange) {
+        let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
+        self.newest = self.newest.max(change.new.as_ref().map_or(0, |object| object.meta.resource_version));
+        self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
     }
 
     async fn sighted(&mut self, sighting: std::io::Result<Sighting>) {
