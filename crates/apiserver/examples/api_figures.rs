@@ -200,11 +200,11 @@ impl Bench {
         }
         let mut client = self.target.connect().await?;
         let (before, start) = (self.cpu(), self.env.monotonic());
-        for n in 0..WRITES {
+        for (n, at) in sent.iter().enumerate() {
             let due = start + Duration::from_nanos(n as u64 * 1_000_000_000 / WRITES_PER_SECOND);
             self.env.sleep(due.saturating_sub(self.env.monotonic())).await;
             client.ready().await?;
-            sent[n].store(now(&self.env), Ordering::Relaxed);
+            at.store(now(&self.env), Ordering::Relaxed);
             let (method, path) = match n {
                 0 => (Method::POST, PATH.to_string()),
                 _ => (Method::PUT, format!("{PATH}/watched")),
@@ -285,8 +285,11 @@ async fn measure(bench: &mut Bench) -> Result<(), Failure> {
     const JSON: &str = "application/json";
     let before = bench.resident();
     bench.each("create", |n| request(Method::POST, PATH, JSON, &config_map(&format!("cm-{n}"), n))).await?;
-    let size = config_map("cm-1000", 1000).to_string().len() as f64;
     let growth = (bench.resident() - before) / OBJECTS as f64;
+    let path = format!("{PATH}/cm-1000");
+    let mut client = bench.target.connect().await?;
+    let stored = client.send_request(request(Method::GET, &path, JSON, &Value::Null)).await?;
+    let size = stored.into_body().collect().await?.to_bytes().len() as f64;
     bench.figures.insert("-memory per object, x its JSON".into(), growth / size);
     bench.each("get", |n| request(Method::GET, &format!("{PATH}/cm-{n}"), JSON, &Value::Null)).await?;
     bench.lists().await?;

@@ -81,8 +81,8 @@ impl Metrics {
         self.dropped.lock()[usize::from(mutating)] += 1;
     }
 
-    /// `in_flight`: reads and writes being handled right now.
-    pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2]) -> Response<Body> {
+    /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
+    pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2], stored: u64) -> Response<Body> {
         let mut out = String::with_capacity(16 << 10);
         self.render_requests(&mut out);
         head(&mut out, "apiserver_dropped_requests_total", "counter", "Requests refused with 429.");
@@ -93,6 +93,8 @@ impl Metrics {
         let [reads, writes] = in_flight;
         let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}");
         let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"mutating\"}} {writes}");
+        head(&mut out, "apiserver_storage_size_bytes", "gauge", "What the store takes on disk.");
+        let _ = writeln!(out, "apiserver_storage_size_bytes{{storage_cluster_id=\"etcd-0\"}} {stored}");
         render_resources(&mut out, &cluster.cache.figures());
         render_process(&mut out);
         content_response(StatusCode::OK, out.into(), "text/plain; version=0.0.4; charset=utf-8")

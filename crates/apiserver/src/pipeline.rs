@@ -236,6 +236,10 @@ impl ApiServer {
             }
             return Box::pin(self.registry.dispatch(call, bytes)).await;
         }
+        if call.info.path.trim_end_matches('/') == "/metrics" {
+            let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
+            return Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight(), stored)));
+        }
         match self.serve_path(call) {
             // A discovery document of an extension server.
             Err(e) if e.is_not_found() => {
@@ -253,7 +257,6 @@ impl ApiServer {
             "openapi" => openapi::serve(self, call),
             "healthz" | "livez" | "readyz" => health::serve(self, call),
             "version" => Ok(Reply::Value(http::StatusCode::OK, discovery::version())),
-            "metrics" => Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight()))),
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
             "" => Ok(Reply::Value(http::StatusCode::OK, discovery::paths(self))),
             _ => Err(not_found_path()),

@@ -61,6 +61,9 @@ pub struct Lost(pub Option<Arc<Object>>);
 /// What was to go with a write was taken by another: its place among what was to be taken.
 struct Contested(usize);
 
+/// What came of a write: the bytes and their revision, or why there are none.
+type Written = Result<(Bytes, Revision), Result<Lost, Contested>>;
+
 impl Registry {
     pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
@@ -173,7 +176,7 @@ impl Registry {
         object: Option<&Value>,
         expected: Revision,
         (more, others): (Vec<Compare>, Vec<Operation>),
-    ) -> Result<Result<(Bytes, Revision), Result<Lost, Contested>>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let value = object.map(storage::encode).unwrap_or_default();
         let ttl_seconds =
             (served.plural == "events" && served.custom.is_none()).then(|| self.config.limits.event_ttl.as_secs());

@@ -223,8 +223,8 @@ impl Allocations {
         let mut networks = self.networks.clone();
         for object in self.cluster.list("servicecidrs", "") {
             let object = object.value();
-            let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-            let refused = conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "False");
+            let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+            let refused = conditions.any(|c| c["type"] == "Ready" && c["status"] == "False");
             if refused || object["metadata"]["deletionTimestamp"].is_string() {
                 continue;
             }

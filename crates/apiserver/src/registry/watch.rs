@@ -25,6 +25,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end, so that the client goes on from a fresh place.
 const BEFORE_END: Duration = Duration::from_secs(2);
 
+type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
 struct Watcher {
     cluster: Arc<Cluster>,
     served: Arc<Served>,
@@ -40,7 +42,7 @@ struct Watcher {
     next_bookmark: Duration,
     end: Duration,
     /// The one timer and when it fires; changes come far more often than it has to be set.
-    timer: Option<(Duration, Pin<Box<dyn Future<Output = ()> + Send + Sync>>)>,
+    timer: Option<(Duration, Timer)>,
     done: bool,
 }
 
@@ -176,7 +178,7 @@ impl Watcher {
         let set = self.timer.take().filter(|(at, _)| *at == until);
         let (_, timer) = self.timer.insert(set.unwrap_or_else(|| {
             let sleep = async move { env.sleep(until.saturating_sub(now)).await };
-            (until, Box::pin(sleep))
+            (until, Box::pin(sleep) as Timer)
         }));
         tokio::select! {
             () = self.subscription.changed() => {}

@@ -43,7 +43,9 @@ fn send(method: &str, uri: &str, content_type: &str, content: &[u8]) -> (u16, Va
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         // Upstream refuses some patches (an unknown field of an apply, a missing merge key) with 500 and no reason, and
         // so do we; an accident has the reason `InternalError`.
-        let refused = code == 500 && value["kind"] == "Status" && value["reason"].is_null();
+        // A moment that has not come yet is waited for a little.
+        let late = code == 504 && value["reason"] == "Timeout";
+        let refused = late || (code == 500 && value["kind"] == "Status" && value["reason"].is_null());
         assert!(code < 500 || refused, "{method} {uri}: {code} {}", String::from_utf8_lossy(&bytes));
         (code, value)
     })

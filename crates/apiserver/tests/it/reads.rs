@@ -154,6 +154,7 @@ async fn metrics_have_upstreams_names() {
     let text = String::from_utf8(s.get("/metrics").await.bytes.to_vec()).unwrap();
     for line in [
         "apiserver_storage_objects{group=\"\",resource=\"configmaps\"} ",
+        "apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} ",
         "apiserver_longrunning_requests{group=\"\",resource=\"configmaps\",verb=\"WATCH\"} 1",
         "apiserver_current_inflight_requests{request_kind=\"readOnly\"} ",
         "apiserver_request_duration_seconds_bucket{",
