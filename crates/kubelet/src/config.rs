@@ -72,9 +72,9 @@ pub struct Config {
     pub anonymous_auth: bool,
     /// Whether bearer tokens are shown to the API server.
     pub token_auth: bool,
-    pub token_cache: Duration,
     /// Whether everyone who is known may do everything.
     pub always_allow: bool,
+    /// How long it is remembered that someone may do something; upstream's five minutes are long for a revoked right.
     pub allowed_cache: Duration,
     pub denied_cache: Duration,
     /// Without one the node serves nothing.
@@ -171,10 +171,9 @@ impl Default for Config {
             debugging_handlers: true,
             anonymous_auth: false,
             token_auth: true,
-            token_cache: Duration::from_secs(120),
             always_allow: false,
-            allowed_cache: Duration::from_secs(300),
-            denied_cache: Duration::from_secs(30),
+            allowed_cache: Duration::from_secs(10),
+            denied_cache: Duration::from_secs(10),
             serving_certificate: None,
             client_ca_pem: vec![],
             manifest_dir: None,

@@ -37,7 +37,8 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("address", Sets(|c, v| { c.address = Some(parsed(v, "an IP address")?); Ok(()) })),
     ("allowedUnsafeSysctls", set!(allowed_unsafe_sysctls = texts)),
     ("authentication.anonymous.enabled", set!(anonymous_auth = flag)),
-    ("authentication.webhook.cacheTTL", set!(token_cache = duration)),
+    // Tokens are asked about every time.
+    ("authentication.webhook.cacheTTL", Idle),
     ("authentication.webhook.enabled", set!(token_auth = flag)),
     ("authentication.x509.clientCAFile", Elsewhere),
     ("authorization.mode", Sets(|c, v| {

@@ -17,8 +17,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::config::Config;
 
-/// A token may be revoked: what was believed is asked again after this long, whatever is configured.
-const LONGEST_REMEMBERED: Duration = Duration::from_secs(10);
 const MAX_REMEMBERED: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -108,7 +106,7 @@ impl Auth {
             decisions.clear();
         }
         let kept = if allowed { self.config.allowed_cache } else { self.config.denied_cache };
-        decisions.insert(key, (allowed, now + kept.min(LONGEST_REMEMBERED)));
+        decisions.insert(key, (allowed, now + kept));
         Ok(allowed)
     }
 }

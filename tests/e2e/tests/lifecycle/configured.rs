@@ -5,9 +5,10 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::Path,
+    process::{Child, Command, Stdio},
 };
 
-use e2e::{BUSYBOX, Cluster, Options, eventually, free_port};
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually, free_port, minke};
 use serde_json::Value;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -140,4 +141,77 @@ fn a_runtime_that_stops_answering_is_told_of() {
     let pod = kubectl.json(&["get", "pod", "steady"]);
     assert_eq!(pod["status"]["phase"], "Running");
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+}
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn spawn(command: &mut Command) -> Process {
+    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a program that starts"))
+}
+
+#[test]
+fn the_kubelet_alone_takes_upstreams_flags() {
+    // Both objects are only used for their data directories and their removal.
+    let (server, node) = (Cluster::prepare(Options::default()), Cluster::prepare(Options::default()));
+    let ranges = ["--pod-cidr", "10.123.0.0/16", "--service-cidr", "10.124.0.0/16"];
+    let _server = spawn(
+        Command::new(minke())
+            .args(["server", "--port", &free_port().to_string(), "--data-dir"])
+            .arg(&server.data)
+            .args(ranges),
+    );
+    let kubectl = Kubectl::new(&server.data.join("admin.kubeconfig"));
+    eventually("the server is ready", || {
+        let ready = kubectl.try_run(&["get", "--raw", "/readyz"], "");
+        if ready.ok { Ok(()) } else { Err(ready) }
+    });
+    let joining = Command::new(minke()).args(["node", "join-command", "--data-dir"]).arg(&server.data).output();
+    let joining = String::from_utf8(joining.expect("a command to join with").stdout).expect("text");
+    let after =
+        |flag: &str| joining.split_whitespace().skip_while(|word| *word != flag).nth(1).expect(flag).to_string();
+    let bootstrap = node.data.join("bootstrap.kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{}', certificate-authority: {}}}}}]\n\
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\ncurrent-context: c\nusers: [{{name: u, user: {{token: {}}}}}]\n",
+        after("--server"),
+        server.data.join("pki/ca.crt").display(),
+        after("--token"),
+    );
+    std::fs::write(&bootstrap, text).expect("written");
+    let config = node.data.join("kubelet.yaml");
+    std::fs::write(&config, format!("{HEAD}maxPods: 5\npodsPerCore: 100\n")).expect("written");
+    let _kubelet = spawn(
+        Command::new(minke())
+            .args(["kubelet", "--data-dir"])
+            .arg(&node.data)
+            .arg("--bootstrap-kubeconfig")
+            .arg(&bootstrap)
+            .arg("--kubeconfig")
+            .arg(node.data.join("none"))
+            .arg("--config")
+            .arg(&config)
+            .args(["--hostname-override", "alone", "--node-labels", "tier=front", "--max-pods=9", "--healthz-port=0"])
+            .args(["--register-with-taints", "a=b:NoSchedule", "--rotate-certificates", "--port"])
+            .arg(free_port().to_string()),
+    );
+    let found = eventually("the node registers", || {
+        let found = kubectl.try_run(&["get", "node", "alone", "-o", "json"], "");
+        if found.ok { Ok(found.stdout) } else { Err(found) }
+    });
+    let found: Value = serde_json::from_str(&found).expect("a document");
+    assert_eq!(found["metadata"]["labels"]["tier"], "front");
+    assert_eq!(
+        (&found["spec"]["taints"][0]["key"], &found["spec"]["taints"][0]["effect"]),
+        (&"a".into(), &"NoSchedule".into())
+    );
+    assert_eq!(found["status"]["capacity"]["pods"], "9", "the flag wins over the file");
+    let requests = kubectl.run(&["get", "csr"]);
+    assert!(requests.contains("kubernetes.io/kube-apiserver-client-kubelet"), "{requests}");
 }
