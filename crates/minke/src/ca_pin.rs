@@ -47,7 +47,8 @@ fn shown(authority: &str, host: &str) -> Result<Vec<CertificateDer<'static>>> {
     Ok(std::mem::take(&mut *witness.seen.lock()))
 }
 
-/// Looks at the chain and believes nothing: the connection is thrown away after the handshake.
+/// Looks at the chain and believes nothing: the connection is thrown away after the handshake, so that no signature in
+/// it matters, and the authority is believed by its fingerprint alone.
 #[derive(Debug)]
 struct Witness {
     provider: Arc<CryptoProvider>,
@@ -70,22 +71,20 @@ impl ServerCertVerifier for Witness {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -24,6 +24,8 @@ mod storage_classes;
 #[cfg(test)]
 pub mod tests;
 pub mod type_checking;
+#[cfg(test)]
+mod webhook_tests;
 mod webhooks;
 
 use std::sync::Arc;

@@ -121,3 +121,44 @@ fn token_volume(name: &str) -> Value {
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::admission::tests::{PODS, fixture, pod};
+
+    #[tokio::test]
+    async fn tokens_are_mounted_unless_someone_opts_out() {
+        let f = fixture(&[]).await;
+        for (name, automount) in [("open", json!(null)), ("yes", json!(true)), ("no", json!(false))] {
+            let account = json!({ "metadata": { "name": name }, "automountServiceAccountToken": automount });
+            f.ok(Method::POST, "/api/v1/namespaces/default/serviceaccounts", account).await;
+        }
+        let check = async |account: &str, of_pod: Value, expected: bool| {
+            let mut object = pod(&format!("{account}-{}", of_pod.to_string().trim_matches('"')), json!({}));
+            object["spec"]["serviceAccountName"] = account.into();
+            object["spec"]["automountServiceAccountToken"] = of_pod.clone();
+            let made = f.ok(Method::POST, PODS, object).await;
+            let mounts = made["spec"]["containers"][0]["volumeMounts"].as_array().cloned().unwrap_or_default();
+            let mounted = mounts.iter().any(|m| m["mountPath"] == MOUNT_PATH);
+            assert_eq!(mounted, expected, "{account} {of_pod}");
+            assert_eq!(made["spec"]["volumes"].is_array(), expected, "{account} {of_pod}");
+        };
+        // The pod's word counts before the account's.
+        for (account, of_pod, expected) in [
+            ("open", json!(null), true),
+            ("yes", json!(null), true),
+            ("no", json!(null), false),
+            ("open", json!(true), true),
+            ("yes", json!(true), true),
+            ("no", json!(true), true),
+            ("open", json!(false), false),
+            ("yes", json!(false), false),
+            ("no", json!(false), false),
+        ] {
+            check(account, of_pod, expected).await;
+        }
+    }
+}

@@ -135,6 +135,21 @@ impl Speaker<'_> {
         self.format.decode(&answer.bytes)
     }
 
+    /// Annotates the newest version. Controllers in the server may write in between; then it is taken again.
+    async fn update(&self, path: &str) -> Value {
+        let headers = [("accept", self.format.media()), ("content-type", self.format.media())];
+        for _ in 0..10 {
+            let mut changed = self.send("GET", path, None, 200).await;
+            changed["metadata"]["annotations"]["updated"] = "yes".into();
+            let answer = self.server.send("PUT", path, &headers, self.format.encode(&changed)).await;
+            if answer.code == 200 {
+                return self.format.decode(&answer.bytes);
+            }
+            assert_eq!(answer.code, 409, "PUT {path}: {}", String::from_utf8_lossy(&answer.bytes));
+        }
+        panic!("{path} never stands still");
+    }
+
     /// Patches are JSON or YAML whoever sends them; the answer is in our format.
     async fn patch(&self, kind: &str, path: &str, patch: &Value) -> Value {
         let headers = [("accept", self.format.media()), ("content-type", kind)];
@@ -182,10 +197,7 @@ async fn all_verbs(s: &Server, row: &Row, format: Format, i: usize) {
         assert!(event.windows(name.len()).any(|w| w == name.as_bytes()), "{}", at("watch"));
     }
 
-    // Others (controllers in the server) may have written since; their version counts.
-    let mut changed = speaker.send("GET", &path, None, 200).await;
-    changed["metadata"]["annotations"]["updated"] = "yes".into();
-    let updated = speaker.send("PUT", &path, Some(&changed), 200).await;
+    let updated = speaker.update(&path).await;
     assert_eq!(updated["metadata"]["annotations"]["updated"], "yes", "{}", at("update"));
     for (kind, patch) in [
         ("application/json-patch+json", json!([{ "op": "add", "path": "/metadata/annotations/json", "value": "yes" }])),

@@ -1,39 +1,53 @@
-//! Stock kubectl over TLS.
+//! Stock kubectl of several versions over TLS: those `tools/kubectl` brought, or the one on the PATH.
 
-use std::{io::Write, process::Stdio, sync::Arc};
+use std::{io::Write, path::PathBuf, process::Stdio, sync::Arc};
 
-use apiserver::{ApiServer, Config};
-use env::Env;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use rustls::sign::CertifiedKey;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use store::MemoryStore;
+use serde_json::{Value, json};
 
-#[derive(Debug)]
-struct One(Arc<CertifiedKey>);
+use crate::{
+    listening::{Listening, start},
+    minimal,
+};
 
-impl rustls::server::ResolvesServerCert for One {
-    fn resolve(&self, _: rustls::server::ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.clone())
+/// The programs to try, oldest first.
+fn programs() -> Vec<PathBuf> {
+    let clients = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/clients");
+    let found = std::fs::read_dir(clients).into_iter().flatten().flatten().map(|e| e.path());
+    let named = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("kubectl-1."));
+    let mut found: Vec<_> = found.filter(named).collect();
+    found.sort();
+    if found.is_empty() {
+        let on_path = PathBuf::from("kubectl");
+        match std::process::Command::new(&on_path).arg("help").output() {
+            Ok(_) => found.push(on_path),
+            Err(_) => println!("skipped: kubectl is not installed; tools/kubectl brings it"),
+        }
     }
+    found
 }
 
 struct Kubectl {
-    directory: tempfile::TempDir,
-    port: u16,
+    program: PathBuf,
+    server: Arc<Listening>,
 }
 
 impl Kubectl {
-    fn run(&self, arguments: &str, input: &str) -> (bool, String) {
-        let path = |name: &str| self.directory.path().join(name).display().to_string();
-        let mut child = std::process::Command::new("kubectl")
-            .args(arguments.split_whitespace())
+    fn command(&self, arguments: &[&str], input: &str, token: Option<&str>) -> (bool, String) {
+        let path = |name: &str| self.server.path(name).display().to_string();
+        let mut command = std::process::Command::new(&self.program);
+        command
+            .args(arguments)
             .env("KUBECONFIG", path("none"))
-            .env("HOME", self.directory.path())
-            .arg(format!("--server=https://127.0.0.1:{}", self.port))
-            .arg(format!("--certificate-authority={}", path("ca.pem")))
-            .arg(format!("--client-certificate={}", path("admin.pem")))
-            .arg(format!("--client-key={}", path("admin-key.pem")))
+            .env("HOME", self.server.path("home"))
+            .arg(format!("--server={}", self.server.url()))
+            .arg(format!("--certificate-authority={}", path("ca.pem")));
+        match token {
+            Some(token) => command.arg(format!("--token={token}")),
+            None => command
+                .arg(format!("--client-certificate={}", path("admin.pem")))
+                .arg(format!("--client-key={}", path("admin-key.pem"))),
+        };
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -44,41 +58,22 @@ impl Kubectl {
         let text = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
+
+    #[track_caller]
+    fn ok(&self, arguments: &str, input: &str, expected: &str) -> String {
+        let words: Vec<_> = arguments.split_whitespace().collect();
+        let (ok, text) = self.command(&words, input, None);
+        assert!(ok && text.contains(expected), "{} {arguments}: {text}", self.program.display());
+        text
+    }
 }
 
-async fn start() -> Kubectl {
-    let directory = tempfile::tempdir().unwrap();
-    let ca_key = KeyPair::generate().unwrap();
-    let mut ca = CertificateParams::new(Vec::new()).unwrap();
-    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    ca.distinguished_name.push(DnType::CommonName, "ca");
-    let ca_pem = ca.self_signed(&ca_key).unwrap().pem();
-    let issuer = Issuer::new(ca, ca_key);
-    let issue = |name: &str, group: &str| {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.distinguished_name.push(DnType::OrganizationName, group);
-        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
-    };
-    let (serving, serving_key) = issue("kube-apiserver", "none");
-    let (admin, admin_key) = issue("admin", "system:masters");
-    for (name, text) in [("ca.pem", &ca_pem), ("admin.pem", &admin), ("admin-key.pem", &admin_key)] {
-        std::fs::write(directory.path().join(name), text).unwrap();
+/// Runs `steps` with every kubectl there is, each against a server of its own.
+async fn with_every_kubectl(steps: fn(&Kubectl)) {
+    for program in programs() {
+        let kubectl = Kubectl { program, server: Arc::new(start().await) };
+        tokio::task::spawn_blocking(move || steps(&kubectl)).await.unwrap();
     }
-    let chain = CertificateDer::pem_slice_iter(serving.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_slice(serving_key.as_bytes()).unwrap();
-    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
-    config.port = port;
-    config.client_ca_pem = ca_pem.into_bytes();
-    config.serving_certificate = Some(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
-    let env = Env::real();
-    let server = ApiServer::new(config, Arc::new(MemoryStore::new(env.clone())), env).await.unwrap();
-    tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
-    Kubectl { directory, port }
 }
 
 const DEPLOYMENT: &str = "
@@ -95,30 +90,104 @@ spec:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_works_unchanged() {
-    if std::process::Command::new("kubectl").arg("help").output().is_err() {
-        println!("skipped: kubectl is not installed");
-        return;
-    }
-    let kubectl = Arc::new(start().await);
-    let steps: [(&str, &str, &str); 14] = [
-        ("apply -f -", DEPLOYMENT, "deployment.apps/web created"),
-        ("apply -f -", DEPLOYMENT, "deployment.apps/web unchanged"),
-        ("get deploy", "", "0/3"),
-        ("apply --server-side --force-conflicts -f -", DEPLOYMENT, "serverside-applied"),
-        ("scale deploy web --replicas=5", "", "scaled"),
-        ("get deploy web -o jsonpath={.spec.replicas}", "", "5"),
-        ("patch deploy web -p {\"spec\":{\"paused\":true}}", "", "patched"),
-        ("label deploy web a=b", "", "labeled"),
-        ("get deploy -l a=b -o name", "", "deployment.apps/web"),
-        ("explain deployment.spec.replicas", "", "FIELD: replicas <integer>"),
-        ("api-resources --no-headers", "", "configmaps"),
-        ("describe deploy web", "", "Replicas:"),
-        ("auth can-i create pods", "", "yes"),
-        ("delete deploy web", "", "\"web\" deleted"),
-    ];
-    for (arguments, input, expected) in steps {
-        let runner = kubectl.clone();
-        let (ok, text) = tokio::task::spawn_blocking(move || runner.run(arguments, input)).await.unwrap();
-        assert!(ok && text.contains(expected), "kubectl {arguments}: {text}");
-    }
+    with_every_kubectl(|kubectl| {
+        let steps: [(&str, &str, &str); 14] = [
+            ("apply -f -", DEPLOYMENT, "deployment.apps/web created"),
+            ("apply -f -", DEPLOYMENT, "deployment.apps/web unchanged"),
+            ("get deploy", "", "0/3"),
+            ("apply --server-side --force-conflicts -f -", DEPLOYMENT, "serverside-applied"),
+            ("scale deploy web --replicas=5", "", "scaled"),
+            ("get deploy web -o jsonpath={.spec.replicas}", "", "5"),
+            ("patch deploy web -p {\"spec\":{\"paused\":true}}", "", "patched"),
+            ("label deploy web a=b", "", "labeled"),
+            ("get deploy -l a=b -o name", "", "deployment.apps/web"),
+            ("explain deployment.spec.replicas", "", "FIELD: replicas <integer>"),
+            ("api-resources --no-headers", "", "configmaps"),
+            ("describe deploy web", "", "Replicas:"),
+            ("auth can-i create pods", "", "yes"),
+            ("delete deploy web", "", "\"web\" deleted"),
+        ];
+        for (arguments, input, expected) in steps {
+            kubectl.ok(arguments, input, expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_asks_who_may_do_what() {
+    with_every_kubectl(|kubectl| {
+        kubectl.ok("auth whoami", "", "system:masters");
+        kubectl.ok("auth can-i --list", "", "*.*");
+        kubectl.ok("create serviceaccount robot", "", "created");
+        let token = kubectl.ok("create token robot --duration=10m", "", "ey");
+        let as_robot = |arguments: &[&str]| kubectl.command(arguments, "", Some(token.trim()));
+        let (ok, text) = as_robot(&["auth", "whoami"]);
+        assert!(ok && text.contains("system:serviceaccount:default:robot"), "{text}");
+        let (ok, text) = as_robot(&["get", "pods"]);
+        let expected = "User \"system:serviceaccount:default:robot\" cannot list resource \"pods\"";
+        assert!(!ok && text.contains(expected), "{text}");
+        let (ok, text) = as_robot(&["auth", "can-i", "list", "pods"]);
+        assert!(!ok && text.starts_with("no"), "{text}");
+        kubectl.ok("create rolebinding r --clusterrole=view --serviceaccount=default:robot", "", "created");
+        let (ok, text) = as_robot(&["auth", "can-i", "list", "pods"]);
+        assert!(ok && text.starts_with("yes"), "{text}");
+        let (ok, text) = as_robot(&["auth", "can-i", "--list"]);
+        assert!(ok && text.contains("deployments.apps") && !text.contains("secrets"), "{text}");
+        let (ok, text) = as_robot(&["get", "pods"]);
+        assert!(ok && text.contains("No resources found"), "{text}");
+        let (ok, text) = kubectl.command(&["get", "pods"], "", Some("ey.wrong.token"));
+        assert!(!ok && text.contains("Unauthorized"), "{text}");
+        kubectl.ok("auth can-i create pods --as=eve --as-group=system:masters", "", "yes");
+        let words = ["auth", "can-i", "create", "pods", "--as=eve"];
+        assert_eq!(kubectl.command(&words, "", None).0, false);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_handles_every_kind() {
+    with_every_kubectl(|kubectl| {
+        // An APIService without its server makes every client complain about discovery, as it should.
+        let mut objects = minimal::all(1);
+        objects.retain(|o| o["kind"] != "APIService");
+        let list = |objects: &[Value]| json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
+        let whole = list(&objects);
+        let count = |text: &str, word: &str| text.lines().filter(|l| l.contains(word)).count();
+        let made = kubectl.ok("create -f -", &whole, "created");
+        assert_eq!(count(&made, "created"), objects.len(), "{made}");
+        let found = kubectl.ok("get -f - -o name", &whole, "every-");
+        assert_eq!(found.lines().filter(|l| !l.starts_with("Warning")).count(), objects.len(), "{found}");
+        kubectl.ok("get -f - -o wide", &whole, "every-");
+        let labeled = kubectl.ok("label -f - more=labels", &whole, "labeled");
+        assert_eq!(count(&labeled, "labeled"), objects.len(), "{labeled}");
+        let applied = kubectl.ok("apply --server-side --force-conflicts -f -", &whole, "serverside-applied");
+        assert_eq!(count(&applied, "serverside-applied"), objects.len(), "{applied}");
+        let applied = kubectl.ok("apply -f -", &whole, "every-");
+        assert_eq!(count(&applied, "configured") + count(&applied, "unchanged"), objects.len(), "{applied}");
+        // Older ones look these up in a beta version that is no longer served by default.
+        let beta = ["IPAddress", "ServiceCIDR", "VolumeAttributesClass"];
+        let known: Vec<Value> = objects.iter().filter(|o| !beta.iter().any(|k| o["kind"] == *k)).cloned().collect();
+        let described = kubectl.ok("describe -f -", &list(&known), "Name:");
+        assert!(count(&described, "Name:") >= known.len(), "{described}");
+        let gone = kubectl.ok("delete -f - --wait=false --force --grace-period=0", &whole, "deleted");
+        assert_eq!(count(&gone, "deleted"), objects.len(), "{gone}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_is_explained_to_the_last_field() {
+    let Some(program) = programs().pop() else { return };
+    let kubectl = Kubectl { program, server: Arc::new(start().await) };
+    tokio::task::spawn_blocking(move || {
+        let names = kubectl.ok("api-resources -o name --api-group=", "", "pods");
+        let named = names.lines().map(str::to_string);
+        for resource in named.chain(["deployments.apps".into(), "resourceclaims.resource.k8s.io".into()]) {
+            let text = kubectl.ok(&format!("explain --recursive {resource}"), "", "FIELDS:");
+            assert!(text.contains("metadata\t<ObjectMeta>"), "{resource}: {text}");
+        }
+    })
+    .await
+    .unwrap();
 }

@@ -1,5 +1,5 @@
 //! A server on a loopback port over TLS, with the files stock clients need to reach it.
-//! Used by `kubectl` and `clients`.
+//! Used by `kubectl`, `clients` and `identities`.
 //! Invariant: everything is gone with the value.
 
 use std::{path::PathBuf, sync::Arc};
@@ -23,12 +23,46 @@ impl rustls::server::ResolvesServerCert for One {
 pub struct Listening {
     directory: tempfile::TempDir,
     pub port: u16,
+    authority: Authority,
+}
+
+/// Signs certificates that the server believes, or does not.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub pem: String,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "ca");
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// Certificate and key, as PEM.
+    pub fn issue(&self, name: &str, group: &str, expired: bool) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        if expired {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
 }
 
 impl Listening {
     /// `ca.pem`, `admin.pem` and `admin-key.pem` are there from the start.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    pub fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     pub fn url(&self) -> String {
@@ -38,20 +72,14 @@ impl Listening {
 
 /// With the ServiceAccount that pods need.
 pub async fn start() -> Listening {
+    start_with(|_| {}).await
+}
+
+pub async fn start_with(change: impl FnOnce(&mut Config)) -> Listening {
     let directory = tempfile::tempdir().unwrap();
-    let ca_key = KeyPair::generate().unwrap();
-    let mut ca = CertificateParams::new(Vec::new()).unwrap();
-    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    ca.distinguished_name.push(DnType::CommonName, "ca");
-    let ca_pem = ca.self_signed(&ca_key).unwrap().pem();
-    let issuer = Issuer::new(ca, ca_key);
-    let issue = |name: &str, group: &str| {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.distinguished_name.push(DnType::OrganizationName, group);
-        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
-    };
+    let authority = Authority::new();
+    let issue = |name: &str, group: &str| authority.issue(name, group, false);
+    let ca_pem = authority.pem.clone();
     let (serving, serving_key) = issue("kube-apiserver", "none");
     let (admin, admin_key) = issue("admin", "system:masters");
     for (name, text) in [("ca.pem", &ca_pem), ("admin.pem", &admin), ("admin-key.pem", &admin_key)] {
@@ -66,6 +94,7 @@ pub async fn start() -> Listening {
     config.port = port;
     config.client_ca_pem = ca_pem.into_bytes();
     config.serving_certificate = Some(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
+    change(&mut config);
     let env = Env::real();
     let server = ApiServer::new(config, Arc::new(MemoryStore::new(env.clone())), env).await.unwrap();
     let account = r#"{"metadata":{"name":"default"}}"#;
@@ -74,5 +103,5 @@ pub async fn start() -> Listening {
     let user = apiserver::authn::User::new("admin", &["system:masters"]);
     assert_eq!(server.handle(ApiServer::in_process_request(user, request)).await.status(), 201);
     tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
-    Listening { directory, port }
+    Listening { directory, port, authority }
 }

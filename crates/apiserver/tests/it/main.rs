@@ -1,10 +1,17 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! Invariant: no sockets except in `kubectl`.
+//! Invariant: no sockets except in `kubectl`, `clients` and `proxy`.
 
+mod allocation;
+mod clients;
+mod conformance;
 mod crd;
+mod every_kind;
 mod harness;
+mod identities;
 mod kubectl;
+mod listening;
+mod minimal;
 mod proxy;
 mod reads;
 mod restart;

@@ -1,8 +1,24 @@
 //! The least that is valid of every kind that is stored.
-//! Used by `every_kind`.
+//! Used by `every_kind`, `kubectl` and `clients`.
 //! Invariant: one row per resource; names differ by `i`, so that several can be there at once.
 
 use serde_json::{Value, json};
+
+/// One of every built-in kind, complete; `i` is the number of the first.
+pub fn all(i: usize) -> Vec<Value> {
+    let stored = api::kinds::builtin().iter().filter_map(|r| Some((r, object(&r.group, &r.plural, 0)?)));
+    let numbered = stored.enumerate().filter_map(|(n, (r, _))| Some((r, object(&r.group, &r.plural, i + n)?)));
+    let complete = numbered.map(|(resource, (name, mut object))| {
+        object["apiVersion"] = resource.api_version().into();
+        object["kind"] = resource.kind.as_str().into();
+        object["metadata"] = json!({ "name": name, "labels": { "every": "kind" } });
+        if resource.namespaced() {
+            object["metadata"]["namespace"] = "default".into();
+        }
+        object
+    });
+    complete.collect()
+}
 
 /// What the object of a resource is called and what it holds besides its metadata.
 pub fn object(group: &str, plural: &str, i: usize) -> Option<(String, Value)> {
@@ -117,9 +133,7 @@ pub fn object(group: &str, plural: &str, i: usize) -> Option<(String, Value)> {
         } }),
         )),
         ("networking.k8s.io", "networkpolicies") => plain(json!({ "spec": { "podSelector": {} } })),
-        ("networking.k8s.io", "servicecidrs") => {
-            plain(json!({ "spec": { "cidrs": [format!("192.168.{}.0/24", 100 + i)] } }))
-        }
+        ("networking.k8s.io", "servicecidrs") => plain(json!({ "spec": { "cidrs": [format!("172.16.{i}.0/24")] } })),
         ("node.k8s.io", "runtimeclasses") => plain(json!({ "handler": "h" })),
         ("policy", "poddisruptionbudgets") => plain(json!({ "spec": { "maxUnavailable": 1, "selector": selector } })),
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => plain(json!({ "rules": [] })),

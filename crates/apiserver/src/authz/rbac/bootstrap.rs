@@ -288,6 +288,68 @@ mod tests {
         }
     }
 
+    /// The single permissions of a role, or the subjects of a binding, one per line.
+    fn lines(object: &Value) -> Vec<String> {
+        let texts = |value: &Value| -> Vec<String> {
+            value.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect()
+        };
+        let mut lines = Vec::new();
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            let names = match texts(&rule["resourceNames"]) {
+                names if names.is_empty() => vec![String::new()],
+                names => names,
+            };
+            for verb in texts(&rule["verbs"]) {
+                lines.extend(texts(&rule["nonResourceURLs"]).iter().map(|path| format!("url|{path}|{verb}")));
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        lines.extend(names.iter().map(|name| format!("{group}|{resource}|{name}|{verb}")));
+                    }
+                }
+            }
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+        for subject in object["subjects"].as_array().into_iter().flatten() {
+            let role = &object["roleRef"];
+            let parts =
+                [&role["kind"], &role["name"], &subject["kind"], &subject["namespace"], &subject["name"]].map(text);
+            lines.push(parts.join("|"));
+        }
+        lines.sort();
+        lines.dedup();
+        lines
+    }
+
+    #[test]
+    fn roles_and_bindings_are_upstreams() {
+        use sha2::{Digest, Sha256};
+        let upstream: BTreeMap<String, String> = include_str!("upstream.table")
+            .lines()
+            .filter(|l| !l.starts_with('#'))
+            .filter_map(|line| {
+                let mut words = line.splitn(3, ' ');
+                Some((format!("{} {}", words.next()?, words.next()?), words.next()?.to_string()))
+            })
+            .collect();
+        let mut ours = BTreeMap::new();
+        for object in objects() {
+            let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+            let place = if text("namespace").is_empty() { String::new() } else { format!("{}/", text("namespace")) };
+            let name = format!("{} {place}{}", object["kind"].as_str().unwrap_or_default(), text("name"));
+            let mut lines = lines(&object);
+            // What serves metrics brings the right to read them along; upstream that is another program.
+            lines.retain(|l| !object["aggregationRule"].is_object() || !l.starts_with("metrics.k8s.io|"));
+            let digest = format!("{:x}", Sha256::digest(lines.join("\n")));
+            ours.insert(name, format!("{} {}", lines.len(), &digest[..16]));
+        }
+        // What is ours alone: the components of one process.
+        ours.retain(|name, _| !name.contains("minke:") && !name.ends_with("system:aggregated-metrics-reader"));
+        let different: Vec<_> =
+            upstream.keys().chain(ours.keys()).filter(|n| upstream.get(*n) != ours.get(*n)).collect();
+        assert!(different.is_empty(), "{different:?}");
+        assert_eq!(upstream.len(), 131);
+    }
+
     #[test]
     fn completion_only_adds() {
         let wanted = find("ClusterRole", "system:basic-user");

@@ -126,7 +126,7 @@ async fn components_may_do_their_work_and_no_more() {
     check(node.clone(), Method::GET, "/api/v1/nodes/n1", 200).await;
     check(node.clone(), Method::GET, "/api/v1/nodes/n2", 403).await;
     check(node.clone(), Method::GET, "/api/v1/namespaces/default/secrets/s", 403).await;
-    check(node.clone(), Method::PUT, "/api/v1/namespaces/kube-system/services/kube-dns", 200).await;
+    check(node.clone(), Method::PUT, "/api/v1/namespaces/kube-system/services/kube-dns", 403).await;
     check(node.clone(), Method::PUT, "/api/v1/namespaces/kube-system/services/other", 403).await;
     check(node.clone(), Method::GET, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1", 200).await;
     let admin = User::new("admin", &["system:masters"]);
