@@ -4,8 +4,11 @@
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
+    authentication::v1::TokenReview,
     certificates::v1::CertificateSigningRequest,
-    core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
+    core::v1::{
+        ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Secret, Service, ServiceAccount,
+    },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
@@ -150,4 +153,48 @@ async fn node_certificates_are_approved_and_signed() {
     assert!(status.certificate.unwrap().0.starts_with(b"-----BEGIN CERTIFICATE-----"));
     cluster.env.sleep(std::time::Duration::from_secs(3600)).await;
     assert!(cluster.api::<CertificateSigningRequest>().find("csr").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_hold_tokens_while_their_account_lives() {
+    let mut config = config();
+    config.service_account_key_pem = Some(rcgen::KeyPair::generate().unwrap().serialize_pem());
+    let cluster = Cluster::start(config).await;
+    cluster.create::<ServiceAccount>(json!({ "metadata": { "name": "robot" } })).await;
+    let secret = json!({ "metadata": { "name": "robot-token", "annotations": {
+        "kubernetes.io/service-account.name": "robot",
+    } }, "type": "kubernetes.io/service-account-token" });
+    cluster.create::<Secret>(secret.clone()).await;
+    cluster.settle().await;
+    let filled = cluster.api::<Secret>().get("robot-token").await.unwrap().data.unwrap();
+    let text = |key: &str| String::from_utf8(filled[key].0.clone()).unwrap();
+    assert_eq!((text("namespace").as_str(), text("ca.crt").as_str()), ("d", "pem"));
+    let review = async || {
+        let review = json!({ "metadata": {}, "spec": { "token": text("token") } });
+        let review: TokenReview = serde_json::from_value(review).unwrap();
+        let status = cluster.client.api::<TokenReview>().create(&review).await.unwrap().status.unwrap_or_default();
+        status.user.and_then(|u| u.username)
+    };
+    assert_eq!(review().await.as_deref(), Some("system:serviceaccount:d:robot"));
+    cluster.delete::<ServiceAccount>("robot", "Background").await;
+    cluster.settle().await;
+    assert!(cluster.api::<Secret>().find("robot-token").await.unwrap().is_none());
+    assert_eq!(review().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ca_is_in_every_namespace_whatever_people_do() {
+    let cluster = Cluster::start(config()).await;
+    cluster.settle().await;
+    let held = async || {
+        let map = cluster.api::<ConfigMap>().find("kube-root-ca.crt").await.unwrap();
+        map.and_then(|m| m.data).and_then(|d| d.get("ca.crt").cloned())
+    };
+    assert_eq!(held().await.as_deref(), Some("pem"));
+    cluster.delete::<ConfigMap>("kube-root-ca.crt", "Background").await;
+    cluster.settle().await;
+    assert_eq!(held().await.as_deref(), Some("pem"));
+    cluster.patch::<ConfigMap>("kube-root-ca.crt", json!({ "data": { "ca.crt": "another" } })).await;
+    cluster.settle().await;
+    assert_eq!(held().await.as_deref(), Some("pem"));
 }

@@ -37,7 +37,8 @@ pub struct Cluster {
 impl Cluster {
     pub async fn start(config: Config) -> Self {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let key = config.service_account_key_pem.clone();
+        let key = key.unwrap_or_else(|| rcgen::KeyPair::generate().unwrap().serialize_pem());
         let store = Arc::new(store::MemoryStore::new(env.clone()));
         let server = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
         let (counts, shutdown) = (Counts::default(), CancellationToken::new());

@@ -63,3 +63,62 @@ fn errors_are_upstreams_words() {
     ns.run(&["create", "configmap", "twice"]);
     check(&["create", "configmap", "twice"], "", "configmaps \"twice\" already exists");
 }
+
+/// kubectl finds the token, the CA and the address of the API by itself when it runs in a pod.
+#[test]
+fn a_pod_calls_the_api_with_its_token() {
+    let ns = kubectl().namespace("tokens");
+    let clients = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/clients");
+    let program = std::path::Path::new(clients).join("kubectl-1.35");
+    assert!(program.exists(), "{} is missing: tools/kubectl brings it", program.display());
+    let manifest = format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: caller}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: caller
+    image: {image}
+    command: [sleep, "3600"]
+    volumeMounts: [{{name: clients, mountPath: /clients}}, {{name: vault, mountPath: /vault}}]
+  volumes:
+  - {{name: clients, hostPath: {{path: {clients}}}}}
+  - name: vault
+    projected: {{sources: [{{serviceAccountToken: {{audience: vault, path: token, expirationSeconds: 600}}}}]}}
+"#,
+        image = e2e::BUSYBOX
+    );
+    ns.apply(&manifest);
+    ns.run(&["wait", "--for=condition=Ready", "pod/caller", "--timeout=60s"]);
+    let inside = "/var/run/secrets/kubernetes.io/serviceaccount";
+    for file in ["token", "ca.crt", "namespace"] {
+        let held = ns.run(&["exec", "caller", "--", "cat", &format!("{inside}/{file}")]);
+        assert!(!held.trim().is_empty(), "{file} is empty");
+    }
+    let call = |arguments: &[&str]| {
+        let mut whole = vec!["exec", "caller", "--", "env", "HOME=/tmp", "/clients/kubectl-1.35"];
+        whole.extend(arguments);
+        ns.try_run(&whole, "")
+    };
+    let who = call(&["auth", "whoami"]);
+    assert!(who.ok && who.stdout.contains(":default") && who.stdout.contains("system:serviceaccount:"), "{who:?}");
+    assert!(who.stdout.contains("authentication.kubernetes.io/pod-name"), "{who:?}");
+    let refused = call(&["get", "pods"]);
+    assert!(!refused.ok && refused.stderr.contains("cannot list resource \"pods\""), "{refused:?}");
+    let account = ns.run(&["get", "pod", "caller", "-o", "jsonpath={.metadata.namespace}"]);
+    ns.run(&[
+        "create",
+        "rolebinding",
+        "view",
+        "--clusterrole=view",
+        &format!("--serviceaccount={}:default", account.trim()),
+    ]);
+    let allowed = call(&["get", "pods"]);
+    assert!(allowed.ok && allowed.stdout.contains("caller"), "{allowed:?}");
+    // A token for someone else is not good here.
+    let vault = ns.run(&["exec", "caller", "--", "cat", "/vault/token"]);
+    let other = call(&["get", "pods", "--token", vault.trim()]);
+    assert!(!other.ok && other.stderr.contains("Unauthorized"), "{other:?}");
+}
