@@ -46,7 +46,10 @@ impl PodControl {
                 if namespace_terminating(&error) {
                     return Ok(());
                 }
-                self.recorder.warning(parent, "FailedCreate", format!("Error creating: {}", error.message));
+                // Without the drawn part of the name, so that one Event counts them all.
+                let drawn_from = pod.metadata.generate_name.as_deref().unwrap_or(pod.name());
+                let message = error.message.replace(pod.name(), drawn_from);
+                self.recorder.warning(parent, "FailedCreate", format!("Error creating: {message}"));
                 Err(error)
             }
         }

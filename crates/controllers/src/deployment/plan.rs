@@ -85,8 +85,12 @@ impl Planner<'_> {
         self.old.iter().chain(&self.new)
     }
 
+    /// Recreating brings several sets down anyway; a share for each is only defined for rolling updates.
     fn was_scaled(&self) -> bool {
         let wanted = wanted(self.deployment);
+        if !rolling(self.deployment) && self.all().filter(|set| replicas(set) > 0).count() > 1 {
+            return false;
+        }
         self.all()
             .any(|set| replicas(set) > 0 && number(set, DESIRED_REPLICAS).is_some_and(|desired| desired != wanted))
     }

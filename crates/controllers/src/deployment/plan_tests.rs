@@ -254,3 +254,47 @@ fn a_stuck_rollout_exceeds_its_deadline() {
     world.step();
     assert_eq!(world.condition("Progressing"), ("True".into(), "NewReplicaSetAvailable".into()));
 }
+
+/// Two sets of `sizes`, reported as available by their statuses, made for `desired` replicas; the last is the newest.
+fn two_sets(deployment: &Deployment, sizes: [(i32, i32); 2], desired: i32) -> Vec<Arc<ReplicaSet>> {
+    let images = ["c:0", "c:1"];
+    let set = |(number, (size, available)): (usize, (i32, i32))| {
+        let mut template = deployment.spec.clone().unwrap().template;
+        template.spec.as_mut().unwrap().containers[0].image = Some(images[number].into());
+        let set = json!({
+            "metadata": { "name": images[number], "namespace": "d", "uid": images[number],
+                "creationTimestamp": Time(at(number as i64)),
+                "annotations": { DESIRED_REPLICAS: desired.to_string(), MAX_REPLICAS: desired.to_string(),
+                    REVISION: (number + 1).to_string() } },
+            "spec": { "replicas": size, "selector": {}, "template": template },
+            "status": { "replicas": available, "availableReplicas": available },
+        });
+        Arc::new(serde_json::from_value::<ReplicaSet>(set).unwrap())
+    };
+    sizes.into_iter().enumerate().map(set).collect()
+}
+
+fn scales(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Vec<(String, i32)> {
+    let plan = plan(&Input { deployment, sets, pods: &[], now: at(10) });
+    let scale = |action: Action| match action {
+        Action::Scale { set, to, .. } => Some((set.name().to_string(), to)),
+        _ => None,
+    };
+    plan.actions.into_iter().filter_map(scale).collect()
+}
+
+/// Found by the simulator: a set that was just made smaller reported a pod too many, and one too many went.
+#[test]
+fn pods_that_are_about_to_go_are_not_counted_on() {
+    let deployment = deployment(4, "c:1", rolling_update(json!(2), json!(1)));
+    let sets = two_sets(&deployment, [(4, 5), (2, 0)], 4);
+    assert_eq!(scales(&deployment, &sets), [("c:0".to_string(), 3)]);
+}
+
+/// Found by the simulator: a rollout turned into a recreation and was scaled at once, and nothing moved any more.
+#[test]
+fn recreation_brings_several_sets_down_although_it_was_scaled() {
+    let deployment = deployment(4, "c:2", json!({ "type": "Recreate" }));
+    let sets = two_sets(&deployment, [(1, 1), (1, 1)], 2);
+    assert_eq!(scales(&deployment, &sets), [("c:0".to_string(), 0), ("c:1".to_string(), 0)]);
+}

@@ -65,8 +65,9 @@ pub fn replicas(set: &ReplicaSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
 }
 
+/// Of those that are to stay: a set that was just made smaller still reports the pods it is about to lose.
 pub fn available(set: &ReplicaSet) -> i32 {
-    set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0)
+    set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0).min(replicas(set))
 }
 
 pub fn total<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) -> i32 {

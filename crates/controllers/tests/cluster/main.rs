@@ -2,6 +2,7 @@
 //! One pretend node runs every pod; `counting` watches what the controllers write.
 //! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
 
+mod bad_input;
 mod counting;
 mod guards;
 mod node;
@@ -201,6 +202,17 @@ async fn a_silent_node_loses_its_pods() {
     config.node_monitor_grace_period = Duration::from_secs(50);
     config.node_startup_grace_period = Duration::from_secs(50);
     let cluster = Cluster::start(config).await;
+    // With no other node alive the fault would be taken for ours.
+    cluster.create::<Node>(json!({ "metadata": { "name": "other" } })).await;
+    let (nodes, env) = (cluster.api::<Node>(), cluster.env.clone());
+    tokio::spawn(async move {
+        loop {
+            let now = env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": now }] } });
+            nodes.patch_status("other", &client::Patch::Merge(ready)).await.ok();
+            env.sleep(Duration::from_secs(20)).await;
+        }
+    });
     let mut pod = template("a:1");
     pod["metadata"]["name"] = "p".into();
     pod["spec"]["tolerations"] = json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists",
