@@ -28,10 +28,13 @@ test-fast: ## Format, lints and unit tests only
 test-reference: ## Compare with the published Kubernetes API; needs REFERENCE (default ../shared/k8s-1.35)
 	@tools/test reference
 
+sim: ## Play the control plane under simulated time and faults: SEEDS=1000, FIRST=0
+	cargo run --release --locked --quiet -p minke-sim --bin sim -- $(or $(SEEDS),1000) $(or $(FIRST),0)
+
 bench: ## Figures as ratios, on this machine
 	@tools/bench
 
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference bench fmt
+.PHONY: help up down build test test-fast test-reference sim bench fmt

@@ -1,70 +1,225 @@
 //! The whole control plane under simulated time, with nodes that only pretend to run pods and faults drawn from a seed.
-//! Real API server, controllers and scheduler over the memory store; used by `tests/seeds.rs`.
-//! Invariant: the same seed gives the same run, as far as the scheduler of tasks allows; a failing seed becomes a test.
+//! Real API server, controllers and scheduler over the memory store, all in one thread; played by `runner`.
+//! Invariant: the same seed gives the same run; a failing seed becomes a test.
 
 mod checks;
+pub mod determinism;
+mod facts;
 mod faults;
+mod invariants;
 mod node;
+mod runner;
+mod server;
+mod workload;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock, atomic::AtomicU64},
+    time::Duration,
+};
 
-use apiserver::{ApiServer, Config};
 use client::{Client, InformerFactory};
 use env::Env;
+use futures::StreamExt;
+use invariants::World;
+use node::PretendNode;
+use parking_lot::Mutex;
+use server::Server;
+use store::{Operation, Range, Store, Transaction, WatchItem};
 use tokio_util::sync::CancellationToken;
 
 pub use checks::{Violation, violations};
-pub use faults::Faults;
+pub use faults::{Dial, Faults};
+pub use runner::{Failure, Played, run_many, run_seed};
 
-/// A cluster that lives in simulated time. Dropping it stops everything.
+const START: &str = "2026-01-01T00:00:00Z";
+const MASTERS: &[&str] = &["system:masters"];
+
+/// A cluster that lives in simulated time, on a runtime of its own.
 pub struct Simulation {
     pub env: Env,
-    /// Works always: for workloads and checkers.
+    /// Works while the server does: for workloads and checkers.
     pub admin: Client,
-    shutdown: CancellationToken,
+    pub dial: Dial,
+    pub world: Arc<Mutex<World>>,
+    server: Arc<Server>,
+    controllers: Mutex<Env>,
+    scheduler: Mutex<Env>,
+    nodes: Vec<Mutex<Env>>,
+    addresses: Arc<AtomicU64>,
+    /// Ends what has to come back.
+    pub recovery: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
-impl Drop for Simulation {
-    fn drop(&mut self) {
-        self.shutdown.cancel();
-    }
+/// What every cluster has after its first seconds, made once per process.
+struct Primed {
+    operations: Vec<Operation>,
+    signing_key: String,
+}
+
+fn primed() -> &'static Primed {
+    static PRIMED: OnceLock<Primed> = OnceLock::new();
+    PRIMED.get_or_init(|| {
+        // A thread and a seed of its own, so that it makes no difference which run comes first.
+        let prime = std::thread::spawn(|| {
+            determinism::fix(0);
+            runner::runtime().block_on(prime())
+        });
+        prime.join().expect("a server starts")
+    })
+}
+
+async fn prime() -> Primed {
+    let env = Env::simulated(START.parse().expect("a constant time"), 0);
+    let signing_key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+    let store = Arc::new(store::MemoryStore::new(env.clone()));
+    let server = Server::new(env.clone(), store.clone(), signing_key.clone());
+    server.start().await;
+    start_controllers(server.client("system:kube-controller-manager", MASTERS), env.clone());
+    env.sleep(Duration::from_secs(5)).await;
+    let everything = Range { start: "/".into(), end: store::prefix_end("/"), limit: 0, revision: None };
+    let records = store.range(everything).await.expect("the store is in memory").records;
+    let put = |r: store::Record| Operation::Put { key: r.key, value: r.value, ttl_seconds: None };
+    Primed { operations: records.into_iter().map(put).collect(), signing_key }
+}
+
+fn start_controllers(client: Client, env: Env) {
+    let config = controllers::Config {
+        cluster_cidrs: vec!["10.244.0.0/16".parse().expect("a constant range")],
+        root_ca_pem: Some("none".into()),
+        ..controllers::Config::default()
+    };
+    let never = CancellationToken::new();
+    let informers = InformerFactory::new(client.clone(), env.clone(), never.clone());
+    env.spawn(controllers::run(config, client, informers, env.clone(), never));
+}
+
+fn start_scheduler(client: Client, env: Env) {
+    let never = CancellationToken::new();
+    let informers = InformerFactory::new(client.clone(), env.clone(), never.clone());
+    let scheduling = scheduler::run(scheduler::Config::default(), client, informers, env.clone(), never);
+    env.spawn(async move { scheduling.await.map_err(|e| e.to_string()).expect("the scheduler runs") });
 }
 
 impl Simulation {
-    pub async fn start(seed: u64, nodes: usize, faults: Faults) -> Self {
-        let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a constant time"), seed);
-        let shutdown = CancellationToken::new();
-        let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+    pub async fn start(seed: u64, nodes: usize) -> Self {
+        let primed = primed();
+        let env = Env::simulated(START.parse().expect("a constant time"), seed);
         let store = Arc::new(store::MemoryStore::new(env.clone()));
-        let server = ApiServer::new(Config::in_process(key), store, env.clone()).await.expect("the API server starts");
-        let component = |user: &str, groups: &[&str]| faults.between(local::client(&server, user, groups), env.clone());
-        let informers = |client: &Client| InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
-
-        let client = component("system:kube-controller-manager", &["system:masters"]);
-        let config = controllers::Config {
-            cluster_cidrs: vec!["10.244.0.0/16".parse().expect("a constant range")],
-            ..controllers::Config::default()
+        let first = Transaction { compare: Vec::new(), operations: primed.operations.clone() };
+        store.transact(first).await.expect("the store is in memory");
+        let world = Arc::new(Mutex::new(World::default()));
+        watch(&env, &store, &world).await;
+        let server = Server::new(env.clone(), store, primed.signing_key.clone());
+        server.start().await;
+        let simulation = Self {
+            admin: server.client("admin", MASTERS),
+            dial: Dial::default(),
+            world,
+            controllers: Mutex::new(env.part()),
+            scheduler: Mutex::new(env.part()),
+            nodes: (0..nodes).map(|_| Mutex::new(env.part())).collect(),
+            addresses: Arc::new(AtomicU64::new(1)),
+            recovery: Mutex::default(),
+            server,
+            env,
         };
-        env.spawn(controllers::run(config, client.clone(), informers(&client), env.clone(), shutdown.clone()));
-        let client = component("system:kube-scheduler", &["system:masters"]);
-        let scheduling = scheduler::run(
-            scheduler::Config::default(),
-            client.clone(),
-            informers(&client),
-            env.clone(),
-            shutdown.clone(),
-        );
-        env.spawn(async move { scheduling.await.map_err(|e| e.to_string()).expect("the scheduler runs") });
+        simulation.component(&simulation.controllers, "system:kube-controller-manager", start_controllers)();
+        simulation.component(&simulation.scheduler, "system:kube-scheduler", start_scheduler)();
         for number in 0..nodes {
-            let client = component(&format!("system:node:node-{number}"), &["system:masters"]);
-            let node = node::PretendNode::new(format!("node-{number}"), client.clone(), env.clone());
-            env.spawn(node.run(informers(&client)));
+            simulation.node(number)();
         }
-        Self { admin: local::client(&server, "admin", &["system:masters"]), env, shutdown }
+        simulation
     }
 
-    /// Lets the cluster go on for a while; with tokio's clock paused this takes no real time.
-    pub async fn pass(&self, seconds: u64) {
-        self.env.sleep(Duration::from_secs(seconds)).await;
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
     }
+
+    pub fn node_name(number: usize) -> String {
+        format!("node-{number}")
+    }
+
+    fn client(&self, user: &str, env: &Env) -> Client {
+        self.dial.between(&self.server.client(user, MASTERS), &self.admin, env)
+    }
+
+    /// How to start a component in the part of the world that `env` now is.
+    fn component(&self, env: &Mutex<Env>, user: &str, start: fn(Client, Env)) -> impl FnOnce() + Send + use<> {
+        let env = env.lock().clone();
+        let client = self.client(user, &env);
+        move || start(client, env)
+    }
+
+    fn node(&self, number: usize) -> impl FnOnce() + Send + use<> {
+        let (env, name) = (self.nodes[number].lock().clone(), Self::node_name(number));
+        let client = self.client(&format!("system:node:{name}"), &env);
+        let zone = if number % 2 == 0 { "a" } else { "b" };
+        let node = PretendNode::new(name, zone.into(), client, env.clone(), self.addresses.clone());
+        move || drop(env.spawn(node.run()))
+    }
+
+    /// Ends what runs in `env`, puts a fresh part in its place, and starts that after a while.
+    fn restart<S: FnOnce() + Send + 'static>(&self, env: &Mutex<Env>, seconds: u64, start: impl FnOnce() -> S) {
+        env.lock().crash();
+        *env.lock() = self.env.part();
+        let (start, part, time) = (start(), env.lock().clone(), self.env.clone());
+        // In the part itself: a second crash takes back the first return.
+        let back = part.spawn(async move {
+            time.sleep(Duration::from_secs(seconds)).await;
+            start();
+        });
+        self.recovery.lock().push(back);
+    }
+
+    pub fn stop_node(&self, number: usize, seconds: u64) {
+        self.restart(&self.nodes[number], seconds, || self.node(number));
+    }
+
+    pub fn crash_controllers(&self, seconds: u64) {
+        let start = || self.component(&self.controllers, "system:kube-controller-manager", start_controllers);
+        self.restart(&self.controllers, seconds, start);
+    }
+
+    pub fn crash_scheduler(&self, seconds: u64) {
+        let start = || self.component(&self.scheduler, "system:kube-scheduler", start_scheduler);
+        self.restart(&self.scheduler, seconds, start);
+    }
+
+    pub fn crash_server(&self, seconds: u64) {
+        if !self.server.is_up() {
+            return;
+        }
+        self.server.crash();
+        let (server, env) = (self.server.clone(), self.env.clone());
+        let back = self.env.spawn(async move {
+            env.sleep(Duration::from_secs(seconds)).await;
+            server.start().await;
+        });
+        self.recovery.lock().push(back);
+    }
+
+    /// No more faults; returns when everything that was down is back.
+    pub async fn heal(&self) {
+        self.dial.set(Faults::default());
+        let back = std::mem::take(&mut *self.recovery.lock());
+        for task in back {
+            // Taken back by a later crash, whose own return is in the list too.
+            task.await.ok();
+        }
+    }
+}
+
+/// Shows `world` every change in the order of commits.
+async fn watch(env: &Env, store: &Arc<store::MemoryStore>, world: &Arc<Mutex<World>>) {
+    let mut changes = store.watch("/", &store::prefix_end("/"), 0).await.expect("the store is in memory");
+    let (clock, world) = (env.clone(), world.clone());
+    env.spawn(async move {
+        while let Some(item) = changes.next().await {
+            let WatchItem::Events(events) = item.expect("the watcher keeps up") else { continue };
+            let mut world = world.lock();
+            for event in events {
+                world.apply(clock.monotonic(), clock.now(), &event);
+            }
+        }
+    });
 }

@@ -1,0 +1,327 @@
+//! `figures`: how fast the real control plane is on this machine, with 5,000 nodes that only exist on paper.
+//! Run by `tools/bench` from a release build; one row per figure, with its goal.
+//! Invariant: everything goes through the API server and the durable store, as in production; nothing here is a check.
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+
+use apiserver::{ApiServer, Config};
+use client::{Client, InformerFactory, Patch};
+use env::Env;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    coordination::v1::Lease,
+    core::v1::{Namespace, Node, Pod},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const NODES: usize = 5000;
+const IN_FLIGHT: usize = 256;
+const MASTERS: &[&str] = &["system:masters"];
+
+struct Bench {
+    server: Arc<ApiServer>,
+    admin: Client,
+    env: Env,
+    directory: PathBuf,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+fn row(figure: &str, value: String, goal: &str) {
+    println!("{figure:<44} {value:>12}   {goal}");
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let env = Env::real();
+        let directory = std::env::temp_dir().join(format!("minke-figures-{}", env.uuid()));
+        let store = store::EmbeddedStore::open(&directory, env.clone()).expect("a store in a new directory");
+        let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+        let server = ApiServer::new(Config::in_process(key), Arc::new(store), env.clone()).await.expect("a server");
+        let admin = local::client(&server, "admin", MASTERS);
+        let bench = Self { server, admin, env, directory };
+        bench.many(0..NODES, |number| bench.node(number)).await;
+        bench
+    }
+
+    /// Runs `work` for all of `items`, many at once; returns the seconds it took.
+    async fn many<T, F: Future<Output = ()>>(&self, items: impl IntoIterator<Item = T>, work: impl Fn(T) -> F) -> f64 {
+        let began = self.env.monotonic();
+        stream::iter(items).for_each_concurrent(IN_FLIGHT, work).await;
+        self.seconds_since(began)
+    }
+
+    fn seconds_since(&self, began: Duration) -> f64 {
+        (self.env.monotonic() - began).as_secs_f64()
+    }
+
+    async fn create<K>(&self, namespace: Option<&str>, object: Value)
+    where
+        K: k8s_openapi::Resource + Serialize + DeserializeOwned,
+    {
+        let object: K = serde_json::from_value(object).expect("a valid object");
+        let api = match namespace {
+            Some(namespace) => self.admin.namespaced::<K>(namespace),
+            None => self.admin.api::<K>(),
+        };
+        api.create(&object).await.expect("the server takes it");
+    }
+
+    async fn node(&self, number: usize) {
+        let name = format!("node-{number}");
+        let labels =
+            json!({ "kubernetes.io/hostname": name, "topology.kubernetes.io/zone": format!("zone-{}", number % 3) });
+        self.create::<Node>(None, json!({ "metadata": { "name": name, "labels": labels } })).await;
+        let resources = json!({ "cpu": "32", "memory": "256Gi", "pods": "110" });
+        let status = json!({ "status": { "capacity": resources, "allocatable": resources, "conditions": [
+            { "type": "Ready", "status": "True", "lastHeartbeatTime": self.env.now().to_string() }] } });
+        self.admin.api::<Node>().patch_status(&name, &Patch::Strategic(status)).await.expect("a status");
+        let taints = Patch::Merge(json!({ "spec": { "taints": null } }));
+        self.admin.api::<Node>().patch(&name, &taints).await.expect("no taints");
+    }
+
+    fn component(&self, user: &str) -> (Client, InformerFactory, CancellationToken, DropGuard) {
+        let (client, shutdown) = (local::client(&self.server, user, MASTERS), CancellationToken::new());
+        let informers = InformerFactory::new(client.clone(), self.env.clone(), shutdown.clone());
+        (client, informers, shutdown.clone(), shutdown.drop_guard())
+    }
+
+    fn scheduler(&self) -> DropGuard {
+        let (client, informers, shutdown, guard) = self.component("system:kube-scheduler");
+        let run = scheduler::run(scheduler::Config::default(), client, informers, self.env.clone(), shutdown);
+        self.env.spawn(async move { run.await.map_err(|e| e.to_string()).expect("the scheduler runs") });
+        guard
+    }
+
+    fn controllers(&self) -> DropGuard {
+        let (client, informers, shutdown, guard) = self.component("system:kube-controller-manager");
+        // Nodes on paper never renew their leases.
+        let patient = Duration::from_secs(24 * 3600);
+        let config = controllers::Config {
+            node_monitor_grace_period: patient,
+            node_startup_grace_period: patient,
+            ..controllers::Config::default()
+        };
+        self.env.spawn(controllers::run(config, client, informers, self.env.clone(), shutdown));
+        guard
+    }
+
+    async fn namespace(&self, name: &str) {
+        self.create::<Namespace>(None, json!({ "metadata": { "name": name } })).await;
+        let account = json!({ "metadata": { "name": "default" } });
+        self.create::<k8s_openapi::api::core::v1::ServiceAccount>(Some(name), account).await;
+    }
+
+    /// Waits until `count` pods of a namespace are bound; when each was seen to be.
+    async fn bound(&self, namespace: &str, count: usize) -> HashMap<String, Duration> {
+        let (_, informers, _, _guard) = self.component("system:kube-scheduler");
+        let mut changes = informers.informer::<Pod>().subscribe();
+        let mut seen = HashMap::new();
+        while seen.len() < count {
+            let Some(change) = changes.next().await else { break };
+            let Some(pod) = change.new else { continue };
+            let is_bound = pod.spec.as_ref().is_some_and(|s| s.node_name.is_some());
+            if is_bound && pod.metadata.namespace.as_deref() == Some(namespace) {
+                seen.entry(pod.metadata.name.clone().unwrap_or_default()).or_insert_with(|| self.env.monotonic());
+            }
+        }
+        seen
+    }
+
+    async fn pod(&self, namespace: &str, name: String, more: &Value) {
+        let mut pod = json!({ "metadata": { "name": name, "labels": { "app": namespace } }, "spec": { "containers": [
+            { "name": "c", "image": "none", "resources": { "requests": { "cpu": "100m", "memory": "100Mi" } } }] } });
+        for (field, value) in more.as_object().into_iter().flatten() {
+            pod["spec"][field] = value.clone();
+        }
+        self.create::<Pod>(Some(namespace), pod).await;
+    }
+
+    /// Pods per second from the first creation to the last binding.
+    async fn throughput(&self, namespace: &str, count: usize, more: Value) -> f64 {
+        self.namespace(namespace).await;
+        let _scheduler = self.scheduler();
+        self.env.sleep(Duration::from_secs(2)).await;
+        let began = self.env.monotonic();
+        let create = self.many(0..count, |n| self.pod(namespace, format!("p{n}"), &more));
+        let (_, _) = tokio::join!(create, self.bound(namespace, count));
+        count as f64 / self.seconds_since(began)
+    }
+
+    /// The 99th percentile from creation to binding, in milliseconds, at a steady rate.
+    async fn latency(&self, per_second: usize, seconds: usize) -> f64 {
+        let namespace = "steady";
+        self.namespace(namespace).await;
+        let _scheduler = self.scheduler();
+        self.env.sleep(Duration::from_secs(2)).await;
+        let count = per_second * seconds;
+        let created = parking_lot::Mutex::new(HashMap::new());
+        let began = self.env.monotonic();
+        let create = self.many(0..count, |n| {
+            let (created, none) = (&created, Value::Null);
+            async move {
+                let due = began + Duration::from_secs_f64(n as f64 / per_second as f64);
+                self.env.sleep(due.saturating_sub(self.env.monotonic())).await;
+                created.lock().insert(format!("p{n}"), self.env.monotonic());
+                self.pod(namespace, format!("p{n}"), &none).await;
+            }
+        });
+        let (_, bound) = tokio::join!(create, self.bound(namespace, count));
+        let created = created.into_inner();
+        let mut waits: Vec<Duration> = bound.iter().map(|(name, at)| at.saturating_sub(created[name])).collect();
+        waits.sort();
+        waits[waits.len() * 99 / 100].as_secs_f64() * 1000.0
+    }
+
+    async fn deployment(&self, namespace: &str, name: String, replicas: usize) {
+        let labels = json!({ "app": name });
+        let deployment = json!({ "metadata": { "name": name }, "spec": { "replicas": replicas,
+            "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": { "containers": [
+                { "name": "c", "image": "none", "resources": { "requests": { "cpu": "10m" } } }] } } } });
+        self.create::<Deployment>(Some(namespace), deployment).await;
+    }
+
+    async fn large_deployment(&self, replicas: usize) -> f64 {
+        self.namespace("large").await;
+        let (_scheduler, _controllers) = (self.scheduler(), self.controllers());
+        self.env.sleep(Duration::from_secs(3)).await;
+        let began = self.env.monotonic();
+        self.deployment("large", "web".into(), replicas).await;
+        self.bound("large", replicas).await;
+        self.seconds_since(began)
+    }
+
+    /// Every deployment changed while nobody looked; seconds until all have been looked at.
+    async fn restart(&self, count: usize) -> f64 {
+        self.namespace("many").await;
+        {
+            let _controllers = self.controllers();
+            self.many(0..count, |n| self.deployment("many", format!("d{n}"), 0)).await;
+            self.observed(count).await;
+        }
+        self.many(0..count, |n| async move {
+            let resize = Patch::Merge(json!({ "spec": { "revisionHistoryLimit": 3 } }));
+            let api = self.admin.namespaced::<Deployment>("many");
+            api.patch(&format!("d{n}"), &resize).await.expect("a change");
+        })
+        .await;
+        let began = self.env.monotonic();
+        let _controllers = self.controllers();
+        self.observed(count).await;
+        self.seconds_since(began)
+    }
+
+    async fn observed(&self, count: usize) {
+        let (_, informers, _, _guard) = self.component("system:kube-controller-manager");
+        let mut changes = informers.informer::<Deployment>().subscribe();
+        let mut done = std::collections::HashSet::new();
+        while done.len() < count {
+            let Some(change) = changes.next().await else { return };
+            let Some(new) = change.new.filter(|d| d.metadata.namespace.as_deref() == Some("many")) else { continue };
+            if new.status.as_ref().and_then(|s| s.observed_generation) == new.metadata.generation {
+                done.insert(change.key);
+            }
+        }
+    }
+
+    /// Share of a core and resident MiB of everything, with every node renewing its lease.
+    async fn idle(&self, pods: usize) -> (f64, f64) {
+        self.namespace("idle").await;
+        let (_scheduler, _controllers) = (self.scheduler(), self.controllers());
+        let more = Value::Null;
+        self.many(0..pods, |n| {
+            let more = json!({ "nodeName": format!("node-{}", n % NODES), "priority": more });
+            async move { self.pod("idle", format!("i{n}"), &more).await }
+        })
+        .await;
+        let (client, env) = (self.admin.clone(), self.env.clone());
+        let beating = self.env.spawn(async move {
+            for turn in 0u64.. {
+                let slice = (0..NODES).filter(|n| *n as u64 % 100 == turn % 100);
+                for number in slice {
+                    beat(&client, &env, number).await;
+                }
+                env.sleep(Duration::from_millis(100)).await;
+            }
+        });
+        self.env.sleep(Duration::from_secs(60)).await;
+        let before = cpu_seconds();
+        self.env.sleep(Duration::from_secs(30)).await;
+        let share = (cpu_seconds() - before) / 30.0 * 100.0;
+        beating.abort();
+        (share, resident_mib())
+    }
+}
+
+async fn beat(client: &Client, env: &Env, number: usize) {
+    let name = format!("node-{number}");
+    let leases = client.namespaced::<Lease>("kube-node-lease");
+    let now = env.now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
+    let spec = json!({ "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now });
+    let renew = Patch::Merge(json!({ "spec": spec }));
+    if leases.patch(&name, &renew).await.is_err() {
+        let lease = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).expect("a lease");
+        leases.create(&lease).await.ok();
+    }
+}
+
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let ticks: f64 = after.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum();
+    ticks / 100.0
+}
+
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+fn main() {
+    let only: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let spread = json!({ "topologySpreadConstraints": [{ "maxSkew": 5, "whenUnsatisfiable": "DoNotSchedule",
+            "topologyKey": "topology.kubernetes.io/zone", "labelSelector": { "matchLabels": { "app": "spread" } } }] });
+        let anti = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+            { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "anti" } } }] } } });
+        let rates = [
+            ("plain", 10_000, json!({}), ">= 1350"),
+            ("spread", 5000, spread, ">= 425"),
+            ("anti", 2000, anti, ">= 300"),
+        ];
+        for (name, count, more, goal) in rates {
+            if wanted(name) {
+                let bench = Bench::start().await;
+                let rate = bench.throughput(name, count, more).await;
+                row(&format!("{count} {name} pods on {NODES} nodes"), format!("{rate:.0} pods/s"), goal);
+            }
+        }
+        if wanted("latency") {
+            let wait = Bench::start().await.latency(200, 20).await;
+            row("p99 create to bound at 200 pods/s", format!("{wait:.0} ms"), "< 100 ms");
+        }
+        if wanted("deployment") {
+            let seconds = Bench::start().await.large_deployment(5000).await;
+            row("a Deployment of 5000 replicas bound", format!("{seconds:.1} s"), "< 15 s");
+        }
+        if wanted("restart") {
+            let seconds = Bench::start().await.restart(1000).await;
+            row("1000 Deployments looked at after a restart", format!("{seconds:.1} s"), "< 2 s");
+        }
+        if wanted("idle") {
+            let (share, mib) = Bench::start().await.idle(50_000).await;
+            row("5000 beating nodes, 50000 pods: idle CPU", format!("{share:.1} %"), "< 15 %");
+            row("5000 beating nodes, 50000 pods: memory", format!("{mib:.0} MiB"), "< 600 MiB");
+        }
+    });
+}

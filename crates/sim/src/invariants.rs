@@ -1,0 +1,313 @@
+//! What must hold at every moment, checked on every change in the order the store committed it.
+//! Fed by the simulation with the store's own watch, so that no fault stands between.
+//! Invariant: blames a component only for what it did knowingly; chance disturbances of the last minutes excuse it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    batch::v1::{CronJob, Job},
+    core::v1::{Pod, ResourceQuota},
+};
+use serde::de::DeserializeOwned;
+use store::{Change, Event};
+
+use crate::{
+    Violation,
+    facts::{self, MILLI_CPU, NODE_PODS, active, controller, deleting, finished, ready, uid},
+};
+
+/// How long after a disturbance a decision may still rest on what was true before.
+const EXCUSED: Duration = Duration::from_secs(120);
+
+type Objects<K> = BTreeMap<String, K>;
+
+/// The cluster as committed.
+#[derive(Default)]
+pub struct World {
+    pods: Objects<Pod>,
+    replica_sets: Objects<ReplicaSet>,
+    deployments: Objects<Deployment>,
+    stateful_sets: Objects<StatefulSet>,
+    daemon_sets: Objects<DaemonSet>,
+    jobs: Objects<Job>,
+    cron_jobs: Objects<CronJob>,
+    quotas: Objects<ResourceQuota>,
+    /// By uid: what has been asked for and not been looked at yet, as generation, most and fewest.
+    promises: BTreeMap<String, Vec<(i64, i32, i32)>>,
+    /// When a workload (by uid) or a namespace was last disturbed by somebody else.
+    disturbed: BTreeMap<String, Duration>,
+    found: Vec<Violation>,
+    /// Changes of objects other than heartbeats.
+    pub changes: u64,
+}
+
+fn read<K: DeserializeOwned>(change: &Change) -> Option<K> {
+    match change {
+        Change::Put { value, .. } => serde_json::from_slice(value).ok(),
+        Change::Delete { .. } => None,
+    }
+}
+
+fn put<K>(objects: &mut Objects<K>, key: &str, new: Option<K>) -> Option<K> {
+    match new {
+        Some(new) => objects.insert(key.to_string(), new),
+        None => objects.remove(key),
+    }
+}
+
+impl World {
+    pub fn take_violations(&mut self) -> Vec<Violation> {
+        std::mem::take(&mut self.found)
+    }
+
+    pub fn apply(&mut self, at: Duration, wall: Timestamp, event: &Event) {
+        let Some((plural, key)) = event.key.strip_prefix("/registry/").and_then(|rest| rest.split_once('/')) else {
+            return;
+        };
+        if !matches!(plural, "leases" | "events") {
+            self.changes += 1;
+        }
+        match plural {
+            "pods" => self.pod(at, wall, key, read(&event.change)),
+            "replicasets" => self.replica_set(key, read(&event.change)),
+            "deployments" => self.deployment(key, read(&event.change)),
+            "statefulsets" => drop(put(&mut self.stateful_sets, key, read(&event.change))),
+            "daemonsets" => drop(put(&mut self.daemon_sets, key, read(&event.change))),
+            "jobs" => self.job(key, read(&event.change)),
+            "cronjobs" => drop(put(&mut self.cron_jobs, key, read(&event.change))),
+            "resourcequotas" => self.quota(at, key, read(&event.change)),
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, text: String) {
+        self.found.push(Violation(text));
+    }
+
+    fn disturb(&mut self, at: Duration, who: &str) {
+        self.disturbed.insert(who.to_string(), at);
+    }
+
+    fn excused(&self, at: Duration, who: &str) -> bool {
+        self.disturbed.get(who).is_some_and(|when| at.saturating_sub(*when) < EXCUSED)
+    }
+
+    fn owned(&self, owner: &str) -> impl Iterator<Item = &Pod> {
+        self.pods.values().filter(move |pod| controller(*pod).is_some_and(|o| o.uid == owner))
+    }
+
+    fn quota(&mut self, at: Duration, key: &str, new: Option<ResourceQuota>) {
+        let hard = |q: &ResourceQuota| q.spec.as_ref().and_then(|s| s.hard.clone());
+        let changed = self.quotas.get(key).is_none_or(|old| new.as_ref().is_none_or(|new| hard(old) != hard(new)));
+        if changed {
+            self.disturb(at, key.split('/').next().unwrap_or_default());
+        }
+        put(&mut self.quotas, key, new);
+    }
+
+    fn deployment(&mut self, key: &str, new: Option<Deployment>) {
+        let Some(deployment) = new else {
+            self.deployments.remove(key);
+            return;
+        };
+        let (most, fewest) = facts::bounds(&deployment);
+        let observed = deployment.status.as_ref().and_then(|s| s.observed_generation).unwrap_or(0);
+        let promises = self.promises.entry(uid(&deployment).to_string()).or_default();
+        promises.push((facts::generation(&deployment), most, fewest));
+        promises.retain(|(generation, ..)| *generation >= observed);
+        promises.dedup();
+        self.deployments.insert(key.to_string(), deployment);
+    }
+
+    fn set_sizes(&self, owner: &str) -> i32 {
+        let sets = self.replica_sets.values().filter(|s| controller(*s).is_some_and(|o| o.uid == owner));
+        sets.map(size).sum()
+    }
+
+    fn replica_set(&mut self, key: &str, new: Option<ReplicaSet>) {
+        let owner = new.as_ref().and_then(|s| controller(s)).map(|o| o.uid.clone());
+        let Some(owner) = owner else {
+            put(&mut self.replica_sets, key, new);
+            return;
+        };
+        let before = self.set_sizes(&owner);
+        let old = put(&mut self.replica_sets, key, new);
+        let kept = old.as_ref().is_none_or(|old| controller(old).is_some_and(|o| o.uid == owner));
+        if let Some(new) = self.replica_sets.get(key) {
+            let observed = new.status.as_ref().and_then(|s| s.observed_generation).unwrap_or(0);
+            let (size, generation) = (size(new), facts::generation(new));
+            let promises = self.promises.entry(uid(new).to_string()).or_default();
+            promises.push((generation, size, 0));
+            promises.retain(|(generation, ..)| *generation >= observed);
+            promises.dedup();
+        }
+        let after = self.set_sizes(&owner);
+        let most = self.promises.get(&owner).into_iter().flatten().map(|p| p.1).max();
+        if let Some(most) = most.filter(|most| kept && after > before && after > *most) {
+            self.fail(format!("the deployment of {key} has sets for {after} pods, at most {most} are allowed"));
+        }
+    }
+
+    fn job(&mut self, key: &str, new: Option<Job>) {
+        let old = put(&mut self.jobs, key, new);
+        let Some(new) = self.jobs.get(key) else { return };
+        let mut complaints = Vec::new();
+        let same = old.filter(|old| uid(old) == uid(new));
+        if let Some(old) = &same {
+            let counted = |job: &Job| job.status.as_ref().map(|s| (s.succeeded.unwrap_or(0), s.failed.unwrap_or(0)));
+            let (before, after) = (counted(old).unwrap_or_default(), counted(new).unwrap_or_default());
+            if after.0 < before.0 || after.1 < before.1 {
+                complaints.push(format!("job {key} counted {before:?} and then {after:?} ended pods"));
+            }
+            if facts::job_finished(old) && !facts::job_finished(new) {
+                complaints.push(format!("job {key} was finished and no longer is"));
+            }
+        } else if let Some(owner) = controller(new) {
+            let cron = self.cron_jobs.values().find(|c| uid(*c) == owner.uid);
+            let forbids = cron.and_then(|c| c.spec.as_ref()?.concurrency_policy.clone()).as_deref() == Some("Forbid");
+            let running = self.jobs.values().filter(|j| controller(*j).is_some_and(|o| o.uid == owner.uid));
+            let running: Vec<_> =
+                running.filter(|j| !facts::job_finished(j) && !deleting(*j)).map(facts::name).collect();
+            if forbids && running.len() > 1 {
+                complaints.push(format!("cron job {} forbids that these run at once: {running:?}", owner.name));
+            }
+        }
+        complaints.into_iter().for_each(|text| self.fail(text));
+    }
+
+    fn pod(&mut self, at: Duration, wall: Timestamp, key: &str, new: Option<Pod>) {
+        let old = self.pods.get(key).cloned();
+        let recreated = matches!((&old, &new), (Some(old), Some(new)) if uid(old) != uid(new));
+        let before = old.filter(|_| !recreated);
+        if let (Some(before), lost) = (&before, new.as_ref())
+            && ready(before)
+            && !deleting(before)
+            && lost.is_none_or(|now| deleting(now) || !ready(now))
+        {
+            self.lost_ready(at, key, before, lost.is_some_and(deleting));
+        }
+        if let Some(before) = before.as_ref().filter(|b| !deleting(*b) && new.as_ref().is_none_or(deleting))
+            && let Some(owner) = controller(before).filter(|o| o.kind == "StatefulSet")
+        {
+            self.disturb(at, &owner.uid.clone());
+        }
+        put(&mut self.pods, key, new);
+        let Some(pod) = self.pods.get(key).cloned() else { return };
+        let node = facts::node_name(&pod).map(str::to_string);
+        match before.as_ref().and_then(facts::node_name) {
+            Some(was) if node.as_deref() != Some(was) => self.fail(format!("pod {key} moved from {was} to {node:?}")),
+            Some(_) => {}
+            None => node.iter().for_each(|node| self.bound(key, node)),
+        }
+        if before.is_none() {
+            self.created(at, wall, key, &pod);
+        }
+    }
+
+    fn bound(&mut self, key: &str, node: &str) {
+        let here = || self.pods.values().filter(|p| facts::node_name(p) == Some(node) && !finished(p));
+        let (count, used) = (here().count(), here().map(facts::milli_cpu).sum::<i64>());
+        if count > NODE_PODS || used > MILLI_CPU {
+            self.fail(format!("node {node} has {count} pods with {used} milli-CPU since {key} was bound to it"));
+        }
+    }
+
+    /// A ready pod is ready no more. When its set wanted fewer it was a decision, and the deployment answers for it.
+    fn lost_ready(&mut self, at: Duration, key: &str, pod: &Pod, told_to_go: bool) {
+        let Some(owner) = controller(pod).filter(|o| o.kind == "ReplicaSet") else { return };
+        let set = self.replica_sets.values().find(|s| uid(*s) == owner.uid);
+        let Some((set_size, deployment)) = set.and_then(|s| Some((size(s), controller(s)?.uid.clone()))) else {
+            return;
+        };
+        if self.owned(&owner.uid).filter(|p| active(p)).count() as i32 <= set_size || !told_to_go {
+            return self.disturb(at, &deployment);
+        }
+        let gone = !self.deployments.values().any(|d| uid(d) == deployment && !deleting(d));
+        let fewest = self.promises.get(&deployment).into_iter().flatten().map(|p| p.2).min();
+        let Some(fewest) = fewest.filter(|_| !gone && !self.excused(at, &deployment)) else { return };
+        let sets: Vec<_> =
+            self.replica_sets.values().filter(|s| controller(*s).is_some_and(|o| o.uid == deployment)).collect();
+        let pods = sets.iter().flat_map(|set| self.owned(uid(*set)));
+        let left = pods.filter(|p| ready(p) && active(p)).count() as i32 - 1;
+        if left + 1 >= fewest && left < fewest {
+            self.fail(format!("{left} ready pods are left after {key} was deleted; {fewest} must stay"));
+        }
+    }
+
+    fn created(&mut self, at: Duration, wall: Timestamp, key: &str, pod: &Pod) {
+        self.check_quotas(at, wall, key, pod);
+        let Some(owner) = controller(pod).cloned() else { return };
+        let siblings = self.owned(&owner.uid).filter(|p| active(p)).count() as i32;
+        match owner.kind.as_str() {
+            "ReplicaSet" => {
+                let most = self.promises.get(&owner.uid).into_iter().flatten().map(|p| p.1).max();
+                if most.is_some_and(|most| siblings > most) {
+                    self.fail(format!("{siblings} pods of {} with {key}; it wants {most:?}", owner.name));
+                }
+            }
+            "DaemonSet" => {
+                let node = facts::meant_for(pod);
+                let here = self.owned(&owner.uid).filter(|p| active(p) && facts::meant_for(p) == node).count();
+                let set = self.daemon_sets.values().find(|s| uid(*s) == owner.uid);
+                let rolling = set.and_then(|s| s.spec.as_ref()?.update_strategy.as_ref()?.rolling_update.clone());
+                let surges = rolling.is_some_and(|r| r.max_surge.is_some());
+                if here > if surges { 2 } else { 1 } {
+                    self.fail(format!("{here} pods of daemon set {} for node {node:?} with {key}", owner.name));
+                }
+            }
+            "Job" => {
+                let Some(job) = self.jobs.values().find(|j| uid(*j) == owner.uid) else { return };
+                let parallelism = job.spec.as_ref().and_then(|s| s.parallelism).unwrap_or(1);
+                if facts::job_finished(job) {
+                    self.fail(format!("job {} was finished when {key} was made", owner.name));
+                } else if siblings > parallelism {
+                    self.fail(format!("job {} has {siblings} pods at once with {key}", owner.name));
+                }
+            }
+            "StatefulSet" => self.check_order(at, key, &owner.uid),
+            _ => {}
+        }
+    }
+
+    fn check_order(&mut self, at: Duration, key: &str, owner: &str) {
+        let Some(set) = self.stateful_sets.values().find(|s| uid(*s) == owner) else { return };
+        let parallel = set.spec.as_ref().and_then(|s| s.pod_management_policy.as_deref()) == Some("Parallel");
+        let Some((prefix, ordinal)) = key.rsplit_once('-').filter(|_| !parallel) else { return };
+        let ordinal: u32 = ordinal.parse().unwrap_or(0);
+        let missing = (0..ordinal).find(|n| !self.pods.contains_key(&format!("{prefix}-{n}")));
+        if let Some(missing) = missing.filter(|_| !self.excused(at, owner)) {
+            self.fail(format!("{key} was made although {prefix}-{missing} is not there"));
+        }
+    }
+
+    fn check_quotas(&mut self, at: Duration, wall: Timestamp, key: &str, pod: &Pod) {
+        let namespace = facts::namespace(pod);
+        if self.excused(at, namespace) {
+            return;
+        }
+        let counts = |p: &&Pod| {
+            let over = p.metadata.deletion_timestamp.as_ref().is_some_and(|t| t.0 <= wall);
+            facts::namespace(*p) == namespace && !finished(p) && !over
+        };
+        let here: Vec<_> = self.pods.values().filter(counts).collect();
+        let used =
+            [("pods", here.len() as i64 * 1000), ("requests.cpu", here.iter().map(|p| facts::milli_cpu(p)).sum())];
+        let mut complaints = Vec::new();
+        for quota in self.quotas.values().filter(|q| facts::namespace(*q) == namespace) {
+            let hard = quota.status.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
+            for (what, used) in used {
+                let limit = hard.get(what).and_then(|q| facts::quantity(&q.0));
+                if limit.is_some_and(|limit| used > limit) {
+                    complaints.push(format!("{key} makes it {used} thousandths of {what}, the quota is {limit:?}"));
+                }
+            }
+        }
+        complaints.into_iter().for_each(|text| self.fail(text));
+    }
+}
+
+fn size(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
+}
