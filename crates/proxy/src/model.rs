@@ -2,10 +2,7 @@
 //! Fed by `run` from informers; read by `rules`.
 //! Invariant: an object the API server lets through never makes `apply` fail; what is unusable is left out.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
@@ -197,7 +194,10 @@ impl SliceInfo {
                 elsewhere: endpoint.node_name.as_deref().is_some_and(|name| name != node_name),
             })
         });
-        Self { ports: ports.collect(), endpoints: endpoints.collect() }
+        // Kept for long: no room to spare.
+        let mut endpoints: Vec<EndpointInfo> = endpoints.collect();
+        endpoints.shrink_to_fit();
+        Self { ports: ports.collect(), endpoints }
     }
 }
 
@@ -205,7 +205,8 @@ impl SliceInfo {
 #[derive(Debug, Default)]
 pub struct State {
     services: HashMap<String, ServiceInfo>,
-    slices: HashMap<String, BTreeMap<String, SliceInfo>>,
+    /// By Service; nearly always one each, so a list takes the least room.
+    slices: HashMap<String, Vec<(String, SliceInfo)>>,
     service_of_slice: HashMap<String, String>,
 }
 
@@ -233,7 +234,7 @@ impl State {
         if let Some(before) = before.filter(|before| Some(before) != owner.as_ref()) {
             self.service_of_slice.remove(key);
             if let Some(slices) = self.slices.get_mut(&before) {
-                slices.remove(key);
+                slices.retain(|(name, _)| name != key);
                 if slices.is_empty() {
                     self.slices.remove(&before);
                 }
@@ -242,9 +243,13 @@ impl State {
         }
         if let (Some(owner), Some(slice)) = (owner, slice) {
             let info = SliceInfo::of(slice, &config.node_name);
-            let slices = self.slices.entry(owner.clone()).or_default();
-            if slices.get(key) != Some(&info) {
-                slices.insert(key.to_owned(), info);
+            let slices = self.slices.entry(owner.clone()).or_insert_with(|| Vec::with_capacity(1));
+            let held = slices.iter_mut().find(|(name, _)| name == key);
+            if held.as_ref().is_none_or(|(_, held)| *held != info) {
+                match held {
+                    Some((_, held)) => *held = info,
+                    None => slices.push((key.to_owned(), info)),
+                }
                 self.service_of_slice.insert(key.to_owned(), owner.clone());
                 dirty.push(owner);
             }
@@ -261,6 +266,6 @@ impl State {
     }
 
     pub fn slices(&self, key: &str) -> impl Iterator<Item = &SliceInfo> {
-        self.slices.get(key).into_iter().flat_map(BTreeMap::values)
+        self.slices.get(key).into_iter().flatten().map(|(_, slice)| slice)
     }
 }

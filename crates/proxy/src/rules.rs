@@ -84,7 +84,7 @@ pub struct ServiceRules {
     /// that it ends. One that ends and is used all the same is used for want of a better one.
     pub pods: Vec<(PodUid, bool)>,
     /// The endpoints in the order of their indexes, so that the next version moves as few as possible.
-    pub order: BTreeMap<(Family, Protocol, u16), Vec<Target>>,
+    pub order: Vec<((Family, Protocol, u16), Vec<Target>)>,
 }
 
 /// The rules of the whole node.
@@ -118,10 +118,13 @@ pub fn service_rules(
                 }
             }
             let slot = (family, port.protocol, port.port);
-            let order = settle(previous.and_then(|rules| rules.order.get(&slot)), &endpoints.cluster);
+            let before = previous.and_then(|rules| rules.order.iter().find(|(held, _)| *held == slot));
+            let order = settle(before.map(|(_, order)| order), &endpoints.cluster);
             Writer { key, service, port, family, config, endpoints: &endpoints, order: &order, rules: &mut rules }
                 .write();
-            rules.order.insert(slot, order);
+            if !order.is_empty() {
+                rules.order.push((slot, order));
+            }
         }
     }
     for ip in &service.cluster_ips {

@@ -250,6 +250,8 @@ impl Proxy {
             }
         }
         if self.full_needed {
+            // Not needed any more, and large at the first start.
+            changes = Changes { stale_flows: changes.stale_flows, ..Changes::default() };
             let clients = affinity::remembered(&self.nft, &self.ruleset, &self.config.table).await;
             let text = render::full(&self.ruleset, &self.config.node, &self.config.table) + &clients;
             match self.nft.apply(text).await {
