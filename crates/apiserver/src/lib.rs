@@ -19,6 +19,7 @@ mod bootstrap;
 mod call;
 mod codec;
 mod crd;
+mod debug;
 mod discovery;
 mod expiring;
 mod flow_control;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::framework::{Failure, PluginSet};
 
@@ -61,6 +62,17 @@ impl Diagnosis {
     /// The verdict on one node, if it was looked at and turned down.
     pub fn verdict(&self, node: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.nodes.iter().any(|name| **name == *node))
+    }
+
+    /// Everything, for whoever asks about the pod: the message, and each node with the plugin that refused it and why.
+    pub fn report(&self) -> Value {
+        let verdicts = self.groups.iter().flat_map(|group| {
+            group.nodes.iter().map(move |node| {
+                let (reasons, preemptible) = (&group.reasons, group.resolvable);
+                (node.to_string(), json!({ "plugin": group.plugin, "reasons": reasons, "preemptible": preemptible }))
+            })
+        });
+        json!({ "message": self.message(), "nodes": Value::Object(verdicts.collect()) })
     }
 
     /// In upstream's words, with counts by reason.
@@ -164,6 +176,10 @@ mod tests {
         );
         assert_eq!(diagnosis.verdict("n3").map(|g| g.plugin), Some("B"));
         assert_eq!(diagnosis.verdict("n5"), None);
+        let report = diagnosis.report();
+        assert_eq!(report["message"], diagnosis.message());
+        let refused = json!({ "plugin": "A", "reasons": ["Insufficient cpu"], "preemptible": true });
+        assert_eq!((&report["nodes"]["n1"], report["nodes"].as_object().unwrap().len()), (&refused, 4));
         assert_eq!(Diagnosis::new(0).message(), "no nodes available to schedule pods");
     }
 

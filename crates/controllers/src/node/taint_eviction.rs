@@ -25,7 +25,9 @@ use crate::{
 
 /// By node, then by key and value: when a taint without a date was first seen. People rarely give one.
 #[derive(Clone, Default)]
-struct FirstSeen(Arc<Mutex<HashMap<String, HashMap<(String, Option<String>), Timestamp>>>>);
+struct FirstSeen(Arc<Mutex<HashMap<String, Dates>>>);
+
+type Dates = HashMap<(String, Option<String>), Timestamp>;
 
 impl FirstSeen {
     /// Forgets taints that are gone.
