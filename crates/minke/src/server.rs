@@ -194,7 +194,11 @@ pub async fn start_controllers(
     run_controllers(config, controllers, env, shutdown);
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
     env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
-    run_scheduler(local::client(&plane.api, "system:kube-scheduler", &[]), env, shutdown);
+    let scheduling = scheduler::Config::default();
+    let verdicts = scheduling.diagnoses.clone();
+    plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
+    let client = local::client(&plane.api, "system:kube-scheduler", &[]);
+    run_scheduler_with(scheduling, client, env, shutdown);
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
     match flags.dns {
         Choice::Minke => {
@@ -227,10 +231,13 @@ pub fn run_controllers(config: controllers::Config, client: Client, env: &Env, s
 }
 
 pub fn run_scheduler(client: Client, env: &Env, shutdown: &CancellationToken) {
+    run_scheduler_with(scheduler::Config::default(), client, env, shutdown);
+}
+
+fn run_scheduler_with(config: scheduler::Config, client: Client, env: &Env, shutdown: &CancellationToken) {
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
     let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone()
-        .spawn(async move { scheduler::run(scheduler::Config::default(), client, informers, env, shutdown).await });
+    env.clone().spawn(async move { scheduler::run(config, client, informers, env, shutdown).await });
 }
 
 pub fn cluster_domain() -> String {
