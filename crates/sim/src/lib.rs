@@ -153,7 +153,7 @@ impl Simulation {
     fn node(&self, number: usize) -> impl FnOnce() + Send + use<> {
         let (env, name) = (self.nodes[number].lock().clone(), Self::node_name(number));
         let client = self.client(&format!("system:node:{name}"), &env);
-        let zone = if number % 2 == 0 { "a" } else { "b" };
+        let zone = if number.is_multiple_of(2) { "a" } else { "b" };
         let node = PretendNode::new(name, zone.into(), client, env.clone(), self.addresses.clone());
         move || drop(env.spawn(node.run()))
     }

@@ -101,7 +101,7 @@ async fn play(seed: u64) -> Result<Played, Failure> {
         return fail(vec![Violation(format!("nothing can be declared: {error}"))], &workload.log);
     }
     // A third of the runs has accidents only, so that the strict checks are not always excused.
-    let faults = if seed % 3 == 0 { Faults::default() } else { Faults::drawn(&env) };
+    let faults = if seed.is_multiple_of(3) { Faults::default() } else { Faults::drawn(&env) };
     workload.log.push(format!("{faults:?}"));
     dial.set(faults);
     let steps = 10 + env.random_u64() % 20;
