@@ -1,6 +1,6 @@
 //! The whole control plane under simulated time, with nodes that only pretend to run pods and faults drawn from a seed.
 //! Real API server, controllers and scheduler over the memory store, all in one thread; played by `runner`.
-//! Invariant: the same seed gives the same run; a failing seed becomes a test.
+//! Invariant: in a fresh process the same seed gives the same run (`sim 1 SEED`); a failing seed becomes a test.
 
 mod checks;
 pub mod determinism;
