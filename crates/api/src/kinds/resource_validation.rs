@@ -103,7 +103,8 @@ pub fn claim_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let known = RequestNames::new(spec);
     for (path, constraint) in each(errors, &path, devices, "constraints", MAX_CONSTRAINTS) {
         references(errors, &path, constraint, &known);
-        match (part(constraint, "matchAttribute"), part(constraint, "distinctAttribute")) {
+        let named = |field: &str| constraint.get(field).and_then(Value::as_str);
+        match (named("matchAttribute"), named("distinctAttribute")) {
             (Some(name), _) => full_name(errors, &path.child("matchAttribute"), name),
             (None, Some(name)) => full_name(errors, &path.child("distinctAttribute"), name),
             (None, None) => errors.required(&path.child("matchAttribute"), ""),
@@ -284,8 +285,7 @@ fn qualified(errors: &mut ErrorList, path: &Path, name: &str) {
     }
 }
 
-fn full_name(errors: &mut ErrorList, path: &Path, name: &Value) {
-    let name = name.as_str().unwrap_or_default();
+fn full_name(errors: &mut ErrorList, path: &Path, name: &str) {
     qualified(errors, path, name);
     if !name.contains('/') {
         errors.invalid(path, name, "a fully qualified name must be a domain and a name separated by a slash");

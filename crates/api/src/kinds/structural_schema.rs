@@ -29,7 +29,7 @@ fn visit(errors: &mut ErrorList, path: &Path, schema: &Value, level: Level) {
     lists_and_maps(errors, path, schema);
     rules(errors, path, schema);
     kind(errors, path, schema, level);
-    if let Some(pattern) = part(schema, "pattern").and_then(Value::as_str)
+    if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
         && let Err(e) = Regex::new(pattern)
     {
         let words = format!("must be a valid regular expression, but isn't: {e}");
