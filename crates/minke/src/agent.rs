@@ -292,11 +292,11 @@ impl Node {
         if ours {
             env.spawn(proxy::run_mesh(self.mesh_config(), informers.clone(), env.clone(), shutdown.clone()));
         }
-        let (node, task_env, until) = (self.clone(), env.clone(), shutdown.clone());
+        let (node, shared, task_env, until) = (self.clone(), informers.clone(), env.clone(), shutdown.clone());
         env.spawn(async move {
             let done = match ours {
-                true => node.configure_network(&task_env, &until).await,
-                false => node.serve_dns_on_node(&task_env, &until).await,
+                true => node.configure_network(shared, &task_env, &until).await,
+                false => node.serve_dns_on_node(shared, &task_env, &until).await,
             };
             if let Err(error) = done {
                 tracing::error!(error = format!("{error:#}"), "failed to configure the pod network");
@@ -326,7 +326,12 @@ impl Node {
     }
 
     /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
-    async fn configure_network(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    async fn configure_network(
+        &self,
+        informers: InformerFactory,
+        env: &Env,
+        shutdown: &CancellationToken,
+    ) -> Result<()> {
         let pod_cidrs = self.pod_range(env, shutdown).await?;
         let conflist = cni::conflist(&cni::ConfListParams {
             name: self.instance.id.clone(),
@@ -347,21 +352,34 @@ impl Node {
         std::fs::write(&temporary, serde_json::to_vec_pretty(&conflist)?)?;
         std::fs::rename(&temporary, &file)?;
         let gateways = pod_cidrs.iter().map(cni::gateway);
-        self.serve_dns(gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect(), env, shutdown).await
+        let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
+        self.serve_dns(listen, informers, env, shutdown).await
     }
 
     /// Where the pods' network is somebody else's there is no bridge of ours to answer on: the node's address does.
-    async fn serve_dns_on_node(&self, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    async fn serve_dns_on_node(
+        &self,
+        informers: InformerFactory,
+        env: &Env,
+        shutdown: &CancellationToken,
+    ) -> Result<()> {
         let own = self.address.to_string();
         let registered =
             |node: &NodeObject| node.status.iter().flat_map(|s| s.addresses.iter().flatten()).any(|a| a.address == own);
         if !self.watch_node(env, shutdown, registered).await {
             return Ok(());
         }
-        self.serve_dns(vec![SocketAddr::new(self.address, dns_service::PORT_ON_NODE)], env, shutdown).await
+        let listen = vec![SocketAddr::new(self.address, dns_service::PORT_ON_NODE)];
+        self.serve_dns(listen, informers, env, shutdown).await
     }
 
-    async fn serve_dns(&self, listen: Vec<SocketAddr>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    async fn serve_dns(
+        &self,
+        listen: Vec<SocketAddr>,
+        informers: InformerFactory,
+        env: &Env,
+        shutdown: &CancellationToken,
+    ) -> Result<()> {
         if self.dns == Choice::None {
             return dns_service::announce(&self.kubelet, &self.name, &[]).await;
         }
@@ -370,7 +388,7 @@ impl Node {
             listen,
             domain: server::cluster_domain(),
             client: self.kubelet.clone(),
-            informers: InformerFactory::new(self.proxy.clone(), env.clone(), shutdown.clone()),
+            informers,
             env: env.clone(),
             shutdown: shutdown.clone(),
         })

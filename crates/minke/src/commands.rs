@@ -14,8 +14,7 @@ use crate::{
     flags::{Agent, Command, Image, Remote, Server, Store},
     images,
     instance::Instance,
-    kubelet_flags,
-    nodes,
+    kubelet_flags, nodes,
     pki::Pki,
     preflight,
     process::{self, PidFile},
@@ -26,7 +25,7 @@ use crate::{
 
 pub fn run(command: Command) -> Result<()> {
     match command {
-        Command::Up(flags) => up::up(flags),
+        Command::Up(flags) => up::up(*flags),
         Command::Down(flags) => down::down(&flags),
         Command::Server(flags) => runtime()?.block_on(run_server(flags, true)),
         Command::Apiserver(flags) => runtime()?.block_on(run_server(flags, false)),

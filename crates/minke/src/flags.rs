@@ -29,7 +29,7 @@ pub struct Flags {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a cluster on this machine and wait until it is ready
-    Up(Up),
+    Up(Box<Up>),
     /// Stop the cluster and remove everything it made outside its data directory
     Down(Down),
     /// Run the control plane: API server, controllers and scheduler

@@ -64,7 +64,11 @@ fn wait_for_child(instance: &Instance, display: &Display) -> Result<()> {
     for line in BufReader::new(stdout).lines() {
         match Line::parse(&line?) {
             Some(Line::Step { milliseconds, text }) => display.step(milliseconds, &text),
-            Some(Line::Failed(text)) => bail!("{text}"),
+            Some(Line::Failed(text)) => {
+                // It is on its way out; nothing of it is left when we say so.
+                child.wait()?;
+                bail!("{text}")
+            }
             Some(Line::Ready) => return Ok(()),
             None => {}
         }

@@ -2,7 +2,11 @@
 //! Joins the proxy of this node with those of others, which are asked through their kubelets; used by `kubelet`.
 //! Invariant: waits no longer than `BOUND`, whoever is silent; a pod in no Service waits for nothing.
 
-use std::{collections::HashMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use api::ApiError;
 use async_trait::async_trait;
@@ -81,10 +85,10 @@ impl Withdrawal {
         }
         peers.retain(|name, peer| alive.get(name) == Some(&peer.address));
         for (name, address) in alive {
-            if !peers.contains_key(&name) {
+            if let Entry::Vacant(place) = peers.entry(name) {
                 match self.connect(address) {
-                    Ok(client) => drop(peers.insert(name, Peer { address, client, silent_until: Duration::ZERO })),
-                    Err(error) => tracing::warn!(%error, node = name, "other nodes can't be asked about endpoints"),
+                    Ok(client) => drop(place.insert(Peer { address, client, silent_until: Duration::ZERO })),
+                    Err(error) => tracing::warn!(%error, node = place.key(), "a node can't be asked about endpoints"),
                 }
             }
         }

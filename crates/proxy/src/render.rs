@@ -175,10 +175,11 @@ fn elements(text: &mut String, changes: &Changes, table: &str) {
             list.push_str(", ");
         }
     }
-    for (verb, lists) in [("delete", &old), ("add", &new)] {
+    // Each list is gone once it is written: at the first start they are long.
+    for (verb, lists) in [("delete", old), ("add", new)] {
         for ((family, map), list) in lists {
             let list = list.trim_end_matches(", ");
-            let _ = writeln!(text, "{verb} element {} {map} {{ {list} }}", words(*family, table).table);
+            let _ = writeln!(text, "{verb} element {} {map} {{ {list} }}", words(family, table).table);
         }
     }
 }

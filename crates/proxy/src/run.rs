@@ -134,7 +134,7 @@ struct Proxy {
     state: State,
     ruleset: Ruleset,
     dirty: BTreeSet<String>,
-    /// What `confirmed` was last told, by Service.
+    /// What `confirmed` was last told of the Services that changed since.
     published: HashMap<String, Vec<(PodUid, bool)>>,
     /// The newest EndpointSlice that the state knows.
     newest: u64,
@@ -238,6 +238,10 @@ impl Proxy {
             self.liveness.queued();
         }
         for key in &self.dirty {
+            if !self.published.contains_key(key) {
+                let told = self.ruleset.service(key).map(|rules| rules.pods.clone());
+                self.published.insert(key.clone(), told.unwrap_or_default());
+            }
             let rules = service_rules(key, &self.state, &self.config.node, self.ruleset.service(key));
             self.ruleset.replace_into(key, rules, &mut changes);
         }
@@ -289,13 +293,10 @@ impl Proxy {
         for key in std::mem::take(&mut self.dirty) {
             let old = self.published.remove(&key).unwrap_or_default();
             let rules = self.ruleset.service(&key);
-            let new = rules.map(|rules| rules.pods.clone()).unwrap_or_default();
-            self.config.confirmed.replace(&old, &new);
+            self.config.confirmed.replace(&old, rules.map(|rules| rules.pods.as_slice()).unwrap_or_default());
             self.health.set(&key, rules.and_then(|rules| rules.health));
-            if !new.is_empty() {
-                self.published.insert(key, new);
-            }
         }
+        self.published.shrink_to(0);
         self.config.confirmed.publish(self.newest);
     }
 }

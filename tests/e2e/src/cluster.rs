@@ -9,7 +9,7 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use crate::{BUSYBOX, Kubectl, busybox_archive};
+use crate::{BUSYBOX, Kubectl, busybox_archive, eventually};
 
 /// The binary under test.
 pub fn minke() -> PathBuf {
@@ -97,6 +97,17 @@ impl Cluster {
     pub fn pid(&self) -> i32 {
         let text = std::fs::read_to_string(self.data.join("minke.pid")).expect("a pid file");
         text.trim().parse().expect("a process id")
+    }
+
+    /// kill -9, and waits until it is dead: a process that is about to die still holds its lock.
+    pub fn kill(&self) {
+        let pid = self.pid();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).expect("minke runs");
+        eventually("the process is dead", || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+            if matches!(state, None | Some('Z' | 'X')) { Ok(()) } else { Err(stat) }
+        });
     }
 
     pub fn import_busybox(&self) {

@@ -49,7 +49,7 @@ fn killed_processes_lose_nothing_and_containers_go_on() {
         kubectl.run(&["create", "configmap", &name, &format!("--from-literal=n={i}")]);
         acknowledged.push(name);
     }
-    kill(Pid::from_raw(cluster.pid()), Signal::SIGKILL).expect("minke runs");
+    cluster.kill();
     let again = cluster.up();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     ready(&kubectl, 3);
