@@ -45,6 +45,8 @@ const VERSION: &str = "v1.35.0";
 const SOONEST: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
 const RUNTIME_SILENCE: Duration = Duration::from_secs(180);
+/// How long the runtime may take to answer about itself.
+const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
 
 pub struct NodeStatusManager {
     pub config: Arc<Config>,
@@ -202,7 +204,7 @@ impl NodeStatusManager {
 
     /// Why the node cannot run pods just now.
     async fn problem(&self) -> Option<String> {
-        let answer = match self.env.timeout(Duration::from_secs(10), self.runtime.status(false)).await {
+        let answer = match self.env.timeout(RUNTIME_ANSWER, self.runtime.status(false)).await {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
             None => return Some("container runtime is down: it does not answer".into()),
@@ -228,17 +230,19 @@ impl NodeStatusManager {
         })
     }
 
-    async fn images(&self) -> Vec<ContainerImage> {
-        let mut images = self.runtime.list_images(None).await.unwrap_or_default();
+    /// `None` when the runtime doesn't say: a silent one must not keep the node from saying so.
+    async fn images(&self) -> Option<Vec<ContainerImage>> {
+        let mut images = self.env.timeout(RUNTIME_ANSWER, self.runtime.list_images(None)).await?.ok()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.size));
-        images
+        let shown = images
             .into_iter()
             .take(self.config.max_reported_images)
             .map(|image| ContainerImage {
                 names: Some(image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect()),
                 size_bytes: i64::try_from(image.size).ok(),
             })
-            .collect()
+            .collect();
+        Some(shown)
     }
 
     /// Makes the Node object, or brings an existing one up to date.
@@ -311,7 +315,7 @@ impl NodeStatusManager {
         let previous = known.status.clone().unwrap_or_default();
         let mut status = self.static_status();
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
-        status.images = Some(self.images().await);
+        status.images = self.images().await.or(previous.images.clone());
         status.runtime_handlers = self.features.shown();
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use cri::v1;
 use k8s_openapi::api::{
-    core::v1::{Container, Pod, Secret, Service},
+    core::v1::{Container, Node, Pod, Secret, Service},
     node::v1::RuntimeClass,
 };
 
@@ -47,7 +47,7 @@ impl Worker {
                     return self.look_again_in(RUNTIME_RETRY);
                 }
             };
-            if !self.admit(pod, &status) || !self.within_deadline(pod) {
+            if !self.admit(pod, &status).await || !self.within_deadline(pod) {
                 return;
             }
             let pod = &self.allocate(pod, &status);
@@ -82,7 +82,7 @@ impl Worker {
     }
 
     /// False when the pod was refused.
-    fn admit(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> bool {
+    async fn admit(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> bool {
         if self.admitted {
             return true;
         }
@@ -95,12 +95,22 @@ impl Worker {
                 .into_iter()
                 .filter(|other| pod_spec::uid(other) != self.uid && before(other, pod))
                 .collect();
-            let node = self.shared.node.lock().clone();
             let short = self.shared.pressures.refuse(pod);
             let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
             let allowed = &self.shared.config.allowed_unsafe_sysctls;
-            let fits = || admission::admit_sysctls(pod, allowed).and_then(|()| admission::admit(pod, &others, &node));
-            if let Err(refusal) = short.map_or_else(fits, Err) {
+            let fits = |node: &Node| {
+                admission::admit_sysctls(pod, allowed).and_then(|()| admission::admit(pod, &others, node))
+            };
+            let known = self.shared.node.lock().clone();
+            let verdict = match short.map_or_else(|| fits(&known), Err) {
+                Ok(()) => Ok(()),
+                // Labels, taints and resources may have changed since the node was last reported.
+                Err(refusal) => match self.fresh_node().await {
+                    Some(node) if refusal.reason != "Evicted" => fits(&node),
+                    _ => Err(refusal),
+                },
+            };
+            if let Err(refusal) = verdict {
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));
@@ -109,6 +119,11 @@ impl Worker {
         }
         self.admitted = true;
         true
+    }
+
+    /// The Node object as the API server has it now.
+    async fn fresh_node(&self) -> Option<Node> {
+        self.shared.client.api::<Node>().find(&self.shared.config.node_name).await.ok().flatten()
     }
 
     fn within_deadline(&mut self, pod: &Arc<Pod>) -> bool {

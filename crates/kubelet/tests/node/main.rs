@@ -24,6 +24,7 @@ struct Node {
     api: FakeApi,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<Result<(), kubelet::Error>>,
+    pods: std::path::PathBuf,
 }
 
 impl Node {
@@ -43,7 +44,7 @@ impl Node {
         };
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
         let task = tokio::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
-        Self { api: api.clone(), shutdown, task }
+        Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods") }
     }
 
     async fn stop(self) {
@@ -217,7 +218,8 @@ async fn volumes_and_environment(node: &Node) {
     node.api.delete_pod("volumes", 5);
     gone(node, "volumes").await;
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    assert!(!mounts.contains("/kubelet/pods/"), "{mounts}");
+    let pods = node.pods.display().to_string();
+    assert!(!mounts.contains(&pods), "{pods} in {mounts}");
 }
 
 async fn crash_loop(node: &Node) {

@@ -68,8 +68,9 @@ fn errors_are_upstreams_words() {
 #[test]
 fn a_pod_calls_the_api_with_its_token() {
     let ns = kubectl().namespace("tokens");
-    let clients = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/clients");
-    let program = std::path::Path::new(clients).join("kubectl-1.35");
+    let clients = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients");
+    let clients = clients.canonicalize().expect("target/clients is missing: tools/kubectl brings it");
+    let program = clients.join("kubectl-1.35");
     assert!(program.exists(), "{} is missing: tools/kubectl brings it", program.display());
     let manifest = format!(
         r#"
@@ -84,10 +85,11 @@ spec:
     command: [sleep, "3600"]
     volumeMounts: [{{name: clients, mountPath: /clients}}, {{name: vault, mountPath: /vault}}]
   volumes:
-  - {{name: clients, hostPath: {{path: {clients}}}}}
+  - {{name: clients, hostPath: {{path: {}}}}}
   - name: vault
     projected: {{sources: [{{serviceAccountToken: {{audience: vault, path: token, expirationSeconds: 600}}}}]}}
 "#,
+        clients.display(),
         image = e2e::BUSYBOX
     );
     ns.apply(&manifest);
