@@ -103,6 +103,8 @@ impl Switch {
             ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", id], "")?;
         }
         ip(&["link", "set", &cable, "master", &instance.node_bridge(), "up"], "")?;
+        // A node port may lead back to the node that asks; where bridges pass through netfilter, that is decided in here.
+        ip(&["link", "set", &cable, "type", "bridge_slave", "hairpin", "on"], "")?;
         let (address, prefix, host) = (self.address(n), self.cidr.prefix_len(), self.host());
         ip(
             &["-n", id, "-batch", "-"],

@@ -78,6 +78,28 @@ fn update_under_load(kubectl: &Kubectl) {
     kubectl.run(&["delete", "deployment,service", "web"]);
 }
 
+/// Whichever node is asked by whichever pod, and wherever the answer comes from: also from the node that asks.
+fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
+    kubectl.apply(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: each}\n\
+         spec: {type: NodePort, selector: {app: each}, ports: [{port: 80, targetPort: 8080}]}\n",
+    );
+    let port = kubectl.run(&["get", "service", "each", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
+    let format = "jsonpath={range .items[*]}{.status.addresses[?(@.type==\"InternalIP\")].address}{\"\\n\"}{end}";
+    for node in kubectl.run(&["get", "nodes", "-o", format]).lines() {
+        for [_, from, _] in pods {
+            let script = format!(
+                "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do wget -q -O /dev/null http://{node}:{port}/ || exit 1; done"
+            );
+            eventually(&format!("{from} gets every answer from {node}:{port}"), || {
+                let output = kubectl.try_run(&["exec", from, "--", "timeout", "10", "sh", "-c", &script], "");
+                if output.ok { Ok(()) } else { Err(output.stderr) }
+            });
+        }
+    }
+    kubectl.run(&["delete", "service", "each"]);
+}
+
 fn check(network: &str) {
     let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
     let cluster = Cluster::start(Options { extra });
@@ -91,6 +113,7 @@ fn check(network: &str) {
             eventually(&format!("{network}: {from} reaches {address}"), || reaches(&kubectl, from, address));
         }
     }
+    node_ports(&kubectl, &found);
     update_under_load(&kubectl);
 
     let of = |node: &str| found.iter().find(|[on, ..]| on == node).expect("a pod on every node").clone();
