@@ -197,16 +197,9 @@ pub struct Down {
     pub purge: bool,
 }
 
-#[derive(Debug, Clone, Args)]
-pub struct Agent {
-    #[command(flatten)]
-    pub data: DataDirectory,
-    /// Credentials for the API server, instead of joining with a token
-    #[arg(long, value_name = "FILE", required_unless_present = "server")]
-    pub kubeconfig: Option<PathBuf>,
-    /// API server to join, as https://HOST:PORT
-    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
-    pub server: Option<String>,
+// What a node needs to join a cluster it has no credentials for. No doc comment: clap would show it as --help.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Join {
     /// Bootstrap token to join with, needed the first time only
     #[arg(long, value_name = "ID.SECRET", env = "MINKE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -219,6 +212,20 @@ pub struct Agent {
     /// Fingerprint of that authority's public key, in place of the file
     #[arg(long, value_name = "sha256:HEX", conflicts_with = "ca_file")]
     pub ca_hash: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Agent {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Credentials for the API server, instead of joining with a token
+    #[arg(long, value_name = "FILE", required_unless_present = "server")]
+    pub kubeconfig: Option<PathBuf>,
+    /// API server to join, as https://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
+    pub server: Option<String>,
+    #[command(flatten)]
+    pub join: Join,
     /// Network namespace to run in
     #[arg(long, value_name = "PATH", hide = true)]
     pub netns: Option<PathBuf>,

@@ -155,7 +155,7 @@ impl Member {
 }
 
 fn token(flags: &flags::Agent) -> Result<String> {
-    let token = match (&flags.token, &flags.token_file) {
+    let token = match (&flags.join.token, &flags.join.token_file) {
         (Some(token), _) => token.clone(),
         (None, Some(file)) => {
             fs::read_to_string(file).with_context(|| format!("failed to read the token in {}", file.display()))?
@@ -167,7 +167,7 @@ fn token(flags: &flags::Agent) -> Result<String> {
 
 /// The cluster's authority: from last time, from a file, or from the server itself if its fingerprint is right.
 fn authority(flags: &flags::Agent, server: &str, kept: &Path) -> Result<String> {
-    let pem = match (&flags.ca_file, &flags.ca_hash) {
+    let pem = match (&flags.join.ca_file, &flags.join.ca_hash) {
         (Some(file), _) => fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?,
         (None, Some(hash)) => match fs::read_to_string(kept) {
             Ok(pem) if is_known_by(&pem, hash) => pem,

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     ca_pin,
-    flags::{self, DataDirectory},
+    flags::{self, DataDirectory, Join},
     pki::{Current, write_public},
 };
 
@@ -38,18 +38,8 @@ pub struct Kubelet {
     /// API server to join, as https://HOST:PORT
     #[arg(long, value_name = "URL", conflicts_with_all = ["kubeconfig", "bootstrap_kubeconfig"])]
     pub server: Option<String>,
-    /// Bootstrap token to join with, needed the first time only
-    #[arg(long, value_name = "ID.SECRET", env = "MINKE_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
-    /// File that holds the token
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
-    pub token_file: Option<PathBuf>,
-    /// The cluster's certificate authority
-    #[arg(long, value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-    /// Fingerprint of that authority's public key, in place of the file
-    #[arg(long, value_name = "sha256:HEX", conflicts_with = "ca_file")]
-    pub ca_hash: Option<String>,
+    #[command(flatten)]
+    pub join: Join,
     /// Name of this node [default: the host name]
     #[arg(long, visible_alias = "node-name", value_name = "NAME")]
     pub hostname_override: Option<String>,
@@ -249,10 +239,7 @@ impl Kubelet {
         agent.kubeconfig = self.kubeconfig.clone().filter(|file| file.exists() || self.bootstrap_kubeconfig.is_none());
         agent.service_cidr = self.service_cidr.clone();
         agent.server = self.server.clone();
-        agent.token = self.token.clone();
-        agent.token_file = self.token_file.clone();
-        agent.ca_file = self.ca_file.clone();
-        agent.ca_hash = self.ca_hash.clone();
+        agent.join = self.join.clone();
         if let (None, Some(file)) = (&agent.kubeconfig, &self.bootstrap_kubeconfig) {
             self.bootstrap(&mut agent, file)?;
         }
@@ -270,8 +257,8 @@ impl Kubelet {
         let pem: String = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
         write_public(&authority, &pem)?;
         agent.server = Some(connection.server.clone());
-        agent.token = Some(token);
-        agent.ca_file = Some(authority);
+        agent.join.token = Some(token);
+        agent.join.ca_file = Some(authority);
         Ok(())
     }
 }

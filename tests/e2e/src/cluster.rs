@@ -43,7 +43,7 @@ impl Cluster {
     /// Flags for a cluster that clashes with nobody, not yet started.
     pub fn prepare(options: Options) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(0);
-        let directory = tempfile::Builder::new().prefix("mk-").tempdir().expect("a temporary directory");
+        let directory = tempfile::Builder::new().prefix("mk-e2e-").tempdir().expect("a temporary directory");
         let number = NEXT.fetch_add(1, Ordering::Relaxed) as u32 + (std::process::id() % 20) * 10;
         let mut arguments = vec![
             "--data-dir".into(),

@@ -6,8 +6,10 @@ mod cluster;
 mod images;
 mod kubectl;
 mod load;
+mod process;
 
 pub use cluster::{Cluster, Options, free_port, minke};
 pub use images::{BUSYBOX, NGINX, busybox_archive, nginx_archive};
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
 pub use load::{Load, Outcome, http_get};
+pub use process::Process;

@@ -102,13 +102,11 @@ impl Worker {
                 admission::admit_sysctls(pod, allowed).and_then(|()| admission::admit(pod, &others, node))
             };
             let known = self.shared.node.lock().clone();
-            let verdict = match short.map_or_else(|| fits(&known), Err) {
-                Ok(()) => Ok(()),
+            let verdict = match (short, fits(&known)) {
+                (Some(refusal), _) => Err(refusal),
+                (None, Ok(())) => Ok(()),
                 // Labels, taints and resources may have changed since the node was last reported.
-                Err(refusal) => match self.fresh_node().await {
-                    Some(node) if refusal.reason != "Evicted" => fits(&node),
-                    _ => Err(refusal),
-                },
+                (None, Err(refusal)) => self.fresh_node().await.map_or(Err(refusal), |node| fits(&node)),
             };
             if let Err(refusal) = verdict {
                 let about = client::reference(&**pod);

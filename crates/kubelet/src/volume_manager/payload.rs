@@ -164,6 +164,16 @@ mod tests {
 
     use super::*;
 
+    fn context<'a>(
+        pod: &'a Pod,
+        references: &'a References,
+        tokens: &'a BTreeMap<TokenKey, String>,
+        node: &'a downward::NodeFacts,
+        default_mode: u32,
+    ) -> Context<'a> {
+        Context { pod, references, pod_ips: &[], host_ips: &[], node, tokens, default_mode }
+    }
+
     #[test]
     fn projections_merge_their_sources() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "labels": {"a": "b"}},
@@ -173,15 +183,8 @@ mod tests {
         let references =
             References { config_maps: HashMap::from([("cm".into(), Some(Arc::new(map)))]), secrets: HashMap::new() };
         let tokens = BTreeMap::from([(TokenKey { audience: String::new(), expiration_seconds: 600 }, "t".to_string())]);
-        let context = Context {
-            pod: &pod,
-            references: &references,
-            pod_ips: &[],
-            host_ips: &[],
-            node: &downward::NodeFacts::default(),
-            tokens: &tokens,
-            default_mode: 0o640,
-        };
+        let node = downward::NodeFacts::default();
+        let context = context(&pod, &references, &tokens, &node, 0o640);
         let check = |sources: Value, expected: Result<&str, &str>| {
             let sources: Vec<VolumeProjection> = serde_json::from_value(sources.clone()).unwrap();
             let result = projected(&context, &sources).map(|payload| {
@@ -215,16 +218,8 @@ mod tests {
             let containers = json!([{"name": "a", "securityContext": container}]);
             let spec = json!({"securityContext": pod, "containers": containers});
             let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
-            let context = Context {
-                pod: &pod,
-                references: &references,
-                pod_ips: &[],
-                host_ips: &[],
-                node: &downward::NodeFacts::default(),
-                tokens: &tokens,
-                default_mode: 0o644,
-            };
-            let file = token_file(&context, "t");
+            let node = downward::NodeFacts::default();
+            let file = token_file(&context(&pod, &references, &tokens, &node, 0o644), "t");
             assert_eq!((file.mode as i32, file.owner), expected, "{spec}");
         };
         check(json!({}), json!({}), (0o644, None));

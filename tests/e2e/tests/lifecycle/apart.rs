@@ -1,27 +1,14 @@
 //! The halves apart: `minke server` on a real etcd, `minke agent` joins it over HTTPS with a token.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually, free_port, minke};
-
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-fn spawn(command: &mut Command) -> Process {
-    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a program that starts"))
-}
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke};
 
 #[test]
 fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     let directory = tempfile::tempdir().expect("a directory");
     let (client, peer) = (format!("http://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
-    let _etcd = spawn(
+    let _etcd = Process::spawn(
         Command::new("etcd")
             .arg("--data-dir")
             .arg(directory.path().join("etcd"))
@@ -32,7 +19,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     let server_data = directory.path().join("server");
     let port = free_port().to_string();
     let ranges = ["--pod-cidr", "10.121.0.0/16", "--service-cidr", "10.122.0.0/16"];
-    let _server = spawn(
+    let _server = Process::spawn(
         Command::new(minke())
             .arg("server")
             .arg("--data-dir")
@@ -52,7 +39,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     let joining = String::from_utf8(joining.expect("a command to join with").stdout).expect("text");
     let joining: Vec<&str> = joining.split_whitespace().skip(1).collect();
     assert!(joining.contains(&"--ca-hash"), "{joining:?}");
-    let _agent = spawn(
+    let _agent = Process::spawn(
         Command::new(minke())
             .args(joining)
             .arg("--data-dir")

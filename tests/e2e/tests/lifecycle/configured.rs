@@ -5,10 +5,10 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::Command,
 };
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually, free_port, minke};
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke};
 use serde_json::Value;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -143,25 +143,12 @@ fn a_runtime_that_stops_answering_is_told_of() {
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
 }
 
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-fn spawn(command: &mut Command) -> Process {
-    Process(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a program that starts"))
-}
-
 #[test]
 fn the_kubelet_alone_takes_upstreams_flags() {
     // Both objects are only used for their data directories and their removal.
     let (server, node) = (Cluster::prepare(Options::default()), Cluster::prepare(Options::default()));
     let ranges = ["--pod-cidr", "10.123.0.0/16", "--service-cidr", "10.124.0.0/16"];
-    let _server = spawn(
+    let _server = Process::spawn(
         Command::new(minke())
             .args(["server", "--port", &free_port().to_string(), "--data-dir"])
             .arg(&server.data)
@@ -187,7 +174,7 @@ fn the_kubelet_alone_takes_upstreams_flags() {
     std::fs::write(&bootstrap, text).expect("written");
     let config = node.data.join("kubelet.yaml");
     std::fs::write(&config, format!("{HEAD}maxPods: 5\npodsPerCore: 100\n")).expect("written");
-    let _kubelet = spawn(
+    let _kubelet = Process::spawn(
         Command::new(minke())
             .args(["kubelet", "--data-dir"])
             .arg(&node.data)
