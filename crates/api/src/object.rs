@@ -89,8 +89,7 @@ impl Object {
     }
 
     pub fn from_value(value: &Value) -> Result<Self, ApiError> {
-        let json = serde_json::to_vec(value).expect("a JSON value always encodes");
-        Self::from_json(json)
+        Self::from_json(encode(value))
     }
 
     pub fn json(&self) -> &Bytes {
@@ -113,7 +112,7 @@ impl Object {
         }
         let read = serde_json::from_slice(&self.json)
             // Only what could not be read as it is pays for a second look.
-            .or_else(|error| serde_json::from_value(with_unset_times(self.value())).map_err(|_| error));
+            .or_else(|error| serde_json::from_slice(&encode(&with_unset_times(self.value()))).map_err(|_| error));
         let parsed: Arc<K> =
             Arc::new(read.map_err(|e| ApiError::internal(format!("couldn't read {}: {e}", self.key())))?);
         // A second type for the same version is legal (a status view, say); only the first is kept.
@@ -127,6 +126,10 @@ impl Object {
     pub fn key(&self) -> String {
         self.meta.key()
     }
+}
+
+fn encode(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a JSON value always encodes")
 }
 
 impl Meta {

@@ -4,7 +4,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use futures::FutureExt;
+use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -58,7 +58,11 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Loads the cache, writes what every cluster has, and is then ready to serve.
-    pub async fn new(config: Config, store: Arc<dyn Store>, env: Env) -> Result<Arc<Self>, ApiError> {
+    pub fn new(config: Config, store: Arc<dyn Store>, env: Env) -> BoxFuture<'static, Result<Arc<Self>, ApiError>> {
+        Box::pin(Self::load(config, store, env))
+    }
+
+    async fn load(config: Config, store: Arc<dyn Store>, env: Env) -> Result<Arc<Self>, ApiError> {
         let config = Arc::new(config);
         let limits = config.limits.watch_cache.clone();
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
@@ -107,12 +111,16 @@ impl ApiServer {
     }
 
     /// One request, whatever it came in on.
-    pub async fn handle(self: &Arc<Self>, request: Request<Body>) -> Response<Body> {
+    pub fn handle(self: &Arc<Self>, request: Request<Body>) -> BoxFuture<'_, Response<Body>> {
+        Box::pin(self.measured(request))
+    }
+
+    async fn measured(self: &Arc<Self>, request: Request<Body>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
         let start = self.env.monotonic();
-        let served = AssertUnwindSafe(Box::pin(self.guarded(parts, body, info.clone(), query))).catch_unwind().await;
+        let served = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind().await;
         let response = served.unwrap_or_else(|_| {
             tracing::error!(path = info.path, verb = info.verb, "a handler panicked");
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");

@@ -35,14 +35,21 @@ const DRAIN_SECONDS: u64 = 5;
 
 impl ApiServer {
     /// Serves `listener` until `shutdown`, then lets requests in flight finish for a moment.
-    pub async fn serve(
+    pub fn serve(
         self: &Arc<Self>,
         listener: TcpListener,
-        shutdown: impl Future<Output = ()> + Send,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'_, Result<(), BoxError>> {
+        Box::pin(self.accept_until(listener, Box::pin(shutdown)))
+    }
+
+    async fn accept_until(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        mut shutdown: BoxFuture<'static, ()>,
     ) -> Result<(), BoxError> {
         let acceptor = TlsAcceptor::from(Arc::new(tls(&self.config)?));
         let graceful = GracefulShutdown::new();
-        tokio::pin!(shutdown);
         loop {
             let (stream, peer) = tokio::select! {
                 accepted = listener.accept() => match accepted {

@@ -47,12 +47,15 @@ pub fn data(template: &PodTemplateSpec) -> Value {
 }
 
 pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    serde_json::from_value(revision.data.as_ref()?.0["spec"]["template"].clone()).ok()
+    parse(&revision.data.as_ref()?.0)
+}
+
+fn parse(data: &Value) -> Option<PodTemplateSpec> {
+    serde_json::from_slice(data["spec"]["template"].to_string().as_bytes()).ok()
 }
 
 fn same_data(revision: &ControllerRevision, data: &Value) -> bool {
     // Compared as templates: a server may have stored the same thing with other words for "nothing".
-    let parse = |value: &Value| serde_json::from_value::<PodTemplateSpec>(value["spec"]["template"].clone()).ok();
     revision.data.as_ref().is_some_and(|known| known.0 == *data || parse(&known.0) == parse(data))
 }
 

@@ -10,7 +10,7 @@ use client::{
     Change, Client, EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectInformer, WorkQueue,
 };
 use env::Env;
-use futures::FutureExt;
+use futures::{FutureExt, future::BoxFuture};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -114,7 +114,17 @@ impl Setup {
 }
 
 /// Runs the enabled controllers until `shutdown`.
-pub async fn run(config: Config, client: Client, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
+pub fn run(
+    config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(run_all(config, client, informers, env, shutdown))
+}
+
+async fn run_all(config: Config, client: Client, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
     let resources = Resources::new(&informers);
     let context = Context { config: Arc::new(config), client, informers, env, shutdown, resources };
     let mut running = Vec::new();

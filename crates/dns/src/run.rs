@@ -7,6 +7,7 @@ use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
 use api::Object;
 use client::{InformerFactory, ObjectChange};
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod, Service},
     discovery::v1::EndpointSlice,
@@ -63,7 +64,16 @@ pub enum DnsError {
 }
 
 /// Runs until `shutdown`.
-pub async fn run(
+pub fn run(
+    config: DnsConfig,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, Result<(), DnsError>> {
+    Box::pin(run_until(config, informers, env, shutdown))
+}
+
+async fn run_until(
     config: DnsConfig,
     informers: InformerFactory,
     env: Env,

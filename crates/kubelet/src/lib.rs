@@ -56,6 +56,7 @@ use client::{Client, EventRecorder, InformerFactory, ListParams};
 pub use config::{CgroupDriver, Config};
 use cri::{RemoteRuntime, Runtime};
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use node_status::{Machine, NodeStatusManager, default_address};
 use parking_lot::Mutex;
@@ -84,22 +85,33 @@ pub enum Error {
 }
 
 /// Runs the node until `shutdown`. Containers keep running afterwards.
-pub async fn run(
+pub fn run(
     config: Config,
     client: Client,
     informers: InformerFactory,
     env: Env,
     shutdown: CancellationToken,
-) -> Result<(), Error> {
+) -> BoxFuture<'static, Result<(), Error>> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let image = config.image_endpoint.as_deref().map(text);
     let runtime = RemoteRuntime::new(&text(&config.runtime_endpoint), image.as_deref());
     let runtime = Arc::new(runtime.with_limit(config.runtime_request_timeout));
-    run_with(config, client, informers, env, runtime, shutdown).await
+    run_with(config, client, informers, env, runtime, shutdown)
 }
 
 /// As `run`, on any runtime.
-pub async fn run_with(
+pub fn run_with(
+    config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    runtime: Arc<dyn Runtime>,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, Result<(), Error>> {
+    Box::pin(run_until(config, client, informers, env, runtime, shutdown))
+}
+
+async fn run_until(
     mut config: Config,
     client: Client,
     informers: InformerFactory,

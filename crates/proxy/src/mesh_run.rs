@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, process::Stdio, t
 
 use client::InformerFactory;
 use env::Env;
+use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
@@ -27,7 +28,16 @@ pub enum MeshError {
 }
 
 /// Runs until `shutdown`; the routes stay.
-pub async fn run_mesh(config: MeshConfig, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
+pub fn run_mesh(
+    config: MeshConfig,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(run_until(config, informers, env, shutdown))
+}
+
+async fn run_until(config: MeshConfig, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
     let informer = informers.informer::<Node>();
     tokio::select! {
         () = informer.synced() => {}

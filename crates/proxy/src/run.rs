@@ -13,6 +13,7 @@ use std::{
 use api::Object;
 use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, reference};
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
@@ -60,7 +61,16 @@ const SHORTEST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
-pub async fn run(
+pub fn run(
+    config: ProxyConfig,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, Result<(), NftError>> {
+    Box::pin(run_until(config, informers, env, shutdown))
+}
+
+async fn run_until(
     config: ProxyConfig,
     informers: InformerFactory,
     env: Env,

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, collections::HashMap, sync::Arc, time::Duration
 use api::ApiError;
 use client::{Change, Client, InformerFactory, LeaderElection, run_as_leader};
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +36,17 @@ const CLAIMS_TIMEOUT: Duration = Duration::from_secs(600);
 const MAX_CHANGES_PER_TURN: usize = 512;
 
 /// Runs until `shutdown`. With leader election it waits to lead first, and returns an error when leadership is lost.
-pub async fn run(
+pub fn run(
+    config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, Result<(), Error>> {
+    Box::pin(run_until(config, client, informers, env, shutdown))
+}
+
+async fn run_until(
     config: Config,
     client: Client,
     informers: InformerFactory,

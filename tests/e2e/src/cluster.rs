@@ -6,7 +6,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::atomic::{AtomicU8, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use crate::{BUSYBOX, Kubectl, busybox_archive, eventually};
@@ -18,6 +18,21 @@ pub fn minke() -> PathBuf {
 
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+/// How far a test cluster's service range lies from its pod range.
+const SERVICES: usize = 110;
+
+/// The second byte of a pod range that no address or route of this machine lies in.
+fn free_range() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let taken = Command::new("ip").args(["-4", "route", "show", "table", "all"]).output().expect("ip runs");
+    let taken = text(&taken.stdout);
+    let start = std::process::id() as usize % 20 * 5;
+    (0..100)
+        .map(|_| 20 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 100)
+        .find(|number| !taken.contains(&format!(" 10.{number}.")) && !taken.contains(&format!("\n10.{number}.")))
+        .expect("a range that is free")
 }
 
 pub struct Cluster {
@@ -42,9 +57,8 @@ impl Cluster {
 
     /// Flags for a cluster that clashes with nobody, not yet started.
     pub fn prepare(options: Options) -> Self {
-        static NEXT: AtomicU8 = AtomicU8::new(0);
         let directory = tempfile::Builder::new().prefix("mk-e2e-").tempdir().expect("a temporary directory");
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) as u32 + (std::process::id() % 20) * 10;
+        let number = free_range();
         let mut arguments = vec![
             "--data-dir".into(),
             directory.path().display().to_string(),
@@ -62,9 +76,9 @@ impl Cluster {
             "--node-name".into(),
             "node-1".into(),
             "--pod-cidr".into(),
-            format!("10.{}.0.0/16", 20 + number % 100),
+            format!("10.{number}.0.0/16"),
             "--service-cidr".into(),
-            format!("10.{}.0.0/16", 130 + number % 100),
+            format!("10.{}.0.0/16", number + SERVICES),
         ];
         arguments.extend(options.extra);
         Self { data: directory.path().to_path_buf(), arguments, owned: true, _directory: Some(directory) }

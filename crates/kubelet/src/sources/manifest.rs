@@ -24,7 +24,8 @@ pub fn parse(text: &str, source: Source, node_name: &str, seen: &str) -> Result<
 
 fn complete(item: Value, source: Source, node_name: &str, seen: &str) -> Result<Pod, String> {
     let given = item.to_string();
-    let mut pod: Pod = serde_json::from_value(item).map_err(|error| format!("couldn't parse as pod: {error}"))?;
+    let mut pod: Pod =
+        serde_json::from_slice(given.as_bytes()).map_err(|error| format!("couldn't parse as pod: {error}"))?;
     let name =
         pod.metadata.name.clone().filter(|name| !name.is_empty()).ok_or("pod name is needed for the manifest")?;
     let uid = hash(&[&given, node_name, source.as_str()]);

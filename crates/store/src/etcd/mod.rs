@@ -20,6 +20,7 @@ use crate::{
     mvcc::group::last_per_key,
 };
 use convert::{Refusal, refusal, revision_of};
+use futures::future::BoxFuture;
 use lease::Leases;
 
 /// A request that takes longer has failed.
@@ -57,13 +58,13 @@ impl Drop for EtcdStore {
 
 impl EtcdStore {
     /// `prefix` goes before every key, so that several clusters can share one etcd; usually empty.
-    pub async fn connect(
-        endpoints: &[String],
-        prefix: &str,
+    pub fn connect<'a>(
+        endpoints: &'a [String],
+        prefix: &'a str,
         tls: Option<EtcdTls>,
         env: Env,
-    ) -> Result<Self, StoreError> {
-        Self::connect_keeping(compaction::INTERVAL, endpoints, prefix, tls, env).await
+    ) -> BoxFuture<'a, Result<Self, StoreError>> {
+        Box::pin(Self::connect_keeping(compaction::INTERVAL, endpoints, prefix, tls, env))
     }
 
     /// As `connect`, with history kept for `history_age` (at most twice that).
