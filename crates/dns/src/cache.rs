@@ -33,6 +33,10 @@ impl Cache {
         Self { entries: HashMap::new(), order: VecDeque::new(), capacity, longest }
     }
 
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The answer with what is left of its time.
     pub fn get(&self, key: &Key, now: Duration) -> Option<Message> {
         let entry = self.entries.get(key).filter(|entry| now < entry.expires)?;

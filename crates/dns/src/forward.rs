@@ -13,6 +13,7 @@ use hickory_proto::{
     ProtoError,
     op::{Edns, Message, MessageType, OpCode, Query},
 };
+use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -20,7 +21,12 @@ use tokio::{
     sync::Semaphore,
 };
 
-use crate::cache::Cache;
+use crate::{
+    cache::Cache,
+    dns_metrics::{
+        CACHE_ENTRIES, CACHE_HITS, CACHE_MISSES, FORWARD_DURATION, FORWARD_REJECTED, ROOT, SERVER, code_name,
+    },
+};
 
 const CONCURRENT: usize = 1000;
 const CACHED: usize = 10_000;
@@ -49,29 +55,49 @@ pub struct Forwarder {
     preferred: AtomicUsize,
     slots: Semaphore,
     cache: Mutex<Cache>,
+    metrics: Metrics,
 }
 
 impl Forwarder {
     pub fn new(env: Env, upstreams: Vec<SocketAddr>, longest: Duration) -> Self {
         let cache = Mutex::new(Cache::new(CACHED, longest));
-        Self { env, upstreams, preferred: AtomicUsize::new(0), slots: Semaphore::new(CONCURRENT), cache }
+        let slots = Semaphore::new(CONCURRENT);
+        Self { env, upstreams, preferred: AtomicUsize::new(0), slots, cache, metrics: Metrics::default() }
+    }
+
+    /// What the whole server counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Upstream's answer to `query`, from memory where possible.
     pub async fn ask(&self, query: &Query, dnssec: bool) -> Result<Message, ForwardError> {
         let key = (query.name().to_lowercase(), query.query_type(), dnssec);
         if let Some(message) = self.cache.lock().get(&key, self.env.monotonic()) {
+            let of = if message.answers.is_empty() { "denial" } else { "success" };
+            self.metrics.count(&CACHE_HITS, &[SERVER, of, ROOT, ""]);
             return Ok(message);
         }
-        let _slot = self.slots.try_acquire().map_err(|_| ForwardError::Overloaded)?;
+        self.metrics.count(&CACHE_MISSES, &[SERVER, ROOT, ""]);
+        let _slot = self.slots.try_acquire().map_err(|_| {
+            self.metrics.count(&FORWARD_REJECTED, &[]);
+            ForwardError::Overloaded
+        })?;
         let first = self.preferred.load(Ordering::Relaxed);
         let mut failure = ForwardError::NoUpstream;
         for offset in 0..self.upstreams.len() {
             let index = (first + offset) % self.upstreams.len();
+            let began = self.env.monotonic();
             match self.ask_one(self.upstreams[index], query, dnssec).await {
                 Ok(message) => {
+                    let now = self.env.monotonic();
+                    let labels =
+                        ["forward", &self.upstreams[index].to_string(), code_name(message.metadata.response_code)];
+                    self.metrics.observe(&FORWARD_DURATION, &labels, (now - began).as_secs_f64());
                     self.preferred.store(index, Ordering::Relaxed);
-                    self.cache.lock().put(key, &message, self.env.monotonic());
+                    let mut cache = self.cache.lock();
+                    cache.put(key, &message, now);
+                    self.metrics.set(&CACHE_ENTRIES, &[SERVER, "success", ROOT, ""], cache.len() as f64);
                     return Ok(message);
                 }
                 Err(error) => failure = error,

@@ -3,6 +3,7 @@
 //! Invariant: an answer about the cluster never waits for anything.
 
 mod cache;
+mod dns_metrics;
 mod forward;
 mod index;
 mod resolv_conf;

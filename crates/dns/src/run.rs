@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    dns_metrics,
     forward::Forwarder,
     index::{PodRecords, Zone},
     resolv_conf::ResolvConf,
@@ -37,6 +38,8 @@ pub struct DnsConfig {
     pub ttl_seconds: u32,
     /// How long we remember upstream's at most.
     pub cache: Duration,
+    /// Where `/metrics` answers.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl DnsConfig {
@@ -49,6 +52,7 @@ impl DnsConfig {
             pod_records: PodRecords::default(),
             ttl_seconds: 5,
             cache: Duration::from_secs(30),
+            metrics: None,
         }
     }
 }
@@ -95,6 +99,11 @@ async fn run_until(
     }
     let upstreams = config.upstreams.iter().filter(|upstream| !config.listen.contains(upstream)).copied().collect();
     let forwarder = Forwarder::new(env.clone(), upstreams, config.cache);
+    if let Some(address) = config.metrics {
+        let served = dns_metrics::serve(address, forwarder.metrics().clone(), env.clone());
+        let until = shutdown.clone();
+        env.spawn(async move { until.run_until_cancelled(served).await });
+    }
     let server = Server::bind(&config.listen, zone, forwarder, env)
         .await
         .map_err(|error| DnsError::Listen(config.listen.clone(), error))?;

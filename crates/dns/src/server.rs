@@ -25,6 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    dns_metrics::{DURATION, REQUESTS, RESPONSES, ROOT, SERVER, code_name, type_name},
     forward::{Forwarder, PAYLOAD},
     index::Zone,
     zone::Answer,
@@ -46,6 +47,9 @@ struct Shared {
     forwarder: Forwarder,
     tcp_slots: Arc<Semaphore>,
     turn: AtomicUsize,
+    /// The cluster's domain.
+    origin: Name,
+    zone_name: String,
 }
 
 impl Server {
@@ -63,7 +67,9 @@ impl Server {
             sockets.push((Arc::new(udp), tcp));
         }
         let tcp_slots = Arc::new(Semaphore::new(TCP_CONNECTIONS));
-        let shared = Shared { env, zone, forwarder, tcp_slots, turn: AtomicUsize::new(0) };
+        let origin = zone.read().origin.clone();
+        let zone_name = origin.to_string();
+        let shared = Shared { env, zone, forwarder, tcp_slots, turn: AtomicUsize::new(0), origin, zone_name };
         Ok(Self { shared: Arc::new(shared), sockets })
     }
 
@@ -88,9 +94,11 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
     loop {
         // An error here is about a client that went away; the socket stays.
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let asked = shared.asked("udp", from);
         match shared.begin(&buffer[..length]) {
             Begun::Nothing => {}
             Begun::Done { response, limit } => {
+                shared.count(&asked, &response);
                 let _ = socket.send_to(&encode(response, limit), from).await;
             }
             Begun::Ask(pending) => {
@@ -98,6 +106,7 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
                 shared.env.clone().spawn(async move {
                     let limit = pending.limit;
                     let response = shared.finish(*pending).await;
+                    shared.count(&asked, &response);
                     let _ = socket.send_to(&encode(response, limit), from).await;
                 });
             }
@@ -107,18 +116,18 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
 
 async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, from)) = listener.accept().await else { continue };
         // Beyond the limit a connection is closed at once; the client asks again.
         let Ok(slot) = shared.tcp_slots.clone().try_acquire_owned() else { continue };
         let shared = shared.clone();
         shared.env.clone().spawn(async move {
-            converse(&shared, stream).await;
+            converse(&shared, stream, from).await;
             drop(slot);
         });
     }
 }
 
-async fn converse(shared: &Shared, mut stream: TcpStream) {
+async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
     loop {
         let question = async {
             let length = stream.read_u16().await?;
@@ -127,11 +136,13 @@ async fn converse(shared: &Shared, mut stream: TcpStream) {
             Ok::<_, std::io::Error>(bytes)
         };
         let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE, question).await else { return };
+        let asked = shared.asked("tcp", from);
         let response = match shared.begin(&bytes) {
             Begun::Nothing => return,
             Begun::Done { response, .. } => response,
             Begun::Ask(pending) => shared.finish(*pending).await,
         };
+        shared.count(&asked, &response);
         let bytes = encode(response, usize::from(u16::MAX));
         let length = (bytes.len() as u16).to_be_bytes();
         if stream.write_all(&[&length[..], &bytes].concat()).await.is_err() {
@@ -159,7 +170,34 @@ struct Pending {
     limit: usize,
 }
 
+/// A question that is being answered, as far as it is counted.
+struct Asked {
+    began: Duration,
+    protocol: &'static str,
+    family: &'static str,
+}
+
 impl Shared {
+    fn asked(&self, protocol: &'static str, from: SocketAddr) -> Asked {
+        // A socket of both families shows the old one as part of the new one.
+        let family = if from.ip().to_canonical().is_ipv4() { "1" } else { "2" };
+        Asked { began: self.env.monotonic(), protocol, family }
+    }
+
+    fn count(&self, asked: &Asked, response: &Message) {
+        let metrics = self.forwarder.metrics();
+        let query = response.queries.first();
+        let zone = match query {
+            Some(query) if self.origin.zone_of(query.name()) => self.zone_name.as_str(),
+            _ => ROOT,
+        };
+        let kind = query.map_or("other", |query| type_name(query.query_type()));
+        metrics.count(&REQUESTS, &[SERVER, zone, "", asked.protocol, asked.family, kind]);
+        metrics.count(&RESPONSES, &[SERVER, zone, "", code_name(response.metadata.response_code), ""]);
+        let took = (self.env.monotonic() - asked.began).as_secs_f64();
+        metrics.observe(&DURATION, &[SERVER, zone, ""], took);
+    }
+
     fn begin(&self, bytes: &[u8]) -> Begun {
         let request = match Message::from_vec(bytes) {
             Ok(request) if request.metadata.message_type == MessageType::Query => request,

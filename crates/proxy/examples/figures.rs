@@ -3,7 +3,6 @@
 //! Invariant: prints ratios against a goal or a bare `nft` run beside it; fails only when something does not work.
 
 #[path = "../tests/packets/feed.rs"]
-#[allow(dead_code)]
 mod feed;
 
 use std::{process::Command, time::Duration};
@@ -117,6 +116,7 @@ async fn measure() {
     row("10,000 services x 5: one change", &format!("{median:.1} ms"), "< 20 ms");
     row("  99 of 100 within", &format!("{late:.1} ms"), "");
     row("  against a bare nft", &format!("{:.1} x", median / bare), "< 4 x");
+    assert!(feed.events().is_empty(), "{:?}", feed.events());
     shutdown.cancel();
     running.await.expect("the proxy ends").expect("the proxy ran");
 }

@@ -97,7 +97,7 @@ impl Confirmed {
     }
 
     /// One Service's pods before and after.
-    pub(crate) fn replace(&self, old: &[(PodUid, bool)], new: &[(PodUid, bool)]) {
+    pub fn replace(&self, old: &[(PodUid, bool)], new: &[(PodUid, bool)]) {
         if old == new {
             return;
         }
@@ -118,7 +118,8 @@ impl Confirmed {
         }
     }
 
-    pub(crate) fn publish(&self, version: u64) {
+    /// A transaction went through; the rules hold what was known at `version`.
+    pub fn publish(&self, version: u64) {
         self.0.applied.send_modify(|applied| {
             applied.generation += 1;
             applied.version = version;

@@ -13,12 +13,10 @@ use std::{
 use client::{EventRecorder, Informer, reference};
 use env::Env;
 use k8s_openapi::api::core::v1::Service;
+use metrics::http::{response, serve};
 use tokio::{net::TcpListener, task::JoinHandle};
 
-use crate::{
-    http::{response, serve},
-    liveness::Liveness,
-};
+use crate::liveness::Liveness;
 
 struct Server {
     port: u16,

@@ -5,21 +5,23 @@
 
 mod affinity;
 mod confirmed;
+mod confirmed_socket;
 mod conntrack;
 mod health;
-mod http;
 mod liveness;
 mod mesh;
 mod mesh_run;
 mod model;
 mod monitor;
 mod nft;
+mod proxy_metrics;
 mod render;
 mod rules;
 mod ruleset;
 mod run;
 
 pub use confirmed::Confirmed;
+pub use confirmed_socket::{Answer, ask_confirmed, serve_confirmed};
 pub use mesh::{MeshConfig, MeshMode, Peer, Plan, plan};
 pub use mesh_run::{MeshError, apply_mesh, run_mesh};
 pub use model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, SliceInfo, State};

@@ -8,11 +8,14 @@ use client::{EventRecorder, Informer};
 use env::Env;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use metrics::{
+    Metrics,
+    http::{listen, response, serve},
+};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::net::TcpListener;
 
-use crate::http::{response, serve};
+use crate::proxy_metrics::{HEALTHZ, LIVEZ};
 
 /// Twice upstream's period of full syncs.
 const LATE: Duration = Duration::from_secs(60);
@@ -23,6 +26,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 #[derive(Clone)]
 pub struct Liveness {
     env: Env,
+    metrics: Metrics,
     times: Arc<Mutex<Times>>,
 }
 
@@ -33,9 +37,9 @@ struct Times {
 }
 
 impl Liveness {
-    pub fn new(env: Env) -> Self {
+    pub fn new(env: Env, metrics: Metrics) -> Self {
         let times = Times { pending_since: None, last_updated: env.now() };
-        Self { env, times: Arc::new(Mutex::new(times)) }
+        Self { env, metrics, times: Arc::new(Mutex::new(times)) }
     }
 
     /// There is something to write.
@@ -67,6 +71,8 @@ impl Liveness {
         if let Some(eligible) = eligible {
             body["nodeEligible"] = eligible.into();
         }
+        let family = if eligible.is_some() { &HEALTHZ } else { &LIVEZ };
+        self.metrics.count(family, &[if good { "200" } else { "503" }]);
         response(good, &[], &body.to_string())
     }
 }
@@ -79,7 +85,8 @@ fn is_eligible(node: Option<&Node>) -> bool {
     })
 }
 
-/// Serves until it is dropped. A port in use is told to the Node and the rest goes on.
+/// Serves until it is dropped. A port in use is told to the Node, and taken when it is free: it may be that of a proxy
+/// that is just ending.
 pub async fn serve_liveness(
     address: SocketAddr,
     liveness: Liveness,
@@ -87,23 +94,20 @@ pub async fn serve_liveness(
     node_name: String,
     recorder: EventRecorder,
 ) {
-    let listener = match TcpListener::bind(address).await {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::warn!(%address, %error, "failed to serve the proxy's health: choose another --proxy-healthz-port");
-            let about = ObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Node".into()),
-                name: Some(node_name.clone()),
-                uid: Some(node_name),
-                ..ObjectReference::default()
-            };
-            let message = format!("failed to start proxy healthz on {address}: {error}");
-            recorder.warning(&about, "FailedToStartProxierHealthcheck", message);
-            return;
-        }
-    };
     let env = liveness.env.clone();
+    let about = ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(node_name.clone()),
+        uid: Some(node_name.clone()),
+        ..ObjectReference::default()
+    };
+    let refused = |error: &std::io::Error| {
+        tracing::warn!(%address, %error, "failed to serve the proxy's health: choose another --proxy-healthz-port");
+        let message = format!("failed to start proxy healthz on {address}: {error}");
+        recorder.warning(&about, "FailedToStartProxierHealthcheck", message);
+    };
+    let listener = listen(&env, address, refused).await;
     serve(&env, listener, move |path| match path {
         "/healthz" => Some(liveness.answer(Some(is_eligible(nodes.get(&node_name).as_deref())))),
         "/livez" => Some(liveness.answer(None)),
@@ -118,7 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_waits_too_long_is_unhealthy() {
-        let liveness = Liveness::new(Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1));
+        let liveness = Liveness::new(Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1), Metrics::default());
         assert!(liveness.is_healthy(), "starting up");
         liveness.queued();
         liveness.env.sleep(LATE / 2).await;

@@ -14,10 +14,12 @@ use api::Object;
 use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, reference};
 use env::Env;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
 };
+use metrics::{Family, Metrics};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +33,10 @@ use crate::{
     model::{NodeConfig, PodUid, State},
     monitor::{Monitor, Sighting},
     nft::{Nft, NftError},
+    proxy_metrics::{
+        self, ENDPOINT_CHANGES, ENDPOINT_CHANGES_PENDING, FAILURES, FAMILIES, FULL_SYNC_DURATION, LAST_QUEUED,
+        LAST_SYNC, PARTIAL_SYNC_DURATION, PROGRAMMING, SERVICE_CHANGES, SYNC_DURATION,
+    },
     render,
     rules::{Frontend, service_rules},
     ruleset::{Changes, Ruleset},
@@ -44,11 +50,13 @@ pub struct ProxyConfig {
     pub confirmed: Confirmed,
     /// Where `/healthz` and `/livez` answer.
     pub healthz: Option<SocketAddr>,
+    /// Where `/metrics` answers.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl ProxyConfig {
     pub fn new(node: NodeConfig) -> Self {
-        Self { node, table: "minke-proxy".to_owned(), confirmed: Confirmed::default(), healthz: None }
+        Self { node, table: "minke-proxy".to_owned(), confirmed: Confirmed::default(), healthz: None, metrics: None }
     }
 }
 
@@ -57,6 +65,8 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
     Nft::default().apply(render::nothing(table)).await
 }
 
+/// Where the EndpointSlice controller says since when a change is on its way.
+const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const SHORTEST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
@@ -77,7 +87,13 @@ async fn run_until(
     shutdown: CancellationToken,
 ) -> Result<(), NftError> {
     let recorder = EventRecorder::new(informers.client().clone(), env.clone(), "kube-proxy", &config.node.node_name);
-    let liveness = Liveness::new(env.clone());
+    let metrics = Metrics::default();
+    let liveness = Liveness::new(env.clone(), metrics.clone());
+    if let Some(address) = config.metrics {
+        let served = proxy_metrics::serve(address, metrics.clone(), env.clone());
+        let until = shutdown.clone();
+        env.spawn(async move { until.run_until_cancelled(served).await });
+    }
     if let Some(address) = config.healthz {
         let own = ListParams::fields(format!("metadata.name={}", config.node.node_name));
         let nodes = informers.informer_with::<Node>(own);
@@ -125,6 +141,8 @@ async fn run_until(
         full_finished: None,
         watching: true,
         pause: SHORTEST_RETRY,
+        metrics,
+        triggers: Vec::new(),
     };
     proxy.run(services.objects().subscribe(), slices.objects().subscribe(), monitor, shutdown).await;
     Ok(())
@@ -135,6 +153,11 @@ fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) ->
     // What can't be read as it is gets a second, more patient look.
     let read = serde_json::from_slice(object.json()).or_else(|_| object.typed::<K>().map(|object| (*object).clone()));
     read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
+}
+
+/// When the pod or Service changed that made this slice change.
+fn trigger(slice: &EndpointSlice) -> Option<Timestamp> {
+    slice.metadata.annotations.as_ref()?.get(LAST_CHANGE)?.parse().ok()
 }
 
 struct Proxy {
@@ -157,6 +180,9 @@ struct Proxy {
     full_finished: Option<Duration>,
     watching: bool,
     pause: Duration,
+    metrics: Metrics,
+    /// What changes that are not in the rules yet were triggered by, as their EndpointSlices say.
+    triggers: Vec<Timestamp>,
 }
 
 impl Proxy {
@@ -196,6 +222,7 @@ impl Proxy {
     }
 
     fn service(&mut self, change: &ObjectChange) {
+        self.metrics.count(&SERVICE_CHANGES, &[]);
         let service = change.new.as_deref().and_then(read::<Service>);
         if self.state.apply_service(&change.key, service.as_ref()) {
             self.dirty.insert(change.key.clone());
@@ -203,7 +230,12 @@ impl Proxy {
     }
 
     fn slice(&mut self, change: &ObjectChange) {
+        self.metrics.count(&ENDPOINT_CHANGES, &[]);
         let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
+        // Those of the first list may be old; they say nothing about us.
+        if !self.full_needed {
+            self.triggers.extend(slice.as_ref().and_then(trigger));
+        }
         self.newest = self.newest.max(change.new.as_ref().map_or(0, |object| object.meta.resource_version));
         self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
     }
@@ -244,8 +276,12 @@ impl Proxy {
     /// Brings the kernel to what the state says.
     async fn sync(&mut self, monitor: &mut Monitor) {
         let mut changes = Changes::default();
-        if !self.dirty.is_empty() || self.full_needed {
+        let (began, full) = (self.env.monotonic(), self.full_needed);
+        let something = !self.dirty.is_empty() || full;
+        self.metrics.set(&ENDPOINT_CHANGES_PENDING, &[], self.dirty.len() as f64);
+        if something {
             self.liveness.queued();
+            self.set(&LAST_QUEUED, self.env.now());
         }
         for key in &self.dirty {
             if !self.published.contains_key(key) {
@@ -260,6 +296,7 @@ impl Proxy {
             let text = render::transaction(&changes, &self.config.table);
             if let Err(error) = self.nft.apply(text).await {
                 tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
+                FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
                 self.full_needed = true;
             }
         }
@@ -277,6 +314,7 @@ impl Proxy {
                 }
                 Err(error) => {
                     tracing::error!(%error, "failed to write the Service rules; will try again");
+                    FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
                     self.retry = Some(self.env.monotonic() + self.pause);
                     self.pause = (self.pause * 2).min(LONGEST_RETRY);
                     return;
@@ -284,7 +322,31 @@ impl Proxy {
             }
         }
         self.publish();
+        if something {
+            self.count_sync(self.env.monotonic() - began, full);
+        }
         conntrack::forget(changes.stale_flows).await;
+    }
+
+    fn set(&self, family: &'static Family, at: Timestamp) {
+        let seconds = at.as_millisecond() as f64 / 1000.0;
+        FAMILIES.iter().for_each(|of| self.metrics.set(family, &[of], seconds));
+    }
+
+    fn count_sync(&mut self, took: Duration, full: bool) {
+        let now = self.env.now();
+        self.metrics.set(&ENDPOINT_CHANGES_PENDING, &[], 0.0);
+        self.set(&LAST_SYNC, now);
+        let which = if full { &FULL_SYNC_DURATION } else { &PARTIAL_SYNC_DURATION };
+        let triggers = std::mem::take(&mut self.triggers);
+        for family in FAMILIES {
+            self.metrics.observe(&SYNC_DURATION, &[family], took.as_secs_f64());
+            self.metrics.observe(which, &[family], took.as_secs_f64());
+        }
+        for triggered in triggers {
+            let age = (now.as_millisecond() - triggered.as_millisecond()).max(0) as f64 / 1000.0;
+            FAMILIES.iter().for_each(|family| self.metrics.observe(&PROGRAMMING, &[family], age));
+        }
     }
 
     fn report_clashes(&self, clashes: Vec<(Arc<str>, Arc<str>, Frontend)>) {

@@ -47,18 +47,10 @@ impl Feed {
             }
         }
     }
-}
 
-impl Feed {
-    /// The message of the Event with this reason, once it is written.
-    pub fn said(&self, reason: &str) -> String {
-        for _ in 0..200 {
-            if let Some(event) = self.0.lock().events.iter().find(|event| event["reason"] == reason) {
-                return event["message"].as_str().unwrap_or_default().to_owned();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        panic!("no Event says {reason}: {:?}", self.0.lock().events)
+    /// What was said so far.
+    pub fn events(&self) -> Vec<Value> {
+        self.0.lock().events.clone()
     }
 }
 

@@ -116,6 +116,7 @@ impl Node {
             table: "mk-proxy".into(),
             confirmed: self.confirmed.clone(),
             healthz: Some("0.0.0.0:10256".parse().unwrap()),
+            metrics: None,
         };
         self.shutdown = CancellationToken::new();
         let (feed, shutdown) = (self.feed.clone(), self.shutdown.clone());

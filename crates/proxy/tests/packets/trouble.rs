@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::{Node, inside};
+use crate::{Node, feed::Feed, inside};
 
 fn http(node: &Node, from: &str, to: &'static str, path: &'static str) -> String {
     inside(&format!("{}{from}", node.name), move || {
@@ -26,6 +26,17 @@ fn http(node: &Node, from: &str, to: &'static str, path: &'static str) -> String
     .unwrap()
 }
 
+/// The message of the Event with this reason, once it is written.
+fn event_of(feed: &Feed, reason: &str) -> String {
+    for _ in 0..200 {
+        if let Some(event) = feed.events().iter().find(|event| event["reason"] == reason) {
+            return event["message"].as_str().unwrap_or_default().to_owned();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("no Event says {reason}: {:?}", feed.events())
+}
+
 #[test]
 fn clashes_are_told_and_the_rest_goes_on() {
     let node = Node::new("clash");
@@ -35,7 +46,7 @@ fn clashes_are_told_and_the_rest_goes_on() {
     node.endpoints("first", "TCP", &["10.244.0.2"]);
     node.service("second", "10.96.0.11", json!({ "externalIPs": ["198.51.100.7"] }));
     node.endpoints("second", "TCP", &["10.244.0.3"]);
-    let said = node.feed.said("AddressInUse");
+    let said = event_of(&node.feed, "AddressInUse");
     assert!(said.contains("TCP port 80 of 198.51.100.7 is already served for Service d/first"), "{said}");
     assert_eq!(node.ask("-out", "198.51.100.7:80"), "a 10.244.0.1", "the first keeps it");
     assert!(node.ask("-a", "10.96.0.11:80").starts_with("b "), "its own address is served");
@@ -48,7 +59,7 @@ fn clashes_are_told_and_the_rest_goes_on() {
     });
     node.service("checked", "10.96.0.12", local);
     node.endpoints("checked", "TCP", &["10.244.0.2"]);
-    let said = node.feed.said("FailedToStartServiceHealthcheck");
+    let said = event_of(&node.feed, "FailedToStartServiceHealthcheck");
     assert!(said.contains("node here failed to start healthcheck \"d/checked\" on port 32100"), "{said}");
     assert_eq!(node.ask("-out", "192.0.2.1:30082"), "a 192.0.2.2");
     drop(taken);

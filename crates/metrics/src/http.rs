@@ -1,8 +1,8 @@
-//! The few bytes of HTTP that health checks need.
-//! Used by `health` and `liveness`.
+//! The few bytes of HTTP that health checks and metrics need.
+//! Used by the proxy's and the DNS server's own ports.
 //! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use env::Env;
 use tokio::{
@@ -12,6 +12,27 @@ use tokio::{
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_HEAD: usize = 8192;
+
+/// Between two attempts to take a port.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// Takes the port, however long somebody else has it. `refused` is called once.
+pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::io::Error)) -> TcpListener {
+    let (mut refused, mut delay) = (Some(refused), FIRST_RETRY);
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => {
+                if let Some(refused) = refused.take() {
+                    refused(&error);
+                }
+                env.sleep(delay).await;
+                delay = (delay * 2).min(LONGEST_RETRY);
+            }
+        }
+    }
+}
 
 /// Answers every request with what `answer` says for its path; 404 for what it does not know.
 pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
@@ -39,6 +60,15 @@ async fn respond(mut stream: TcpStream, answer: &(impl Fn(&str) -> Option<String
     let _ = stream.shutdown().await;
 }
 
+/// An answer in plain text, as metrics are.
+pub fn text(body: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
 /// An answer in JSON: 200 when `good`, else 503.
 pub fn response(good: bool, headers: &[(&str, String)], body: &str) -> String {
     let status = if good { "200 OK" } else { "503 Service Unavailable" };
@@ -48,4 +78,24 @@ pub fn response(good: bool, headers: &[(&str, String)], body: &str) -> String {
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_is_taken_once_it_is_free() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = other.local_addr().unwrap();
+        let mut told = 0;
+        let taking = listen(&env, address, |_| told += 1);
+        let leaving = async {
+            env.sleep(Duration::from_secs(20)).await;
+            drop(other);
+        };
+        let (listener, ()) = tokio::join!(taking, leaving);
+        assert_eq!((listener.local_addr().unwrap(), told), (address, 1));
+    }
 }

@@ -1,0 +1,240 @@
+//! Counters, gauges and histograms in Prometheus' text form, and the few bytes of HTTP that show them.
+//! Used by the node's components; each has one table of its families, under upstream's names.
+//! Invariant: a family has a bounded number of series; what goes beyond is not counted, never kept.
+
+pub mod http;
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt::Write as _,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+/// Label sets of one family beyond this are not counted.
+const MOST_SERIES: usize = 4096;
+
+/// Prometheus' own bounds for what takes between milliseconds and seconds.
+pub const DEFAULT_BUCKETS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets.
+    Histogram(&'static [f64]),
+}
+
+/// One row of a component's table.
+#[derive(Debug)]
+pub struct Family {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+}
+
+impl Family {
+    pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind: Kind::Counter, labels, help }
+    }
+
+    pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind: Kind::Gauge, labels, help }
+    }
+
+    pub const fn histogram(
+        name: &'static str,
+        labels: &'static [&'static str],
+        buckets: &'static [f64],
+        help: &'static str,
+    ) -> Self {
+        Self { name, kind: Kind::Histogram(buckets), labels, help }
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Series {
+    /// The value, or the sum of what a histogram has seen.
+    value: f64,
+    count: u64,
+    buckets: Box<[u64]>,
+}
+
+struct Kept {
+    family: &'static Family,
+    series: BTreeMap<Box<[Box<str>]>, Series>,
+}
+
+/// Cheap to clone; every clone counts into the same.
+#[derive(Clone, Default)]
+pub struct Metrics(Arc<Mutex<BTreeMap<&'static str, Kept>>>);
+
+impl Metrics {
+    fn change(&self, family: &'static Family, labels: &[&str], change: impl FnOnce(&mut Series)) {
+        debug_assert_eq!(family.labels.len(), labels.len(), "{}", family.name);
+        let mut all = self.0.lock();
+        let kept = all.entry(family.name).or_insert_with(|| Kept { family, series: BTreeMap::new() });
+        let full = kept.series.len() >= MOST_SERIES;
+        match kept.series.entry(labels.iter().map(|label| Box::from(*label)).collect()) {
+            Entry::Occupied(found) => change(found.into_mut()),
+            Entry::Vacant(place) if !full => change(place.insert(Series::default())),
+            Entry::Vacant(_) => {}
+        }
+    }
+
+    pub fn add(&self, family: &'static Family, labels: &[&str], by: f64) {
+        self.change(family, labels, |series| series.value += by);
+    }
+
+    pub fn count(&self, family: &'static Family, labels: &[&str]) {
+        self.add(family, labels, 1.0);
+    }
+
+    pub fn set(&self, family: &'static Family, labels: &[&str], to: f64) {
+        self.change(family, labels, |series| series.value = to);
+    }
+
+    pub fn observe(&self, family: &'static Family, labels: &[&str], value: f64) {
+        let Kind::Histogram(bounds) = family.kind else { return };
+        self.change(family, labels, |series| {
+            if series.buckets.is_empty() {
+                series.buckets = vec![0; bounds.len()].into();
+            }
+            if let Some(bucket) = bounds.iter().position(|bound| value <= *bound) {
+                series.buckets[bucket] += 1;
+            }
+            series.value += value;
+            series.count += 1;
+        });
+    }
+
+    /// Forgets the series that no longer exist, for example those of a pod that is gone.
+    pub fn retain(&self, family: &'static Family, keep: impl Fn(&[Box<str>]) -> bool) {
+        if let Some(kept) = self.0.lock().get_mut(family.name) {
+            kept.series.retain(|labels, _| keep(labels));
+        }
+    }
+
+    /// Everything, sorted by name.
+    pub fn render(&self, out: &mut String) {
+        for kept in self.0.lock().values() {
+            kept.render(out);
+        }
+    }
+}
+
+impl Kept {
+    fn render(&self, out: &mut String) {
+        let Family { name, kind, labels: names, help } = self.family;
+        head(out, self.family.name, *kind, help);
+        for (values, series) in &self.series {
+            let labels = labels(names.iter().copied().zip(values.iter().map(|value| &**value)));
+            match kind {
+                Kind::Counter | Kind::Gauge => sample(out, name, &labels, series.value),
+                Kind::Histogram(bounds) => {
+                    let comma = if labels.is_empty() { "" } else { "," };
+                    let mut total = 0;
+                    for (bound, count) in bounds.iter().zip(&*series.buckets) {
+                        total += count;
+                        let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {total}");
+                    }
+                    let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {}", series.count);
+                    sample(out, &format!("{name}_sum"), &labels, series.value);
+                    sample(out, &format!("{name}_count"), &labels, series.count as f64);
+                }
+            }
+        }
+    }
+}
+
+pub fn head(out: &mut String, name: &str, kind: Kind, help: &str) {
+    let kind = match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram(_) => "histogram",
+    };
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+pub fn sample(out: &mut String, name: &str, labels: &str, value: f64) {
+    let _ = match labels {
+        "" => writeln!(out, "{name} {value}"),
+        labels => writeln!(out, "{name}{{{labels}}} {value}"),
+    };
+}
+
+/// `a="x",b="y"`, with what the text form reserves escaped.
+pub fn labels<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut text = String::new();
+    for (name, value) in pairs {
+        let comma = if text.is_empty() { "" } else { "," };
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let _ = write!(text, "{comma}{name}=\"{value}\"");
+    }
+    text
+}
+
+/// What every Prometheus client says of its process, from the kernel.
+pub fn process(out: &mut String) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    if let Some(kibibytes) = resident {
+        let kibibytes: f64 = kibibytes;
+        head(out, "process_resident_memory_bytes", Kind::Gauge, "Resident memory size in bytes.");
+        sample(out, "process_resident_memory_bytes", "", kibibytes * 1024.0);
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in the second field may hold spaces; it ends with the last parenthesis. Times are in hundredths.
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: Vec<f64> = after.split_whitespace().skip(11).take(2).filter_map(|tick| tick.parse().ok()).collect();
+    if let [user, system] = ticks[..] {
+        head(out, "process_cpu_seconds_total", Kind::Counter, "Total user and system CPU time spent in seconds.");
+        sample(out, "process_cpu_seconds_total", "", (user + system) / 100.0);
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        head(out, "process_open_fds", Kind::Gauge, "Number of open file descriptors.");
+        sample(out, "process_open_fds", "", open.count() as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static REQUESTS: Family = Family::counter("requests_total", &["code", "path"], "Requests.");
+    static TOOK: Family = Family::histogram("took_seconds", &[], &[0.1, 1.0], "How long.");
+    static LIVE: Family = Family::gauge("live", &["pod"], "What lives.");
+
+    #[test]
+    fn families_are_shown_in_prometheus_text() {
+        let metrics = Metrics::default();
+        metrics.count(&REQUESTS, &["200", "/a\"b"]);
+        metrics.count(&REQUESTS, &["200", "/a\"b"]);
+        for value in [0.05, 0.5, 5.0] {
+            metrics.observe(&TOOK, &[], value);
+        }
+        metrics.set(&LIVE, &["a"], 1.0);
+        metrics.set(&LIVE, &["b"], 2.0);
+        metrics.retain(&LIVE, |labels| &*labels[0] != "a");
+        let mut text = String::new();
+        metrics.render(&mut text);
+        let expected = "# HELP live What lives.\n# TYPE live gauge\nlive{pod=\"b\"} 2\n\
+            # HELP requests_total Requests.\n# TYPE requests_total counter\n\
+            requests_total{code=\"200\",path=\"/a\\\"b\"} 2\n\
+            # HELP took_seconds How long.\n# TYPE took_seconds histogram\n\
+            took_seconds_bucket{le=\"0.1\"} 1\ntook_seconds_bucket{le=\"1\"} 2\ntook_seconds_bucket{le=\"+Inf\"} 3\n\
+            took_seconds_sum 5.55\ntook_seconds_count 3\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn series_are_bounded() {
+        let metrics = Metrics::default();
+        for number in 0..2 * MOST_SERIES {
+            metrics.count(&LIVE, &[&number.to_string()]);
+        }
+        assert_eq!(metrics.0.lock()["live"].series.len(), MOST_SERIES);
+    }
+}

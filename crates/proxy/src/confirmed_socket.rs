@@ -1,0 +1,124 @@
+//! `Confirmed` for a kubelet in another process of the same node: one question and one answer per connection.
+//! Served by `minke proxy`, asked by `minke kubelet`; the socket's directory keeps others out.
+//! Invariant: an answer is given only after the kernel has accepted rules without the pod, and whoever asks waits no
+//! longer than it wants to.
+
+use std::{os::unix::fs::PermissionsExt, path::Path};
+
+use env::Env;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+};
+
+use crate::{confirmed::Confirmed, model::PodUid};
+
+/// A pod in no Service.
+const UNKNOWN: &str = "unknown";
+const LONGEST_QUESTION: u64 = 128;
+
+/// What the rules say of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// No Service has it among its endpoints.
+    Unknown,
+    /// No rule uses it, in rules that hold this version.
+    Withdrawn(u64),
+}
+
+/// Answers questions at `path` until it is dropped.
+pub async fn serve_confirmed(path: &Path, confirmed: Confirmed, env: Env) -> std::io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    // What a proxy before us left behind.
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let confirmed = confirmed.clone();
+        env.spawn(async move {
+            if let Err(error) = answer(stream, &confirmed).await {
+                tracing::debug!(%error, "a question about a pod's endpoints ended badly");
+            }
+        });
+    }
+}
+
+async fn answer(stream: UnixStream, confirmed: &Confirmed) -> std::io::Result<()> {
+    use tokio::io::AsyncReadExt;
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read).take(LONGEST_QUESTION);
+    let mut question = String::new();
+    read.read_line(&mut question).await?;
+    let (uid, version) = question.trim().split_once(' ').unwrap_or((question.trim(), "0"));
+    let version: u64 = version.parse().unwrap_or(0);
+    let Some(pod) = PodUid::parse(uid) else { return write.write_all(UNKNOWN.as_bytes()).await };
+    // Who asks about a version wants it in the rules, whether they know the pod or not.
+    if version == 0 && !confirmed.knows(pod) {
+        return write.write_all(UNKNOWN.as_bytes()).await;
+    }
+    let mut more = [0; 1];
+    tokio::select! {
+        held = confirmed.withdrawn(pod, version) => write.write_all(held.to_string().as_bytes()).await,
+        // Nobody waits any longer.
+        _ = read.read(&mut more) => Ok(()),
+    }
+}
+
+/// Asks the proxy behind `path`; returns when it has answered.
+pub async fn ask_confirmed(path: &Path, pod_uid: &str, version: u64) -> std::io::Result<Answer> {
+    use tokio::io::AsyncReadExt;
+    let mut stream = UnixStream::connect(path).await?;
+    stream.write_all(format!("{pod_uid} {version}\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(LONGEST_QUESTION).read_to_string(&mut answer).await?;
+    match answer.trim() {
+        UNKNOWN => Ok(Answer::Unknown),
+        held => held.parse().map(Answer::Withdrawn).map_err(std::io::Error::other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubelet_in_another_process_learns_what_the_rules_hold() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/proxy.sock");
+        let uid = "5d6c1f0e-88a7-4a3e-9d8e-0f6b8f4d2a11";
+        let pod = PodUid::parse(uid).unwrap();
+        assert!(ask_confirmed(&path, uid, 0).await.is_err(), "no proxy runs");
+        let confirmed = Confirmed::default();
+        // Twice: a restarted proxy takes the place of the one before.
+        for _ in 0..2 {
+            let served = {
+                let (path, confirmed) = (path.clone(), confirmed.clone());
+                tokio::spawn(async move { serve_confirmed(&path, confirmed, Env::real()).await })
+            };
+            while ask_confirmed(&path, uid, 0).await.ok() != Some(Answer::Unknown) {
+                tokio::task::yield_now().await;
+            }
+            served.abort();
+            let _ = served.await;
+        }
+        let (task_path, task_confirmed) = (path.clone(), confirmed.clone());
+        let served = tokio::spawn(async move { serve_confirmed(&task_path, task_confirmed, Env::real()).await });
+        confirmed.replace(&[], &[(pod, true)]);
+        confirmed.publish(3);
+        while ask_confirmed(&path, "junk", 0).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        let asked = ask_confirmed(&path, uid, 0);
+        let change = async {
+            tokio::task::yield_now().await;
+            confirmed.replace(&[(pod, true)], &[(pod, false)]);
+            confirmed.publish(4);
+        };
+        let (answer, ()) = tokio::join!(asked, change);
+        assert_eq!(answer.unwrap(), Answer::Withdrawn(4));
+        served.abort();
+    }
+}
