@@ -31,6 +31,8 @@ struct State {
     hanging: Vec<(&'static str, String)>,
     /// Nothing is answered at all.
     down: bool,
+    /// The name and the version of the runtime it pretends to be.
+    version: (Option<String>, Option<String>),
     calls: Vec<String>,
     next: u64,
     clock: i64,
@@ -117,6 +119,28 @@ impl FakeRuntime {
     }
 
     /// Whether every call fails as if nobody listened on the socket.
+    pub fn set_version(&self, name: &str, version: &str) {
+        self.state.lock().version = (Some(name.into()), Some(version.into()));
+    }
+
+    /// The newest container of that name.
+    fn newest(&self, name: &str) -> Option<v1::ContainerStatus> {
+        let state = self.state.lock();
+        let named = |status: &&v1::ContainerStatus| status.metadata.as_ref().is_some_and(|m| m.name == name);
+        let all = state.containers.values().map(|(_, status)| status);
+        all.filter(named).max_by_key(|status| status.created_at).cloned()
+    }
+
+    /// The mounts of the newest container of that name.
+    pub fn mounts(&self, name: &str) -> Vec<v1::Mount> {
+        self.newest(name).map(|status| status.mounts).unwrap_or_default()
+    }
+
+    /// What the newest container of that name may use.
+    pub fn resources(&self, name: &str) -> Option<v1::LinuxContainerResources> {
+        self.newest(name)?.resources?.linux
+    }
+
     pub fn set_down(&self, down: bool) {
         self.state.lock().down = down;
     }
@@ -166,10 +190,11 @@ fn selected(labels: &HashMap<String, String>, selector: &HashMap<String, String>
 #[async_trait]
 impl Runtime for FakeRuntime {
     async fn version(&self) -> Result<v1::VersionResponse> {
+        let state = self.state.lock();
         Ok(v1::VersionResponse {
             version: "0.1.0".into(),
-            runtime_name: "fake".into(),
-            runtime_version: "1".into(),
+            runtime_name: state.version.0.clone().unwrap_or_else(|| "fake".into()),
+            runtime_version: state.version.1.clone().unwrap_or_else(|| "1".into()),
             runtime_api_version: "v1".into(),
         })
     }
@@ -209,6 +234,9 @@ impl Runtime for FakeRuntime {
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let named = |status: &v1::PodSandboxStatus| status.metadata.as_ref().map(|m| m.name.clone());
+        let name = self.state.lock().sandboxes.get(id).and_then(named).unwrap_or_default();
+        self.hold("stop_pod_sandbox", &name).await;
         let mut state = self.state.lock();
         state.call("stop_pod_sandbox", id)?;
         let inside: Vec<String> =
@@ -285,6 +313,10 @@ impl Runtime for FakeRuntime {
             annotations: config.annotations,
             mounts: config.mounts,
             log_path: config.log_path,
+            resources: config
+                .linux
+                .and_then(|linux| linux.resources)
+                .map(|linux| v1::ContainerResources { linux: Some(linux), ..Default::default() }),
             ..Default::default()
         };
         status.set_state(v1::ContainerState::ContainerCreated);
@@ -358,8 +390,12 @@ impl Runtime for FakeRuntime {
         Ok(v1::ContainerStatusResponse { status: Some(status.clone()), info: HashMap::new() })
     }
 
-    async fn update_container_resources(&self, id: &str, _resources: v1::LinuxContainerResources) -> Result<()> {
-        self.state.lock().call("update_container_resources", id)
+    async fn update_container_resources(&self, id: &str, resources: v1::LinuxContainerResources) -> Result<()> {
+        let mut state = self.state.lock();
+        state.call("update_container_resources", id)?;
+        let (_, status) = state.containers.get_mut(id).ok_or_else(|| missing("container", id))?;
+        status.resources = Some(v1::ContainerResources { linux: Some(resources), ..Default::default() });
+        Ok(())
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {

@@ -12,10 +12,16 @@ use client::{EventRecorder, ObjectRef};
 use cri::{Runtime, v1};
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Secret};
+use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::{backoff::Backoff, container_config::security::ImageUser, pod_status::WaitingReason};
+use crate::{
+    backoff::Backoff,
+    container_config::security::ImageUser,
+    node_metrics::{IMAGE_PULL_DURATION, image_size},
+    pod_status::WaitingReason,
+};
 
 /// A present image.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +35,7 @@ pub struct ImageManager {
     runtime: Arc<dyn Runtime>,
     env: Env,
     recorder: EventRecorder,
+    metrics: Metrics,
     present: Mutex<HashMap<String, PresentImage>>,
     /// One lock per image that is being pulled: others wait for it instead of pulling too.
     pulling: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -39,11 +46,18 @@ pub struct ImageManager {
 }
 
 impl ImageManager {
-    pub fn new(runtime: Arc<dyn Runtime>, env: Env, recorder: EventRecorder, max_parallel_pulls: usize) -> Self {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        env: Env,
+        recorder: EventRecorder,
+        max_parallel_pulls: usize,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             runtime,
             env,
             recorder,
+            metrics,
             present: Mutex::default(),
             pulling: Mutex::default(),
             slots: Semaphore::new(max_parallel_pulls.max(1)),
@@ -153,6 +167,8 @@ impl ImageManager {
                     Ok(Some(found)) => {
                         self.backoff.reset(&key);
                         self.last_errors.lock().remove(&key);
+                        let took = self.env.monotonic().saturating_sub(pulls_since).as_secs_f64();
+                        self.metrics.observe(&IMAGE_PULL_DURATION, &[image_size(found.size)], took);
                         self.recorder.normal(about, "Pulled", self.success(named, pulls_since, began, found.size));
                         return Ok(found);
                     }

@@ -19,9 +19,12 @@ mod housekeeping;
 mod http_probe;
 mod image_gc;
 pub mod image_manager;
+mod instrumented;
+mod log_file;
 mod log_rotation;
 #[cfg(test)]
 mod no_api;
+mod node_metrics;
 pub mod node_status;
 pub mod pleg;
 pub mod pod_actions;
@@ -58,6 +61,7 @@ use cri::{RemoteRuntime, Runtime};
 use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use metrics::Metrics;
 use node_status::{Machine, NodeStatusManager, default_address};
 use parking_lot::Mutex;
 use pod_workers::{PodWorkers, Shared};
@@ -119,6 +123,8 @@ async fn run_until(
     runtime: Arc<dyn Runtime>,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
+    let metrics = Metrics::default();
+    let runtime: Arc<dyn Runtime> = Arc::new(instrumented::Instrumented::new(runtime, metrics.clone(), env.clone()));
     for path in [config.pods_dir(), config.pod_logs_dir()] {
         std::fs::create_dir_all(&path)
             .map_err(|source| Error::Directory { path: path.display().to_string(), source })?;
@@ -135,7 +141,7 @@ async fn run_until(
         .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.display().to_string(), source })?;
     let listener = listen(&config).await?;
     let config = Arc::new(config);
-    let node = Node::build(config, client, &informers, env.clone(), runtime, version, listener)?;
+    let node = Node::build(config, client, &informers, env.clone(), runtime, version, listener, metrics)?;
     node.start(&informers, shutdown).await;
     Ok(())
 }
@@ -162,6 +168,7 @@ async fn listen(config: &Config) -> Result<Option<TcpListener>, Error> {
 }
 
 impl Node {
+    #[allow(clippy::too_many_arguments)]
     fn build(
         config: Arc<Config>,
         client: Client,
@@ -170,6 +177,7 @@ impl Node {
         runtime: Arc<dyn Runtime>,
         version: cri::v1::VersionResponse,
         listener: Option<TcpListener>,
+        metrics: Metrics,
     ) -> Result<Self, Error> {
         let mut thresholds = eviction::parse(&config.eviction_hard, &config.eviction_soft, &config.eviction_soft_grace)
             .map_err(Error::Config)?;
@@ -179,12 +187,13 @@ impl Node {
         let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
         let (wake_sender, wake) = mpsc::unbounded_channel();
         let exits = exits::Exits::default();
-        let features = Arc::new(runtime_features::RuntimeFeatures::default());
+        let features = Arc::new(runtime_features::RuntimeFeatures::of(&version));
         let images = Arc::new(image_manager::ImageManager::new(
             runtime.clone(),
             env.clone(),
             recorder.clone(),
             config.max_parallel_pulls,
+            metrics.clone(),
         ));
         let cgroups = Arc::new(container_manager::ContainerManager::configured(&config, &machine));
         let limit = machine.memory_bytes - config.reserved.memory_bytes;
@@ -196,7 +205,8 @@ impl Node {
             ephemeral_bytes: allocatable.ephemeral_bytes,
         };
         let pods = Arc::new(pod_manager::PodManager::default());
-        let statuses = Arc::new(status_manager::StatusManager::new(client.clone(), env.clone(), pods.clone()));
+        let statuses =
+            Arc::new(status_manager::StatusManager::new(client.clone(), env.clone(), pods.clone(), metrics.clone()));
         let host_ips: Vec<String> = config.node_ips.iter().map(ToString::to_string).collect();
         let pleg = Arc::new(pleg::Pleg::new(
             runtime.clone(),
@@ -205,6 +215,7 @@ impl Node {
             config.relist_interval,
             wake_sender.clone(),
             exits.clone(),
+            metrics.clone(),
         ));
         let status = Arc::new(NodeStatusManager {
             config: config.clone(),
@@ -224,6 +235,8 @@ impl Node {
             wake: Arc::new(Notify::new()),
         });
         *status.node.lock() = status.describe();
+        // More of them only make each slower.
+        let at_once = (machine.cpus.max(1) as usize * 2).max(4);
         let shared = Arc::new(Shared {
             runtime: runtime_manager::RuntimeManager {
                 runtime: runtime.clone(),
@@ -236,7 +249,9 @@ impl Node {
                 features,
                 node: facts,
                 host_ips,
-                slots: tokio::sync::Semaphore::new((machine.cpus.max(1) as usize * 2).max(4)),
+                metrics: metrics.clone(),
+                starts: runtime_manager::Turns::new(env.clone(), at_once),
+                stops: runtime_manager::Turns::new(env.clone(), at_once),
             },
             runtime_name: version.runtime_name,
             probes: probe_manager::ProbeManager::new(
@@ -245,7 +260,7 @@ impl Node {
                 recorder.clone(),
                 wake_sender.clone(),
             ),
-            volumes: volume_manager::VolumeManager::new(client.clone(), env.clone(), &config),
+            volumes: volume_manager::VolumeManager::new(client.clone(), env.clone(), &config, metrics.clone()),
             references: referenced_objects::ReferencedObjects::new(client.clone(), env.clone(), wake_sender.clone()),
             services: informers.informer::<Service>(),
             node: status.node.clone(),
@@ -262,6 +277,7 @@ impl Node {
             statuses,
             images,
             cgroups,
+            metrics,
         });
         Ok(Self {
             workers: Arc::new(PodWorkers::new(shared)),
@@ -286,6 +302,8 @@ impl Node {
         shared.recorder.normal(&about, "Starting", "Starting kubelet.");
         let mut tasks = JoinSet::new();
         tasks.spawn(status.clone().run_status());
+        let own = informers.informer_with(ListParams::fields(format!("metadata.name={}", config.node_name)));
+        tasks.spawn(status.clone().run_watch(own));
         tasks.spawn(status.clone().run_network_watch());
         tasks.spawn(status.clone().run_lease());
         tasks.spawn(pleg.run());
@@ -362,6 +380,7 @@ fn serve(
             serving_certificate: certificate,
             client_ca_pem: config.client_ca_pem.clone(),
             endpoint_gate: config.endpoint_gate.clone(),
+            metrics: shared.metrics.clone(),
         };
         let shutdown = shutdown.clone();
         tasks.spawn(async move {

@@ -52,7 +52,7 @@ async fn rotate(workers: &PodWorkers, full: &[PathBuf]) {
         }
         if let Err(error) = runtime.reopen_container_log(&container.id).await {
             tracing::warn!(container = container.id, %error, "failed to reopen a log");
-            let _ = std::fs::rename(&renamed, &path);
+            put_back(&renamed, &path);
             continue;
         }
         for old in superfluous(&path, shared.config.container_log_max_files.max(1) as usize) {
@@ -61,8 +61,16 @@ async fn rotate(workers: &PodWorkers, full: &[PathBuf]) {
     }
 }
 
-/// Rotated logs beyond `keep` files in all, the oldest first.
-fn superfluous(path: &Path, keep: usize) -> Vec<PathBuf> {
+/// Lets the log have its name again, unless the runtime has made a new one after all: that is being written.
+fn put_back(renamed: &Path, path: &Path) {
+    // A link, unlike a rename, takes nobody's place.
+    if std::fs::hard_link(renamed, path).is_ok() {
+        let _ = std::fs::remove_file(renamed);
+    }
+}
+
+/// The files that were once this log, the oldest first.
+pub fn rotated(path: &Path) -> Vec<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().map(|n| n.to_string_lossy().into_owned()))
     else {
         return vec![];
@@ -72,6 +80,12 @@ fn superfluous(path: &Path, keep: usize) -> Vec<PathBuf> {
     let mut rotated: Vec<PathBuf> =
         entries.filter(|file| file.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix))).collect();
     rotated.sort();
+    rotated
+}
+
+/// Rotated logs beyond `keep` files in all, the oldest first.
+fn superfluous(path: &Path, keep: usize) -> Vec<PathBuf> {
+    let mut rotated = rotated(path);
     let excess = (rotated.len() + 1).saturating_sub(keep);
     rotated.truncate(excess);
     rotated
@@ -91,6 +105,24 @@ mod tests {
         }
         assert_eq!(full(dir.path(), 10), [container.join("0.log")]);
         assert!(full(&dir.path().join("none"), 10).is_empty());
+    }
+
+    #[test]
+    fn a_log_that_the_runtime_opened_after_all_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, renamed) = (dir.path().join("0.log"), dir.path().join("0.log.20260101-000000"));
+        let check = |new: Option<&str>, expected: &str, left: usize| {
+            std::fs::write(&renamed, "old").unwrap();
+            let _ = std::fs::remove_file(&path);
+            if let Some(new) = new {
+                std::fs::write(&path, new).unwrap();
+            }
+            put_back(&renamed, &path);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+            assert_eq!(rotated(&path).len(), left);
+        };
+        check(None, "old", 0);
+        check(Some("new"), "new", 1);
     }
 
     #[test]

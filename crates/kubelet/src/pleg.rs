@@ -11,10 +11,16 @@ use std::{
 use cri::{Runtime, RuntimeEvent, v1};
 use env::Env;
 use futures::StreamExt;
+use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use crate::{container_config::POD_UID, exits::Exits, image_manager::ImageManager};
+use crate::{
+    container_config::POD_UID,
+    exits::Exits,
+    image_manager::ImageManager,
+    node_metrics::{RELIST_DURATION, RELIST_INTERVAL, RELIST_SEEN},
+};
 
 /// Where the runtime has no events at all, this is how often it is asked.
 const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
@@ -30,6 +36,7 @@ pub struct Pleg {
     relist_interval: Duration,
     wake: mpsc::UnboundedSender<String>,
     exits: Exits,
+    metrics: Metrics,
     /// Told when the runtime answers again after it did not.
     pub back: Arc<Notify>,
     /// Pod UID by container or sandbox id.
@@ -47,6 +54,7 @@ impl Pleg {
         relist_interval: Duration,
         wake: mpsc::UnboundedSender<String>,
         exits: Exits,
+        metrics: Metrics,
     ) -> Self {
         let healthy_at = Mutex::new(env.monotonic());
         Self {
@@ -56,6 +64,7 @@ impl Pleg {
             relist_interval,
             wake,
             exits,
+            metrics,
             back: Arc::new(Notify::new()),
             owners: Mutex::default(),
             last: Mutex::default(),
@@ -162,6 +171,7 @@ impl Pleg {
     /// Compares all there is with what there was.
     /// `false`: the runtime did not answer.
     pub async fn relist(&self) -> bool {
+        let began = self.env.monotonic();
         let lists = tokio::try_join!(self.runtime.list_pod_sandboxes(None), self.runtime.list_containers(None));
         let (sandboxes, containers) = match lists {
             Ok(lists) => lists,
@@ -170,7 +180,11 @@ impl Pleg {
                 return false;
             }
         };
-        *self.healthy_at.lock() = self.env.monotonic();
+        let ended = self.env.monotonic();
+        let before = std::mem::replace(&mut *self.healthy_at.lock(), ended);
+        self.metrics.observe(&RELIST_DURATION, &[], (ended - began).as_secs_f64());
+        self.metrics.observe(&RELIST_INTERVAL, &[], ended.saturating_sub(before).as_secs_f64());
+        self.metrics.set(&RELIST_SEEN, &[], self.env.now().as_second() as f64);
         let mut now: HashMap<String, Seen> = HashMap::new();
         let mut owners = HashMap::new();
         let all = sandboxes
@@ -215,10 +229,10 @@ mod tests {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let runtime = Arc::new(FakeRuntime::default());
         let recorder = EventRecorder::new(Client::new(NoApi), env.clone(), "kubelet", "n");
-        let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1));
+        let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1, Metrics::default()));
         let (wake, _woken) = mpsc::unbounded_channel();
-        let pleg =
-            Arc::new(Pleg::new(runtime.clone(), env.clone(), images, Duration::from_secs(60), wake, Exits::default()));
+        let (minute, metrics) = (Duration::from_secs(60), Metrics::default());
+        let pleg = Arc::new(Pleg::new(runtime.clone(), env.clone(), images, minute, wake, Exits::default(), metrics));
         let task = env.spawn(pleg.clone().run());
         for _ in 0..30 {
             env.sleep(Duration::from_secs(10)).await;

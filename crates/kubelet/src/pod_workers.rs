@@ -12,6 +12,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use client::{Client, EventRecorder, Informer};
 use env::Env;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, Service};
+use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,7 @@ use crate::{
     container_manager::ContainerManager,
     eviction::Pressures,
     image_manager::ImageManager,
+    node_metrics::{POD_START_DURATION, POD_START_TOTAL_DURATION, POD_WORKER_DURATION},
     pod_manager::PodManager,
     pod_spec::{self, Kind},
     pod_status::{self, WaitingReason},
@@ -57,6 +59,7 @@ pub struct Shared {
     pub node: Arc<Mutex<Node>>,
     pub pressures: Arc<Pressures>,
     pub crash_backoff: Backoff,
+    pub metrics: Metrics,
 }
 
 /// Why a pod must end although nobody deleted it.
@@ -108,8 +111,8 @@ impl PodWorkers {
         Self { shared, handles: Arc::default() }
     }
 
-    /// The pod is new or changed.
-    pub fn update(&self, pod: Arc<Pod>) {
+    /// The pod is new or changed. Of a `fresh` one the runtime can't have anything: nobody started it before us.
+    pub fn update(&self, pod: Arc<Pod>, fresh: bool) {
         let uid = pod_spec::uid(&pod).to_string();
         let mut handles = self.handles.lock();
         if let Some(handle) = handles.get(&uid) {
@@ -128,7 +131,8 @@ impl PodWorkers {
             task: Mutex::default(),
         });
         handles.insert(uid.clone(), handle.clone());
-        let worker = Worker::new(self.shared.clone(), handle.clone(), uid.clone());
+        let mut worker = Worker::new(self.shared.clone(), handle.clone(), uid.clone());
+        worker.fresh = fresh;
         let handles = self.handles.clone();
         let task = self.shared.env.spawn(async move {
             worker.run().await;
@@ -211,11 +215,20 @@ struct Worker {
     /// What the node has granted; set at the first look.
     allocated: Option<Allocation>,
     resize_condition: Option<Resize>,
+    /// The runtime has nothing of the pod, and need not be asked.
+    fresh: bool,
+    /// All that the runtime has of a pod that is being made, as long as we know it from making it.
+    followed: Option<PodRuntimeStatus>,
+    /// When the node heard of the pod, until it was Running for the first time.
+    starting_since: Option<Duration>,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>, handle: Arc<Handle>, uid: String) -> Self {
         Self {
+            fresh: false,
+            followed: None,
+            starting_since: Some(shared.env.monotonic()),
             shared,
             handle,
             uid,
@@ -233,18 +246,41 @@ impl Worker {
     }
 
     async fn run(mut self) {
+        let mut operation = "create";
         loop {
             let pod = self.handle.pod();
             if self.must_end(&pod) {
                 break;
             }
+            let began = self.shared.env.monotonic();
             self.sync_until_ending(&pod).await;
+            self.took(std::mem::replace(&mut operation, "sync"), began);
             if self.must_end(&self.handle.pod()) {
                 break;
             }
             self.wait().await;
         }
         self.end().await;
+    }
+
+    /// Counts a round of work on the pod.
+    fn took(&self, operation: &str, began: Duration) {
+        let took = self.shared.env.monotonic().saturating_sub(began);
+        self.shared.metrics.observe(&POD_WORKER_DURATION, &[operation], took.as_secs_f64());
+    }
+
+    /// Counts how long the pod took to run, once. A pod that ran before we were started has nothing to count.
+    fn note_start(&mut self, pod: &Pod, status: &PodStatus) {
+        if status.phase.as_deref() != Some("Running") {
+            return;
+        }
+        let (Some(since), env) = (self.starting_since.take(), &self.shared.env) else { return };
+        let seconds = env.monotonic().saturating_sub(since).as_secs_f64();
+        self.shared.metrics.observe(&POD_START_DURATION, &[], seconds);
+        if let Some(created) = &pod.metadata.creation_timestamp {
+            let age = (env.now().as_millisecond() - created.0.as_millisecond()).max(0);
+            self.shared.metrics.observe(&POD_START_TOTAL_DURATION, &[], age as f64 / 1000.0);
+        }
     }
 
     /// What is being done for a pod that is to end is let finish for a moment: a hook, a pull or a mount may never.

@@ -1,4 +1,4 @@
-//! What the runtime can do beyond the basics: recursively read-only mounts, user namespaces.
+//! What the runtime can do beyond the basics: recursively read-only mounts, user namespaces, images as volumes.
 //! Learnt by `node_status` from the runtime's status; asked by `runtime_manager` and `pod_status`.
 //! Invariant: what the runtime has not said it can do, it can't.
 
@@ -13,9 +13,31 @@ pub struct Features {
 }
 
 #[derive(Default)]
-pub struct RuntimeFeatures(RwLock<Vec<(String, Features)>>);
+pub struct RuntimeFeatures {
+    handlers: RwLock<Vec<(String, Features)>>,
+    /// Why images can't be volumes here.
+    without_image_volumes: Option<String>,
+}
+
+/// The first releases that mount images; the runtime does not say so itself, and older ones ignore the request.
+const WITH_IMAGE_VOLUMES: [(&str, (u64, u64)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 31))];
 
 impl RuntimeFeatures {
+    pub fn of(version: &v1::VersionResponse) -> Self {
+        let (name, found) = (version.runtime_name.as_str(), version.runtime_version.as_str());
+        let mut numbers = found.trim_start_matches('v').split('.').map(|part| part.parse::<u64>().unwrap_or(0));
+        let present = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let first = WITH_IMAGE_VOLUMES.iter().find(|(known, _)| *known == name).map(|(_, first)| *first);
+        let without_image_volumes = first.filter(|first| present < *first).map(|(major, minor)| {
+            format!("image volumes need {name} {major}.{minor} or newer, and this node has {found}")
+        });
+        Self { handlers: RwLock::default(), without_image_volumes }
+    }
+
+    pub fn without_image_volumes(&self) -> Option<&str> {
+        self.without_image_volumes.as_deref()
+    }
+
     pub fn observe(&self, handlers: &[v1::RuntimeHandler]) {
         let read = |handler: &v1::RuntimeHandler| {
             let features = handler.features.unwrap_or_default();
@@ -26,14 +48,14 @@ impl RuntimeFeatures {
             (handler.name.clone(), features)
         };
         let now: Vec<_> = handlers.iter().map(read).collect();
-        if *self.0.read() != now {
-            *self.0.write() = now;
+        if *self.handlers.read() != now {
+            *self.handlers.write() = now;
         }
     }
 
     /// Of the default handler.
     pub fn usual(&self) -> Features {
-        self.0.read().iter().find(|(name, _)| name.is_empty()).map(|(_, features)| *features).unwrap_or_default()
+        self.handlers.read().iter().find(|(name, _)| name.is_empty()).map(|(_, features)| *features).unwrap_or_default()
     }
 
     /// As the Node object shows them; runtimes that say nothing have none to show.
@@ -45,7 +67,7 @@ impl RuntimeFeatures {
                 user_namespaces: Some(features.user_namespaces),
             }),
         };
-        let all: Vec<_> = self.0.read().iter().map(show).collect();
+        let all: Vec<_> = self.handlers.read().iter().map(show).collect();
         (!all.is_empty()).then_some(all)
     }
 }
@@ -53,6 +75,23 @@ impl RuntimeFeatures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn old_runtimes_have_no_image_volumes() {
+        let check = |runtime_name: &str, runtime_version: &str, possible: bool| {
+            let (runtime_name, runtime_version) = (runtime_name.to_string(), runtime_version.to_string());
+            let version = v1::VersionResponse { runtime_name, runtime_version, ..Default::default() };
+            let features = RuntimeFeatures::of(&version);
+            assert_eq!(features.without_image_volumes().is_none(), possible, "{version:?}");
+        };
+        check("containerd", "v1.6.20", false);
+        check("containerd", "1.7.24~ds1", false);
+        check("containerd", "v2.0.5", false);
+        check("containerd", "v2.1.0", true);
+        check("cri-o", "1.30.2", false);
+        check("cri-o", "1.33.0", true);
+        check("another", "0.1", true);
+    }
 
     #[test]
     fn only_what_was_said_is_there() {

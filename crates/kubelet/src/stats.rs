@@ -2,6 +2,7 @@
 //! Read by `server_view` for `/stats/summary` and the metrics pages.
 //! Invariant: costs nothing while nobody asks.
 
+mod counters;
 mod render;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -91,6 +92,11 @@ impl Stats {
 
     /// Pages have counters only, so one sample is enough.
     pub async fn metrics(&self, page: &str) -> Result<String, ApiError> {
+        match page {
+            "metrics" => return counters::page(&self.shared).await,
+            "probes" => return Ok(counters::probes(&self.shared)),
+            _ => {}
+        }
         let measured = self.sample().await?;
         Ok(render::metrics(&self.shared, &measured, page, self.shared.env.now()))
     }

@@ -13,9 +13,10 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodStatus},
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
 };
+use metrics::Metrics;
 use parking_lot::Mutex;
 
-use crate::{pod_manager::PodManager, pod_spec};
+use crate::{node_metrics::STATUS_DURATION, pod_manager::PodManager, pod_spec};
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -36,12 +37,13 @@ pub struct StatusManager {
     client: Client,
     env: Env,
     pods: Arc<PodManager>,
+    metrics: Metrics,
     entries: Mutex<HashMap<String, Entry>>,
 }
 
 impl StatusManager {
-    pub fn new(client: Client, env: Env, pods: Arc<PodManager>) -> Self {
-        Self { client, env, pods, entries: Mutex::default() }
+    pub fn new(client: Client, env: Env, pods: Arc<PodManager>, metrics: Metrics) -> Self {
+        Self { client, env, pods, metrics, entries: Mutex::default() }
     }
 
     /// The newest status of the pod, whether it was sent or not.
@@ -162,11 +164,13 @@ impl StatusManager {
         let known = known.or_else(|| target.status.clone()).unwrap_or_default();
         let Some(status) = patch::status_patch(&known, desired) else { return Ok(None) };
         let body = serde_json::json!({"metadata": {"uid": target.metadata.uid}, "status": status});
+        let began = self.env.monotonic();
         let answer = self
             .client
             .namespaced::<Pod>(pod_spec::namespace(target))
             .patch_status(pod_spec::name(target), &Patch::Strategic(body))
             .await?;
+        self.metrics.observe(&STATUS_DURATION, &[], (self.env.monotonic() - began).as_secs_f64());
         Ok(answer.status)
     }
 

@@ -4,7 +4,11 @@
 
 mod mirror;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use client::Informer;
 use env::Env;
@@ -60,13 +64,19 @@ impl SyncLoop {
     pub async fn run(mut self) {
         let mut changes = self.api_pods.subscribe();
         let mut known: HashMap<Source, Vec<Arc<Pod>>> = HashMap::new();
+        // The pods that were here before us, once they are known.
+        let mut earlier: Option<HashSet<String>> = None;
         loop {
             self.pulse.beat();
             tokio::select! {
                 () = self.pulse.env.sleep(IDLE_TURN) => {}
                 () = self.shutdown.cancelled() => return,
+                () = self.api_pods.synced(), if earlier.is_none() => {
+                    let uids = self.api_pods.list().into_iter().map(|pod| pod_spec::uid(&pod).to_string());
+                    earlier = Some(uids.collect());
+                }
                 change = changes.next() => match change {
-                    Some(change) => self.api_changed(change.old, change.new),
+                    Some(change) => self.api_changed(change.old, change.new, earlier.as_ref()),
                     None => return,
                 },
                 Some(list) = self.static_pods.recv() => self.static_changed(&mut known, list),
@@ -75,7 +85,7 @@ impl SyncLoop {
         }
     }
 
-    fn api_changed(&self, old: Option<Arc<Pod>>, new: Option<Arc<Pod>>) {
+    fn api_changed(&self, old: Option<Arc<Pod>>, new: Option<Arc<Pod>>, earlier: Option<&HashSet<String>>) {
         let Some(pod) = new else {
             return old.iter().for_each(|gone| self.api_removed(gone));
         };
@@ -93,7 +103,11 @@ impl SyncLoop {
         self.workers.shared.statuses.observe(&pod);
         match old {
             Some(old) if !concerns_node(&old, &pod) => self.workers.refresh(pod),
-            _ => self.workers.update(pod),
+            _ => {
+                // What was bound to the node before we were started may have run under another process.
+                let fresh = earlier.is_some_and(|earlier| !earlier.contains(pod_spec::uid(&pod)));
+                self.workers.update(pod, fresh);
+            }
         }
     }
 
@@ -117,7 +131,7 @@ impl SyncLoop {
         }
         for pod in list.pods.iter().filter(|pod| !has(&before, pod_spec::uid(pod))) {
             shared.pods.set(pod.clone());
-            self.workers.update(pod.clone());
+            self.workers.update(pod.clone(), false);
             mirror::ensure(shared, pod);
         }
         known.insert(list.source, list.pods);

@@ -19,6 +19,8 @@ pub struct Input<'a> {
     pub container: &'a Container,
     /// Where each volume is on the host.
     pub volumes: &'a BTreeMap<String, PathBuf>,
+    /// The ids of the images behind image volumes.
+    pub images: &'a BTreeMap<String, String>,
     pub environment: &'a BTreeMap<String, String>,
     pub hosts_file: Option<&'a Path>,
     pub message_file: Option<&'a Path>,
@@ -62,6 +64,10 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
     let mut has_hosts = false;
     for mount in input.container.volume_mounts.iter().flatten() {
         has_hosts |= mount.mount_path.trim_end_matches('/') == "/etc/hosts";
+        if let Some(image) = input.images.get(&mount.name) {
+            result.push(image_mount(mount, image)?);
+            continue;
+        }
         let root = input
             .volumes
             .get(&mount.name)
@@ -81,12 +87,8 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
             Some(sub_path) => resolve_sub_path(root, &sub_path)?,
             None => root.clone(),
         };
-        let container_path = match mount.mount_path.starts_with('/') {
-            true => mount.mount_path.clone(),
-            false => format!("/{}", mount.mount_path),
-        };
         result.push(v1::Mount {
-            container_path,
+            container_path: container_path(mount),
             host_path: host_path.to_string_lossy().into_owned(),
             readonly: mount.read_only.unwrap_or(false) || shows_objects(input.pod, &mount.name),
             propagation: match mount.mount_propagation.as_deref() {
@@ -112,6 +114,27 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
         file(super::message_path(input.container), path);
     }
     Ok(result)
+}
+
+fn container_path(mount: &VolumeMount) -> String {
+    match mount.mount_path.starts_with('/') {
+        true => mount.mount_path.clone(),
+        false => format!("/{}", mount.mount_path),
+    }
+}
+
+/// The runtime mounts the image itself, read-only.
+fn image_mount(mount: &VolumeMount, image: &str) -> Result<v1::Mount, String> {
+    let within = [&mount.sub_path, &mount.sub_path_expr];
+    if within.into_iter().flatten().any(|path| !path.is_empty()) {
+        return Err(format!("subPath of image volume {:?} is not supported by the container runtime", mount.name));
+    }
+    Ok(v1::Mount {
+        container_path: container_path(mount),
+        readonly: true,
+        image: Some(v1::ImageSpec { image: image.into(), ..Default::default() }),
+        ..Default::default()
+    })
 }
 
 /// The path below `root`, made as a directory if it is not there. Every step is checked for links that lead outside.

@@ -21,6 +21,7 @@ use crate::{
     container_gc,
     disk::Disk,
     image_gc::ImageGc,
+    node_metrics::EVICTIONS,
     pod_spec::{self, QosClass},
     pod_status::is_terminal,
     pod_workers::{Eviction, PodWorkers},
@@ -109,7 +110,7 @@ impl EvictionManager {
             (false, most) if most > 0 => pod_spec::grace_period_seconds(pod).min(most),
             (false, _) => pod_spec::grace_period_seconds(pod),
         };
-        self.evict(pod, ranking::message(pod, usage, &threshold, shortage), grace);
+        self.evict(pod, threshold.signal.name(), ranking::message(pod, usage, &threshold, shortage), grace);
         self.wait_for_end(pod).await;
     }
 
@@ -238,12 +239,13 @@ impl EvictionManager {
         for pod in pods {
             let usage = self.disk_usage(&pod, &by_pod).await;
             if let Some(message) = local_storage::excess(&pod, &usage) {
-                self.evict(&pod, message, IMMEDIATE_GRACE_SECONDS);
+                self.evict(&pod, "ephemeral-storage", message, IMMEDIATE_GRACE_SECONDS);
             }
         }
     }
 
-    fn evict(&self, pod: &Arc<Pod>, message: String, grace_period_seconds: i64) {
+    fn evict(&self, pod: &Arc<Pod>, signal: &str, message: String, grace_period_seconds: i64) {
+        self.workers.shared.metrics.count(&EVICTIONS, &[signal]);
         tracing::warn!(pod = pod_spec::display(pod), message, "evicting a pod");
         self.workers.shared.recorder.warning(&client::reference(&**pod), "Evicted", message.clone());
         let eviction = Eviction { reason: "Evicted".into(), message, grace_period_seconds };

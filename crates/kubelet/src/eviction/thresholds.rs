@@ -27,16 +27,21 @@ pub enum Pressure {
 }
 
 impl Signal {
+    const NAMES: [(&'static str, Self); 6] = [
+        ("memory.available", Self::Memory),
+        ("nodefs.available", Self::NodeFs),
+        ("nodefs.inodesFree", Self::NodeFsInodes),
+        ("imagefs.available", Self::ImageFs),
+        ("imagefs.inodesFree", Self::ImageFsInodes),
+        ("pid.available", Self::Pid),
+    ];
+
     pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "memory.available" => Self::Memory,
-            "nodefs.available" => Self::NodeFs,
-            "nodefs.inodesFree" => Self::NodeFsInodes,
-            "imagefs.available" => Self::ImageFs,
-            "imagefs.inodesFree" => Self::ImageFsInodes,
-            "pid.available" => Self::Pid,
-            _ => return None,
-        })
+        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, signal)| *signal)
+    }
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, signal)| *signal == self).map_or("", |(name, _)| name)
     }
 
     pub fn pressure(self) -> Pressure {

@@ -7,7 +7,7 @@ mod machine;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
-use client::{Client, EventRecorder, Patch};
+use client::{Client, EventRecorder, Informer, Patch};
 use cri::Runtime;
 use env::Env;
 use futures::StreamExt;
@@ -310,6 +310,27 @@ impl NodeStatusManager {
         }
     }
 
+    /// Keeps our copy of the Node object true: labels, taints and allocatable decide which pods are admitted.
+    /// Somebody else's words about our condition are set right at once.
+    pub async fn run_watch(self: Arc<Self>, nodes: Informer<Node>) {
+        let mut changes = nodes.subscribe();
+        while let Some(change) = changes.next().await {
+            let Some(newest) = change.new else { continue };
+            let mut held = self.node.lock();
+            // What an answer brought may be newer than what the watch brings.
+            if !is_newer(&newest, &held) {
+                continue;
+            }
+            let status = |node: &Node| node.status.clone().unwrap_or_default();
+            let foreign = differs(&status(&held), &status(&newest));
+            *held = (*newest).clone();
+            drop(held);
+            if foreign {
+                self.wake.notify_one();
+            }
+        }
+    }
+
     async fn update_status(&self, last_report: &mut Option<Duration>) -> bool {
         let known = self.node.lock().clone();
         let previous = known.status.clone().unwrap_or_default();
@@ -470,6 +491,12 @@ fn condition(
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or(Some(Time(now))),
     }
+}
+
+/// Another object of the same name is always newer than one that was deleted.
+fn is_newer(found: &Node, held: &Node) -> bool {
+    let version = |node: &Node| node.metadata.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
+    found.metadata.uid != held.metadata.uid || version(found) > version(held)
 }
 
 /// Whether two statuses say different things, heartbeats aside.

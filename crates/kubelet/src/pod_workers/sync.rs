@@ -14,6 +14,7 @@ use super::{Worker, resize::Applied};
 use crate::{
     admission,
     container_config::environment::References,
+    node_metrics::ADMISSION_REJECTIONS,
     pod_actions::{Kill, KillReason, PodActions, pod_actions},
     pod_spec::{self, Kind},
     pod_status::WaitingReason,
@@ -40,7 +41,7 @@ impl Worker {
     pub(super) async fn sync(&mut self, pod: &Arc<Pod>) {
         // Each round may let the next init container follow a sidecar that has just started.
         for _ in 0..=pod_spec::init_containers(pod).len() + 1 {
-            let status = match self.snapshot(pod).await {
+            let status = match self.observe(pod).await {
                 Ok(status) => status,
                 Err(error) => {
                     tracing::warn!(pod = pod_spec::display(pod), %error, "failed to look at a pod");
@@ -69,15 +70,30 @@ impl Worker {
                 break;
             }
         }
-        match self.snapshot(pod).await {
+        // What was just made was looked at as it was made.
+        let seen = match self.followed.take() {
+            Some(status) => Ok(status),
+            None => self.snapshot(pod).await,
+        };
+        match seen {
             Ok(status) => {
+                self.last = status.clone();
                 self.shared.probes.update(pod, &status, false);
-                self.report(pod, &status, false);
+                let reported = self.report(pod, &status, false);
+                self.note_start(pod, &reported);
                 // It may have ended before anyone listened for it.
                 let over = pod_actions(pod, &status, self.shared.probes.results());
                 self.completed = over.kill_pod && !over.create_sandbox;
             }
             Err(_) => self.look_again_in(RUNTIME_RETRY),
+        }
+    }
+
+    async fn observe(&mut self, pod: &Pod) -> cri::Result<PodRuntimeStatus> {
+        self.followed = None;
+        match std::mem::take(&mut self.fresh) {
+            true => Ok(PodRuntimeStatus::default()),
+            false => self.snapshot(pod).await,
         }
     }
 
@@ -87,7 +103,9 @@ impl Worker {
             return true;
         }
         // What runs already was admitted before we were restarted.
-        if status.sandboxes.is_empty() {
+        if !status.sandboxes.is_empty() {
+            self.starting_since = None;
+        } else {
             let others: Vec<Arc<Pod>> = self
                 .shared
                 .pods
@@ -105,12 +123,13 @@ impl Worker {
             let verdict = match (short, fits(&known)) {
                 (Some(refusal), _) => Err(refusal),
                 (None, Ok(())) => Ok(()),
-                // Labels, taints and resources may have changed since the node was last reported.
+                // The watch of the node may be behind that of the pods.
                 (None, Err(refusal)) => self.fresh_node().await.map_or(Err(refusal), |node| fits(&node)),
             };
             if let Err(refusal) = verdict {
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
+                self.shared.metrics.count(&ADMISSION_REJECTIONS, &[&refusal.reason]);
                 self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));
                 return false;
             }
@@ -242,7 +261,19 @@ impl Worker {
             }
         };
         if actions.create_sandbox {
-            *status = self.snapshot(pod).await.ok()?;
+            *status = match status.sandboxes.is_empty() && status.containers.is_empty() {
+                true => {
+                    let Some(seen) = shared.runtime.sandbox_of(&sandbox_id).await.ok().flatten() else {
+                        // One that is gone already is made again at the next look.
+                        self.failed();
+                        return None;
+                    };
+                    let status = PodRuntimeStatus { sandboxes: vec![seen], containers: vec![] };
+                    self.followed = Some(status.clone());
+                    status
+                }
+                false => self.snapshot(pod).await.ok()?,
+            };
             self.report(pod, status, false);
         }
         let ips = match status.ready_sandbox() {
@@ -379,11 +410,14 @@ impl Worker {
         match self.shared.runtime.start_container(context, kind, container).await {
             Ok(id) => {
                 let memory = self.shared.runtime.node.memory_bytes;
+                self.follow(context, &id).await;
                 self.applied.insert(id, Applied::new(context.pod, container, kind, memory));
                 self.reasons.remove(&container.name);
                 true
             }
             Err(reason) => {
+                // The runtime may have something of it all the same.
+                self.followed = None;
                 let wait = match reason.reason.as_str() {
                     // Soon it is shown that the next attempt waits.
                     "ErrImagePull" => Some(RUNTIME_RETRY),
@@ -394,6 +428,18 @@ impl Worker {
                 self.look_again_in(wait.unwrap_or(LONGEST_RETRY));
                 false
             }
+        }
+    }
+
+    /// Adds a container that was just started to what is known of a pod that is being made.
+    async fn follow(&mut self, context: &StartContext<'_>, id: &str) {
+        if self.followed.is_none() {
+            return;
+        }
+        let seen = self.shared.runtime.container_of(id, context.sandbox_id, &Self::kinds(context.pod)).await;
+        match (seen, &mut self.followed) {
+            (Ok(Some(container)), Some(followed)) => followed.containers.insert(0, container),
+            _ => self.followed = None,
         }
     }
 

@@ -11,7 +11,7 @@ use futures::{
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Worker;
-use crate::{pod_spec, runtime_manager::KillOrder, runtime_status::PodRuntimeStatus};
+use crate::{node_metrics::CGROUP_DURATION, pod_spec, runtime_manager::KillOrder, runtime_status::PodRuntimeStatus};
 
 const RETRY: Duration = Duration::from_secs(1);
 /// Groups are busy for a moment after their last process has gone.
@@ -20,12 +20,16 @@ const GROUP_RETRIES: u32 = 20;
 impl Worker {
     /// From the moment the pod must end until nothing of it is left.
     pub(super) async fn end(mut self) {
+        let began = self.shared.env.monotonic();
         self.stop_everything().await;
+        self.took("kill", began);
+        let began = self.shared.env.monotonic();
         let pod = self.handle.pod();
         self.shared.probes.forget(&self.uid);
         let last = self.last.clone();
         self.report(&pod, &last, true);
         self.clean_up(&pod).await;
+        self.took("terminated", began);
         self.handle.state.lock().terminated = true;
         // A completed pod stays, with its logs, until someone deletes it.
         loop {
@@ -115,11 +119,13 @@ impl Worker {
             shared.env.sleep(RETRY).await;
         }
         let uid = self.uid.clone();
-        let (cgroups, env) = (shared.cgroups.clone(), shared.env.clone());
+        let (cgroups, env, metrics) = (shared.cgroups.clone(), shared.env.clone(), shared.metrics.clone());
         shared.env.spawn(async move {
             let mut delay = Duration::from_millis(10);
             for _ in 0..GROUP_RETRIES {
+                let began = env.monotonic();
                 if cgroups.remove_pod(&uid).is_ok() {
+                    metrics.observe(&CGROUP_DURATION, &["destroy"], (env.monotonic() - began).as_secs_f64());
                     return;
                 }
                 env.sleep(delay).await;

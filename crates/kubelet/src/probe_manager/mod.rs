@@ -14,11 +14,13 @@ use client::EventRecorder;
 use cri::Runtime;
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use worker::Worker;
 
 use crate::{
+    node_metrics::PROBES,
     pod_actions::{ProbeResult, Probes},
     pod_spec,
     pod_status::Readiness,
@@ -117,6 +119,8 @@ pub struct ProbeManager {
     running: Mutex<HashMap<Key, Running>>,
     /// Receives the UID of a pod whose result changed.
     wake: mpsc::UnboundedSender<String>,
+    /// Shown on a page of their own.
+    pub metrics: Metrics,
 }
 
 impl ProbeManager {
@@ -126,7 +130,15 @@ impl ProbeManager {
         recorder: EventRecorder,
         wake: mpsc::UnboundedSender<String>,
     ) -> Self {
-        Self { runtime, env, recorder, results: Arc::default(), running: Mutex::default(), wake }
+        Self {
+            runtime,
+            env,
+            recorder,
+            results: Arc::default(),
+            running: Mutex::default(),
+            wake,
+            metrics: Metrics::default(),
+        }
     }
 
     pub fn results(&self) -> &Results {
@@ -168,6 +180,7 @@ impl ProbeManager {
                     started_at: found.started_at,
                     pod_ip: ip.clone(),
                     kind,
+                    metrics: self.metrics.clone(),
                 };
                 running.insert(key, Running { pod_uid: uid.into(), task: self.env.spawn(worker.run()) });
             }
@@ -177,6 +190,8 @@ impl ProbeManager {
 
     pub fn forget(&self, uid: &str) {
         self.stop(|_, running| running.pod_uid != uid);
+        // The last of a probe's labels is the pod's UID.
+        self.metrics.retain(&PROBES, |labels| labels.last().is_none_or(|last| &**last != uid));
     }
 
     pub fn stop_all(&self) {

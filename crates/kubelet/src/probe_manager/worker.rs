@@ -8,10 +8,12 @@ use client::EventRecorder;
 use cri::Runtime;
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use metrics::Metrics;
 use tokio::sync::mpsc;
 
 use super::{ProbeKind, Results, attempt};
 use crate::{
+    node_metrics::{PROBE_DURATION, PROBES},
     pod_actions::ProbeResult,
     pod_spec::{self, Kind},
     pod_status::Readiness,
@@ -31,6 +33,7 @@ pub struct Worker {
     pub started_at: i64,
     pub pod_ip: String,
     pub kind: ProbeKind,
+    pub metrics: Metrics,
 }
 
 /// How often an attempt that could not even be made is repeated before it counts.
@@ -84,6 +87,7 @@ impl Worker {
     }
 
     async fn attempt(&self, probe: &k8s_openapi::api::core::v1::Probe, timeout: Duration) -> ProbeResult {
+        let began = self.env.monotonic();
         let mut outcome = Err(String::new());
         for _ in 0..RETRIES {
             outcome = attempt::attempt(
@@ -105,6 +109,7 @@ impl Worker {
         } else {
             Kind::Init
         };
+        self.count(&outcome, began);
         let about = container_reference(&self.pod, kind, &self.container.name);
         match outcome {
             Ok(Ok(_)) => ProbeResult::Success,
@@ -119,5 +124,19 @@ impl Worker {
                 ProbeResult::Failure
             }
         }
+    }
+
+    fn count(&self, outcome: &attempt::Outcome, began: Duration) {
+        let result = match outcome {
+            Ok(Ok(_)) => "successful",
+            Ok(Err(_)) => "failed",
+            Err(_) => "unknown",
+        };
+        let (kind, container) = (self.kind.as_str(), self.container.name.as_str());
+        let (name, namespace, uid) =
+            (pod_spec::name(&self.pod), pod_spec::namespace(&self.pod), pod_spec::uid(&self.pod));
+        self.metrics.count(&PROBES, &[kind, result, container, name, namespace, uid]);
+        let took = self.env.monotonic().saturating_sub(began).as_secs_f64();
+        self.metrics.observe(&PROBE_DURATION, &[kind, container, name, namespace], took);
     }
 }

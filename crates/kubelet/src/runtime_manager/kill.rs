@@ -99,7 +99,7 @@ impl RuntimeManager {
 
     pub async fn stop_sandboxes(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
         let stops = status.sandboxes.iter().filter(|sandbox| sandbox.ready).map(|sandbox| async {
-            match self.runtime.stop_pod_sandbox(&sandbox.id).await {
+            match self.stops.take(self.runtime.stop_pod_sandbox(&sandbox.id)).await {
                 Err(error) if !error.is_not_found() => Err(error),
                 _ => Ok(()),
             }
@@ -134,13 +134,18 @@ impl RuntimeManager {
 
     /// Removes every trace of the pod from the runtime.
     pub async fn remove_pod(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
-        for sandbox in &status.sandboxes {
-            self.runtime.stop_pod_sandbox(&sandbox.id).await?;
-            self.runtime.remove_pod_sandbox(&sandbox.id).await?;
-        }
-        for container in status.containers.iter().filter(|c| !status.sandboxes.iter().any(|s| s.id == c.sandbox_id)) {
-            self.runtime.remove_container(&container.id).await?;
-        }
-        Ok(())
+        let remove = async {
+            for sandbox in &status.sandboxes {
+                self.runtime.stop_pod_sandbox(&sandbox.id).await?;
+                self.runtime.remove_pod_sandbox(&sandbox.id).await?;
+            }
+            let alone = |c: &&ContainerStatus| !status.sandboxes.iter().any(|s| s.id == c.sandbox_id);
+            for container in status.containers.iter().filter(alone) {
+                self.runtime.remove_container(&container.id).await?;
+            }
+            Ok(())
+        };
+        // Behind those that are being stopped: nobody waits for what is removed.
+        self.stops.take(remove).await
     }
 }

@@ -8,19 +8,37 @@ use std::{
 };
 
 use cri::v1;
+use env::Env;
 
-use crate::container_config::{MESSAGE_PATH, MESSAGE_POLICY};
+use crate::{
+    container_config::{MESSAGE_PATH, MESSAGE_POLICY},
+    log_file,
+};
 
 const MAX_MESSAGE: u64 = 4096;
 const MAX_LOG_BYTES: u64 = 2048;
 const MAX_LOG_LINES: usize = 80;
 
-pub fn termination_message(status: &v1::ContainerStatus) -> String {
+/// Whether the end of the log may have to stand in for a message.
+fn falls_back(status: &v1::ContainerStatus) -> bool {
     let policy = status.annotations.get(MESSAGE_POLICY).map(String::as_str);
+    policy == Some("FallbackToLogsOnError") && status.exit_code != 0
+}
+
+/// Waits for a log that will be read.
+pub async fn settle(env: &Env, status: &v1::ContainerStatus) {
+    if falls_back(status)
+        && let Ok(log) = tokio::fs::File::open(&status.log_path).await
+    {
+        log_file::complete(env, &log).await;
+    }
+}
+
+pub fn termination_message(status: &v1::ContainerStatus) -> String {
     let place = status.annotations.get(MESSAGE_PATH);
     let file = place.and_then(|place| status.mounts.iter().find(|mount| mount.container_path == *place));
     let mut message = file.and_then(|mount| head(Path::new(&mount.host_path))).unwrap_or_default();
-    if message.is_empty() && policy == Some("FallbackToLogsOnError") && status.exit_code != 0 {
+    if message.is_empty() && falls_back(status) {
         message = log_tail(Path::new(&status.log_path));
     }
     match (message.is_empty(), status.message.is_empty()) {

@@ -6,6 +6,7 @@ mod hooks;
 mod kill;
 mod message;
 mod snapshot;
+mod turns;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,6 +15,8 @@ use cri::{Runtime, v1};
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret, Service};
 pub use kill::KillOrder;
+use metrics::Metrics;
+pub use turns::Turns;
 
 use crate::{
     config::Config,
@@ -25,7 +28,8 @@ use crate::{
         network_files::{self, ClusterDns},
     },
     container_manager::ContainerManager,
-    image_manager::ImageManager,
+    image_manager::{ImageManager, PresentImage},
+    node_metrics::{CGROUP_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS, STARTED_PODS, STARTED_PODS_ERRORS},
     pod_spec::{self, Kind},
     pod_status::WaitingReason,
     runtime_features::RuntimeFeatures,
@@ -44,8 +48,11 @@ pub struct RuntimeManager {
     pub features: Arc<RuntimeFeatures>,
     pub node: NodeFacts,
     pub host_ips: Vec<String>,
-    /// How many sandboxes and containers are made at once: more only makes each slower.
-    pub slots: tokio::sync::Semaphore,
+    pub metrics: Metrics,
+    /// Sandboxes and containers that are made.
+    pub starts: Turns,
+    /// Sandboxes that are stopped and removed; what starts does not wait for them.
+    pub stops: Turns,
 }
 
 /// What every container of a pod is started with.
@@ -120,18 +127,36 @@ impl RuntimeManager {
     ) -> Result<String, String> {
         std::fs::create_dir_all(&config.log_directory)
             .map_err(|error| format!("failed to create {}: {error}", config.log_directory))?;
+        self.metrics.count(&STARTED_PODS, &[]);
+        let began = self.env.monotonic();
         self.cgroups
             .create_pod(pod)
             .map_err(|error| format!("failed to ensure that the pod: {} cgroups exist: {error}", pod_spec::uid(pod)))?;
-        let _slot = self.slots.acquire().await;
-        self.runtime
-            .run_pod_sandbox(config.clone(), handler)
-            .await
-            .map_err(|error| format!("failed to create pod sandbox: {error}"))
+        self.metrics.observe(&CGROUP_DURATION, &["create"], (self.env.monotonic() - began).as_secs_f64());
+        self.starts.take(self.runtime.run_pod_sandbox(config.clone(), handler)).await.map_err(|error| {
+            self.metrics.count(&STARTED_PODS_ERRORS, &[]);
+            format!("failed to create pod sandbox: {error}")
+        })
     }
 
     /// Pulls, creates and starts one container and runs its postStart hook.
     pub async fn start_container(
+        &self,
+        context: &StartContext<'_>,
+        kind: Kind,
+        container: &Container,
+    ) -> Result<String, WaitingReason> {
+        let of = match kind {
+            Kind::Init => "init_container",
+            Kind::App => "container",
+            Kind::Ephemeral => "ephemeral_container",
+        };
+        self.metrics.count(&STARTED_CONTAINERS, &[of]);
+        let started = self.try_start_container(context, kind, container).await;
+        started.inspect_err(|waiting| self.metrics.count(&STARTED_CONTAINERS_ERRORS, &[of, &waiting.reason]))
+    }
+
+    async fn try_start_container(
         &self,
         context: &StartContext<'_>,
         kind: Kind,
@@ -150,28 +175,54 @@ impl RuntimeManager {
                 return Err(reason);
             }
         };
+        let image_volumes = self.image_volumes(context, kind, container).await?;
         let config = self
-            .container_config(context, kind, container, &image)
+            .container_config(context, kind, container, &image, &image_volumes)
             .map_err(|message| failed("CreateContainerConfigError", message))?;
-        let slot = self.slots.acquire().await;
-        let id =
-            self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await.map_err(
-                |error| {
-                    let message = error.to_string();
-                    failed("CreateContainerError", message)
-                },
-            )?;
-        self.recorder.normal(&about, "Created", "Container created");
-        self.runtime.start_container(&id).await.map_err(|error| {
-            let message = error.to_string();
-            failed("RunContainerError", message)
-        })?;
-        drop(slot);
+        let create_and_start = async {
+            let made = self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await;
+            let id = made.map_err(|error| failed("CreateContainerError", error.to_string()))?;
+            self.recorder.normal(&about, "Created", "Container created");
+            let started = self.runtime.start_container(&id).await;
+            started.map_err(|error| failed("RunContainerError", error.to_string()))?;
+            Ok(id)
+        };
+        let id = self.starts.take(create_and_start).await?;
         self.recorder.normal(&about, "Started", "Container started");
         if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) {
             self.post_start(context, kind, container, &id, hook).await?;
         }
         Ok(id)
+    }
+
+    /// Makes the images present that the container mounts, by the volumes' names.
+    async fn image_volumes(
+        &self,
+        context: &StartContext<'_>,
+        kind: Kind,
+        container: &Container,
+    ) -> Result<BTreeMap<String, String>, WaitingReason> {
+        let about = container_reference(context.pod, kind, &container.name);
+        let mut found = BTreeMap::new();
+        for volume in pod_spec::spec(context.pod).volumes.iter().flatten() {
+            let Some(source) = &volume.image else { continue };
+            if !container.volume_mounts.iter().flatten().any(|mount| mount.name == volume.name) {
+                continue;
+            }
+            if let Some(problem) = self.features.without_image_volumes() {
+                let message = format!("ImageVolumeMountFailed: volume {:?}: {problem}", volume.name);
+                self.recorder.warning(&about, "Failed", format!("Error: {message}"));
+                return Err(WaitingReason { reason: "CreateContainerError".into(), message });
+            }
+            let wanted = Container {
+                image: source.reference.clone(),
+                image_pull_policy: source.pull_policy.clone(),
+                ..Container::default()
+            };
+            let image = self.images.ensure(&about, pod_spec::uid(context.pod), &wanted, context.pull_secrets).await?;
+            found.insert(volume.name.clone(), image.id);
+        }
+        Ok(found)
     }
 
     async fn post_start(
@@ -207,7 +258,8 @@ impl RuntimeManager {
         context: &StartContext,
         kind: Kind,
         container: &Container,
-        image: &crate::image_manager::PresentImage,
+        image: &PresentImage,
+        image_volumes: &BTreeMap<String, String>,
     ) -> Result<v1::ContainerConfig, String> {
         let pod = context.pod;
         let restart_count = self.restart_count(context, container);
@@ -231,6 +283,7 @@ impl RuntimeManager {
             pod,
             container,
             volumes: context.volumes,
+            images: image_volumes,
             environment: &environment,
             hosts_file: hosts_file.as_deref(),
             message_file: Some(&message_file),

@@ -24,8 +24,9 @@ impl RuntimeManager {
             self.runtime.list_pod_sandboxes(Some(sandbox_filter)),
             self.runtime.list_containers(Some(container_filter))
         )?;
-        let sandboxes = try_join_all(sandboxes.iter().map(|sandbox| self.sandbox(sandbox)));
-        let containers = try_join_all(containers.iter().map(|container| self.container(container, kinds)));
+        let sandboxes = try_join_all(sandboxes.iter().map(|sandbox| self.sandbox_of(&sandbox.id)));
+        let containers =
+            try_join_all(containers.iter().map(|found| self.container_of(&found.id, &found.pod_sandbox_id, kinds)));
         let (sandboxes, containers) = tokio::try_join!(sandboxes, containers)?;
         let mut status = PodRuntimeStatus {
             sandboxes: sandboxes.into_iter().flatten().collect(),
@@ -36,9 +37,9 @@ impl RuntimeManager {
         Ok(status)
     }
 
-    /// `None` when it went away in between.
-    async fn sandbox(&self, listed: &v1::PodSandbox) -> cri::Result<Option<SandboxStatus>> {
-        let answer = match self.runtime.pod_sandbox_status(&listed.id, false).await {
+    /// One sandbox; `None` when it went away in between.
+    pub async fn sandbox_of(&self, id: &str) -> cri::Result<Option<SandboxStatus>> {
+        let answer = match self.runtime.pod_sandbox_status(id, false).await {
             Ok(answer) => answer,
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),
@@ -58,18 +59,23 @@ impl RuntimeManager {
         }))
     }
 
-    async fn container(
+    /// One container; `None` when it went away in between.
+    pub async fn container_of(
         &self,
-        listed: &v1::Container,
+        id: &str,
+        sandbox_id: &str,
         kinds: &HashMap<String, Kind>,
     ) -> cri::Result<Option<ContainerStatus>> {
-        let answer = match self.runtime.container_status(&listed.id, false).await {
+        let answer = match self.runtime.container_status(id, false).await {
             Ok(answer) => answer,
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),
         };
         let Some(status) = answer.status else { return Ok(None) };
-        Ok(Some(convert(status, &listed.pod_sandbox_id, kinds)))
+        if status.state() == v1::ContainerState::ContainerExited {
+            message::settle(&self.env, &status).await;
+        }
+        Ok(Some(convert(status, sandbox_id, kinds)))
     }
 }
 

@@ -1,13 +1,15 @@
-//! Container logs from the runtime's files: tail, since, timestamps, limits, follow across rotation.
+//! Container logs from the runtime's files: tail, since, timestamps, limits, across the last rotation and the next ones.
 //! Called by the server for `/containerLogs`; the lines reach `kubectl logs` as they are written.
 //! Invariant: reads forward only what it needs; following waits for the file to change, never polls.
 
 use std::{
     io::{self, SeekFrom},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use bytes::{Bytes, BytesMut};
+use env::Env;
 use futures::{Stream, StreamExt, stream};
 use inotify::{Inotify, WatchMask};
 use jiff::Timestamp;
@@ -16,7 +18,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncSeekExt},
 };
 
-use crate::exits::ExitOf;
+use crate::{exits::ExitOf, log_file, log_rotation};
 
 const CHUNK: usize = 64 << 10;
 /// A runtime splits longer lines into partial ones of 16 KiB.
@@ -116,11 +118,12 @@ impl Formatter {
     }
 }
 
-/// Where reading starts so that `tail` lines follow. Looks backward in blocks; 0 means the whole file.
-async fn tail_offset(file: &mut File, tail: u64) -> io::Result<u64> {
+/// Where reading starts so that `tail` lines follow, and how many of them must come from an earlier file.
+/// Looks backward in blocks.
+async fn tail_offset(file: &mut File, tail: u64) -> io::Result<(u64, u64)> {
     let length = file.seek(SeekFrom::End(0)).await?;
-    if tail == 0 {
-        return Ok(length);
+    if tail == 0 || length == 0 {
+        return Ok((length, tail));
     }
     let (mut position, mut found) = (length, 0);
     let mut block = vec![0; CHUNK];
@@ -135,17 +138,52 @@ async fn tail_offset(file: &mut File, tail: u64) -> io::Result<u64> {
             if *byte == b'\n' && position + (i as u64) + 1 < length {
                 found += 1;
                 if found == tail {
-                    return Ok(position + i as u64 + 1);
+                    return Ok((position + i as u64 + 1, 0));
                 }
             }
         }
     }
-    Ok(0)
+    Ok((0, tail - found - 1))
+}
+
+/// The container's file and, where the node has just rotated the log, the one before it: each where reading starts.
+async fn open(path: &Path, tail: Option<u64>) -> io::Result<(File, Option<File>)> {
+    let rotated = || log_rotation::rotated(path);
+    let mut file = match File::open(path).await {
+        // In the middle of a rotation.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match rotated().pop() {
+            Some(newest) => File::open(newest).await?,
+            None => return Err(error),
+        },
+        opened => opened?,
+    };
+    let (start, missing) = match tail {
+        Some(lines) => tail_offset(&mut file, lines).await?,
+        None => (0, u64::MAX),
+    };
+    file.seek(SeekFrom::Start(start)).await?;
+    if missing == 0 {
+        return Ok((file, None));
+    }
+    // Looked for after the other was opened: a rotation in between only makes it its own predecessor.
+    let own = file.metadata().await?.ino();
+    let Some(earlier) = rotated().into_iter().rfind(|p| std::fs::metadata(p).is_ok_and(|m| m.ino() != own)) else {
+        return Ok((file, None));
+    };
+    let mut earlier = File::open(earlier).await?;
+    if tail.is_some() {
+        let (start, _) = tail_offset(&mut earlier, missing).await?;
+        earlier.seek(SeekFrom::Start(start)).await?;
+    }
+    Ok((earlier, Some(file)))
 }
 
 struct Tailer<F> {
+    env: Env,
     path: PathBuf,
     file: File,
+    /// The file that follows a rotated one.
+    following: Option<File>,
     buffer: BytesMut,
     /// Inside something too long to be a line of a runtime's: dropped up to the next one.
     skipping: bool,
@@ -158,27 +196,29 @@ struct Tailer<F> {
     done: bool,
 }
 
-/// The lines as a stream of chunks. With `follow`, it ends when `running` is false and everything was read.
+/// The lines as a stream of chunks, of a container that has `ended` or not. With `follow`, it ends when `running` is false and everything was read.
 pub async fn read<F>(
     path: &Path,
     options: LogOptions,
+    ended: bool,
     running: F,
     exit: ExitOf,
+    env: &Env,
 ) -> io::Result<impl Stream<Item = io::Result<Bytes>> + use<F>>
 where
     F: AsyncFn() -> bool + Send + 'static,
 {
-    let mut file = File::open(path).await?;
-    let start = match options.tail_lines {
-        Some(lines) => tail_offset(&mut file, lines).await?,
-        None => 0,
-    };
-    file.seek(SeekFrom::Start(start)).await?;
+    if ended && let Ok(file) = File::open(path).await {
+        log_file::complete(env, &file).await;
+    }
     // Before the first read, so that no write falls between reading and watching.
     let changes = if options.follow { Some(watch(path)?) } else { None };
+    let (file, following) = open(path, options.tail_lines).await?;
     let tailer = Tailer {
+        env: env.clone(),
         path: path.to_path_buf(),
         file,
+        following,
         buffer: BytesMut::new(),
         skipping: false,
         formatter: Formatter::new(options),
@@ -209,6 +249,9 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
             }
             // Asked before reading: what was written before the end is read after the answer.
             let over = self.changes.is_some() && !(self.running)().await;
+            if over {
+                log_file::complete(&self.env, &self.file).await;
+            }
             while self.fill(&mut out).await? {
                 if out.len() >= CHUNK || self.formatter.left == 0 {
                     return Ok(Some(out.freeze()));
@@ -217,7 +260,15 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
             if !out.is_empty() {
                 return Ok(Some(out.freeze()));
             }
+            if let Some(next) = self.following.take() {
+                self.file = next;
+                self.buffer.clear();
+                continue;
+            }
             if self.changes.is_some() && self.rotated().await? {
+                // The runtime writes to the old file until it has turned to the new one.
+                log_file::complete(&self.env, &self.file).await;
+                while self.fill(&mut out).await? {}
                 self.reopen().await?;
                 continue;
             }
@@ -253,7 +304,6 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
     }
 
     async fn rotated(&self) -> io::Result<bool> {
-        use std::os::unix::fs::MetadataExt;
         let ours = self.file.metadata().await?.ino();
         Ok(tokio::fs::metadata(&self.path).await.is_ok_and(|now| now.ino() != ours))
     }
@@ -280,7 +330,9 @@ mod tests {
         let query: Vec<_> = query.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let options = LogOptions::parse(&query, "2026-01-01T00:00:03Z".parse().unwrap()).unwrap();
         let chunks: Vec<_> =
-            Box::pin(read(&path, options, async || false, Exits::default().of("c")).await.unwrap()).collect().await;
+            Box::pin(read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap())
+                .collect()
+                .await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -313,7 +365,7 @@ mod tests {
         let running = alive.clone();
         let running = async move || running.load(Ordering::SeqCst);
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines = Box::pin(read(&path, options, running, exits.of("c")).await.unwrap());
+        let mut lines = Box::pin(read(&path, options, false, running, exits.of("c"), &Env::real()).await.unwrap());
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         alive.store(false, Ordering::SeqCst);
         exits.tell("c");
@@ -326,11 +378,95 @@ mod tests {
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines = Box::pin(read(&path, options, async || true, Exits::default().of("c")).await.unwrap());
+        let mut lines =
+            Box::pin(read(&path, options, false, async || true, Exits::default().of("c"), &Env::real()).await.unwrap());
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
         std::fs::write(&path, "2026-01-01T00:00:01Z stdout F two\n").unwrap();
         assert_eq!(lines.next().await.unwrap().unwrap(), "two\n");
+    }
+
+    /// The runtime says that a container has ended while its log writer still holds the last line.
+    #[tokio::test]
+    async fn the_last_line_may_come_after_the_end() {
+        use std::io::Write;
+        for (query, expected) in [
+            (&[][..], "one\ntwo\nlast\n"),
+            (&[("tailLines", "1")], "last\n"),
+            (&[("tailLines", "2"), ("follow", "true")], "two\nlast\n"),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("0.log");
+            let mut writer = std::fs::File::create(&path).unwrap();
+            writer.write_all(b"2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stdout F two\n").unwrap();
+            let query: Vec<_> = query.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+            let options = LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap();
+            let reading = async {
+                let lines =
+                    read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+                let chunks: Vec<_> = Box::pin(lines).collect().await;
+                chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect::<String>()
+            };
+            let writing = async {
+                Env::real().sleep(std::time::Duration::from_millis(50)).await;
+                writer.write_all(b"2026-01-01T00:00:01Z stdout F last\n").unwrap();
+                drop(writer);
+            };
+            let (found, ()) = tokio::join!(reading, writing);
+            assert_eq!(found, expected, "{query:?}");
+        }
+    }
+
+    /// A rotation just before the end leaves the last lines in the file before.
+    #[tokio::test]
+    async fn lines_come_from_before_the_last_rotation_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let line = |text: &str| format!("2026-01-01T00:00:00Z stdout F {text}\n");
+        std::fs::write(directory.path().join("0.log.20260101-000000"), line("oldest")).unwrap();
+        std::fs::write(directory.path().join("0.log.20260102-000000"), line("one") + &line("two")).unwrap();
+        let check = async |present: Option<&str>, tail: Option<u64>, expected: &str| {
+            let _ = std::fs::remove_file(&path);
+            if let Some(present) = present {
+                std::fs::write(&path, present).unwrap();
+            }
+            let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
+            let lines =
+                read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+            let chunks: Vec<_> = Box::pin(lines).collect().await;
+            let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
+            assert_eq!(String::from_utf8(all).unwrap(), expected, "{present:?} {tail:?}");
+        };
+        check(Some(""), Some(1), "two\n").await;
+        check(Some(""), None, "one\ntwo\n").await;
+        check(Some(&line("three")), Some(1), "three\n").await;
+        check(Some(&line("three")), Some(2), "two\nthree\n").await;
+        check(Some(&line("three")), Some(9), "one\ntwo\nthree\n").await;
+        check(Some(&line("three")), Some(0), "").await;
+        check(None, Some(1), "two\n").await;
+    }
+
+    /// What the runtime wrote to the old file after the reader had seen its end.
+    #[tokio::test]
+    async fn following_loses_nothing_in_a_rotation() {
+        use std::io::Write;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let mut old = std::fs::File::create(&path).unwrap();
+        old.write_all(b"2026-01-01T00:00:00Z stdout F one\n").unwrap();
+        let options = LogOptions { follow: true, ..LogOptions::default() };
+        let lines = read(&path, options, false, async || true, Exits::default().of("c"), &Env::real()).await.unwrap();
+        let mut lines = Box::pin(lines);
+        assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
+        std::fs::rename(&path, directory.path().join("0.log.20260101-000000")).unwrap();
+        std::fs::write(&path, "2026-01-01T00:00:01Z stdout F three\n").unwrap();
+        let writing = async {
+            Env::real().sleep(std::time::Duration::from_millis(50)).await;
+            old.write_all(b"2026-01-01T00:00:01Z stdout F two\n").unwrap();
+            drop(old);
+        };
+        let (found, ()) = tokio::join!(lines.next(), writing);
+        assert_eq!(found.unwrap().unwrap(), "two\nthree\n");
     }
 
     #[tokio::test]
@@ -343,7 +479,8 @@ mod tests {
         std::fs::write(&path, content).unwrap();
         for (tail, expected) in [(None, &b"\xfe\x00binary\n"[..]), (Some(2), b"\xfe\x00binary\n"), (Some(1), b"")] {
             let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
-            let lines = read(&path, options, async || false, Exits::default().of("c")).await.unwrap();
+            let lines =
+                read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
             let chunks: Vec<_> = Box::pin(lines).collect().await;
             let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
             assert_eq!(all, expected, "tail {tail:?}");

@@ -3,6 +3,7 @@
 //! Invariant: every request but `/healthz` is authenticated and authorized.
 
 mod auth;
+mod counted;
 mod logs;
 mod spdy;
 mod streaming;
@@ -22,6 +23,7 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
+use metrics::Metrics;
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -73,6 +75,7 @@ pub struct Server {
     /// PEM of the authorities whose client certificates are believed.
     pub client_ca_pem: Vec<u8>,
     pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
+    pub metrics: Metrics,
 }
 
 struct Shared {
@@ -82,6 +85,7 @@ struct Shared {
     env: Env,
     endpoint_gate: Option<Arc<dyn EndpointGate>>,
     debugging_handlers: bool,
+    metrics: Metrics,
 }
 
 impl Server {
@@ -95,6 +99,7 @@ impl Server {
             runtime: self.runtime,
             env: self.env.clone(),
             endpoint_gate: self.endpoint_gate,
+            metrics: self.metrics,
         });
         loop {
             let accepted = tokio::select! {
@@ -159,6 +164,7 @@ async fn connection(stream: tokio::net::TcpStream, tls: tokio_rustls::TlsAccepto
 impl Shared {
     async fn answer(&self, request: Request<Incoming>, certificate: Option<&[u8]>) -> Response<Body> {
         let path = request.uri().path().to_string();
+        let _counted = counted::Counted::begin(&self.metrics, &self.env, request.method(), &path, "readwrite");
         if path != "/healthz" {
             let allowed = self.auth.check(certificate, request.headers(), request.method(), &path).await;
             if let Err(error) = allowed {
@@ -231,7 +237,7 @@ impl Shared {
         let running = async move || nodes.is_running(&id).await;
         // Listened for before the first look, so that no end falls in between.
         let exit = self.view.exit(&view.id);
-        let lines = logs::read(&view.log_path, options, running, exit).await;
+        let lines = logs::read(&view.log_path, options, !view.running, running, exit, &self.env).await;
         let lines = lines
             .map_err(|e| ApiError::internal(format!("failed to open log file {}: {e}", view.log_path.display())))?;
         if streaming::wants_websocket(request.headers()) {

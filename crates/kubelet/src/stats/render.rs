@@ -85,13 +85,7 @@ pub fn metrics(shared: &Shared, measured: &Measured, page: &str, now: Timestamp)
     match page {
         "resource" => resource(&mut text, shared, measured, &pods, now.as_millisecond()),
         "cadvisor" => cadvisor(&mut text, measured, &pods),
-        "probes" => {}
-        _ => {
-            text.family("kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox");
-            text.sample("", pods.len() as f64, None);
-            text.family("kubelet_running_containers", "gauge", "Number of containers currently running");
-            text.sample("", measured.containers.len() as f64, None);
-        }
+        _ => {}
     }
     text.0
 }

@@ -21,6 +21,7 @@ use std::{
 use client::Client;
 use env::Env;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use metrics::Metrics;
 use parking_lot::Mutex;
 use payload::TokenKey;
 use tokens::TokenManager;
@@ -31,6 +32,7 @@ use crate::{
         downward::NodeFacts,
         environment::{self, References},
     },
+    node_metrics::STORAGE_DURATION,
     pod_spec, quantity,
 };
 
@@ -39,6 +41,7 @@ pub struct VolumeManager {
     env: Env,
     pods_dir: PathBuf,
     tokens: TokenManager,
+    metrics: Metrics,
     /// What is set up, by pod UID.
     actual: Mutex<HashMap<String, BTreeMap<String, PathBuf>>>,
     /// Volumes whose files are being worked on, by pod UID and name: a file system that hangs holds one thread each.
@@ -98,9 +101,16 @@ pub fn referenced(pod: &Pod) -> (Vec<String>, Vec<String>) {
 }
 
 impl VolumeManager {
-    pub fn new(client: Client, env: Env, config: &Config) -> Self {
-        let tokens = TokenManager::new(client.clone(), env.clone());
-        Self { client, env, pods_dir: config.pods_dir(), tokens, actual: Mutex::default(), busy: Arc::default() }
+    pub fn new(client: Client, env: Env, config: &Config, metrics: Metrics) -> Self {
+        Self {
+            tokens: TokenManager::new(client.clone(), env.clone()),
+            client,
+            env,
+            metrics,
+            pods_dir: config.pods_dir(),
+            actual: Mutex::default(),
+            busy: Arc::default(),
+        }
     }
 
     fn volume_dir(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
@@ -115,11 +125,15 @@ impl VolumeManager {
     /// Sets up, or refreshes, every volume of the pod.
     pub async fn set_up(&self, pod: &Pod, facts: &Facts<'_>) -> Result<Mounted, MountError> {
         let mut mounted = Mounted { paths: BTreeMap::new(), refresh_after: None };
-        for volume in pod_spec::spec(pod).volumes.iter().flatten() {
-            let (path, refresh) = self
-                .set_up_one(pod, volume, facts)
-                .await
-                .map_err(|message| MountError { volume: volume.name.clone(), message })?;
+        // Images are mounted by the runtime itself.
+        for volume in pod_spec::spec(pod).volumes.iter().flatten().filter(|volume| volume.image.is_none()) {
+            let began = self.env.monotonic();
+            let result = self.set_up_one(pod, volume, facts).await;
+            let status = if result.is_ok() { "success" } else { "fail-unknown" };
+            let took = (self.env.monotonic() - began).as_secs_f64();
+            let labels = [&plugin_name(volume), "volume_mount", status, "false"];
+            self.metrics.observe(&STORAGE_DURATION, &labels, took);
+            let (path, refresh) = result.map_err(|message| MountError { volume: volume.name.clone(), message })?;
             mounted.paths.insert(volume.name.clone(), path);
             mounted.refresh_after = [mounted.refresh_after, refresh].into_iter().flatten().min();
         }
@@ -187,8 +201,6 @@ impl VolumeManager {
             let (tokens, refresh) = self.fetch_tokens(pod, sources).await?;
             let content = payload::projected(&context(mode(source.default_mode), &tokens), sources)?;
             ("projected", true, content, refresh)
-        } else if volume.image.is_some() {
-            return Err("image volumes are not supported by the container runtime".into());
         } else {
             return Err(format!("no volume plugin matched name: {}", volume_kind(volume)));
         };
@@ -355,6 +367,18 @@ fn write_volume(
     atomic_writer::write(path, content, group, stamp).map(drop)
 }
 
+/// As upstream's metrics name the kind of a volume.
+pub fn plugin_name(volume: &Volume) -> String {
+    let kind = match volume_kind(volume).as_str() {
+        "emptyDir" => "empty-dir".to_string(),
+        "hostPath" => "host-path".to_string(),
+        "downwardAPI" => "downward-api".to_string(),
+        "persistentVolumeClaim" | "ephemeral" => "local-volume".to_string(),
+        other => other.to_lowercase(),
+    };
+    format!("kubernetes.io/{kind}")
+}
+
 /// The name of the field that says what kind of volume it is.
 fn volume_kind(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
@@ -369,7 +393,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_system_that_hangs_holds_one_thread_and_no_other_volume() {
-        let manager = Arc::new(VolumeManager::new(Client::new(NoApi), Env::real(), &Config::default()));
+        let manager =
+            Arc::new(VolumeManager::new(Client::new(NoApi), Env::real(), &Config::default(), Metrics::default()));
         let (release, released) = std::sync::mpsc::channel::<()>();
         let hanging = manager.clone();
         let first = tokio::spawn(async move {

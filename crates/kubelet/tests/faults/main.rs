@@ -4,122 +4,17 @@
 
 #[path = "../node/fake_api.rs"]
 mod fake_api;
+mod harness;
+mod life;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use client::InformerFactory;
 use cri::{Error, fake::FakeRuntime};
-use env::Env;
 use fake_api::FakeApi;
+use harness::{IMAGE, Node, condition, pod, waits};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-const IMAGE: &str = "minke.local/image:1";
-const LIMIT: Duration = Duration::from_secs(600);
-
-struct Node {
-    api: FakeApi,
-    runtime: Arc<FakeRuntime>,
-    env: Env,
-    shutdown: CancellationToken,
-    task: Option<tokio::task::JoinHandle<Result<(), kubelet::Error>>>,
-    group: String,
-    _directory: tempfile::TempDir,
-}
-
-impl Node {
-    /// `None` where control groups can't be made.
-    fn start(name: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("left out: needs root for control groups");
-            return None;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let group = format!("minke-faults-{name}-{}", std::process::id());
-        let (api, runtime) = (FakeApi::new(), Arc::new(FakeRuntime::default()));
-        runtime.add_image(IMAGE, 1);
-        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let shutdown = CancellationToken::new();
-        let config = kubelet::Config {
-            node_name: "node".into(),
-            root_dir: directory.path().join("kubelet"),
-            log_dir: directory.path().join("log"),
-            cgroup_root: group.clone(),
-            node_ips: vec!["127.0.0.1".parse().unwrap()],
-            healthz_port: 0,
-            // A test machine may be short of disk.
-            eviction_hard: Default::default(),
-            ..Default::default()
-        };
-        let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
-        let run = kubelet::run_with(config, api.client(), informers, env.clone(), runtime.clone(), shutdown.clone());
-        let task = Some(tokio::spawn(run));
-        Some(Self { api, runtime, env, shutdown, task, group, _directory: directory })
-    }
-
-    async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let end = self.env.monotonic() + LIMIT;
-        while !holds() {
-            let events: Vec<String> =
-                self.api.find("/events/").iter().map(|e| format!("{} {}", e["reason"], e["message"])).collect();
-            let pods = self.api.find("/pods/");
-            assert!(self.env.monotonic() < end, "never {what}\n{}\n{pods:#?}", events.join("\n"));
-            self.env.sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    async fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) {
-        self.until(&format!("was pod {name} {what}"), || wanted(&self.api.pod(name).unwrap_or_default())).await;
-    }
-
-    async fn event(&self, reason: &str, part: &str) {
-        let fits = |e: &Value| e["reason"] == reason && e["message"].as_str().unwrap_or_default().contains(part);
-        self.until(&format!("an event {reason} with {part:?}"), || self.api.find("/events/").iter().any(fits)).await;
-    }
-
-    /// Another pod, from the beginning to the end.
-    async fn others_go_on(&self) {
-        self.api.create_pod("other", pod(json!({})));
-        self.wait("other", "ready", |pod| condition(pod, "Ready") == "True").await;
-        self.api.delete_pod("other", 1);
-        self.wait("other", "gone", Value::is_null).await;
-    }
-
-    async fn stop(mut self) {
-        self.shutdown.cancel();
-        self.runtime.release();
-        if let Some(task) = self.task.take() {
-            task.await.unwrap().unwrap();
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let groups = kubelet::container_manager::ContainerManager::new(&self.group, kubelet::CgroupDriver::Cgroupfs);
-        let _ = groups.remove_all();
-    }
-}
-
-/// One container of the image that is there, with `changes` to it.
-fn pod(changes: Value) -> Value {
-    let mut container = json!({"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent"});
-    for (field, value) in changes.as_object().unwrap() {
-        container[field] = value.clone();
-    }
-    json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 5, "containers": [container]})
-}
-
-fn condition(pod: &Value, kind: &str) -> String {
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let found = conditions.iter().find(|c| c["type"] == kind);
-    found.map_or(String::new(), |c| c["status"].as_str().unwrap_or_default().to_string())
-}
-
-fn waits(pod: &Value, reason: &str, part: &str) -> bool {
-    let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
-    waiting["reason"] == reason && waiting["message"].as_str().unwrap_or_default().contains(part)
-}
+fn nothing(_: &FakeRuntime) {}
 
 /// What a container waits for, and the Event that says why.
 struct Case {
@@ -129,8 +24,6 @@ struct Case {
     waiting: (&'static str, &'static str),
     event: (&'static str, &'static str),
 }
-
-fn nothing(_: &FakeRuntime) {}
 
 fn cases() -> Vec<Case> {
     let missing_key = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]);
@@ -267,6 +160,30 @@ async fn what_never_ends_delays_no_other_pod_and_no_deletion() {
     }
 }
 
+/// However many there are.
+#[tokio::test(start_paused = true)]
+async fn many_that_hang_leave_room_for_others() {
+    for (number, method) in ["run_pod_sandbox", "stop_pod_sandbox"].into_iter().enumerate() {
+        let Some(node) = Node::start(&format!("many{number}")) else { return };
+        let names: Vec<String> = (0..40).map(|n| format!("broken-{n}")).collect();
+        if method == "run_pod_sandbox" {
+            node.runtime.hang(method, "broken");
+        }
+        for name in &names {
+            node.api.create_pod(name, pod(json!({})));
+        }
+        if method == "stop_pod_sandbox" {
+            for name in &names {
+                node.wait(name, "ready", |pod| condition(pod, "Ready") == "True").await;
+            }
+            node.runtime.hang(method, "broken");
+            names.iter().for_each(|name| node.api.delete_pod(name, 1));
+        }
+        node.others_go_on().await;
+        node.stop().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_stops_answering_makes_the_node_unready_and_ends_nothing() {
     let Some(node) = Node::start("down") else { return };
@@ -299,4 +216,58 @@ async fn a_runtime_that_stops_answering_makes_the_node_unready_and_ends_nothing(
     assert_eq!(node.runtime.running("main").len(), 1);
     node.others_go_on().await;
     node.stop().await;
+}
+
+/// The Node object is watched: what others write to it holds at once, whenever the node reports next.
+#[tokio::test(start_paused = true)]
+async fn words_about_the_node_that_are_not_true_are_set_right() {
+    let Some(node) = Node::start("watched") else { return };
+    let path = "/api/v1/nodes/node";
+    let ready = |api: &FakeApi| {
+        let object = api.get(path).unwrap_or_default();
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().find(|c| c["type"] == "Ready").map(|c| c["status"].clone()).unwrap_or_default()
+    };
+    node.until("was the node ready", || ready(&node.api) == "True").await;
+    node.env.sleep(Duration::from_secs(1)).await;
+    // As the node lifecycle controller does when it has not heard of a node for a while.
+    let mut object = node.api.get(path).unwrap();
+    for condition in object["status"]["conditions"].as_array_mut().unwrap() {
+        condition["status"] = "Unknown".into();
+    }
+    node.api.put(path, object);
+    let began = node.env.monotonic();
+    node.until("was the node ready again", || ready(&node.api) == "True").await;
+    // The node looks at itself only every ten seconds.
+    assert!(node.env.monotonic() - began < Duration::from_secs(1), "{:?}", node.env.monotonic() - began);
+    node.stop().await;
+}
+
+/// A runtime that can't mount images says nothing; the node does.
+#[tokio::test(start_paused = true)]
+async fn image_volumes_are_mounted_or_said_to_be_impossible() {
+    for (number, version) in ["1.6.20", "2.1.3"].into_iter().enumerate() {
+        let Some(node) =
+            Node::start_on(&format!("image{number}"), |runtime| runtime.set_version("containerd", version))
+        else {
+            return;
+        };
+        node.runtime.add_image("minke.local/data:1", 1);
+        let mut spec = pod(json!({"volumeMounts": [{"name": "data", "mountPath": "/data"}]}));
+        let source = json!({"reference": "minke.local/data:1", "pullPolicy": "IfNotPresent"});
+        spec["volumes"] = json!([{"name": "data", "image": source}]);
+        node.api.create_pod("broken", spec);
+        if version.starts_with('1') {
+            let why = "image volumes need containerd 2.1 or newer, and this node has 1.6.20";
+            node.wait("broken", "refused", |pod| waits(pod, "CreateContainerError", why)).await;
+            node.event("Failed", "Error: ImageVolumeMountFailed: volume \"data\"").await;
+        } else {
+            node.wait("broken", "ready", |pod| condition(pod, "Ready") == "True").await;
+            let mounts = node.runtime.mounts("main");
+            let image = mounts.iter().find(|m| m.container_path == "/data").and_then(|m| m.image.clone());
+            assert!(image.is_some_and(|image| !image.image.is_empty()), "{mounts:?}");
+        }
+        node.others_go_on().await;
+        node.stop().await;
+    }
 }

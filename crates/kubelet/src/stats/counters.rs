@@ -1,0 +1,115 @@
+//! The pages of what the node has counted, together with what is only looked at when somebody asks.
+//! Part of `stats`; the families are in `node_metrics`.
+//! Invariant: only reads.
+
+use std::collections::{BTreeMap, HashSet};
+
+use api::ApiError;
+use cri::v1;
+use k8s_openapi::api::core::v1::Pod;
+use metrics::{Family, Metrics};
+
+use crate::{
+    container_config::POD_UID,
+    node_metrics::{
+        ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, MIRROR_PODS, NODE_NAME, RUNNING_CONTAINERS, RUNNING_PODS,
+        VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES, VOLUME_INODES_FREE, VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
+    },
+    pod_spec,
+    pod_status::is_terminal,
+    pod_workers::Shared,
+    volume_manager::plugin_name,
+};
+
+/// `/metrics`.
+pub async fn page(shared: &Shared) -> Result<String, ApiError> {
+    let mut text = String::with_capacity(32 << 10);
+    let present = Metrics::default();
+    runtime(shared, &present).await.map_err(|error| ApiError::internal(error.to_string()))?;
+    pods(shared, &present);
+    volumes(shared, &present);
+    present.set(&NODE_NAME, &[&shared.config.node_name], 1.0);
+    present.set(
+        &CGROUP_VERSION,
+        &[],
+        if std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2.0 } else { 1.0 },
+    );
+    shared.metrics.render(&mut text);
+    present.render(&mut text);
+    metrics::process(&mut text);
+    Ok(text)
+}
+
+/// `/metrics/probes`.
+pub fn probes(shared: &Shared) -> String {
+    let mut text = String::new();
+    shared.probes.metrics.render(&mut text);
+    text
+}
+
+/// What the runtime has of ours.
+async fn runtime(shared: &Shared, present: &Metrics) -> cri::Result<()> {
+    let runtime = &shared.runtime.runtime;
+    let ready = v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 };
+    let filter = v1::PodSandboxFilter { state: Some(ready), ..Default::default() };
+    let (sandboxes, containers) =
+        tokio::try_join!(runtime.list_pod_sandboxes(Some(filter)), runtime.list_containers(None))?;
+    let ours: HashSet<&String> = sandboxes.iter().filter_map(|sandbox| sandbox.labels.get(POD_UID)).collect();
+    present.set(&RUNNING_PODS, &[], ours.len() as f64);
+    for container in containers.iter().filter(|container| container.labels.contains_key(POD_UID)) {
+        let state = match container.state() {
+            v1::ContainerState::ContainerCreated => "created",
+            v1::ContainerState::ContainerRunning => "running",
+            v1::ContainerState::ContainerExited => "exited",
+            v1::ContainerState::ContainerUnknown => "unknown",
+        };
+        present.count(&RUNNING_CONTAINERS, &[state]);
+    }
+    Ok(())
+}
+
+fn pods(shared: &Shared, present: &Metrics) {
+    let ended = |pod: &Pod| {
+        let phase = shared.statuses.get(pod_spec::uid(pod)).or_else(|| pod.status.clone()).and_then(|s| s.phase);
+        phase.is_some_and(|phase| is_terminal(&phase))
+    };
+    for fixed in ["", "true"] {
+        present.add(&DESIRED_PODS, &[fixed], 0.0);
+        present.add(&ACTIVE_PODS, &[fixed], 0.0);
+    }
+    for pod in shared.pods.list() {
+        let fixed = if pod_spec::is_static(&pod) { "true" } else { "" };
+        present.count(&DESIRED_PODS, &[fixed]);
+        if !ended(&pod) {
+            present.count(&ACTIVE_PODS, &[fixed]);
+        }
+    }
+    present.set(&MIRROR_PODS, &[], shared.pods.mirrors().len() as f64);
+}
+
+fn volumes(shared: &Shared, present: &Metrics) {
+    let mut claims = BTreeMap::new();
+    for pod in shared.pods.list() {
+        let there = shared.volumes.paths(pod_spec::uid(&pod));
+        for volume in pod_spec::spec(&pod).volumes.iter().flatten() {
+            let plugin = plugin_name(volume);
+            present.count(&VOLUMES, &[&plugin, "desired_state_of_world"]);
+            let Some(path) = there.get(&volume.name) else { continue };
+            present.count(&VOLUMES, &[&plugin, "actual_state_of_world"]);
+            if let Some(claim) = &volume.persistent_volume_claim {
+                let key = (pod_spec::namespace(&pod).to_string(), claim.claim_name.clone());
+                claims.insert(key, path.clone());
+            }
+        }
+    }
+    for ((namespace, claim), path) in claims {
+        let Ok(system) = nix::sys::statvfs::statvfs(&path) else { continue };
+        let set = |family: &'static Family, value: u64| present.set(family, &[&namespace, &claim], value as f64);
+        set(&VOLUME_CAPACITY, system.blocks() * system.fragment_size());
+        set(&VOLUME_AVAILABLE, system.blocks_available() * system.fragment_size());
+        set(&VOLUME_USED, (system.blocks() - system.blocks_free()) * system.fragment_size());
+        set(&VOLUME_INODES, system.files());
+        set(&VOLUME_INODES_FREE, system.files_free());
+        set(&VOLUME_INODES_USED, system.files() - system.files_free());
+    }
+}

@@ -1,0 +1,128 @@
+//! What the conformance texts ask of a node that needs no kernel to tell: counts, generations, resizes, namespaces.
+//! Invariant: the runtime in memory is asked what it was told, not the node what it thinks.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    fake_api::pod_path,
+    harness::{IMAGE, Node, condition, pod},
+};
+
+fn ready(pod: &Value) -> bool {
+    condition(pod, "Ready") == "True"
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarts_are_counted_one_by_one() {
+    let Some(node) = Node::start("restarts") else { return };
+    node.api.create_pod("again", pod(json!({})));
+    node.wait("again", "ready", ready).await;
+    for count in 1..=5 {
+        let running = node.runtime.running("main");
+        assert_eq!(running.len(), 1);
+        node.runtime.exit(&running[0], 1);
+        let counted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0);
+        node.wait("again", "restarted", |pod| counted(pod) == count && ready(pod)).await;
+        // One that has run for a while starts again at once.
+        node.env.sleep(Duration::from_secs(1200)).await;
+        assert_eq!(counted(&node.api.pod("again").unwrap()), count, "no restart without an end");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_generation_is_told_however_many_there_are() {
+    let Some(node) = Node::start("generations") else { return };
+    node.api.create_pod("busy", pod(json!({})));
+    node.wait("busy", "ready", ready).await;
+    for generation in 2..=501 {
+        let mut object = node.api.pod("busy").unwrap();
+        object["metadata"]["generation"] = generation.into();
+        object["spec"]["tolerations"] = json!([{"key": format!("k{generation}"), "operator": "Exists"}]);
+        node.api.put(&pod_path("busy"), object);
+        if generation % 50 == 0 {
+            node.env.sleep(Duration::from_millis(10)).await;
+        }
+    }
+    node.wait("busy", "told of", |pod| pod["status"]["observedGeneration"] == 501).await;
+    let pod = node.api.pod("busy").unwrap();
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    node.stop().await;
+}
+
+/// Three containers by name, each with a limit of processor and memory.
+fn sized(sizes: [(&str, &str); 3]) -> Value {
+    let container = |(name, (cpu, memory)): (&str, (&str, &str))| {
+        let resources = json!({"cpu": cpu, "memory": memory});
+        json!({"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"},
+                {"resourceName": "memory", "restartPolicy": "NotRequired"}],
+            "resources": {"requests": resources, "limits": resources}})
+    };
+    let containers: Vec<Value> = ["c1", "c2", "c3"].into_iter().zip(sizes).map(container).collect();
+    json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 5, "containers": containers})
+}
+
+#[tokio::test(start_paused = true)]
+async fn resources_of_several_containers_change_in_place() {
+    let Some(node) = Node::start("resize") else { return };
+    let before = [("20m", "20Mi"), ("20m", "20Mi"), ("20m", "20Mi")];
+    node.api.create_pod("sized", sized(before));
+    node.wait("sized", "ready", ready).await;
+    let steps = [
+        // More in all, less in all, both at once, the same in other words.
+        [("25m", "30Mi"), ("25m", "30Mi"), ("15m", "15Mi")],
+        [("30m", "35Mi"), ("15m", "15Mi"), ("10m", "12Mi")],
+        [("40m", "35Mi"), ("10m", "30Mi"), ("20m", "40Mi")],
+        [("0.04", "36700160"), ("0.010", "30Mi"), ("20m", "40Mi")],
+    ];
+    for (number, sizes) in steps.into_iter().enumerate() {
+        let generation = number as u64 + 2;
+        let mut object = node.api.pod("sized").unwrap();
+        for (index, container) in sized(sizes)["containers"].as_array().unwrap().iter().enumerate() {
+            object["spec"]["containers"][index]["resources"] = container["resources"].clone();
+        }
+        object["metadata"]["generation"] = generation.into();
+        node.api.put(&pod_path("sized"), object);
+        let memory = |text: &str| match text.strip_suffix("Mi") {
+            Some(mebibytes) => mebibytes.parse::<i64>().unwrap() << 20,
+            None => text.parse().unwrap(),
+        };
+        let told = || {
+            ["c1", "c2", "c3"].into_iter().zip(sizes).all(|(name, (_, wanted))| {
+                node.runtime.resources(name).is_some_and(|found| found.memory_limit_in_bytes == memory(wanted))
+            })
+        };
+        node.until(&format!("did the runtime hear of step {number}"), told).await;
+        node.wait("sized", "told of", |pod| pod["status"]["observedGeneration"] == generation).await;
+    }
+    let pod = node.api.pod("sized").unwrap();
+    for status in pod["status"]["containerStatuses"].as_array().unwrap() {
+        assert_eq!(status["restartCount"], 0, "{status}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_are_those_of_the_pods_own_namespace() {
+    let Some(node) = Node::start("namespaces") else { return };
+    for (namespace, value) in [("default", "b3Vycw=="), ("other", "dGhlaXJz")] {
+        let metadata = json!({"name": "same", "namespace": namespace});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"key": value}});
+        node.api.put(&format!("/api/v1/namespaces/{namespace}/secrets/same"), secret);
+    }
+    let mut spec = pod(json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
+    spec["volumes"] = json!([{"name": "v", "secret": {"secretName": "same"}}]);
+    node.api.create_pod("reader", spec);
+    node.wait("reader", "ready", ready).await;
+    let mounts = node.runtime.mounts("main");
+    let place = mounts.iter().find(|mount| mount.container_path == "/v").map(|mount| mount.host_path.clone());
+    let place = place.expect("the volume is mounted");
+    assert!(place.starts_with(&*node.directory.path().to_string_lossy()), "{place}");
+    assert_eq!(std::fs::read_to_string(format!("{place}/key")).unwrap(), "ours");
+    node.api.delete_pod("reader", 1);
+    node.wait("reader", "gone", Value::is_null).await;
+    node.stop().await;
+}
