@@ -1,6 +1,7 @@
 // A server and a client for network tests, in one static program of the test image.
 // Compiled by build.rs with plain rustc. `net serve PORT…`: HTTP and UDP, says who answered and whom it saw, ends at
-// once on SIGTERM. `net get HOST:PORT[/path]` and `net udp HOST:PORT`: one question, within five seconds.
+// once on SIGTERM. `net get HOST:PORT[/path]` and `net udp HOST:PORT`: one question, within five seconds. `net grpc PORT
+// [SECONDS]`: a gRPC server of the health protocol that is healthy for so long.
 use std::{
     ffi::c_int,
     io::{BufRead, BufReader, Read, Write},
@@ -32,7 +33,9 @@ fn main() {
         ["serve", ports @ ..] => serve(ports),
         ["get", target] => get(target),
         ["udp", target] => udp(target),
-        _ => Err(std::io::Error::other("net serve PORT… | get HOST:PORT[/path] | udp HOST:PORT")),
+        ["grpc", port] => grpc(port, u64::MAX),
+        ["grpc", port, seconds] => grpc(port, seconds.parse().unwrap_or(u64::MAX)),
+        _ => Err(std::io::Error::other("net serve PORT… | get HOST:PORT[/path] | udp HOST:PORT | grpc PORT [SECONDS]")),
     };
     if let Err(error) = result {
         eprintln!("{words:?}: {error}");
@@ -127,6 +130,62 @@ fn get(target: &str) -> std::io::Result<()> {
         return Ok(());
     }
     std::io::copy(&mut reader, &mut std::io::stdout()).map(drop)
+}
+
+/// gRPC over HTTP/2 without TLS: every call is taken for `grpc.health.v1.Health/Check` and answered by the clock.
+fn grpc(port: &str, seconds: u64) -> std::io::Result<()> {
+    let port: u16 = port.parse().map_err(std::io::Error::other)?;
+    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
+    let began = std::time::Instant::now();
+    println!("serving");
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || check_health(stream, || began.elapsed().as_secs() < seconds));
+    }
+    Ok(())
+}
+
+fn check_health(mut stream: TcpStream, healthy: impl Fn() -> bool) -> std::io::Result<()> {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const END_STREAM: u8 = 1;
+    const END_HEADERS: u8 = 4;
+    const ACKNOWLEDGED: u8 = 1;
+    fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags], &id.to_be_bytes(), payload].concat()
+    }
+    /// A field as it is, outside of every table.
+    fn literal(name: &str, value: &str) -> Vec<u8> {
+        [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+    }
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface)?;
+    stream.write_all(&frame(SETTINGS, 0, 0, &[]))?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head)?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let (kind, flags, id) = (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload)?;
+        match kind {
+            SETTINGS if flags & ACKNOWLEDGED == 0 => stream.write_all(&frame(SETTINGS, ACKNOWLEDGED, 0, &[]))?,
+            PING if flags & ACKNOWLEDGED == 0 => stream.write_all(&frame(PING, ACKNOWLEDGED, 0, &payload))?,
+            // The question has ended.
+            DATA | HEADERS if flags & END_STREAM != 0 => {
+                // 0x88 is `:status: 200` in the table that everybody has.
+                let begin = [&[0x88][..], &literal("content-type", "application/grpc")].concat();
+                let message = [0, 0, 0, 0, 2, 8, if healthy() { 1 } else { 2 }];
+                let end = literal("grpc-status", "0");
+                stream.write_all(&frame(HEADERS, END_HEADERS, id, &begin))?;
+                stream.write_all(&frame(DATA, 0, id, &message))?;
+                stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, id, &end))?;
+            }
+            _ => {}
+        }
+    }
 }
 
 fn udp(target: &str) -> std::io::Result<()> {

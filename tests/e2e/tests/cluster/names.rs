@@ -5,7 +5,7 @@ use e2e::{BUSYBOX, Namespace, eventually};
 
 use crate::{
     kubectl,
-    services::{answers, ready, server},
+    services::{answers, field, ready, server},
 };
 
 /// What `nslookup` says about a name, asked in a pod.
@@ -26,10 +26,6 @@ fn finds(ns: &Namespace, kind: &str, name: &str, expected: &str) {
 fn reverse(ip: &str) -> String {
     let parts: Vec<&str> = ip.split('.').rev().collect();
     format!("{}.in-addr.arpa", parts.join("."))
-}
-
-fn field(ns: &Namespace, kind: &str, name: &str, path: &str) -> String {
-    ns.run(&["get", kind, name, "-o", &format!("jsonpath={{{path}}}")])
 }
 
 #[test]

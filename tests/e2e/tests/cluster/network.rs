@@ -8,7 +8,7 @@ use std::{
 
 use e2e::eventually;
 
-use crate::{kubectl, web};
+use crate::{kubectl, services::node_address, web};
 
 fn get(address: &str) -> Result<String, String> {
     let run = || -> std::io::Result<String> {
@@ -51,7 +51,7 @@ fn a_node_port_is_reached_on_the_node() {
     ns.run(&["patch", "service", "web", "-p", r#"{"spec":{"type":"NodePort"}}"#]);
     ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
     let port = ns.run(&["get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
-    let node = ns.run(&["get", "node", "e2e", "-o", "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}"]);
+    let node = node_address(&ns);
     let answer = eventually("the node port answers", || get(&format!("{node}:{port}")));
     assert!(answer.contains("web-"), "{answer}");
 }

@@ -7,12 +7,8 @@ use e2e::{Namespace, eventually};
 
 use crate::{
     kubectl,
-    services::{answers, ready, server},
+    services::{answers, field, ready, server},
 };
-
-fn field(ns: &Namespace, kind: &str, name: &str, path: &str) -> String {
-    ns.run(&["get", kind, name, "-o", &format!("jsonpath={{{path}}}")])
-}
 
 #[track_caller]
 fn becomes(ns: &Namespace, arguments: &[&str], expected: &str) {

@@ -61,8 +61,13 @@ fn refuses(ns: &Namespace, from: &str, target: &str) {
     });
 }
 
-fn field(ns: &Namespace, kind: &str, name: &str, path: &str) -> String {
+pub fn field(ns: &Namespace, kind: &str, name: &str, path: &str) -> String {
     ns.run(&["get", kind, name, "-o", &format!("jsonpath={{{path}}}")])
+}
+
+/// Where the node answers for its ports.
+pub fn node_address(ns: &Namespace) -> String {
+    field(ns, "node", "e2e", ".status.addresses[?(@.type==\"InternalIP\")].address")
 }
 
 #[test]
@@ -112,7 +117,7 @@ spec:
 
     // ClusterIP to NodePort: the node answers for it.
     ns.run(&["patch", "service", "both", "-p", r#"{"spec":{"type":"NodePort"}}"#]);
-    let node = ns.run(&["get", "node", "e2e", "-o", "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}"]);
+    let node = node_address(&ns);
     for (how, port) in [("get", "one"), ("udp", "talk")] {
         let port = field(&ns, "service", "both", &format!(".spec.ports[?(@.name==\"{port}\")].nodePort"));
         for pod in ["a", "b"] {
@@ -123,6 +128,13 @@ spec:
     let port = field(&ns, "service", "both", ".spec.ports[0].nodePort");
     let away = r#"{"spec":{"type":"ExternalName","externalName":"a.example","clusterIP":null,"clusterIPs":null,
         "ports":null,"selector":null}}"#;
+    ns.run(&["patch", "service", "both", "--type=merge", "-p", away]);
+    refuses(&ns, "a", &format!("{node}:{port}"));
+    // To NodePort, and then to an address inside only.
+    ns.run(&["patch", "service", "both", "--type=merge", "-p",
+        r#"{"spec":{"type":"NodePort","externalName":null,"selector":{"app":"b"},"ports":[{"port":80,"targetPort":8080}]}}"#]);
+    let port = field(&ns, "service", "both", ".spec.ports[0].nodePort");
+    answers(&ns, "a", "get", &format!("{node}:{port}"), "b 8080");
     ns.run(&["patch", "service", "both", "--type=merge", "-p", away]);
     refuses(&ns, "a", &format!("{node}:{port}"));
     // And back.
@@ -156,7 +168,7 @@ spec:
 "#,
     );
     let ip = field(&ns, "service", "sticky", ".spec.clusterIP");
-    let node = ns.run(&["get", "node", "e2e", "-o", "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}"]);
+    let node = node_address(&ns);
     let port = field(&ns, "service", "sticky", ".spec.ports[0].nodePort");
     let seen = |target: &str| -> std::collections::BTreeSet<String> {
         let pod = |_| eventually("an answer", || ask(&ns, "a", "get", target)).split(' ').next().map(str::to_string);
@@ -232,7 +244,7 @@ subsets: [{{addresses: [{{ip: "{a}"}}], ports: [{{port: 8081}}]}}]
 fn host_ports_differ_by_address_and_protocol() {
     let ns = kubectl().namespace("hostport");
     let port = free_port();
-    let node = ns.run(&["get", "node", "e2e", "-o", "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}"]);
+    let node = node_address(&ns);
     let pod = |name: &str, ip: &str, protocol: &str| {
         ns.apply(&format!(
             r#"

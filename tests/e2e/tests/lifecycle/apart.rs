@@ -1,8 +1,14 @@
-//! The halves apart: `minke server` on a real etcd, `minke agent` joins it over HTTPS with a token.
+//! The halves apart: `minke server` on a real etcd, `minke agent` joins it over HTTPS with a token; and the node's halves,
+//! `minke kubelet` and `minke proxy`, as processes of their own.
 
-use std::process::{Command, Stdio};
+use std::{
+    net::SocketAddr,
+    process::{Command, Stdio},
+};
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke};
+use e2e::{BUSYBOX, Cluster, Kubectl, Load, Options, Process, eventually, free_port, http_get, minke};
+
+use crate::foreign::Bridge;
 
 #[test]
 fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
@@ -56,4 +62,83 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     kubectl.run(&["rollout", "status", "deployment/far", "--timeout=60s"]);
     let pod = kubectl.run(&["get", "pods", "-l", "app=far", "-o", "jsonpath={.items[0].metadata.name}"]);
     assert_eq!(kubectl.run(&["exec", &pod, "--", "hostname"]).trim(), pod);
+}
+
+/// The proxy tells the kubelet at a socket when an endpoint has left the rules, so a server that ends at once on its
+/// stop signal still answers every request.
+#[test]
+fn a_kubelet_and_a_proxy_as_two_processes_drop_nothing() {
+    // Both objects are only used for their data directories and their removal.
+    let (server, node) = (Cluster::prepare(Options::default()), Cluster::prepare(Options::default()));
+    let ranges = ["--pod-cidr", "10.125.0.0/16", "--service-cidr", "10.126.0.0/16"];
+    let _server = Process::spawn(
+        Command::new(minke())
+            .args(["server", "--port", &free_port().to_string(), "--data-dir"])
+            .arg(&server.data)
+            .args(ranges),
+    );
+    let kubeconfig = server.data.join("admin.kubeconfig");
+    let kubectl = Kubectl::new(&kubeconfig);
+    eventually("the server is ready", || {
+        let ready = kubectl.try_run(&["get", "--raw", "/readyz"], "");
+        if ready.ok { Ok(()) } else { Err(ready) }
+    });
+    // A kubelet alone leaves pod networks to others.
+    let bridge = Bridge::new("mka");
+    bridge.configure(&node.data, "10.125.0.0/24");
+    let _kubelet = Process::spawn(
+        Command::new(minke())
+            .args(["kubelet", "--hostname-override", "apart", "--healthz-port=0", "--port", &free_port().to_string()])
+            .arg("--data-dir")
+            .arg(&node.data)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig),
+    );
+    let _proxy = Process::spawn(
+        Command::new(minke())
+            .args(["proxy", "--node-name", "apart", "--proxy-healthz-port=0", "--proxy-metrics-port=0", "--data-dir"])
+            .arg(&node.data)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(ranges),
+    );
+    eventually("the node is ready", || {
+        let node = kubectl.try_run(&["get", "node", "apart"], "");
+        if node.stdout.contains(" Ready ") { Ok(()) } else { Err(node) }
+    });
+    node.import_busybox();
+    kubectl.apply(&format!(
+        r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  replicas: 4
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      containers:
+      - name: net
+        image: {BUSYBOX}
+        command: [net, serve, '8080']
+        readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+"#
+    ));
+    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
+    let address = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    let address: SocketAddr = format!("{address}:80").parse().expect("an address");
+    eventually("the Service answers", || http_get(address).map_err(|e| e.to_string()));
+    let load = Load::start(address);
+    load.let_pass(50);
+    kubectl.run(&["set", "env", "deployment/web", "VERSION=2"]);
+    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
+    eventually("the old pods are gone", || {
+        let count = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "name"]).lines().count();
+        if count == 4 { Ok(()) } else { Err(count) }
+    });
+    let outcome = load.finish();
+    assert!(outcome.failures.is_empty(), "of {}: {:?}", outcome.requests, outcome.failures);
+    kubectl.run(&["delete", "deployment", "web", "--timeout=60s"]);
 }

@@ -1,6 +1,6 @@
 //! Parts of others in place of ours: a foreign network plugin, a foreign DNS. And both address families at once.
 
-use std::{net::IpAddr, process::Command};
+use std::{net::IpAddr, path::Path, process::Command};
 
 use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually};
 
@@ -49,20 +49,8 @@ fn listeners() -> String {
 fn a_foreign_network_plugin() {
     let cluster = Cluster::prepare(Options { extra: vec!["--cni".into(), "none".into()] });
     let range = option(&cluster, "--pod-cidr").replace("0.0/16", "77.0/24");
-    let bridge = format!("mkt{}", std::process::id() % 100_000);
-    // Debian's standard plugins, as somebody else would configure them.
-    let directory = cluster.data.join("cni/net.d");
-    std::fs::create_dir_all(&directory).expect("a directory");
-    let conflist = format!(
-        r#"{{"cniVersion": "0.4.0", "name": "foreign", "plugins": [
-            {{"type": "bridge", "bridge": "{bridge}", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-              "ipam": {{"type": "host-local", "dataDir": "{}", "ranges": [[{{"subnet": "{range}"}}]],
-                        "routes": [{{"dst": "0.0.0.0/0"}}]}}}},
-            {{"type": "portmap", "capabilities": {{"portMappings": true}}}}]}}"#,
-        cluster.data.join("foreign").display()
-    );
-    std::fs::write(directory.join("10-foreign.conflist"), conflist).expect("written");
-    let _bridge = Bridge(bridge);
+    let bridge = Bridge::new("mkt");
+    bridge.configure(&cluster.data, &range);
     let up = cluster.up();
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     cluster.import_busybox();
@@ -78,7 +66,30 @@ fn a_foreign_network_plugin() {
     answers(&kubectl, "second", "udp", &format!("{}:8080", first[0]), "first 8080");
 }
 
-struct Bridge(String);
+/// A pod network that is not ours.
+pub struct Bridge(String);
+
+impl Bridge {
+    pub fn new(prefix: &str) -> Self {
+        Self(format!("{prefix}{}", std::process::id() % 100_000))
+    }
+
+    /// Debian's standard plugins, as somebody else would configure them.
+    pub fn configure(&self, data: &Path, range: &str) {
+        let directory = data.join("cni/net.d");
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let conflist = format!(
+            r#"{{"cniVersion": "0.4.0", "name": "foreign", "plugins": [
+            {{"type": "bridge", "bridge": "{}", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+              "ipam": {{"type": "host-local", "dataDir": "{}", "ranges": [[{{"subnet": "{range}"}}]],
+                        "routes": [{{"dst": "0.0.0.0/0"}}]}}}},
+            {{"type": "portmap", "capabilities": {{"portMappings": true}}}}]}}"#,
+            self.0,
+            data.join("foreign").display()
+        );
+        std::fs::write(directory.join("10-foreign.conflist"), conflist).expect("written");
+    }
+}
 
 impl Drop for Bridge {
     fn drop(&mut self) {

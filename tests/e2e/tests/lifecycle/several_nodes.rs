@@ -78,6 +78,20 @@ fn update_under_load(kubectl: &Kubectl) {
     kubectl.run(&["delete", "deployment,service", "web"]);
 }
 
+/// Lets this machine take every node's address on the switch for certain, as it does for a while after it has heard of
+/// it: only then does the kernel send a frame back over the switch itself instead of routing it.
+fn know_neighbours(nodes: &str) {
+    for address in nodes.lines() {
+        let shown = Command::new("ip").args(["-json", "neigh", "show", address]).output().expect("ip runs");
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+        for entry in shown.as_array().into_iter().flatten() {
+            let (Some(device), Some(station)) = (entry["dev"].as_str(), entry["lladdr"].as_str()) else { continue };
+            let known = ["neigh", "replace", address, "lladdr", station, "dev", device, "nud", "reachable"];
+            assert!(Command::new("ip").args(known).status().expect("ip runs").success(), "{entry}");
+        }
+    }
+}
+
 /// Whichever node is asked by whichever pod, and wherever the answer comes from: also from the node that asks.
 fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.apply(
@@ -86,12 +100,14 @@ fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
     );
     let port = kubectl.run(&["get", "service", "each", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
     let format = "jsonpath={range .items[*]}{.status.addresses[?(@.type==\"InternalIP\")].address}{\"\\n\"}{end}";
-    for node in kubectl.run(&["get", "nodes", "-o", format]).lines() {
+    let nodes = kubectl.run(&["get", "nodes", "-o", format]);
+    for node in nodes.lines() {
         for [_, from, _] in pods {
             let script = format!(
                 "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do wget -q -O /dev/null http://{node}:{port}/ || exit 1; done"
             );
             eventually(&format!("{from} gets every answer from {node}:{port}"), || {
+                know_neighbours(&nodes);
                 let output = kubectl.try_run(&["exec", from, "--", "timeout", "10", "sh", "-c", &script], "");
                 if output.ok { Ok(()) } else { Err(output.stderr) }
             });

@@ -185,3 +185,40 @@ spec:
     assert!(logs.contains("ndots:5"), "{logs}");
     assert_eq!(pod(&ns, "cluster")["status"]["qosClass"], "BestEffort");
 }
+
+#[test]
+fn hosts_files_are_the_nodes_unless_the_pod_has_its_own() {
+    let ns = kubectl().namespace("etc-hosts");
+    apply(
+        &ns,
+        "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: own}
+data: {hosts: '192.0.2.1 own.example'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: pod}
+spec:
+  restartPolicy: Never
+  volumes: [{name: own, configMap: {name: own}}]
+  containers:
+  - {name: managed, image: IMAGE, command: [grep, -c, Kubernetes-managed, /etc/hosts]}
+  - {name: own, image: IMAGE, command: [cat, /etc/hosts], volumeMounts: [{name: own, mountPath: /etc/hosts, subPath: hosts}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: host}
+spec:
+  restartPolicy: Never
+  hostNetwork: true
+  containers:
+  - {name: c, image: IMAGE, command: [grep, -c, 'Kubernetes-managed hosts file (host network)', /etc/hosts]}
+",
+    );
+    super::phase(&ns, "pod", "Succeeded");
+    assert_eq!(ns.run(&["logs", "pod", "-c", "managed"]), "1\n");
+    assert_eq!(ns.run(&["logs", "pod", "-c", "own"]).trim(), "192.0.2.1 own.example");
+    says(&ns, "host", &["1"]);
+}

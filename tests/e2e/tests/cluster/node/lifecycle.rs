@@ -225,10 +225,21 @@ spec:
     let done = phase(&ns, "classy", "Succeeded");
     assert_eq!(done["spec"]["overhead"]["memory"], "8Mi");
     assert_eq!(done["status"]["qosClass"], "Guaranteed");
-    let unknown = "{apiVersion: v1, kind: Pod, metadata: {name: none}, spec: {runtimeClassName: nowhere, containers: [{name: c, image: IMAGE}]}}";
-    let refusal = ns.refused(&["apply", "-f", "-"], &super::manifest(unknown));
-    assert!(refusal.contains("RuntimeClass \"nowhere\" not found"), "{refusal}");
+    let with = |class: &str, name: &str| {
+        super::manifest(&format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{runtimeClassName: '{class}', restartPolicy: Never, \
+             containers: [{{name: c, image: IMAGE, command: ['true']}}]}}}}"
+        ))
+    };
+    ns.run(&["patch", "runtimeclass", &class, "--type=merge", "-p", r#"{"overhead":null}"#]);
+    ns.apply(&with(&class, "light"));
+    assert!(phase(&ns, "light", "Succeeded")["spec"]["overhead"].is_null());
     ns.run(&["delete", "runtimeclass", &class]);
+    // One that never was and one that is no more.
+    for class in ["nowhere", &class] {
+        let refusal = ns.refused(&["apply", "-f", "-"], &with(class, "none"));
+        assert!(refusal.contains(&format!("RuntimeClass {class:?} not found")), "{refusal}");
+    }
 }
 
 #[test]
@@ -239,7 +250,7 @@ fn resources_change_in_place() {
         "
 apiVersion: v1
 kind: Pod
-metadata: {name: sized}
+metadata: {name: sized, generation: 100}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
@@ -273,11 +284,17 @@ spec:
         "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max",
     ]);
     assert_eq!(limit.trim(), (128 << 20).to_string());
+    // The same by replacing the whole.
+    let mut whole = pod(&ns, "sized");
+    whole["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "150m".into();
+    let replaced = ns.try_run(&["replace", "--subresource=resize", "-f", "-"], &whole.to_string());
+    assert!(replaced.ok, "{}", replaced.stderr);
+    until(&ns, "sized", "has less", |pod| container(pod, "c")["resources"]["limits"]["cpu"] == "150m");
     let far = r#"{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"900"},"limits":{"cpu":"900"}}}]}}"#;
     ns.run(&["patch", "pod", "sized", "--subresource=resize", "-p", far]);
     until(&ns, "sized", "says that it can't have that", |pod| {
         let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().any(|c| c["type"] == "PodResizePending" && c["reason"] == "Infeasible")
     });
-    assert_eq!(container(&pod(&ns, "sized"), "c")["resources"]["limits"]["cpu"], "200m");
+    assert_eq!(container(&pod(&ns, "sized"), "c")["resources"]["limits"]["cpu"], "150m");
 }

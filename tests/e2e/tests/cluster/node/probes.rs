@@ -27,6 +27,8 @@ fn liveness_restarts_what_fails_and_leaves_the_rest() {
         probed("well-command", "touch /tmp/health; sleep 1000", "exec: {command: [cat, /tmp/health]}"),
         probed("well-request", &web(8083, false), "httpGet: {path: /healthz, port: 8083}"),
         probed("well-connection", "httpd -p 8084; sleep 1000", "tcpSocket: {port: 8084}"),
+        probed("by-grpc", "exec net grpc 8085 6", "grpc: {port: 8085}"),
+        probed("well-grpc", "exec net grpc 8086", "grpc: {port: 8086, service: liveness}"),
     ];
     apply(
         &ns,
@@ -36,14 +38,20 @@ fn liveness_restarts_what_fails_and_leaves_the_rest() {
         ),
     );
     let restarted = until(&ns, "live", "was restarted where it failed", |pod| {
-        ["by-command", "by-request", "by-connection"]
+        ["by-command", "by-request", "by-connection", "by-grpc"]
             .iter()
             .all(|name| container(pod, name)["restartCount"].as_u64().unwrap_or(0) >= 1)
     });
-    for name in ["well-command", "well-request", "well-connection"] {
+    for name in ["well-command", "well-request", "well-connection", "well-grpc"] {
         assert_eq!(container(&restarted, name)["restartCount"], 0, "{name}");
     }
     super::faults::event(&ns, "live", "Unhealthy", "Liveness probe failed: HTTP probe failed with statuscode: 404");
+    super::faults::event(
+        &ns,
+        "live",
+        "Unhealthy",
+        "Liveness probe failed: service unhealthy (responded with \"NOT_SERVING\")",
+    );
     super::faults::event(&ns, "live", "Killing", "failed liveness probe, will be restarted");
 }
 

@@ -69,9 +69,10 @@ fn the_kubelet_tells_its_numbers() {
     apply(
         &ns,
         "{apiVersion: v1, kind: Pod, metadata: {name: page}, spec: {terminationGracePeriodSeconds: 0, \
-         containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]}}",
+         containers: [{name: c, image: IMAGE, command: [sleep, '1000'], \
+         readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}}]}}",
     );
-    phase(&ns, "page", "Running");
+    super::until(&ns, "page", "is ready", |pod| super::container(pod, "c")["ready"] == true);
     let get = |path: &str| ns.run(&["get", "--raw", &format!("/api/v1/nodes/e2e/proxy{path}")]);
     let labels = format!("{{container=\"c\",namespace=\"{}\",pod=\"page\"}}", ns.name);
     let resource = get("/metrics/resource");
@@ -84,7 +85,31 @@ fn the_kubelet_tells_its_numbers() {
         assert!(resource.contains(name), "{name} is missing in\n{resource}");
     }
     assert!(get("/metrics/cadvisor").contains(&format!("container_memory_usage_bytes{labels}")));
-    assert!(get("/metrics").contains("kubelet_running_pods"));
+    let counted = get("/metrics");
+    for name in [
+        "kubelet_node_name{node=\"e2e\"} 1",
+        "kubelet_running_pods ",
+        "kubelet_running_containers{container_state=\"running\"} ",
+        "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} ",
+        "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"start_container\",le=\"0.005\"} ",
+        "kubelet_pod_start_duration_seconds_count ",
+        "kubelet_pod_worker_duration_seconds_count{operation_type=\"create\"} ",
+        "kubelet_pleg_relist_duration_seconds_count ",
+        "kubelet_started_pods_total ",
+        "kubelet_started_containers_total{container_type=\"container\"} ",
+        "kubelet_http_requests_total{method=\"GET\",path=\"metrics\",server_type=\"readwrite\",long_running=\"false\"} ",
+        "volume_manager_total_volumes{plugin_name=\"kubernetes.io/projected\",state=\"actual_state_of_world\"} ",
+        "storage_operation_duration_seconds_count{volume_plugin=\"kubernetes.io/projected\",operation_name=\"volume_mount\",",
+        "process_resident_memory_bytes ",
+    ] {
+        assert!(counted.lines().any(|line| line.starts_with(name)), "{name} is missing in\n{counted}");
+    }
+    let probed = format!(
+        "prober_probe_total{{probe_type=\"Readiness\",result=\"successful\",container=\"c\",pod=\"page\",namespace=\"{}\",",
+        ns.name
+    );
+    let probes = get("/metrics/probes");
+    assert!(probes.lines().any(|line| line.starts_with(&probed)), "{probed} is missing in\n{probes}");
     let summary: serde_json::Value = serde_json::from_str(&get("/stats/summary")).expect("a document");
     let pods = summary["pods"].as_array().cloned().unwrap_or_default();
     let page = pods.iter().find(|p| p["podRef"]["name"] == "page" && p["podRef"]["namespace"] == ns.name.as_str());

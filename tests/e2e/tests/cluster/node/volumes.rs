@@ -52,6 +52,17 @@ spec:
       - secret: {{name: hush, items: [{{key: data-1, path: hush/one}}]}}
       - downwardAPI: {{items: [{{path: about/name, fieldRef: {{fieldPath: metadata.name}}}}]}}
       - serviceAccountToken: {{path: token, audience: someone}}
+  - name: all-moded
+    projected:
+      defaultMode: 0400
+      sources:
+      - configMap: {{name: map, items: [{{key: data-2, path: map/two, mode: 0440}}]}}
+      - secret: {{name: hush, items: [{{key: data-2, path: hush/two, mode: 0444}}]}}
+      - downwardAPI:
+          items:
+          - {{path: labels, fieldRef: {{fieldPath: metadata.labels}}}}
+          - {{path: cpu, resourceFieldRef: {{containerName: c, resource: requests.cpu, divisor: 1m}}, mode: 0444}}
+          - {{path: memory, resourceFieldRef: {{containerName: c, resource: limits.memory}}}}
   - {{name: disk, emptyDir: {{}}}}
   - {{name: memory, emptyDir: {{medium: Memory, sizeLimit: 1Mi}}}}
   containers:
@@ -67,6 +78,7 @@ spec:
     - {{name: none, mountPath: /none}}
     - {{name: about, mountPath: /about}}
     - {{name: all, mountPath: /all}}
+    - {{name: all-moded, mountPath: /moded-all}}
     - {{name: disk, mountPath: /disk}}
     - {{name: memory, mountPath: /memory}}
     - {{name: map, mountPath: /one, subPath: deep}}
@@ -83,6 +95,7 @@ spec:
       cat /about/name; echo; mode /about/name; cat /about/labels; echo; mode /about/labels
       cat /about/annotations; echo; cat /about/cpu; echo; cat /about/memory; echo
       cat /all/map/one /all/hush/one /all/about/name; echo; test -s /all/token && echo token
+      for file in map/two hush/two labels cpu memory; do cat /moded-all/$file; echo; mode /moded-all/$file; done
       mode /disk; mode /memory; busybox df /memory | grep -c tmpfs
       for place in /disk /memory; do for mode in 644 666 777; do
         echo x > $place/$mode; busybox chmod $mode $place/$mode; mode $place/$mode; done; done
@@ -91,7 +104,8 @@ spec:
         ),
     );
     let expected = "value-1|644|deadc0de|400|value-2|440|path|secret-2|400|secret-1|444|0|files|444|tier=\"front\"|400|\
-        two|250|33554432|value-1secret-1files|token|777|777|1|644|666|777|644|666|777|inside|value-1|read-only";
+        two|250|33554432|value-1secret-1files|token|\
+        value-2|440|secret-2|444|tier=\"front\"|400|250|444|67108864|400|777|777|1|644|666|777|644|666|777|inside|value-1|read-only";
     says(&ns, "files", &expected.split('|').collect::<Vec<_>>());
 }
 
@@ -110,7 +124,9 @@ spec:
   securityContext: {{runAsUser: 1000, runAsGroup: 2000, fsGroup: 3000, supplementalGroups: [4000]}}
   volumes:
   - {{name: map, configMap: {{name: map}}}}
+  - {{name: mapped, configMap: {{name: map, items: [{{key: data-2, path: path/to/two}}]}}}}
   - {{name: hush, secret: {{secretName: hush, defaultMode: 0440}}}}
+  - {{name: all, projected: {{defaultMode: 0440, sources: [{{secret: {{name: hush}}}}, {{configMap: {{name: map, items: [{{key: deep, path: deep}}]}}}}]}}}}
   - {{name: disk, emptyDir: {{}}}}
   - {{name: memory, emptyDir: {{medium: Memory}}}}
   containers:
@@ -118,7 +134,9 @@ spec:
     image: IMAGE
     volumeMounts:
     - {{name: map, mountPath: /map}}
+    - {{name: mapped, mountPath: /mapped}}
     - {{name: hush, mountPath: /hush}}
+    - {{name: all, mountPath: /all}}
     - {{name: disk, mountPath: /disk}}
     - {{name: memory, mountPath: /memory}}
     command:
@@ -127,11 +145,17 @@ spec:
     - |
       id -u; id -g; id -G | tr ' ' ,
       cat /map/data-1; echo; cat /hush/data-1; echo; stat -L -c '%g %a' /hush/data-1
-      for place in /disk /memory; do echo x > $place/own && stat -c '%u %g' $place/own; stat -c '%g' $place; done
+      cat /mapped/path/to/two; echo; cat /all/data-2 /all/deep; echo; stat -L -c '%g %a' /all/data-2
+      for place in /disk /memory; do
+        echo x > $place/own && stat -c '%u %g' $place/own; stat -c '%g' $place
+        for mode in 644 666 777; do echo x > $place/$mode; busybox chmod $mode $place/$mode; stat -c %a $place/$mode; done
+      done
 "
         ),
     );
-    let expected = "1000|2000|2000,3000,4000|value-1|secret-1|3000 440|1000 3000|3000|1000 3000|3000";
+    let modes = "1000 3000|3000|644|666|777";
+    let expected =
+        format!("1000|2000|2000,3000,4000|value-1|secret-1|3000 440|value-2|secret-2inside|3000 440|{modes}|{modes}");
     says(&ns, "owner", &expected.split('|').collect::<Vec<_>>());
 }
 
