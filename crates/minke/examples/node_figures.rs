@@ -30,13 +30,16 @@ async fn main() -> Result<()> {
         env: Env::real(),
         runtime: RemoteRuntime::new(&socket, None),
         client: Client::new(HttpsTransport::new(from_kubeconfig(&data.join("admin.kubeconfig"), "figures")?)?),
+        logs: std::env::temp_dir().join(format!("minke-figures-{}", std::process::id())),
     };
+    std::fs::create_dir_all(&figures.logs)?;
     let stop = CancellationToken::new();
     let informers = InformerFactory::new(figures.client.clone(), figures.env.clone(), stop.clone());
     let pods = informers.informer::<Pod>();
     pods.synced().await;
     figures.single(&pods).await?;
     figures.many(&pods).await?;
+    std::fs::remove_dir_all(&figures.logs)?;
     stop.cancel();
     Ok(())
 }
@@ -45,6 +48,8 @@ struct Figures {
     env: Env,
     runtime: RemoteRuntime,
     client: Client,
+    /// Of the bare containers.
+    logs: PathBuf,
 }
 
 fn row(figure: &str, value: String, goal: &str) {
@@ -102,7 +107,7 @@ impl Figures {
         let sandbox_config = v1::PodSandboxConfig {
             metadata,
             hostname: name.into(),
-            log_directory: std::env::temp_dir().to_string_lossy().into_owned(),
+            log_directory: self.logs.to_string_lossy().into_owned(),
             linux: Some(v1::LinuxPodSandboxConfig::default()),
             ..Default::default()
         };
@@ -127,12 +132,6 @@ impl Figures {
         }
         self.runtime.stop_pod_sandbox(sandbox).await?;
         self.runtime.remove_pod_sandbox(sandbox).await?;
-        let name = std::env::temp_dir();
-        for entry in std::fs::read_dir(name).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with("bare-") {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
         Ok(())
     }
 

@@ -30,7 +30,7 @@ use crate::{
     pki::{Current, Leaf},
     report::Reporter,
     server::{self, ControlPlane},
-    withdrawal::Withdrawal,
+    withdrawal::{OwnRules, Withdrawal},
 };
 
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
@@ -206,28 +206,40 @@ impl Node {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
         let proxy = node.proxy_config();
-        let gate = Withdrawal::new(
-            node.name.clone(),
-            proxy.confirmed.clone(),
-            informers.informer::<NodeObject>(),
-            node.identity.clone(),
-            node.client_ca.clone(),
-            env.clone(),
-        );
+        let gate = node.gate(OwnRules::Here(proxy.confirmed.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers);
-        node.start_kubelet(env, shutdown, Some(Arc::new(gate)))?;
+        node.start_kubelet(env, shutdown, gate)?;
         let ready = node.ready(env, shutdown).await;
         ready.then_some(()).context("the node did not become ready")?;
         report.step(&format!("node {} ready", node.name));
         Ok(())
     }
 
-    /// `gate` needs the service proxy in this process.
-    pub fn start_kubelet(
+    /// A kubelet whose service proxy is another process.
+    pub fn start_kubelet_alone(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+        let informers = InformerFactory::new(self.kubelet.clone(), env.clone(), shutdown.clone());
+        let gate = self.gate(OwnRules::Elsewhere(self.instance.proxy_socket()), &informers, env);
+        self.start_kubelet(env, shutdown, gate)
+    }
+
+    /// What holds a pod's stop signal back until no node's rules use the pod.
+    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointGate> {
+        let nodes = informers.informer::<NodeObject>();
+        Arc::new(Withdrawal::new(
+            self.name.clone(),
+            own,
+            Box::new(move || nodes.list()),
+            self.identity.clone(),
+            self.client_ca.clone(),
+            env.clone(),
+        ))
+    }
+
+    fn start_kubelet(
         self: &Arc<Self>,
         env: &Env,
         shutdown: &CancellationToken,
-        gate: Option<Arc<dyn EndpointGate>>,
+        gate: Arc<dyn EndpointGate>,
     ) -> Result<()> {
         let mut config = kubelet::Config {
             node_name: self.name.clone(),
@@ -247,7 +259,7 @@ impl Node {
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
-            endpoint_gate: gate,
+            endpoint_gate: Some(gate),
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {
@@ -389,6 +401,7 @@ impl Node {
             domain: server::cluster_domain(),
             client: self.kubelet.clone(),
             informers,
+            metrics_port: self.flags.dns_metrics_port,
             env: env.clone(),
             shutdown: shutdown.clone(),
         })
@@ -498,11 +511,22 @@ pub fn proxy_config(
         pod_cidrs: pod_cidrs.to_vec(),
     });
     config.table = instance.proxy_table();
-    config.healthz = match flags.proxy_healthz_port {
-        0 => None,
-        port => Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
-    };
+    let at = |address: Ipv4Addr, port: u16| (port != 0).then_some(SocketAddr::new(address.into(), port));
+    config.healthz = at(Ipv4Addr::UNSPECIFIED, flags.proxy_healthz_port);
+    config.metrics = at(Ipv4Addr::LOCALHOST, flags.proxy_metrics_port);
     config
+}
+
+/// Lets a kubelet in another process ask what the rules hold.
+pub fn answer_kubelet(config: &proxy::ProxyConfig, instance: &Instance, env: &Env, shutdown: &CancellationToken) {
+    let (socket, confirmed) = (instance.proxy_socket(), config.confirmed.clone());
+    let (task_env, until) = (env.clone(), shutdown.clone());
+    env.spawn(async move {
+        let served = until.run_until_cancelled(proxy::serve_confirmed(&socket, confirmed, task_env)).await;
+        if let Some(Err(error)) = served {
+            tracing::error!(%error, socket = %socket.display(), "kubelets can't ask about endpoints");
+        }
+    });
 }
 
 pub fn start_proxy(config: &proxy::ProxyConfig, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) {

@@ -116,6 +116,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let (name, address) = (agent::node_name(&flags.node)?, agent::node_address(&flags.node)?);
             let config = agent::proxy_config(&flags.node, &instance, &name, address, &flags.pod_cidr);
+            agent::answer_kubelet(&config, &instance, env, shutdown);
             agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(None);
         }
@@ -127,7 +128,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
         let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
         let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {
-            Parts::Kubelet => Arc::new(node).start_kubelet(env, shutdown, None)?,
+            Parts::Kubelet => Arc::new(node).start_kubelet_alone(env, shutdown)?,
             _ => node.start(env, shutdown, report).await?,
         }
         Ok(Some(pid))

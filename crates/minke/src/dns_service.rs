@@ -25,6 +25,8 @@ pub struct Params {
     /// Where to answer.
     pub listen: Vec<SocketAddr>,
     pub domain: String,
+    /// 0 shows no metrics.
+    pub metrics_port: u16,
     pub client: Client,
     pub informers: InformerFactory,
     pub env: Env,
@@ -35,7 +37,11 @@ pub struct Params {
 pub async fn run(params: Params) -> Result<()> {
     let listen = params.listen;
     announce(&params.client, &params.node_name, &listen).await.context("failed to publish this node's DNS")?;
-    let config = dns::DnsConfig::new(listen, &params.domain);
+    let mut config = dns::DnsConfig::new(listen, &params.domain);
+    config.metrics = match (params.metrics_port, config.listen.first()) {
+        (0, _) | (_, None) => None,
+        (port, Some(address)) => Some(SocketAddr::new(address.ip(), port)),
+    };
     dns::run(config, params.informers, params.env, params.shutdown).await.context("cluster DNS stopped")
 }
 

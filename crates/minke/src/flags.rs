@@ -129,6 +129,12 @@ pub struct Node {
     /// Port of the service proxy's health check; 0 turns it off
     #[arg(long, default_value_t = 10256)]
     pub proxy_healthz_port: u16,
+    /// Port of the service proxy's metrics on loopback; 0 turns it off
+    #[arg(long, default_value_t = 10249)]
+    pub proxy_metrics_port: u16,
+    /// Port of the cluster DNS's metrics, where this node answers DNS; 0 turns it off
+    #[arg(long, default_value_t = 9153)]
+    pub dns_metrics_port: u16,
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
     pub cni: Choice,

@@ -68,6 +68,11 @@ impl Instance {
         self.containerd_state().join("containerd.sock")
     }
 
+    /// Where a service proxy in a process of its own answers its node's kubelet.
+    pub fn proxy_socket(&self) -> PathBuf {
+        self.run().join("proxy.sock")
+    }
+
     pub fn cni_conf(&self) -> PathBuf {
         self.data.join("cni/net.d")
     }

@@ -153,6 +153,8 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
     flag("kubelet-port", flags.node.kubelet_port.to_string());
     flag("healthz-port", flags.node.healthz_port.to_string());
     flag("proxy-healthz-port", flags.node.proxy_healthz_port.to_string());
+    flag("proxy-metrics-port", flags.node.proxy_metrics_port.to_string());
+    flag("dns-metrics-port", flags.node.dns_metrics_port.to_string());
     flag("cni", flags.node.cni.name().to_string());
     flag("dns", flags.server.dns.name().to_string());
     flag("pod-network", flags.node.pod_network.name().to_string());

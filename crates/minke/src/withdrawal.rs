@@ -1,24 +1,27 @@
 //! Holds a pod's stop signal back until every node's Service rules have let go of the pod.
-//! Joins the proxy of this node with those of others, which are asked through their kubelets; used by `kubelet`.
+//! Joins the proxy of this node, in this process or in another, with those of others, which are asked through their
+//! kubelets; used by `kubelet`.
 //! Invariant: waits no longer than `BOUND`, whoever is silent; a pod in no Service waits for nothing.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
     net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use api::ApiError;
 use async_trait::async_trait;
 use bytes::Bytes;
-use client::{Client, HttpsConfig, HttpsTransport, Identity, Informer};
+use client::{Client, HttpsConfig, HttpsTransport, Identity};
 use env::Env;
 use futures::future::join_all;
 use http::Request;
 use k8s_openapi::api::core::v1::Node;
 use kubelet::endpoint_gate::EndpointGate;
 use parking_lot::Mutex;
-use proxy::{Confirmed, PodUid};
+use proxy::{Answer, Confirmed, PodUid, ask_confirmed};
 
 /// The longest that a pod's stop signal is held back.
 const BOUND: Duration = Duration::from_secs(2);
@@ -27,10 +30,42 @@ const LAST_REQUESTS: Duration = Duration::from_millis(200);
 /// A node that did not answer delays no other pod for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Where the rules of this node are written.
+pub enum OwnRules {
+    /// In this process.
+    Here(Confirmed),
+    /// By `minke proxy`, which answers at this socket.
+    Elsewhere(PathBuf),
+}
+
+impl OwnRules {
+    /// The version that the rules hold once they no longer use the pod; `None` for a pod that they never used, or when
+    /// nobody can tell.
+    async fn withdrawn(&self, pod_uid: &str, version: u64) -> Option<u64> {
+        match self {
+            Self::Here(confirmed) => {
+                let pod = PodUid::parse(pod_uid).filter(|pod| version > 0 || confirmed.knows(*pod))?;
+                Some(confirmed.withdrawn(pod, version).await)
+            }
+            Self::Elsewhere(socket) => match ask_confirmed(socket, pod_uid, version).await {
+                Ok(Answer::Withdrawn(held)) => Some(held),
+                Ok(Answer::Unknown) => None,
+                Err(error) => {
+                    tracing::debug!(%error, socket = %socket.display(), "no service proxy of ours runs on this node");
+                    None
+                }
+            },
+        }
+    }
+}
+
+/// The nodes of the cluster, as far as they are known just now.
+pub type Nodes = Box<dyn Fn() -> Vec<Arc<Node>> + Send + Sync>;
+
 pub struct Withdrawal {
     node_name: String,
-    confirmed: Confirmed,
-    nodes: Informer<Node>,
+    own: OwnRules,
+    nodes: Nodes,
     identity: Identity,
     /// Who signs the certificates of the nodes' servers.
     ca_pem: String,
@@ -60,22 +95,15 @@ fn kubelet_address(node: &Node) -> Option<SocketAddr> {
 }
 
 impl Withdrawal {
-    pub fn new(
-        node_name: String,
-        confirmed: Confirmed,
-        nodes: Informer<Node>,
-        identity: Identity,
-        ca_pem: String,
-        env: Env,
-    ) -> Self {
-        Self { node_name, confirmed, nodes, identity, ca_pem, env, peers: Mutex::default() }
+    pub fn new(node_name: String, own: OwnRules, nodes: Nodes, identity: Identity, ca_pem: String, env: Env) -> Self {
+        Self { node_name, own, nodes, identity, ca_pem, env, peers: Mutex::default() }
     }
 
     /// The other nodes that are worth asking.
     fn others(&self) -> Vec<(String, Client)> {
         let now = self.env.monotonic();
         let mut peers = self.peers.lock();
-        let nodes = self.nodes.list();
+        let nodes = (self.nodes)();
         let mut alive = HashMap::with_capacity(nodes.len());
         for node in &nodes {
             let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -127,10 +155,13 @@ impl Withdrawal {
 #[async_trait]
 impl EndpointGate for Withdrawal {
     async fn withdrawn(&self, pod_uid: &str) {
-        let Some(pod) = PodUid::parse(pod_uid).filter(|pod| self.confirmed.knows(*pod)) else { return };
         let began = self.env.monotonic();
         // Our own rules first: the version that they hold is what the others must have seen.
-        if let Some(version) = self.env.timeout(BOUND, self.confirmed.withdrawn(pod, 0)).await {
+        let own = self.env.timeout(BOUND, self.own.withdrawn(pod_uid, 0)).await;
+        if own == Some(None) {
+            return;
+        }
+        if let Some(version) = own.flatten() {
             let left = BOUND.saturating_sub(self.env.monotonic() - began);
             let asked = self.others().into_iter().map(|(name, peer)| self.ask(name, peer, pod_uid, version, left));
             join_all(asked).await;
@@ -142,10 +173,7 @@ impl EndpointGate for Withdrawal {
     }
 
     async fn withdrawn_here(&self, pod_uid: &str, version: u64) -> bool {
-        match PodUid::parse(pod_uid) {
-            Some(pod) => self.env.timeout(BOUND, self.confirmed.withdrawn(pod, version)).await.is_some(),
-            None => true,
-        }
+        self.env.timeout(BOUND, self.own.withdrawn(pod_uid, version)).await.is_some()
     }
 }
 
@@ -154,19 +182,85 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    const UID: &str = "5d6c1f0e-88a7-4a3e-9d8e-0f6b8f4d2a11";
+
+    fn node(name: &str, ready: &str, address: &str, port: u16) -> Node {
+        serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": ready }],
+                "addresses": [{ "type": "Hostname", "address": "n" }, { "type": "InternalIP", "address": address }],
+                "daemonEndpoints": { "kubeletEndpoint": { "Port": port } },
+            },
+        }))
+        .unwrap()
+    }
+
+    /// Simulated time stands still while anything is done and jumps while everything waits, so the wait is exact.
+    async fn waited(withdrawal: &Withdrawal) -> Duration {
+        let began = withdrawal.env.monotonic();
+        withdrawal.withdrawn(UID).await;
+        withdrawal.env.monotonic() - began
+    }
+
+    fn gate(own: OwnRules, nodes: Vec<Arc<Node>>, ca_pem: &str) -> Withdrawal {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let nodes: Nodes = Box::new(move || nodes.clone());
+        Withdrawal::new("here".into(), own, nodes, Identity::default(), ca_pem.into(), env)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rules_that_never_let_go_hold_a_pod_back_for_the_bound_and_no_longer() {
+        let pod = PodUid::parse(UID).unwrap();
+        let confirmed = Confirmed::default();
+        let own = gate(OwnRules::Here(confirmed.clone()), vec![], "");
+        assert_eq!(waited(&own).await, Duration::ZERO, "a pod in no Service");
+        confirmed.replace(&[], &[(pod, true)]);
+        confirmed.publish(7);
+        assert_eq!(waited(&own).await, BOUND);
+        assert!(!own.withdrawn_here(UID, 7).await);
+        confirmed.replace(&[(pod, true)], &[(pod, false)]);
+        confirmed.publish(8);
+        assert_eq!(waited(&own).await, LAST_REQUESTS);
+        assert!(own.withdrawn_here(UID, 8).await);
+        assert!(!own.withdrawn_here(UID, 9).await, "the rules are behind");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_whose_proxy_never_confirms_costs_the_bound_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = crate::pki::Pki::open(directory.path(), Env::real()).unwrap();
+        // Takes connections and says nothing.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let nodes =
+            vec![Arc::new(node("there", "True", "127.0.0.1", port)), Arc::new(node("here", "True", "127.0.0.1", 1))];
+        let pod = PodUid::parse(UID).unwrap();
+        let confirmed = Confirmed::default();
+        confirmed.replace(&[], &[(pod, false)]);
+        confirmed.publish(7);
+        let own = gate(OwnRules::Here(confirmed), nodes, pki.ca_pem());
+        assert_eq!(waited(&own).await, BOUND);
+        assert_eq!(waited(&own).await, LAST_REQUESTS, "a silent node is left alone for a while");
+        own.env.sleep(SILENCE).await;
+        assert_eq!(waited(&own).await, BOUND, "and asked again then");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_proxy_of_ours_nothing_is_waited_for() {
+        let nowhere = gate(OwnRules::Elsewhere("/nonexistent/proxy.sock".into()), vec![], "");
+        assert_eq!(waited(&nowhere).await, Duration::ZERO);
+        assert!(nowhere.withdrawn_here(UID, 3).await);
+    }
+
     #[test]
     fn only_nodes_that_live_are_asked() {
         let check = |ready: &str, address: &str, expected: Option<&str>| {
-            let node: Node = serde_json::from_value(json!({
-                "metadata": { "name": "n" },
-                "status": {
-                    "conditions": [{ "type": "Ready", "status": ready }],
-                    "addresses": [{ "type": "Hostname", "address": "n" }, { "type": "InternalIP", "address": address }],
-                    "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },
-                },
-            }))
-            .unwrap();
-            assert_eq!(kubelet_address(&node), expected.map(|text| text.parse().unwrap()), "{ready} {address}");
+            assert_eq!(
+                kubelet_address(&node("n", ready, address, 10250)),
+                expected.map(|text| text.parse().unwrap()),
+                "{ready} {address}"
+            );
         };
         check("True", "192.0.2.1", Some("192.0.2.1:10250"));
         check("True", "2001:db8::1", Some("[2001:db8::1]:10250"));
