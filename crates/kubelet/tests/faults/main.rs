@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cri::{Error, fake::FakeRuntime};
 use fake_api::FakeApi;
-use harness::{IMAGE, Node, condition, pod, waits};
+use harness::{Node, condition, pod, waits};
 use serde_json::{Value, json};
 
 fn nothing(_: &FakeRuntime) {}
