@@ -1,35 +1,41 @@
 //! Whether a pod may run on a node: node selector, required affinity, taints, host ports.
-//! Used by daemon sets, which must know this before the scheduler does, and by the kubelet, which has the last word.
+//! Used by the scheduler, by daemon sets, which must know before it does, and by the kubelet, which has the last word.
 //! Invariant: pure; resources are not looked at.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Container, Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
 };
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// Node name, node selector and required node affinity.
 pub fn matches(spec: &PodSpec, node: &Node) -> bool {
     if spec.node_name.as_deref().is_some_and(|name| !name.is_empty() && Some(name) != node.metadata.name.as_deref()) {
         return false;
     }
-    if !spec.node_selector.iter().flatten().all(|(key, value)| label(node, key) == Some(value)) {
+    let (name, labels) = (node.metadata.name.as_deref(), node.metadata.labels.as_ref());
+    selects(spec, name.unwrap_or_default(), labels.unwrap_or(&NO_LABELS))
+}
+
+/// Node selector and required node affinity alone.
+pub fn selects(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
         return false;
     }
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|required| required.node_selector_terms.iter().any(|term| term_matches(term, node)))
+    required.is_none_or(|required| required.node_selector_terms.iter().any(|term| term_selects(term, name, labels)))
 }
 
-fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
-}
-
-/// An empty term matches nothing.
-fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+/// An empty term selects nothing.
+pub fn term_selects(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     (!expressions.is_empty() || !fields.is_empty())
-        && expressions.iter().all(|r| holds(r, label(node, &r.key)))
-        && fields.iter().all(|r| r.key == "metadata.name" && holds(r, node.metadata.name.as_deref()))
+        && expressions.iter().all(|r| holds(r, labels.get(&r.key).map(String::as_str)))
+        && fields.iter().all(|r| r.key == "metadata.name" && holds(r, Some(name)))
 }
 
 fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
@@ -49,39 +55,65 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 
 /// Whether `toleration` tolerates `taint`.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
+    let given = |text: &&str| !text.is_empty();
+    let (effect, key) = (toleration.effect.as_deref().filter(given), toleration.key.as_deref().filter(given));
+    if effect.is_some_and(|effect| effect != taint.effect) || key.is_some_and(|key| key != taint.key) {
         return false;
     }
+    let (value, wanted) = (taint.value.as_deref().unwrap_or_default(), toleration.value.as_deref().unwrap_or_default());
+    let numbers = || value.parse::<i64>().ok().zip(wanted.parse::<i64>().ok());
     match toleration.operator.as_deref().unwrap_or_default() {
-        "" | "Equal" => !key.is_empty() && text(&toleration.value) == text(&taint.value),
+        "" | "Equal" => key.is_some() && value == wanted,
         "Exists" => true,
+        "Lt" => numbers().is_some_and(|(taint, limit)| taint < limit),
+        "Gt" => numbers().is_some_and(|(taint, limit)| taint > limit),
         _ => false,
     }
 }
 
-/// Whether the two pods can't be on one node, since both want a port of it.
-pub fn ports_clash(one: &PodSpec, other: &PodSpec) -> bool {
-    let any = |address: &str| address == "0.0.0.0";
-    host_ports(one).any(|(address, protocol, port)| {
-        host_ports(other).any(|(their_address, their_protocol, their_port)| {
-            port == their_port
-                && protocol == their_protocol
-                && (address == their_address || any(address) || any(their_address))
-        })
-    })
+/// A port of the node that a pod takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    pub address: String,
+    pub protocol: String,
+    pub port: i32,
 }
 
-/// Address, protocol and port of each port of the node that the pod takes, sidecars' too.
-fn host_ports(spec: &PodSpec) -> impl Iterator<Item = (&str, &str, i32)> {
+impl HostPort {
+    /// Two pods can't both have these on one node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let any = |address: &str| address == "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.address == other.address || any(&self.address) || any(&other.address))
+    }
+}
+
+/// Each port of the node that the pod takes, sidecars' too.
+pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     let sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(sidecar));
-    containers.flat_map(|c| c.ports.iter().flatten()).filter_map(|port| {
-        let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or("0.0.0.0");
-        let number = port.host_port.filter(|number| *number > 0)?;
-        Some((address, port.protocol.as_deref().unwrap_or("TCP"), number))
-    })
+    let given = |text: &Option<String>, default: &str| {
+        text.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_string())
+    };
+    containers
+        .flat_map(|c| c.ports.iter().flatten())
+        .filter_map(|port| {
+            let number = port.host_port.filter(|number| *number > 0)?;
+            let (address, protocol) = (given(&port.host_ip, "0.0.0.0"), given(&port.protocol, "TCP"));
+            Some(HostPort { address, protocol, port: number })
+        })
+        .collect()
+}
+
+/// Whether two pods with these ports can't be on one node.
+pub fn conflict(one: &[HostPort], other: &[HostPort]) -> bool {
+    one.iter().any(|port| other.iter().any(|their| port.conflicts(their)))
+}
+
+/// Whether the two pods can't be on one node, since both want a port of it.
+pub fn ports_clash(one: &PodSpec, other: &PodSpec) -> bool {
+    conflict(&host_ports(one), &host_ports(other))
 }
 
 /// Whether the pod tolerates every taint of the node that `counts`.

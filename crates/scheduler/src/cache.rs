@@ -2,7 +2,10 @@
 //! Changed by `cluster` and `scheduler`; read by `cycle`, which borrows it: nothing is copied per pod.
 //! Invariant: a pod counts on at most one node.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::Node;
 
@@ -24,6 +27,10 @@ pub struct Cache {
     with_affinity: usize,
     with_required_anti_affinity: usize,
     assumed: usize,
+    /// Positions of nodes that have changed, oldest first; those before `generation` less its length are forgotten.
+    changed: VecDeque<u32>,
+    generation: u64,
+    nominations: u64,
 }
 
 struct Placed {
@@ -51,6 +58,32 @@ impl Cache {
 
     pub fn position(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
+    }
+
+    fn touch(&mut self, at: usize) {
+        self.changed.push_back(at as u32);
+        self.generation += 1;
+        if self.changed.len() > 2 * self.nodes.len() + 1024 {
+            self.changed.drain(..self.nodes.len() + 512);
+        }
+    }
+
+    /// Counts the changes of nodes and of what is on them.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Positions of the nodes that have changed since a generation, or `None` when that is too long ago. Nodes past the
+    /// end are gone; a position may now hold another node.
+    pub fn changed_since(&self, generation: u64) -> Option<impl Iterator<Item = u32>> {
+        let new = usize::try_from(self.generation - generation).ok()?;
+        let known = self.changed.len().checked_sub(new)?;
+        Some(self.changed.range(known..).copied())
+    }
+
+    /// Grows with every change, of held places too.
+    pub fn version(&self) -> u64 {
+        self.generation + self.nominations
     }
 
     /// Positions in the order nodes are looked at. Made again after the set of nodes has changed.
@@ -87,7 +120,12 @@ impl Cache {
             Some(at) => {
                 let (zone, images) = (self.nodes[at].zone(), self.nodes[at].images.clone());
                 let zone = (zone.0.to_string(), zone.1.to_string());
-                self.nodes[at].set_node(node);
+                let before = std::mem::replace(&mut self.nodes[at], NodeInfo::new(node));
+                let same = self.nodes[at].is_like(&before);
+                self.nodes[at].take_pods(before);
+                if !same {
+                    self.touch(at);
+                }
                 if self.nodes[at].zone() != (zone.0.as_str(), zone.1.as_str()) {
                     self.order.clear();
                 }
@@ -104,6 +142,7 @@ impl Cache {
                 self.count_images(&info.images.clone(), true);
                 self.by_name.insert(info.name.clone(), self.nodes.len());
                 self.nodes.push(info);
+                self.touch(self.nodes.len() - 1);
                 self.order.clear();
                 for pod in self.homeless.remove(&name).unwrap_or_default() {
                     self.place(&name, pod);
@@ -118,6 +157,7 @@ impl Cache {
         if let Some(moved) = self.nodes.get(at) {
             self.by_name.insert(moved.name.clone(), at);
         }
+        self.touch(at);
         self.order.clear();
         self.count_images(&gone.images, false);
         self.with_affinity -= gone.with_affinity;
@@ -159,6 +199,27 @@ impl Cache {
     }
 
     fn put(&mut self, node: String, info: Arc<PodInfo>, assumed: bool) {
+        // Most changes of a pod are of its status, or confirm what was assumed.
+        if let Some(placed) = self.pods.get_mut(&info.key)
+            && placed.node == node
+            && placed.info.counts_as(&info)
+        {
+            self.assumed -= usize::from(placed.assumed);
+            self.assumed += usize::from(assumed);
+            placed.assumed = assumed;
+            placed.info = info.clone();
+            match self.by_name.get(node.as_str()) {
+                Some(at) => self.nodes[*at].replace_pod(info),
+                None => self
+                    .homeless
+                    .get_mut(&node)
+                    .into_iter()
+                    .flatten()
+                    .filter(|p| p.key == info.key)
+                    .for_each(|p| *p = info.clone()),
+            }
+            return;
+        }
         self.remove_pod(&info.key);
         self.place(&node, info.clone());
         self.assumed += usize::from(assumed);
@@ -166,20 +227,22 @@ impl Cache {
     }
 
     fn place(&mut self, node: &str, info: Arc<PodInfo>) {
-        let Some(at) = self.by_name.get(node) else {
+        let Some(at) = self.by_name.get(node).copied() else {
             return self.homeless.entry(node.to_string()).or_default().push(info);
         };
         self.with_affinity += usize::from(info.affinity.is_some());
         self.with_required_anti_affinity += usize::from(info.has_required_anti_affinity());
-        self.nodes[*at].add_pod(info);
+        self.nodes[at].add_pod(info);
+        self.touch(at);
     }
 
     pub fn remove_pod(&mut self, key: &str) -> Option<Arc<PodInfo>> {
         let placed = self.pods.remove(key)?;
         self.assumed -= usize::from(placed.assumed);
-        match self.by_name.get(placed.node.as_str()) {
+        match self.by_name.get(placed.node.as_str()).copied() {
             Some(at) => {
-                self.nodes[*at].remove_pod(key);
+                self.nodes[at].remove_pod(key);
+                self.touch(at);
                 self.with_affinity -= usize::from(placed.info.affinity.is_some());
                 self.with_required_anti_affinity -= usize::from(placed.info.has_required_anti_affinity());
             }
@@ -227,6 +290,7 @@ impl Cache {
 
     pub fn nominate(&mut self, info: Arc<PodInfo>, node: &str) {
         self.withdraw_nomination(&info.key);
+        self.nominations += 1;
         self.nominated.entry(node.to_string()).or_default().push(info);
     }
 
@@ -234,10 +298,16 @@ impl Cache {
         if self.nominated.is_empty() {
             return;
         }
+        self.nominations += 1;
         self.nominated.retain(|_, pods| {
             pods.retain(|p| p.key != key);
             !pods.is_empty()
         });
+    }
+
+    /// Whether a place is held for a pod of this priority or a higher one.
+    pub fn any_nominated_from(&self, priority: i32) -> bool {
+        self.nominated.values().flatten().any(|pod| pod.priority >= priority)
     }
 
     pub fn nominated_on(&self, node: &str) -> &[Arc<PodInfo>] {

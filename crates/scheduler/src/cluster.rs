@@ -43,9 +43,18 @@ pub struct Cluster {
     pub disruption_budgets: Objects<PodDisruptionBudget>,
     /// Volumes promised to claims of pods that are being bound: volume name to claim key.
     pub promised_volumes: HashMap<String, String>,
+    /// Grows when the labels of namespaces change.
+    pub namespaces_version: u64,
+    /// Grows when any object beside nodes and pods changes in a way that a verdict may rest on.
+    pub objects_version: u64,
 }
 
 impl Cluster {
+    /// Grows with every change that a verdict may rest on.
+    pub fn version(&self) -> u64 {
+        self.cache.version() + self.objects_version
+    }
+
     pub fn namespace_labels(&self, namespace: &str) -> &BTreeMap<String, String> {
         self.namespaces.get(namespace).and_then(|n| n.metadata.labels.as_ref()).unwrap_or(&NO_LABELS)
     }

@@ -1,8 +1,8 @@
 //! What a scheduler is told at its start: profiles, plugins and their arguments, limits.
-//! Read from a KubeSchedulerConfiguration (v1) file or made by `minke`; turned into `framework::Profile`s here.
+//! Read from a file by `config_file` or made by `minke`; turned into `framework::Profile`s here.
 //! Invariant: an unknown plugin, point or argument is an error, never ignored.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,6 +15,9 @@ use crate::{
     preemption,
 };
 
+/// How long the claims of a decided pod may take, unless the file says otherwise.
+const DEFAULT_BIND_TIMEOUT: Duration = Duration::from_secs(600);
+
 #[derive(Debug, Clone)]
 pub struct Config {
     pub profiles: Vec<ProfileConfig>,
@@ -25,12 +28,13 @@ pub struct Config {
     /// Off unless several schedulers run.
     pub leader_election: Option<LeaderElectionConfig>,
     pub extenders: Vec<ExtenderConfig>,
+    /// Credentials for the API server, where the file names them.
+    pub kubeconfig: Option<PathBuf>,
     /// Where the verdicts on unschedulable pods are kept; clone it to ask.
     pub diagnoses: Diagnoses,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Debug, Clone, Default)]
 pub struct ProfileConfig {
     pub scheduler_name: Option<String>,
     pub percentage_of_nodes_to_score: Option<u32>,
@@ -40,13 +44,14 @@ pub struct ProfileConfig {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct PluginSelection {
     pub enabled: Vec<PluginChoice>,
     pub disabled: Vec<PluginChoice>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PluginChoice {
     /// `*` in `disabled` is all of them.
     pub name: String,
@@ -55,6 +60,7 @@ pub struct PluginChoice {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PluginArguments {
     pub name: String,
     #[serde(default)]
@@ -62,12 +68,13 @@ pub struct PluginArguments {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LeaderElectionConfig {
     pub leader_elect: bool,
     pub lease_duration: String,
     pub renew_deadline: String,
     pub retry_period: String,
+    pub resource_lock: String,
     pub resource_name: String,
     pub resource_namespace: String,
 }
@@ -79,6 +86,7 @@ impl Default for LeaderElectionConfig {
             lease_duration: "15s".into(),
             renew_deadline: "10s".into(),
             retry_period: "2s".into(),
+            resource_lock: "leases".into(),
             resource_name: "kube-scheduler".into(),
             resource_namespace: "kube-system".into(),
         }
@@ -87,7 +95,7 @@ impl Default for LeaderElectionConfig {
 
 /// Another process that has a say, asked over HTTP.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ExtenderConfig {
     pub url_prefix: String,
     pub filter_verb: String,
@@ -106,7 +114,7 @@ pub struct ExtenderConfig {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ManagedResource {
     pub name: String,
     pub ignored_by_scheduler: bool,
@@ -121,56 +129,14 @@ impl Default for Config {
             pod_max_backoff: Duration::from_secs(10),
             leader_election: None,
             extenders: Vec::new(),
+            kubeconfig: None,
             diagnoses: Diagnoses::default(),
         }
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct File {
-    api_version: String,
-    kind: String,
-    #[serde(default)]
-    profiles: Vec<ProfileConfig>,
-    #[serde(default)]
-    percentage_of_nodes_to_score: u32,
-    #[serde(default)]
-    pod_initial_backoff_seconds: Option<u64>,
-    #[serde(default)]
-    pod_max_backoff_seconds: Option<u64>,
-    #[serde(default)]
-    leader_election: Option<LeaderElectionConfig>,
-    #[serde(default)]
-    extenders: Vec<ExtenderConfig>,
-}
-
 impl Config {
-    /// From a KubeSchedulerConfiguration v1.
-    pub fn from_yaml(text: &str) -> Result<Self, Error> {
-        let file: File = serde_saphyr::from_str(text).map_err(|e| Error::Config(e.to_string()))?;
-        if file.api_version != "kubescheduler.config.k8s.io/v1" || file.kind != "KubeSchedulerConfiguration" {
-            return Err(Error::Config(format!(
-                "no kind {:?} is registered for version {:?}; use kubescheduler.config.k8s.io/v1 KubeSchedulerConfiguration",
-                file.kind, file.api_version
-            )));
-        }
-        let seconds = |given: Option<u64>, default: Duration| given.map_or(default, Duration::from_secs);
-        let defaults = Self::default();
-        let config = Self {
-            profiles: if file.profiles.is_empty() { defaults.profiles } else { file.profiles },
-            percentage_of_nodes_to_score: file.percentage_of_nodes_to_score,
-            pod_initial_backoff: seconds(file.pod_initial_backoff_seconds, defaults.pod_initial_backoff),
-            pod_max_backoff: seconds(file.pod_max_backoff_seconds, defaults.pod_max_backoff),
-            leader_election: file.leader_election.filter(|l| l.leader_elect),
-            extenders: file.extenders,
-            diagnoses: defaults.diagnoses,
-        };
-        config.check()?;
-        Ok(config)
-    }
-
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Config(text));
         if self.percentage_of_nodes_to_score > 100 {
             return wrong("percentageOfNodesToScore: not in valid range [0-100]".into());
@@ -182,15 +148,15 @@ impl Config {
         if binders > 1 {
             return wrong("extenders: only one extender can implement bind".into());
         }
-        for extender in &self.extenders {
+        for (at, extender) in self.extenders.iter().enumerate() {
             if !extender.url_prefix.starts_with("http://") || extender.enable_https {
-                return wrong("extenders: urlPrefix must start with http://; HTTPS is not supported".into());
+                return wrong(format!("extenders[{at}].urlPrefix: must start with http://; HTTPS is not supported"));
             }
             if !extender.preempt_verb.is_empty() {
-                return wrong("extenders: preemptVerb is not supported".into());
+                return wrong(format!("extenders[{at}].preemptVerb: not supported"));
             }
             if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
-                return wrong("extenders: must have a positive weight applied to it".into());
+                return wrong(format!("extenders[{at}].weight: must have a positive weight applied to it"));
             }
         }
         self.profiles().map(drop)
@@ -199,24 +165,31 @@ impl Config {
     /// The profiles, ready to use, by scheduler name.
     pub fn profiles(&self) -> Result<BTreeMap<String, Profile>, Error> {
         let mut profiles = BTreeMap::new();
-        for config in &self.profiles {
-            let profile = self.profile(config).map_err(Error::Config)?;
+        for (at, config) in self.profiles.iter().enumerate() {
+            let profile = self.profile(config).map_err(|error| Error::Config(format!("profiles[{at}].{error}")))?;
             let name = profile.scheduler_name.clone();
             if profiles.insert(name.clone(), profile).is_some() {
-                return Err(Error::Config(format!("profiles: duplicate scheduler name {name:?}")));
+                return Err(Error::Config(format!("profiles[{at}].schedulerName: Duplicate value: {name:?}")));
             }
         }
         Ok(profiles)
     }
 
     fn profile(&self, config: &ProfileConfig) -> Result<Profile, String> {
-        for arguments in &config.plugin_config {
-            table::find(&arguments.name).ok_or_else(|| format!("pluginConfig: unknown plugin {:?}", arguments.name))?;
+        if config.percentage_of_nodes_to_score.is_some_and(|percent| percent > 100) {
+            return Err("percentageOfNodesToScore: not in valid range [0-100]".into());
+        }
+        for (at, arguments) in config.plugin_config.iter().enumerate() {
+            let (_, row) = table::find(&arguments.name)
+                .ok_or_else(|| format!("pluginConfig[{at}]: unknown plugin {:?}", arguments.name))?;
+            row.check_names(&arguments.args).map_err(|error| format!("pluginConfig[{at}].args{error}"))?;
         }
         let selection = Selection::new(config)?;
-        let arguments = |name: &str| {
-            let found = config.plugin_config.iter().find(|a| a.name == name);
-            found.map_or(Value::Null, |a| a.args.clone())
+        let place = |name: &str| config.plugin_config.iter().position(|a| a.name == name);
+        let arguments = |name: &str| place(name).map_or(Value::Null, |at| config.plugin_config[at].args.clone());
+        let about = |name: &str, error: String| match place(name) {
+            Some(at) => format!("pluginConfig[{at}].args.{error}"),
+            None => format!("{name}: {error}"),
         };
         let (mut filters, mut scores) = (Vec::new(), Vec::new());
         for (row_at, row) in TABLE.iter().enumerate() {
@@ -225,7 +198,7 @@ impl Config {
             if row.name == "NodeResourcesFit" {
                 self.leave_to_extenders(&mut arguments);
             }
-            let plugin = build(&arguments).map_err(|e| format!("{}: {e}", row.name))?;
+            let plugin = build(&arguments).map_err(|error| about(row.name, error))?;
             let enabled = |weight| Enabled { row: row_at, name: row.name, plugin: plugin.clone(), weight };
             if selection.is_on(row, Point::Filter) || selection.is_on(row, Point::PreFilter) {
                 filters.push(enabled(0));
@@ -236,8 +209,20 @@ impl Config {
         }
         let on = |name: &str, point| table::find(name).is_some_and(|(_, row)| selection.is_on(row, point));
         let preemption = match on("DefaultPreemption", Point::PostFilter) {
-            true => Some(preemption::Arguments::from_value(&arguments("DefaultPreemption"))?),
+            true => {
+                let name = "DefaultPreemption";
+                Some(preemption::Arguments::from_value(&arguments(name)).map_err(|error| about(name, error))?)
+            }
             false => None,
+        };
+        let waits = &arguments("VolumeBinding")["bindTimeoutSeconds"];
+        let bind_timeout = match (waits, waits.as_u64()) {
+            (Value::Null, _) => DEFAULT_BIND_TIMEOUT,
+            (_, Some(seconds)) => Duration::from_secs(seconds),
+            (given, None) => {
+                let error = format!("bindTimeoutSeconds: {given} is not zero or a positive whole number");
+                return Err(about("VolumeBinding", error));
+            }
         };
         Ok(Profile {
             scheduler_name: config.scheduler_name.clone().unwrap_or_else(|| "default-scheduler".into()),
@@ -245,6 +230,7 @@ impl Config {
             scores,
             gates: on("SchedulingGates", Point::PreEnqueue),
             preemption,
+            bind_timeout,
             percentage_of_nodes_to_score: config
                 .percentage_of_nodes_to_score
                 .unwrap_or(self.percentage_of_nodes_to_score),
@@ -380,11 +366,11 @@ mod tests {
         );
         check(
             "profiles: [{plugins: {filter: {enabled: [{name: Nope}]}}}]",
-            "invalid configuration: plugins.filter: \"Nope\" does not exist",
+            "invalid configuration: profiles[0].plugins.filter: \"Nope\" does not exist",
         );
         check(
             "profiles: [{schedulerName: a}, {schedulerName: a}]",
-            "invalid configuration: profiles: duplicate scheduler name \"a\"",
+            "invalid configuration: profiles[1].schedulerName: Duplicate value: \"a\"",
         );
     }
 }

@@ -130,10 +130,9 @@ impl Diagnoses {
         self.0.lock().by_pod.get(pod).cloned()
     }
 
-    pub(crate) fn keep(&self, pod: &str, mut diagnosis: Diagnosis) {
-        diagnosis.by_failure = HashMap::new();
+    pub(crate) fn keep(&self, pod: &str, diagnosis: Arc<Diagnosis>) {
         let mut kept = self.0.lock();
-        if kept.by_pod.insert(pod.to_string(), Arc::new(diagnosis)).is_none() {
+        if kept.by_pod.insert(pod.to_string(), diagnosis).is_none() {
             kept.oldest_first.push_back(pod.to_string());
         }
         while kept.oldest_first.len() > MAX_KEPT {
@@ -187,7 +186,7 @@ mod tests {
     fn the_oldest_verdicts_go_first() {
         let kept = Diagnoses::default();
         for pod in 0..=MAX_KEPT {
-            kept.keep(&pod.to_string(), Diagnosis::new(1));
+            kept.keep(&pod.to_string(), Arc::new(Diagnosis::new(1)));
         }
         assert!(kept.get("0").is_none() && kept.get("1").is_some());
     }

@@ -2,9 +2,9 @@
 //! Implemented by `plugins`; driven by `cycle`, `preemption` and `queue`.
 //! Invariant: a plugin only looks; it changes nothing and waits for nothing.
 
-use std::{borrow::Cow, collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, hash::Hasher, sync::Arc};
 
-use crate::{cluster::Cluster, node_info::NodeInfo, pod_info::PodInfo};
+use crate::{class::Scope, cluster::Cluster, node_info::NodeInfo, pod_info::PodInfo};
 
 pub const MAX_NODE_SCORE: i64 = 100;
 
@@ -53,7 +53,12 @@ pub trait Score {
     /// `at` is the node's position among the feasible ones.
     fn score(&self, at: usize, node: &NodeInfo) -> i64;
 
-    /// Brings raw scores into 0..=100.
+    /// Whether a score only means something beside those of the other feasible nodes: then `normalize` decides.
+    fn is_relative(&self) -> bool {
+        false
+    }
+
+    /// Brings raw scores into 0..=100. Rests on the lowest and the highest only, not on how many there are.
     fn normalize(&self, _scores: &mut [i64]) {}
 }
 
@@ -83,6 +88,14 @@ pub trait Plugin: Send + Sync {
     ) -> Option<Box<dyn Score + 'a>> {
         None
     }
+
+    /// How far the plugin looks to judge one node for this pod; see `class`.
+    fn scope(&self, _cluster: &Cluster, _pod: &PodInfo) -> Scope {
+        Scope::Node
+    }
+
+    /// Writes down what beside the pod and the nodes its answers rest on, so that a class notices when it changes.
+    fn rests_on(&self, _cluster: &Cluster, _pod: &PodInfo, _basis: &mut dyn Hasher) {}
 
     /// Whether a pod that this plugin turned down may do better after `event`.
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool;
@@ -175,6 +188,8 @@ pub struct Profile {
     /// Whether gates hold pods back and whether lower priorities make room.
     pub gates: bool,
     pub preemption: Option<crate::preemption::Arguments>,
+    /// How long the claims of a decided pod may take.
+    pub bind_timeout: std::time::Duration,
     /// Zero adapts to the size of the cluster.
     pub percentage_of_nodes_to_score: u32,
 }

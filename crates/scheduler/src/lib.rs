@@ -4,8 +4,10 @@
 
 mod binding;
 mod cache;
+mod class;
 mod cluster;
 mod config;
+mod config_file;
 mod cycle;
 mod diagnosis;
 mod eviction;

@@ -7,12 +7,10 @@ use std::{
     sync::Arc,
 };
 
+use api::placement::HostPort;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
-use crate::{
-    pod_info::{HostPort, PodInfo},
-    resources::Resources,
-};
+use crate::{pod_info::PodInfo, resources::Resources};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -66,6 +64,22 @@ impl NodeInfo {
         self.node = node;
     }
 
+    /// Whether the node itself gives plugins no other answers than `other`.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.labels() == other.labels()
+            && self.taints() == other.taints()
+            && self.is_unschedulable() == other.is_unschedulable()
+            && self.allocatable == other.allocatable
+            && self.images == other.images
+    }
+
+    /// Has the pods that were on `before`.
+    pub fn take_pods(&mut self, before: Self) {
+        let (name, node) = (self.name.clone(), self.node.clone());
+        let (allocatable, images) = (std::mem::take(&mut self.allocatable), self.images.clone());
+        *self = Self { name, node, allocatable, images, ..before };
+    }
+
     pub fn labels(&self) -> &BTreeMap<String, String> {
         self.node.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
     }
@@ -101,6 +115,13 @@ impl NodeInfo {
             *self.claims.entry(claim.clone()).or_default() += 1;
         }
         self.pods.push(pod);
+    }
+
+    /// The same pod in another version that takes the same room.
+    pub fn replace_pod(&mut self, pod: Arc<PodInfo>) {
+        if let Some(place) = self.pods.iter_mut().find(|p| p.key == pod.key) {
+            *place = pod;
+        }
     }
 
     /// The pod as it was here, if it was.

@@ -1,113 +1,76 @@
 //! Selection of nodes by labels and names, as pods and persistent volumes write it.
-//! Used by the node affinity, topology spread and volume plugins.
+//! Used by the node affinity, topology spread and volume plugins; what matches is `api::placement`'s to say.
 //! Invariant: a term that can't be read, or that is empty, matches nothing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
-use api::selectors::{Operator, Requirement};
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+use api::placement;
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec};
 
 use crate::node_info::NodeInfo;
 
-#[derive(Debug, Clone, Default)]
-struct Term {
-    labels: Vec<Requirement>,
-    /// `metadata.name`: the value, and whether it must differ.
-    names: Vec<(String, bool)>,
-}
-
-impl Term {
-    fn new(term: &NodeSelectorTerm) -> Option<Self> {
-        let expressions = term.match_expressions.as_deref().unwrap_or_default();
-        let fields = term.match_fields.as_deref().unwrap_or_default();
-        if expressions.is_empty() && fields.is_empty() {
-            return None;
-        }
-        let labels = expressions.iter().map(requirement).collect::<Option<Vec<_>>>()?;
-        let names = fields.iter().map(name).collect::<Option<Vec<_>>>()?;
-        Some(Self { labels, names })
-    }
-
-    fn matches(&self, labels: &BTreeMap<String, String>, name: &str) -> bool {
-        self.names.iter().all(|(wanted, differs)| (wanted == name) != *differs)
-            && self.labels.iter().all(|r| r.matches(labels))
-    }
-
-    /// The one name that can match, if the term says so.
-    fn exact_name(&self) -> Option<&str> {
-        self.names.iter().find(|(_, differs)| !differs).map(|(name, _)| name.as_str())
-    }
-}
-
-fn requirement(expression: &NodeSelectorRequirement) -> Option<Requirement> {
-    let operator = match expression.operator.as_str() {
-        "In" => Operator::In,
-        "NotIn" => Operator::NotIn,
-        "Exists" => Operator::Exists,
-        "DoesNotExist" => Operator::DoesNotExist,
-        "Gt" => Operator::GreaterThan,
-        "Lt" => Operator::LessThan,
-        _ => return None,
-    };
-    Requirement::new(&expression.key, operator, expression.values.clone().unwrap_or_default()).ok()
-}
-
-fn name(field: &NodeSelectorRequirement) -> Option<(String, bool)> {
-    let [value] = field.values.as_deref()? else { return None };
-    match (field.key.as_str(), field.operator.as_str()) {
-        ("metadata.name", "In") => Some((value.clone(), false)),
-        ("metadata.name", "NotIn") => Some((value.clone(), true)),
-        _ => None,
-    }
-}
-
 /// Any term may match. Made once, asked for many nodes.
 #[derive(Debug, Clone, Default)]
-pub struct NodeTerms(Vec<Term>);
+pub struct NodeTerms(Vec<NodeSelectorTerm>);
 
 impl NodeTerms {
     pub fn new(selector: &NodeSelector) -> Self {
-        Self(selector.node_selector_terms.iter().filter_map(Term::new).collect())
+        Self(selector.node_selector_terms.clone())
     }
 
     pub fn of_term(term: &NodeSelectorTerm) -> Self {
-        Self(Term::new(term).into_iter().collect())
+        Self(vec![term.clone()])
     }
 
     pub fn matches(&self, node: &NodeInfo) -> bool {
-        self.0.iter().any(|term| term.matches(node.labels(), &node.name))
+        self.0.iter().any(|term| placement::term_selects(term, &node.name, node.labels()))
     }
 }
 
 /// `spec.nodeSelector` and the required part of `spec.affinity.nodeAffinity` together.
 #[derive(Debug, Clone, Default)]
 pub struct RequiredNodes {
-    labels: BTreeMap<String, String>,
-    terms: Option<NodeTerms>,
+    /// A spec with nothing but these two.
+    spec: PodSpec,
 }
 
 impl RequiredNodes {
     pub fn of(spec: Option<&PodSpec>) -> Self {
-        let affinity = spec.and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
-        let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-        Self {
-            labels: spec.and_then(|s| s.node_selector.clone()).unwrap_or_default(),
-            terms: required.map(NodeTerms::new),
+        let Some(spec) = spec else { return Self::default() };
+        let mut affinity = spec.affinity.clone();
+        if let Some(affinity) = &mut affinity {
+            (affinity.pod_affinity, affinity.pod_anti_affinity) = (None, None);
         }
+        let node_selector = spec.node_selector.clone();
+        Self { spec: PodSpec { node_selector, affinity, ..PodSpec::default() } }
+    }
+
+    fn terms(&self) -> Option<&[NodeSelectorTerm]> {
+        let affinity = self.spec.affinity.as_ref()?.node_affinity.as_ref()?;
+        Some(&affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms)
     }
 
     pub fn is_everything(&self) -> bool {
-        self.labels.is_empty() && self.terms.is_none()
+        self.spec.node_selector.as_ref().is_none_or(|labels| labels.is_empty()) && self.terms().is_none()
     }
 
     pub fn matches(&self, node: &NodeInfo) -> bool {
-        self.labels.iter().all(|(key, value)| node.label(key) == Some(value))
-            && self.terms.as_ref().is_none_or(|terms| terms.matches(node))
+        placement::selects(&self.spec, &node.name, node.labels())
     }
 
     /// The only names that can match, when every term gives one.
     pub fn exact_names(&self) -> Option<HashSet<String>> {
-        let terms = self.terms.as_ref().filter(|terms| !terms.0.is_empty())?;
-        terms.0.iter().map(|term| term.exact_name().map(str::to_string)).collect()
+        let terms = self.terms().filter(|terms| !terms.is_empty())?;
+        terms.iter().map(exact_name).collect()
+    }
+}
+
+/// The one name that a term can match, if it says so.
+fn exact_name(term: &NodeSelectorTerm) -> Option<String> {
+    let fields = term.match_fields.iter().flatten();
+    let mut named = fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
+    match named.next()?.values.as_deref()? {
+        [name] => Some(name.clone()),
+        _ => None,
     }
 }

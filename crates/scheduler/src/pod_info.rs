@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use api::selectors::{LabelSelector, Operator, Requirement};
+use api::{
+    placement::{HostPort, host_ports},
+    selectors::{LabelSelector, Operator, Requirement},
+};
 use k8s_openapi::{
     api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, WeightedPodAffinityTerm},
     apimachinery::pkg::apis::meta::v1 as meta,
@@ -19,23 +22,6 @@ use crate::{
 };
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct HostPort {
-    pub address: String,
-    pub protocol: String,
-    pub port: i32,
-}
-
-impl HostPort {
-    /// Two pods can't both have these on one node.
-    pub fn conflicts(&self, other: &Self) -> bool {
-        let any = |address: &str| address == "0.0.0.0";
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.address == other.address || any(&self.address) || any(&other.address))
-    }
-}
 
 /// One pod affinity or anti-affinity term.
 #[derive(Debug, Clone)]
@@ -168,22 +154,22 @@ impl PodInfo {
         matches!(phase, Some("Succeeded" | "Failed"))
     }
 
+    /// Whether this and `other`, a version of the same pod on the same node, are alike to all that plugins ask about it.
+    pub fn counts_as(&self, other: &Self) -> bool {
+        let affinity = |info: &Self| info.spec().and_then(|s| s.affinity.clone());
+        self.labels() == other.labels()
+            && self.is_terminating() == other.is_terminating()
+            && self.priority == other.priority
+            && self.requests == other.requests
+            && self.compared_requests == other.compared_requests
+            && self.host_ports == other.host_ports
+            && self.claims == other.claims
+            && (self.affinity.is_none() && other.affinity.is_none() || affinity(self) == affinity(other))
+    }
+
     pub fn has_required_anti_affinity(&self) -> bool {
         self.affinity.as_ref().is_some_and(|a| !a.required_anti.is_empty())
     }
-}
-
-fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
-    ports
-        .filter_map(|p| p.host_port.filter(|port| *port > 0).map(|port| (p, port)))
-        .map(|(p, port)| HostPort {
-            address: p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
-            protocol: p.protocol.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| "TCP".into()),
-            port,
-        })
-        .collect()
 }
 
 fn claims(spec: &PodSpec, namespace: &str, pod_name: &str) -> Vec<String> {

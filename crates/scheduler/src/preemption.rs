@@ -7,7 +7,6 @@ use std::{cmp::Reverse, sync::Arc};
 
 use api::selectors::LabelSelector;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -21,8 +20,7 @@ use crate::{
 pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 
 /// How many nodes are tried.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Arguments {
     pub min_candidate_nodes_percentage: usize,
     pub min_candidate_nodes_absolute: usize,
@@ -36,10 +34,22 @@ impl Default for Arguments {
 
 impl Arguments {
     pub fn from_value(value: &Value) -> Result<Self, String> {
-        match value {
-            Value::Null => Ok(Self::default()),
-            given => serde_json::from_value(given.clone()).map_err(|e| format!("DefaultPreemption: {e}")),
+        let number = |name: &str, default: usize, most: u64| match &value[name] {
+            Value::Null => Ok(default),
+            given => match given.as_u64().filter(|number| *number <= most) {
+                Some(number) => Ok(number as usize),
+                None => Err(format!("{name}: {given} is not in valid range [0, {most}]")),
+            },
+        };
+        let defaults = Self::default();
+        let percentage = number("minCandidateNodesPercentage", defaults.min_candidate_nodes_percentage, 100)?;
+        let absolute = number("minCandidateNodesAbsolute", defaults.min_candidate_nodes_absolute, i32::MAX as u64)?;
+        if percentage == 0 && absolute == 0 {
+            return Err(
+                "minCandidateNodesPercentage: cannot be zero at the same time as minCandidateNodesAbsolute".into()
+            );
         }
+        Ok(Self { min_candidate_nodes_percentage: percentage, min_candidate_nodes_absolute: absolute })
     }
 
     fn candidates(&self, nodes: usize) -> usize {

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config, Error, binding,
+    class::{Choice, Classes},
     cluster::{Cluster, put},
     cycle::{self, Candidates},
     diagnosis::Diagnosis,
@@ -30,8 +31,6 @@ use crate::{
 
 /// Bindings on their way at once; more wait their turn.
 const MAX_BINDINGS: usize = 256;
-/// How long the claims of a decided pod may take.
-const CLAIMS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Changes applied before the next pod is tried.
 const MAX_CHANGES_PER_TURN: usize = 512;
 
@@ -113,6 +112,7 @@ struct InFlight {
 struct Scheduler {
     profiles: BTreeMap<String, Profile>,
     cluster: Cluster,
+    classes: Classes,
     queue: Queue,
     /// Pods decided and being bound.
     in_flight: HashMap<String, InFlight>,
@@ -135,6 +135,7 @@ impl Scheduler {
         Self {
             profiles,
             cluster: Cluster::default(),
+            classes: Classes::default(),
             queue: Queue::new(config.pod_initial_backoff, config.pod_max_backoff),
             in_flight: HashMap::new(),
             start: 0,
@@ -193,24 +194,30 @@ impl Scheduler {
                     != change.new.as_ref().and_then(|n| n.metadata.labels.as_ref());
                 put(&mut cluster.namespaces, &change.key, change.new);
                 if relabelled {
+                    cluster.namespaces_version += 1;
+                    cluster.objects_version += 1;
                     self.wake(&ClusterEvent::Namespace);
                 }
             }
             Observed::Claim(change) => {
                 put(&mut cluster.claims, &change.key, change.new);
+                cluster.objects_version += 1;
                 self.bind_ready(&change.key);
                 self.wake(&ClusterEvent::Claim(change.key));
             }
             Observed::Volume(change) => {
                 put(&mut cluster.volumes, &change.key, change.new);
+                cluster.objects_version += 1;
                 self.wake(&ClusterEvent::Volume);
             }
             Observed::StorageClass(change) => {
                 put(&mut cluster.storage_classes, &change.key, change.new);
+                cluster.objects_version += 1;
                 self.wake(&ClusterEvent::StorageClass);
             }
             Observed::CsiNode(change) => {
                 put(&mut cluster.csi_nodes, &change.key, change.new);
+                cluster.objects_version += 1;
                 self.wake(&ClusterEvent::CsiNode);
             }
             Observed::Service(change) => put(&mut cluster.services, &change.key, change.new),
@@ -219,7 +226,10 @@ impl Scheduler {
                 put(&mut cluster.replication_controllers, &change.key, change.new);
             }
             Observed::StatefulSet(change) => put(&mut cluster.stateful_sets, &change.key, change.new),
-            Observed::DisruptionBudget(change) => put(&mut cluster.disruption_budgets, &change.key, change.new),
+            Observed::DisruptionBudget(change) => {
+                put(&mut cluster.disruption_budgets, &change.key, change.new);
+                cluster.objects_version += 1;
+            }
         }
     }
 
@@ -309,6 +319,15 @@ impl Scheduler {
         if pod.info.is_terminating() {
             return;
         }
+        if self.extenders.is_empty() {
+            match self.classes.choose(&self.cluster, profile, &pod.info, &self.env) {
+                Choice::Node(node) => return self.place(pod, node),
+                Choice::Refused(diagnosis, withdraw) => {
+                    return self.park(pod, diagnosis, withdraw.then(String::new));
+                }
+                Choice::Unknown => {}
+            }
+        }
         self.cluster.cache.prepare_order();
         let feasible = match cycle::candidates(&self.cluster, profile, &pod.info, &mut self.start, &self.env) {
             Candidates::Feasible(feasible) => feasible,
@@ -377,7 +396,8 @@ impl Scheduler {
             self.in_flight.insert(info.key.clone(), flight);
             return self.bind(info, node);
         }
-        flight.claims_until = Some(self.env.monotonic() + CLAIMS_TIMEOUT);
+        let wait = self.profiles.get(info.scheduler_name()).map(|profile| profile.bind_timeout).unwrap_or_default();
+        flight.claims_until = Some(self.env.monotonic() + wait);
         self.in_flight.insert(info.key.clone(), flight);
         let (client, outcomes) = (self.client.clone(), self.outcomes.clone());
         self.env.spawn(async move {
@@ -484,17 +504,25 @@ impl Scheduler {
 
     /// No node will do: makes room if that helps, says why, and waits for something that does.
     fn refuse(&mut self, pod: Queued, mut diagnosis: Diagnosis, preemption: Option<Preemption>) {
-        let nominated = match preemption {
-            None => None,
-            Some(Preemption::Nominate(candidate)) => Some(self.preempt(&pod, candidate)),
+        let (nominated, pointless) = match preemption {
+            None => (None, true),
+            Some(Preemption::Nominate(candidate)) => (Some(self.preempt(&pod, candidate)), false),
             Some(Preemption::Pointless { message, withdraw }) => {
                 diagnosis.post_filter = format!("preemption: {message}");
                 if withdraw {
                     self.cluster.cache.withdraw_nomination(&pod.info.key);
                 }
-                withdraw.then(String::new)
+                (withdraw.then(String::new), true)
             }
         };
+        let diagnosis = Arc::new(diagnosis);
+        if pointless && self.extenders.is_empty() {
+            self.classes.refused(&self.cluster, &pod.info, diagnosis.clone(), nominated.is_some());
+        }
+        self.park(pod, diagnosis, nominated);
+    }
+
+    fn park(&mut self, pod: Queued, diagnosis: Arc<Diagnosis>, nominated: Option<String>) {
         self.reports.failed(&pod.info, "Unschedulable", &diagnosis.message(), nominated.as_deref());
         let rejected_by = diagnosis.rejected_by;
         self.diagnoses.keep(&pod.info.key, diagnosis);

@@ -1,7 +1,7 @@
 //! Prefers nodes that already hold the pod's images, the more so the larger they are and the more nodes hold them.
 //! Sizes come from `node_info`, spread from `cache`.
 
-use std::sync::Arc;
+use std::{hash::Hasher, sync::Arc};
 
 use serde_json::Value;
 
@@ -24,25 +24,40 @@ pub fn build(_: &Value) -> Built {
     Ok(Arc::new(ImageLocality))
 }
 
-/// The images that some node holds, with the share of nodes that do.
+/// The share of nodes that hold an image is told in so many steps, so that scores don't all change with each node that
+/// pulls it.
+const STEPS: usize = 64;
+
+/// The images that some node holds, with the steps of their share.
 struct Held {
-    images: Vec<(String, f64)>,
+    images: Vec<(String, usize)>,
     containers: i64,
+}
+
+fn held(cluster: &Cluster, pod: &PodInfo) -> Option<Held> {
+    let spec = pod.spec()?;
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let names: Vec<_> = containers.map(|c| with_tag(c.image.as_deref().unwrap_or_default())).collect();
+    let containers = names.len() as i64;
+    let all = cluster.cache.len().max(1);
+    let steps = |name: String| match cluster.cache.nodes_with_image(&name) {
+        0 => None,
+        nodes => Some((name, (nodes as usize * STEPS).div_ceil(all))),
+    };
+    let images: Vec<_> = names.into_iter().filter_map(steps).collect();
+    (!images.is_empty()).then_some(Held { images, containers })
 }
 
 impl Plugin for ImageLocality {
     fn score<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
-        let spec = pod.spec()?;
-        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        let all = cluster.cache.len().max(1) as f64;
-        let names: Vec<_> = containers.map(|c| with_tag(c.image.as_deref().unwrap_or_default())).collect();
-        let containers = names.len() as i64;
-        let spread = |name: String| {
-            let nodes = cluster.cache.nodes_with_image(&name);
-            (nodes > 0).then(|| (name, f64::from(nodes) / all))
-        };
-        let images: Vec<_> = names.into_iter().filter_map(spread).collect();
-        (!images.is_empty()).then(|| Box::new(Held { images, containers }) as Box<dyn Score>)
+        held(cluster, pod).map(|held| Box::new(held) as Box<dyn Score>)
+    }
+
+    fn rests_on(&self, cluster: &Cluster, pod: &PodInfo, basis: &mut dyn Hasher) {
+        for (name, steps) in held(cluster, pod).iter().flat_map(|held| &held.images) {
+            basis.write(name.as_bytes());
+            basis.write_usize(*steps);
+        }
     }
 
     fn helps(&self, _: &Cluster, _: &PodInfo, _: &ClusterEvent) -> bool {
@@ -57,7 +72,9 @@ fn with_tag(image: &str) -> String {
 
 impl Score for Held {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
-        let bytes = |(name, spread): &(String, f64)| node.images.get(name).map(|size| (*size as f64 * spread) as i64);
+        let bytes = |(name, steps): &(String, usize)| {
+            node.images.get(name).map(|size| (*size as f64 * (*steps as f64 / STEPS as f64)) as i64)
+        };
         let sum: i64 = self.images.iter().filter_map(bytes).sum();
         let most = MAX_BYTES_PER_CONTAINER * self.containers;
         MAX_NODE_SCORE * (sum.clamp(MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)

@@ -94,6 +94,10 @@ impl Score for Preferred {
         self.0.iter().filter(|(term, _)| term.matches(node)).map(|(_, weight)| weight).sum()
     }
 
+    fn is_relative(&self) -> bool {
+        true
+    }
+
     fn normalize(&self, scores: &mut [i64]) {
         normalize_to_highest(scores, false);
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use api::placement::{HostPort, conflict};
 use serde_json::Value;
 
 use super::table::Built;
@@ -10,7 +11,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::{HostPort, PodInfo},
+    pod_info::PodInfo,
 };
 
 const REASON: &str = "node(s) didn't have free ports for the requested pod ports";
@@ -23,10 +24,6 @@ pub fn build(_: &Value) -> Built {
 
 #[derive(Clone)]
 struct Wanted<'a>(&'a [HostPort]);
-
-fn conflict(wanted: &[HostPort], used: &[HostPort]) -> bool {
-    wanted.iter().any(|port| used.iter().any(|other| port.conflicts(other)))
-}
 
 impl Plugin for NodePorts {
     fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {

@@ -90,7 +90,7 @@ struct ShapePoint {
 pub fn build(arguments: &Value) -> Built {
     let arguments: Arguments = match arguments {
         Value::Null => Arguments::default(),
-        given => serde_json::from_value(given.clone()).map_err(|e| e.to_string())?,
+        given => serde_json::from_value(given.clone()).map_err(|e| format!("scoringStrategy: {e}"))?,
     };
     let mut fit = NodeResourcesFit {
         ignored: arguments.ignored_resources,
@@ -109,7 +109,7 @@ pub fn build(arguments: &Value) -> Built {
                 }
                 Strategy::RequestedToCapacityRatio(points)
             }
-            (other, _) => return Err(format!("scoring strategy {other} is not supported")),
+            (other, _) => return Err(format!("scoringStrategy.type: Unsupported value: {other:?}")),
         };
         if !scoring.resources.is_empty() {
             fit.resources = scoring.resources;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use api::placement::tolerates;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use serde_json::Value;
 
@@ -23,23 +24,7 @@ pub fn build(_: &Value) -> Built {
 }
 
 pub fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
-    tolerations.iter().any(|toleration| {
-        let given = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
-        let effect = given(&toleration.effect).is_none_or(|effect| effect == taint.effect);
-        let key = given(&toleration.key).is_none_or(|key| key == taint.key);
-        let value = taint.value.as_deref().unwrap_or_default();
-        let wanted = toleration.value.as_deref().unwrap_or_default();
-        let number = |text: &str| text.parse::<i64>().ok();
-        effect
-            && key
-            && match toleration.operator.as_deref().unwrap_or_default() {
-                "" | "Equal" => given(&toleration.key).is_some() && value == wanted,
-                "Exists" => true,
-                "Lt" => number(value).zip(number(wanted)).is_some_and(|(taint, limit)| taint < limit),
-                "Gt" => number(value).zip(number(wanted)).is_some_and(|(taint, limit)| taint > limit),
-                _ => false,
-            }
-    })
+    tolerations.iter().any(|toleration| tolerates(toleration, taint))
 }
 
 /// The first taint that keeps the pod from being scheduled here.
@@ -56,10 +41,8 @@ impl Plugin for TaintToleration {
         Prepared::Filter(Box::new(Tolerates(pod.tolerations())))
     }
 
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, feasible: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
-        let soft = |node: &&NodeInfo| node.taints().iter().any(|t| t.effect == "PreferNoSchedule");
-        // Where no node has such a taint all score the same.
-        feasible.iter().any(soft).then(|| Box::new(Tolerates(pod.tolerations())) as Box<dyn Score>)
+    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+        Some(Box::new(Tolerates(pod.tolerations())))
     }
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
@@ -84,6 +67,10 @@ impl Score for Tolerates<'_> {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         let soft = node.taints().iter().filter(|t| t.effect == "PreferNoSchedule");
         soft.filter(|taint| !tolerated(taint, self.0)).count() as i64
+    }
+
+    fn is_relative(&self) -> bool {
+        true
     }
 
     fn normalize(&self, scores: &mut [i64]) {

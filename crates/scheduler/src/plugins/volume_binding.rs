@@ -21,7 +21,10 @@ const IMMEDIATE: &str = "pod has unbound immediate PersistentVolumeClaims";
 
 pub struct VolumeBinding;
 
-pub fn build(_: &Value) -> Built {
+pub fn build(arguments: &Value) -> Built {
+    if !arguments["shape"].is_null() {
+        return Err("shape: Forbidden: volumes are not scored by their capacity".into());
+    }
     Ok(Arc::new(VolumeBinding))
 }
 

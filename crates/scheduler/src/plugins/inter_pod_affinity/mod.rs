@@ -1,12 +1,16 @@
 //! Pods that want to be near other pods, or away from them, by topology; and pods that are wanted near or kept away.
 //! Terms are read once by `pod_info`; `cache` says when no pod has any, and then nobody looks.
+//! `shared` is the same for classes of pods.
 
-use std::{collections::HashMap, sync::Arc};
+mod shared;
+
+use std::{collections::HashMap, hash::Hasher, sync::Arc};
 
 use serde_json::Value;
 
 use super::table::Built;
 use crate::{
+    class::Scope,
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score},
     node_info::NodeInfo,
@@ -153,32 +157,34 @@ impl Plugin for InterPodAffinity {
     }
 
     fn score<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
-        let preferences = pod.affinity.as_ref().filter(|a| !a.preferred.is_empty() || !a.preferred_anti.is_empty());
-        if preferences.is_none() && (self.ignore_preferred_of_existing || !cluster.cache.any_affinity()) {
+        if !self.prefers(cluster, pod) {
             return None;
         }
+        let own = has_preferences(pod);
         let mut sums = Domains::default();
         for node in cluster.cache.nodes() {
-            if preferences.is_none() && node.with_affinity == 0 {
+            if !own && node.with_affinity == 0 {
                 continue;
             }
             for other in &node.pods {
-                if let Some(own) = preferences {
-                    sums.add_matching(&own.preferred, other, cluster, node, 1);
-                    sums.add_matching(&own.preferred_anti, other, cluster, node, -1);
-                }
-                if let Some(theirs) = &other.affinity {
-                    for term in theirs.required.iter().filter(|t| self.hard_weight > 0 && t.matches(pod, cluster)) {
-                        sums.add(node, &term.topology_key, self.hard_weight);
-                    }
-                    if !self.ignore_preferred_of_existing || preferences.is_some() {
-                        sums.add_matching(&theirs.preferred, pod, cluster, node, 1);
-                        sums.add_matching(&theirs.preferred_anti, pod, cluster, node, -1);
-                    }
-                }
+                self.preferences(cluster, pod, other, |key, weight| sums.add(node, key, weight));
             }
         }
         (!sums.0.is_empty()).then(|| Box::new(Nearness(sums)) as Box<dyn Score>)
+    }
+
+    fn scope(&self, cluster: &Cluster, pod: &PodInfo) -> Scope {
+        match pod.error {
+            Some(_) => Scope::Alone,
+            None => Scope::Domains(Box::new(shared::Shared::new(self, cluster, pod))),
+        }
+    }
+
+    fn rests_on(&self, cluster: &Cluster, pod: &PodInfo, basis: &mut dyn Hasher) {
+        // Terms may select namespaces by their labels.
+        if pod.affinity.is_some() || cluster.cache.any_affinity() {
+            basis.write_u64(cluster.namespaces_version);
+        }
     }
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
@@ -223,12 +229,39 @@ impl<'a> Filter<'a> for Rules<'a> {
     }
 }
 
-impl Domains {
-    fn add_matching(&mut self, terms: &[AffinityTerm], pod: &PodInfo, cluster: &Cluster, node: &NodeInfo, sign: i64) {
-        for term in terms.iter().filter(|term| term.matches(pod, cluster)) {
-            self.add(node, &term.topology_key, term.weight * sign);
+impl InterPodAffinity {
+    /// Whether any pod on a node may make a difference to the pod's score.
+    fn prefers(&self, cluster: &Cluster, pod: &PodInfo) -> bool {
+        has_preferences(pod) || (!self.ignore_preferred_of_existing && cluster.cache.any_affinity())
+    }
+
+    /// What `other` adds to the score of its domains: topology keys and weights.
+    fn preferences(&self, cluster: &Cluster, pod: &PodInfo, other: &PodInfo, mut add: impl FnMut(&str, i64)) {
+        let mut each = |terms: &[AffinityTerm], of: &PodInfo, worth: &dyn Fn(&AffinityTerm) -> i64| {
+            for term in terms.iter().filter(|term| term.matches(of, cluster)) {
+                add(&term.topology_key, worth(term));
+            }
+        };
+        let (wanted, unwanted) = (|term: &AffinityTerm| term.weight, |term: &AffinityTerm| -term.weight);
+        let own = pod.affinity.as_ref().filter(|_| has_preferences(pod));
+        if let Some(own) = own {
+            each(&own.preferred, other, &wanted);
+            each(&own.preferred_anti, other, &unwanted);
+        }
+        if let Some(theirs) = &other.affinity {
+            if self.hard_weight > 0 {
+                each(&theirs.required, pod, &|_| self.hard_weight);
+            }
+            if !self.ignore_preferred_of_existing || own.is_some() {
+                each(&theirs.preferred, pod, &wanted);
+                each(&theirs.preferred_anti, pod, &unwanted);
+            }
         }
     }
+}
+
+fn has_preferences(pod: &PodInfo) -> bool {
+    pod.affinity.as_ref().is_some_and(|a| !a.preferred.is_empty() || !a.preferred_anti.is_empty())
 }
 
 struct Nearness(Domains);
@@ -239,16 +272,25 @@ impl Score for Nearness {
         sum.sum()
     }
 
+    fn is_relative(&self) -> bool {
+        true
+    }
+
     fn normalize(&self, scores: &mut [i64]) {
-        let (Some(lowest), Some(highest)) = (scores.iter().copied().min(), scores.iter().copied().max()) else {
-            return;
+        normalize(scores);
+    }
+}
+
+/// The lowest becomes 0 and the highest 100.
+fn normalize(scores: &mut [i64]) {
+    let (Some(lowest), Some(highest)) = (scores.iter().copied().min(), scores.iter().copied().max()) else {
+        return;
+    };
+    for score in scores {
+        *score = match highest - lowest {
+            0 => 0,
+            range => (MAX_NODE_SCORE as f64 * ((*score - lowest) as f64 / range as f64)) as i64,
         };
-        for score in scores {
-            *score = match highest - lowest {
-                0 => 0,
-                range => (MAX_NODE_SCORE as f64 * ((*score - lowest) as f64 / range as f64)) as i64,
-            };
-        }
     }
 }
 

@@ -1,7 +1,13 @@
 //! Spreads pods evenly over topology domains: hard constraints filter, soft ones (and the defaults) score.
-//! Uses `node_selector` and `taint_toleration` to decide which nodes count.
+//! Uses `node_selector` and `taint_toleration` to decide which nodes count; `shared` is the same for classes of pods.
 
-use std::{collections::HashMap, sync::Arc};
+mod shared;
+
+use std::{
+    collections::HashMap,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use api::selectors::LabelSelector;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
@@ -9,6 +15,7 @@ use serde_json::Value;
 
 use super::{default_selector::default_selector, table::Built, taint_toleration::untolerated};
 use crate::{
+    class::Scope,
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score},
     node_info::NodeInfo,
@@ -99,6 +106,11 @@ fn has_all_keys(node: &NodeInfo, constraints: &[Constraint]) -> bool {
     constraints.iter().all(|c| node.label(&c.key).is_some())
 }
 
+/// Whether the pod states constraints of its own.
+fn has_own(pod: &PodInfo) -> bool {
+    pod.spec().and_then(|s| s.topology_spread_constraints.as_ref()).is_some_and(|c| !c.is_empty())
+}
+
 impl PodTopologySpread {
     fn constraints(&self, cluster: &Cluster, pod: &PodInfo, action: &str) -> Result<Vec<Constraint>, String> {
         let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_deref()).unwrap_or_default();
@@ -167,8 +179,7 @@ impl Plugin for PodTopologySpread {
         feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn Score + 'a>> {
         let constraints = self.constraints(cluster, pod, "ScheduleAnyway").ok().filter(|c| !c.is_empty())?;
-        let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_ref()).is_some_and(|c| !c.is_empty());
-        let need_all_keys = own || !self.system;
+        let need_all_keys = has_own(pod) || !self.system;
         let ignored: Vec<bool> = feasible.iter().map(|n| need_all_keys && !has_all_keys(n, &constraints)).collect();
         let mut sums = vec![0.0; feasible.len()];
         let required = RequiredNodes::of(pod.spec());
@@ -205,6 +216,23 @@ impl Plugin for PodTopologySpread {
         }
         let sums = sums.into_iter().map(|sum: f64| sum.round() as i64).collect();
         Some(Box::new(Evenness { sums, ignored }))
+    }
+
+    fn scope(&self, cluster: &Cluster, pod: &PodInfo) -> Scope {
+        match shared::Shared::new(self, cluster, pod) {
+            Ok(shared) => Scope::Domains(Box::new(shared)),
+            Err(_) => Scope::Alone,
+        }
+    }
+
+    fn rests_on(&self, cluster: &Cluster, pod: &PodInfo, mut basis: &mut dyn Hasher) {
+        if has_own(pod) || self.defaults.is_empty() {
+            return;
+        }
+        // The defaults spread what a Service or owner selects.
+        for requirement in default_selector(cluster, pod).iter().flat_map(|s| s.requirements()) {
+            (&requirement.key, requirement.operator as u8, &requirement.values).hash(&mut basis);
+        }
     }
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
@@ -268,16 +296,32 @@ impl Score for Evenness {
         self.sums[at]
     }
 
+    fn is_relative(&self) -> bool {
+        true
+    }
+
     fn normalize(&self, scores: &mut [i64]) {
-        let counted = || self.sums.iter().zip(&self.ignored).filter(|(_, ignored)| !**ignored).map(|(sum, _)| *sum);
-        let (lowest, highest) = (counted().min().unwrap_or(0), counted().max().unwrap_or(0));
+        let counted = self.sums.iter().zip(&self.ignored).filter(|(_, ignored)| !**ignored).map(|(sum, _)| *sum);
+        let range = range(counted);
         for (score, ignored) in scores.iter_mut().zip(&self.ignored) {
-            *score = match (ignored, highest) {
-                (true, _) => 0,
-                (false, 0) => MAX_NODE_SCORE,
-                (false, _) => MAX_NODE_SCORE * (highest + lowest - *score) / highest,
-            };
+            *score = evenness(*score, *ignored, range);
         }
+    }
+}
+
+/// The lowest and the highest.
+fn range(sums: impl Iterator<Item = i64>) -> (i64, i64) {
+    let all = sums.fold(None, |range: Option<(i64, i64)>, sum| {
+        Some(range.map_or((sum, sum), |(lowest, highest)| (lowest.min(sum), highest.max(sum))))
+    });
+    all.unwrap_or((0, 0))
+}
+
+fn evenness(sum: i64, ignored: bool, (lowest, highest): (i64, i64)) -> i64 {
+    match (ignored, highest) {
+        (true, _) => 0,
+        (false, 0) => MAX_NODE_SCORE,
+        (false, _) => MAX_NODE_SCORE * (highest + lowest - sum) / highest,
     }
 }
 
