@@ -11,6 +11,7 @@ use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::Client;
 
@@ -55,6 +56,30 @@ pub async fn run_as_leader<T>(
         biased;
         output = work => Ok(output),
         error = renew(election, client, env, &mut seen) => Err(error),
+    }
+}
+
+/// Runs `start` whenever this process leads, each time with a token that ends with the term, until `shutdown`.
+pub async fn lead<F: Future<Output = ()>>(
+    election: &LeaderElection,
+    client: &Client,
+    env: &Env,
+    shutdown: &CancellationToken,
+    start: impl Fn(CancellationToken) -> F,
+) {
+    while !shutdown.is_cancelled() {
+        let term = shutdown.child_token();
+        // Whatever the work has started on its own ends with the term too.
+        let _end = term.clone().drop_guard();
+        let led = run_as_leader(election, client, env, async { start(term).await });
+        let ended = tokio::select! {
+            biased;
+            ended = led => ended,
+            () = shutdown.cancelled() => return,
+        };
+        if let Err(error) = ended {
+            tracing::warn!(lease = election.name, %error, "no longer the leader");
+        }
     }
 }
 

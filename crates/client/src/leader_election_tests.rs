@@ -118,3 +118,45 @@ async fn leadership_passes_on_and_is_never_shared() {
     assert_eq!(transitions, 2);
     first.abort();
 }
+
+/// What the work has spawned ends with its term, and a new term begins it anew.
+#[tokio::test(start_paused = true)]
+async fn terms_end_with_everything_they_started() {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let (line, shutdown) = (OneLease::default(), CancellationToken::new());
+    let (begun, alive) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+    let task = {
+        let (client, env, shutdown) = (Client::new(line.clone()), env.clone(), shutdown.clone());
+        let (begun, alive) = (begun.clone(), alive.clone());
+        tokio::spawn(async move {
+            let election = LeaderElection::new("l", "one".into());
+            let start = |term: CancellationToken| {
+                let (begun, alive) = (begun.clone(), alive.clone());
+                async move {
+                    *begun.lock() += 1;
+                    *alive.lock() += 1;
+                    let spawned = term.clone();
+                    tokio::spawn(async move {
+                        spawned.cancelled().await;
+                        *alive.lock() -= 1;
+                    });
+                    term.cancelled().await;
+                }
+            };
+            lead(&election, &client, &env, &shutdown, start).await;
+        })
+    };
+    let state = || (*begun.lock(), *alive.lock());
+    env.sleep(Duration::from_secs(30)).await;
+    assert_eq!(state(), (1, 1));
+    line.cut.store(true, Ordering::Relaxed);
+    env.sleep(Duration::from_secs(14)).await;
+    assert_eq!(state(), (1, 0), "the term is over");
+    line.cut.store(false, Ordering::Relaxed);
+    env.sleep(Duration::from_secs(30)).await;
+    assert_eq!(state(), (2, 1));
+    shutdown.cancel();
+    task.await.unwrap();
+    env.sleep(Duration::from_secs(1)).await;
+    assert_eq!(state(), (2, 0));
+}

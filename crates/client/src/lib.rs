@@ -16,6 +16,6 @@ pub use events::{EventRecorder, EventType, ObjectRef, reference};
 pub use https::{HttpsConfig, HttpsTransport, Identity};
 pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectChange, ObjectInformer, Subscription};
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
-pub use leader_election::{LeaderElection, run_as_leader};
+pub use leader_election::{LeaderElection, lead, run_as_leader};
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;

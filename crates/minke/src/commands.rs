@@ -2,7 +2,7 @@
 //! Called by `main`.
 //! Invariant: every long-running command ends cleanly on SIGTERM.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use client::{Client, HttpsTransport, InformerFactory, from_kubeconfig};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent, down,
-    flags::{Agent, Command, Image, Remote, Server, Store},
+    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, scheduler_config},
     images,
     instance::Instance,
     kubelet_flags, nodes,
@@ -62,6 +62,7 @@ async fn run_server(flags: Server, whole: bool) -> Result<()> {
     until_stopped(async |env, shutdown, report| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
+        scheduler_config(flags.scheduler_config.as_deref())?;
         // A node of the cluster may be on this machine already, with its part of the pod range.
         ranges::check(&flags.pod_cidr, &flags.service_cidr, &[])?;
         let pid = PidFile::take(&instance)?;
@@ -74,24 +75,26 @@ async fn run_server(flags: Server, whole: bool) -> Result<()> {
     .await
 }
 
-fn connect(flags: &Remote, name: &str) -> Result<Client> {
-    Ok(Client::new(HttpsTransport::new(from_kubeconfig(&flags.kubeconfig, name)?)?))
+fn connect(kubeconfig: &Path, name: &str) -> Result<Client> {
+    Ok(Client::new(HttpsTransport::new(from_kubeconfig(kubeconfig, name)?)?))
 }
 
 async fn run_controller_manager(flags: Remote) -> Result<()> {
     until_stopped(async |env, shutdown, _| {
-        let client = connect(&flags, "minke-controller-manager")?;
+        let client = connect(&flags.kubeconfig, "minke-controller-manager")?;
         let pki = Pki::open(&flags.data.instance().pki(), env.clone())?;
         let config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
-        server::run_controllers(config, client, env, shutdown);
+        let identity = flags.leader_elect.then(|| format!("minke_{}", env.uuid()));
+        server::run_controllers(config, client, env, shutdown, identity);
         Ok(())
     })
     .await
 }
 
-async fn run_scheduler(flags: Remote) -> Result<()> {
+async fn run_scheduler(flags: Scheduler) -> Result<()> {
     until_stopped(async |env, shutdown, _| {
-        server::run_scheduler(connect(&flags, "minke-scheduler")?, env, shutdown);
+        let (config, kubeconfig) = flags.settings()?;
+        server::run_scheduler(config, connect(&kubeconfig, "minke-scheduler")?, env, shutdown);
         Ok(())
     })
     .await

@@ -41,7 +41,7 @@ pub enum Command {
     /// Run the controllers alone
     ControllerManager(Remote),
     /// Run the scheduler alone
-    Scheduler(Remote),
+    Scheduler(Scheduler),
     /// Run the kubelet alone, with upstream's flags and its configuration file
     Kubelet(Box<Kubelet>),
     /// Run the service proxy alone
@@ -108,6 +108,9 @@ pub struct Server {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     pub security: Security,
 }
@@ -261,6 +264,25 @@ pub struct Remote {
     /// Addresses of services
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
+    /// Whether to wait for the Lease that only one of several controller managers holds
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Scheduler {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Credentials for the API server [default: those that the configuration file names]
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    pub kubeconfig: Option<PathBuf>,
+    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub leader_elect: Option<bool>,
 }
 
 /// Our own, or somebody else's.
@@ -369,6 +391,24 @@ impl Agent {
     }
 }
 
+impl Scheduler {
+    /// What the file says, and whose credentials count.
+    pub fn settings(&self) -> anyhow::Result<(scheduler::Config, PathBuf)> {
+        let mut config = scheduler_config(self.config.as_deref())?;
+        let election = config.leader_election.get_or_insert_default();
+        election.leader_elect = self.leader_elect.unwrap_or(election.leader_elect);
+        match self.kubeconfig.clone().or_else(|| config.kubeconfig.clone()) {
+            Some(kubeconfig) => Ok((config, kubeconfig)),
+            None => anyhow::bail!("no credentials: give --kubeconfig, or clientConnection.kubeconfig in the file"),
+        }
+    }
+}
+
+/// From a KubeSchedulerConfiguration file, if there is one.
+pub fn scheduler_config(path: Option<&Path>) -> anyhow::Result<scheduler::Config> {
+    Ok(path.map(scheduler::Config::load).transpose()?.unwrap_or_default())
+}
+
 impl Node {
     /// What the kubelet's configuration says, from whichever command.
     pub fn configuration(&self) -> anyhow::Result<Configuration> {
@@ -393,6 +433,36 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_scheduler_is_configured_by_a_file() {
+        let directory = std::env::temp_dir().join(format!("minke-scheduler-flags-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("config.yaml");
+        let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+        let check = |text: &str, arguments: &[&str]| {
+            std::fs::write(&file, format!("{head}{text}")).unwrap();
+            let typed = ["minke", "scheduler", "--config", file.to_str().unwrap()];
+            let flags = Flags::try_parse_from(typed.iter().chain(arguments)).expect("valid flags");
+            let Command::Scheduler(flags) = flags.command else { panic!("scheduler") };
+            flags.settings().map(|(config, path)| {
+                let leads = config.leader_election.is_some_and(|election| election.leader_elect);
+                (config.profiles.len(), path.display().to_string(), leads)
+            })
+        };
+        let two = "profiles: [{schedulerName: a}, {schedulerName: b}]\n";
+        assert_eq!(check(two, &["--kubeconfig", "/flag"]).unwrap(), (2, "/flag".into(), true));
+        assert_eq!(check("clientConnection: {kubeconfig: /file}\n", &[]).unwrap(), (1, "/file".into(), true));
+        let alone = "clientConnection: {kubeconfig: /file}\nleaderElection: {leaderElect: false}\n";
+        assert!(!check(alone, &[]).unwrap().2);
+        assert!(check(alone, &["--leader-elect"]).unwrap().2);
+        assert!(!check(two, &["--kubeconfig", "/flag", "--leader-elect=false"]).unwrap().2);
+        assert!(check("", &[]).unwrap_err().to_string().contains("clientConnection.kubeconfig"));
+        let wrong = check("profiles: [{plugin: {}}]\n", &[]).unwrap_err().to_string();
+        assert!(wrong.contains("config.yaml") && wrong.contains("profiles[0].plugin"), "{wrong}");
+        assert!(Flags::try_parse_from(["minke", "scheduler"]).is_err(), "neither file nor credentials");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn eviction_thresholds_are_upstreams_syntax() {

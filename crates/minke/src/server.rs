@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use apiserver::{ApiServer, config};
-use client::{Client, InformerFactory};
+use client::{Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use ipnet::IpNet;
 use store::Store;
@@ -191,14 +191,19 @@ pub async fn start_controllers(
 ) -> Result<()> {
     let controllers = local::client(&plane.api, "system:kube-controller-manager", &[]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
-    run_controllers(config, controllers, env, shutdown);
+    // Others may share an etcd; the embedded store has one server only.
+    let identity = (flags.store != "embedded").then(|| identity(instance));
+    run_controllers(config, controllers, env, shutdown, identity.clone());
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
     env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
-    let scheduling = scheduler::Config::default();
+    let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
+    if identity.is_some() {
+        scheduling.leader_election.get_or_insert_default().identity = identity;
+    }
     let verdicts = scheduling.diagnoses.clone();
     plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
     let client = local::client(&plane.api, "system:kube-scheduler", &[]);
-    run_scheduler_with(scheduling, client, env, shutdown);
+    run_scheduler(scheduling, client, env, shutdown);
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
     match flags.dns {
         Choice::Minke => {
@@ -224,17 +229,38 @@ pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet
     })
 }
 
-pub fn run_controllers(config: controllers::Config, client: Client, env: &Env, shutdown: &CancellationToken) {
-    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+/// Who this server is among those that share a store: the same after a restart, which then need not wait for its own
+/// lease to expire.
+fn identity(instance: &Instance) -> String {
+    let host = crate::host::node_name().unwrap_or_default();
+    format!("{host}_{}", instance.data.display())
+}
+
+/// With an identity, runs them only while this process leads.
+pub fn run_controllers(
+    config: controllers::Config,
+    client: Client,
+    env: &Env,
+    shutdown: &CancellationToken,
+    identity: Option<String>,
+) {
     let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone().spawn(async move { controllers::run(config, client, informers, env, shutdown).await });
+    env.clone().spawn(async move {
+        let start = |term: CancellationToken| {
+            let informers = InformerFactory::new(client.clone(), env.clone(), term.clone());
+            controllers::run(config.clone(), client.clone(), informers, env.clone(), term)
+        };
+        match identity {
+            None => start(shutdown).await,
+            Some(identity) => {
+                let election = LeaderElection::new("kube-controller-manager", identity);
+                lead(&election, &client, &env, &shutdown, start).await;
+            }
+        }
+    });
 }
 
-pub fn run_scheduler(client: Client, env: &Env, shutdown: &CancellationToken) {
-    run_scheduler_with(scheduler::Config::default(), client, env, shutdown);
-}
-
-fn run_scheduler_with(config: scheduler::Config, client: Client, env: &Env, shutdown: &CancellationToken) {
+pub fn run_scheduler(config: scheduler::Config, client: Client, env: &Env, shutdown: &CancellationToken) {
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
     let (env, shutdown) = (env.clone(), shutdown.clone());
     env.clone().spawn(async move { scheduler::run(config, client, informers, env, shutdown).await });

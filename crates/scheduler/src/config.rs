@@ -25,7 +25,7 @@ pub struct Config {
     pub percentage_of_nodes_to_score: u32,
     pub pod_initial_backoff: Duration,
     pub pod_max_backoff: Duration,
-    /// Off unless several schedulers run.
+    /// `None` when the file says nothing; off unless several schedulers may run.
     pub leader_election: Option<LeaderElectionConfig>,
     pub extenders: Vec<ExtenderConfig>,
     /// Credentials for the API server, where the file names them.
@@ -77,6 +77,9 @@ pub struct LeaderElectionConfig {
     pub resource_lock: String,
     pub resource_name: String,
     pub resource_namespace: String,
+    /// Who this process is among the candidates; a new one each time unless it is given.
+    #[serde(skip)]
+    pub identity: Option<String>,
 }
 
 impl Default for LeaderElectionConfig {
@@ -89,6 +92,7 @@ impl Default for LeaderElectionConfig {
             resource_lock: "leases".into(),
             resource_name: "kube-scheduler".into(),
             resource_namespace: "kube-system".into(),
+            identity: None,
         }
     }
 }

@@ -111,7 +111,7 @@ impl Config {
             config.extenders.push(decode::<ExtenderConfig>(&path, extender)?);
         }
         if let Some(value) = fields.value("leaderElection") {
-            config.leader_election = leader_election(value)?;
+            config.leader_election = Some(leader_election(value)?);
         }
         if let Some(value) = fields.value("clientConnection") {
             config.kubeconfig = client_connection(value)?;
@@ -131,10 +131,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self> {
         let named = |error: String| Error::Config(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
-        Self::from_yaml(&text).map_err(|error| match error {
-            Error::Config(text) => named(text),
-            other => other,
-        })
+        Self::from_yaml(&text).map_err(|Error::Config(text)| named(text))
     }
 }
 
@@ -157,7 +154,7 @@ fn profile_config(path: &str, value: Value) -> Result<ProfileConfig> {
     Ok(profile)
 }
 
-fn leader_election(value: Value) -> Result<Option<LeaderElectionConfig>> {
+fn leader_election(value: Value) -> Result<LeaderElectionConfig> {
     let election = decode::<LeaderElectionConfig>("leaderElection", value)?;
     for (name, text) in [
         ("leaseDuration", &election.lease_duration),
@@ -174,7 +171,7 @@ fn leader_election(value: Value) -> Result<Option<LeaderElectionConfig>> {
     if election.resource_lock != "leases" {
         return wrong("leaderElection.resourceLock", "resourceLock value must be \"leases\"");
     }
-    Ok(Some(election).filter(|e| e.leader_elect))
+    Ok(election)
 }
 
 /// Only where to find the credentials matters; how bytes travel is ours to choose.

@@ -154,7 +154,7 @@ impl NodeChange {
 pub const EXTENDER_ROW: usize = 63;
 
 /// Rows of the plugin table, as bits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PluginSet(u64);
 
 impl PluginSet {

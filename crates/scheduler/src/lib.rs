@@ -4,6 +4,7 @@
 
 mod binding;
 mod cache;
+mod claim_waits;
 mod class;
 mod cluster;
 mod config;
@@ -36,6 +37,4 @@ pub use scheduler::run;
 pub enum Error {
     #[error("invalid configuration: {0}")]
     Config(String),
-    #[error("leadership ended: {0}")]
-    Leadership(api::ApiError),
 }

@@ -4,7 +4,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -23,6 +23,8 @@ pub struct Queued {
     since: Duration,
     /// The plugins that turned it down. Empty: any event may help.
     pub rejected_by: PluginSet,
+    /// Stands for its class; events help all of a class or none. `None` for one of a kind.
+    class: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +52,24 @@ pub struct Queue {
     active: BTreeSet<(Reverse<i32>, Duration, u64, String)>,
     backoff: BTreeSet<(Duration, u64, String)>,
     unschedulable: BTreeSet<(Duration, u64, String)>,
+    /// The unschedulable ones again, those together that the same events help.
+    alike: BTreeMap<Alike, BTreeSet<(u64, String)>>,
     next_order: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Alike {
+    Class(u64, PluginSet),
+    Alone(String),
+}
+
+impl Alike {
+    fn of(pod: &Queued) -> Self {
+        match pod.class {
+            Some(class) => Self::Class(class, pod.rejected_by),
+            None => Self::Alone(pod.info.key.clone()),
+        }
+    }
 }
 
 impl Queue {
@@ -62,6 +81,7 @@ impl Queue {
             active: BTreeSet::new(),
             backoff: BTreeSet::new(),
             unschedulable: BTreeSet::new(),
+            alike: BTreeMap::new(),
             next_order: 0,
         }
     }
@@ -73,12 +93,15 @@ impl Queue {
     /// A pod that is new, or that has changed while it waits.
     pub fn add(&mut self, info: Arc<PodInfo>, gated: bool, now: Duration) {
         let Some(entry) = self.take(&info.key) else {
-            let pod = Queued { info, attempts: 0, since: now, rejected_by: PluginSet::default() };
+            let pod = Queued { info, attempts: 0, since: now, rejected_by: PluginSet::default(), class: None };
             return self.put(pod, if gated { Part::Gated } else { Part::Active });
         };
         let Entry { mut pod, part, .. } = entry;
         let other = differs(&pod.info, &info);
         pod.info = info;
+        if other {
+            pod.class = None;
+        }
         let part = match part {
             _ if gated => Part::Gated,
             Part::Gated => Part::Active,
@@ -107,9 +130,10 @@ impl Queue {
         matches!(self.entries.get(key).map(|e| e.part), Some(Part::BackOff { error: false, .. }))
     }
 
-    /// No node would do: waits for an event that helps.
-    pub fn park(&mut self, mut pod: Queued, rejected_by: PluginSet, now: Duration) {
+    /// No node would do: waits for an event that helps it or one of its class.
+    pub fn park(&mut self, mut pod: Queued, rejected_by: PluginSet, class: Option<u64>, now: Duration) {
         pod.rejected_by = rejected_by;
+        pod.class = class;
         pod.since = now;
         self.put(pod, Part::Unschedulable);
     }
@@ -122,15 +146,15 @@ impl Queue {
         self.put(pod, Part::BackOff { until, error: true });
     }
 
-    /// Moves every unschedulable pod that `helps` speaks for.
+    /// Moves every unschedulable pod that `helps` speaks for, in the order they came; asked once for those alike.
     pub fn wake(&mut self, now: Duration, helps: impl Fn(&Queued) -> bool) {
-        let keys: Vec<String> = self
-            .unschedulable
-            .iter()
-            .filter(|(.., key)| self.entries.get(key).is_some_and(|e| helps(&e.pod)))
-            .map(|(.., key)| key.clone())
-            .collect();
-        for key in keys {
+        let helped = |pods: &&BTreeSet<(u64, String)>| {
+            let one = pods.first().and_then(|(_, key)| self.entries.get(key));
+            one.is_some_and(|entry| helps(&entry.pod))
+        };
+        let mut keys: Vec<(u64, String)> = self.alike.values().filter(helped).flatten().cloned().collect();
+        keys.sort();
+        for (_, key) in keys {
             self.activate(&key, now);
         }
     }
@@ -194,7 +218,10 @@ impl Queue {
         match part {
             Part::Active => self.active.insert((Reverse(pod.info.priority), pod.since, order, key.clone())),
             Part::BackOff { until, .. } => self.backoff.insert((until, order, key.clone())),
-            Part::Unschedulable => self.unschedulable.insert((pod.since, order, key.clone())),
+            Part::Unschedulable => {
+                self.alike.entry(Alike::of(&pod)).or_default().insert((order, key.clone()));
+                self.unschedulable.insert((pod.since, order, key.clone()))
+            }
             Part::Gated => true,
         };
         self.entries.insert(key, Entry { pod, part, order });
@@ -206,7 +233,16 @@ impl Queue {
         match entry.part {
             Part::Active => self.active.remove(&(Reverse(entry.pod.info.priority), entry.pod.since, entry.order, key)),
             Part::BackOff { until, .. } => self.backoff.remove(&(until, entry.order, key)),
-            Part::Unschedulable => self.unschedulable.remove(&(entry.pod.since, entry.order, key)),
+            Part::Unschedulable => {
+                let alike = Alike::of(&entry.pod);
+                if let Some(pods) = self.alike.get_mut(&alike) {
+                    pods.remove(&(entry.order, key.clone()));
+                    if pods.is_empty() {
+                        self.alike.remove(&alike);
+                    }
+                }
+                self.unschedulable.remove(&(entry.pod.since, entry.order, key))
+            }
             Part::Gated => true,
         };
         Some(entry)
@@ -266,11 +302,33 @@ mod tests {
         let tried = queue.pop().unwrap();
         let mut fit = PluginSet::default();
         fit.insert(3);
-        queue.park(tried, fit, Duration::ZERO);
+        queue.park(tried, fit, None, Duration::ZERO);
         queue.wake(SECOND / 2, |pod| pod.rejected_by.contains(4));
         assert_eq!(popped(&mut queue), None);
         queue.wake(SECOND / 2, |pod| pod.rejected_by.contains(3));
         assert_eq!(popped(&mut queue).as_deref(), Some("p"), "an idle scheduler doesn't wait for the back-off");
+    }
+
+    #[test]
+    fn those_alike_are_asked_for_once_and_woken_together() {
+        let mut queue = queue();
+        for (at, name) in ["a", "b", "c", "other"].into_iter().enumerate() {
+            queue.add(pod(name, 0), false, at as u32 * SECOND);
+        }
+        for class in [Some(1), Some(1), Some(1), None] {
+            let tried = queue.pop().unwrap();
+            queue.park(tried, PluginSet::default(), class, Duration::ZERO);
+        }
+        let asked = std::cell::Cell::new(0);
+        queue.wake(100 * SECOND, |pod| {
+            asked.set(asked.get() + 1);
+            pod.class.is_some()
+        });
+        let woken: Vec<_> = std::iter::from_fn(|| popped(&mut queue)).collect();
+        assert_eq!((asked.get(), woken), (2, vec!["a".to_string(), "b".into(), "c".into()]));
+        assert!(queue.has_unschedulable());
+        queue.remove("default/other");
+        assert!(!queue.has_unschedulable() && queue.alike.is_empty());
     }
 
     #[test]
@@ -293,7 +351,7 @@ mod tests {
         let mut queue = queue();
         queue.add(pod("p", 0), false, Duration::ZERO);
         let tried = queue.pop().unwrap();
-        queue.park(tried, PluginSet::default(), Duration::ZERO);
+        queue.park(tried, PluginSet::default(), None, Duration::ZERO);
         assert_eq!(queue.next_deadline(), Some(MAX_UNSCHEDULABLE));
         queue.tick(MAX_UNSCHEDULABLE);
         assert_eq!(popped(&mut queue).as_deref(), Some("p"));

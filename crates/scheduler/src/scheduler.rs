@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, collections::HashMap, sync::Arc, time::Duration};
 
 use api::ApiError;
-use client::{Change, Client, InformerFactory, LeaderElection, run_as_leader};
+use client::{Change, Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config, Error, binding,
-    class::{Choice, Classes},
+    claim_waits::ClaimWaits,
+    class::{self, Choice, Classes},
     cluster::{Cluster, put},
     cycle::{self, Candidates},
     diagnosis::Diagnosis,
@@ -34,7 +35,7 @@ const MAX_BINDINGS: usize = 256;
 /// Changes applied before the next pod is tried.
 const MAX_CHANGES_PER_TURN: usize = 512;
 
-/// Runs until `shutdown`. With leader election it waits to lead first, and returns an error when leadership is lost.
+/// Runs until `shutdown`; with leader election, whenever it leads.
 pub fn run(
     config: Config,
     client: Client,
@@ -52,30 +53,28 @@ async fn run_until(
     env: Env,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    let profiles = config.profiles()?;
-    let work = async {
-        tokio::select! {
-            biased;
-            () = Scheduler::new(&config, profiles, client.clone(), env.clone()).run(&informers) => {}
-            () = shutdown.cancelled() => {}
-        }
-    };
-    match &config.leader_election {
-        None => work.await,
-        Some(election) => {
-            let election = leader_election(election, &env);
+    config.profiles()?;
+    let work = |term: CancellationToken| {
+        let (config, client, env, informers) = (&config, client.clone(), env.clone(), &informers);
+        async move {
+            let Ok(profiles) = config.profiles() else { return };
             tokio::select! {
                 biased;
-                led = run_as_leader(&election, &client, &env, work) => led.map_err(Error::Leadership)?,
-                () = shutdown.cancelled() => {}
+                () = Scheduler::new(config, profiles, client, env).run(informers) => {}
+                () = term.cancelled() => {}
             }
         }
+    };
+    match config.leader_election.as_ref().filter(|election| election.leader_elect) {
+        None => work(shutdown).await,
+        Some(election) => lead(&leader_election(election, &env), &client, &env, &shutdown, work).await,
     }
     Ok(())
 }
 
 fn leader_election(config: &crate::LeaderElectionConfig, env: &Env) -> LeaderElection {
-    let mut election = LeaderElection::new(&config.resource_name, format!("minke_{}", env.uuid()));
+    let identity = config.identity.clone().unwrap_or_else(|| format!("minke_{}", env.uuid()));
+    let mut election = LeaderElection::new(&config.resource_name, identity);
     election.namespace = config.resource_namespace.clone();
     election.lease_duration = crate::config::duration(&config.lease_duration).unwrap_or(election.lease_duration);
     election.renew_deadline = crate::config::duration(&config.renew_deadline).unwrap_or(election.renew_deadline);
@@ -103,8 +102,6 @@ enum Stage {
 struct InFlight {
     pod: Queued,
     node: Arc<str>,
-    /// Until when its claims may take to be bound; `None` when they don't matter (any more).
-    claims_until: Option<Duration>,
     /// Volumes held for its claims.
     promised: Vec<String>,
 }
@@ -116,6 +113,8 @@ struct Scheduler {
     queue: Queue,
     /// Pods decided and being bound.
     in_flight: HashMap<String, InFlight>,
+    /// Those of them that wait for their claims.
+    claim_waits: ClaimWaits,
     /// Where the next round of filtering begins.
     start: usize,
     reports: Reports,
@@ -138,6 +137,7 @@ impl Scheduler {
             classes: Classes::default(),
             queue: Queue::new(config.pod_initial_backoff, config.pod_max_backoff),
             in_flight: HashMap::new(),
+            claim_waits: ClaimWaits::default(),
             start: 0,
             reports,
             diagnoses: config.diagnoses.clone(),
@@ -169,8 +169,7 @@ impl Scheduler {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let claims = self.in_flight.values().filter_map(|p| p.claims_until).min();
-            let deadline = self.queue.next_deadline().into_iter().chain(claims).min();
+            let deadline = self.queue.next_deadline().into_iter().chain(self.claim_waits.next_deadline()).min();
             let deadline = deadline.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
                 biased;
@@ -377,7 +376,7 @@ impl Scheduler {
     /// Counts the pod on its node and starts what it takes to get it there.
     fn place(&mut self, pod: Queued, node: Arc<str>) {
         let info = pod.info.clone();
-        let mut flight = InFlight { pod, node: node.clone(), claims_until: None, promised: Vec::new() };
+        let mut flight = InFlight { pod, node: node.clone(), promised: Vec::new() };
         let steps = match self.cluster.cache.node(&node) {
             Some(target) if !info.claims.is_empty() => volumes::steps(&self.cluster, &info, target).unwrap_or_default(),
             _ => Vec::new(),
@@ -397,7 +396,7 @@ impl Scheduler {
             return self.bind(info, node);
         }
         let wait = self.profiles.get(info.scheduler_name()).map(|profile| profile.bind_timeout).unwrap_or_default();
-        flight.claims_until = Some(self.env.monotonic() + wait);
+        self.claim_waits.add(&info.key, &info.claims, self.env.monotonic() + wait);
         self.in_flight.insert(info.key.clone(), flight);
         let (client, outcomes) = (self.client.clone(), self.outcomes.clone());
         self.env.spawn(async move {
@@ -424,28 +423,22 @@ impl Scheduler {
 
     /// Binds the pods that waited for this claim and have all of theirs.
     fn bind_ready(&mut self, claim: &str) {
-        let waits =
-            |flight: &&InFlight| flight.claims_until.is_some() && flight.pod.info.claims.iter().any(|key| key == claim);
-        let waiting: Vec<String> = self.in_flight.values().filter(waits).map(|f| f.pod.info.key.clone()).collect();
-        for key in waiting {
+        for key in self.claim_waits.waiting_for(claim) {
             self.bind_if_ready(&key);
         }
     }
 
     fn bind_if_ready(&mut self, key: &str) {
-        let Some(flight) = self.in_flight.get_mut(key).filter(|f| f.claims_until.is_some()) else { return };
+        let Some(flight) = self.in_flight.get(key).filter(|_| self.claim_waits.contains(key)) else { return };
         if volumes::all_bound(&self.cluster, &flight.pod.info) {
-            flight.claims_until = None;
             let (info, node) = (flight.pod.info.clone(), flight.node.clone());
+            self.claim_waits.remove(key);
             self.bind(info, node);
         }
     }
 
     fn expire_claims(&mut self) {
-        let now = self.env.monotonic();
-        let late = |flight: &&InFlight| flight.claims_until.is_some_and(|until| until <= now);
-        let late: Vec<String> = self.in_flight.values().filter(late).map(|f| f.pod.info.key.clone()).collect();
-        for key in late {
+        for key in self.claim_waits.late(self.env.monotonic()) {
             self.give_up(&key, "binding volumes: timed out waiting for the condition");
         }
     }
@@ -453,6 +446,7 @@ impl Scheduler {
     /// The pod is where it was going, or gone: what was held for it is free.
     fn landed(&mut self, key: &str) -> Option<InFlight> {
         let flight = self.in_flight.remove(key)?;
+        self.claim_waits.remove(key);
         for volume in &flight.promised {
             self.cluster.promised_volumes.remove(volume);
         }
@@ -526,7 +520,8 @@ impl Scheduler {
         self.reports.failed(&pod.info, "Unschedulable", &diagnosis.message(), nominated.as_deref());
         let rejected_by = diagnosis.rejected_by;
         self.diagnoses.keep(&pod.info.key, diagnosis);
-        self.queue.park(pod, rejected_by, self.env.monotonic());
+        let class = class::of(&self.cluster, &pod.info);
+        self.queue.park(pod, rejected_by, class, self.env.monotonic());
     }
 }
 

@@ -51,7 +51,8 @@ impl<'a> Local<'a> {
 /// Stands for everything beside nodes that the plugins' answers rest on.
 pub fn basis(cluster: &Cluster, profile: &Profile, pod: &PodInfo) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for enabled in profile.filters.iter().chain(&profile.scores) {
+    let scores_only = profile.scores.iter().filter(|s| !profile.filters.iter().any(|f| f.row == s.row));
+    for enabled in profile.filters.iter().chain(scores_only) {
         enabled.plugin.rests_on(cluster, pod, &mut hasher);
     }
     hasher.finish()

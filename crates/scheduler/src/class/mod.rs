@@ -11,7 +11,11 @@ mod table;
 mod tests;
 mod topology;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use env::Env;
 
@@ -51,7 +55,7 @@ struct Entry {
 #[derive(Default)]
 pub struct Classes {
     entries: HashMap<String, Entry>,
-    seen: std::collections::HashSet<String>,
+    seen: HashSet<String>,
     turn: u64,
 }
 
@@ -120,4 +124,11 @@ fn shared_key(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
         || pod.nominated_node_name().is_some()
         || cluster.cache.any_nominated_from(pod.priority);
     if alone { None } else { key::of(cluster, pod) }
+}
+
+/// A number that stands for the pod's class.
+pub fn of(cluster: &Cluster, pod: &PodInfo) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    shared_key(cluster, pod)?.hash(&mut hasher);
+    Some(hasher.finish())
 }
