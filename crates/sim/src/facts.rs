@@ -8,6 +8,7 @@ use k8s_openapi::{
         apps::v1::Deployment,
         batch::v1::Job,
         core::v1::{Node, Pod},
+        policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::{
         apis::meta::v1::{ObjectMeta, OwnerReference},
@@ -136,4 +137,28 @@ pub fn bounds(deployment: &Deployment) -> (i32, i32) {
     // Neither more nor fewer would never move.
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
     (wanted + surge, (wanted - unavailable).max(0))
+}
+
+/// Whether the budget speaks of the pod. Only the forms that the workload uses.
+pub fn protects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let wanted = budget.spec.as_ref().and_then(|s| s.selector.as_ref()?.match_labels.as_ref());
+    let labels = pod.metadata.labels.as_ref();
+    let has = |(key, value): (&String, &String)| labels.and_then(|l| l.get(key)) == Some(value);
+    namespace(budget) == namespace(pod) && wanted.is_some_and(|wanted| wanted.iter().all(has))
+}
+
+/// Names of the pods whose eviction was granted and that are not known to have gone.
+pub fn let_go(budget: &PodDisruptionBudget) -> std::collections::BTreeSet<String> {
+    let disrupted = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
+    disrupted.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+}
+
+/// How many healthy pods must stay, of `scale` that are wanted.
+pub fn fewest_healthy(budget: &PodDisruptionBudget, scale: i32) -> i32 {
+    let Some(spec) = &budget.spec else { return 0 };
+    match (&spec.min_available, &spec.max_unavailable) {
+        (Some(least), _) => share(scale, Some(least), true),
+        (None, Some(most)) => (scale - share(scale, Some(most), true)).max(0),
+        (None, None) => 0,
+    }
 }

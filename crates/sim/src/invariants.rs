@@ -9,6 +9,7 @@ use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::{CronJob, Job},
     core::v1::{Pod, ResourceQuota},
+    policy::v1::PodDisruptionBudget,
 };
 use serde::de::DeserializeOwned;
 use store::{Change, Event};
@@ -34,6 +35,7 @@ pub struct World {
     jobs: Objects<Job>,
     cron_jobs: Objects<CronJob>,
     quotas: Objects<ResourceQuota>,
+    budgets: Objects<PodDisruptionBudget>,
     /// By uid: what has been asked for and not been looked at yet, as generation, most and fewest.
     promises: BTreeMap<String, Vec<(i64, i32, i32)>>,
     /// When a workload (by uid) or a namespace was last disturbed by somebody else.
@@ -71,9 +73,10 @@ impl World {
         }
         match plural {
             "pods" => self.pod(at, wall, key, read(&event.change)),
-            "replicasets" => self.replica_set(key, read(&event.change)),
-            "deployments" => self.deployment(key, read(&event.change)),
-            "statefulsets" => drop(put(&mut self.stateful_sets, key, read(&event.change))),
+            "replicasets" => self.replica_set(at, key, read(&event.change)),
+            "deployments" => self.deployment(at, key, read(&event.change)),
+            "statefulsets" => self.stateful_set(at, key, read(&event.change)),
+            "poddisruptionbudgets" => self.budget(at, key, read(&event.change)),
             "daemonsets" => drop(put(&mut self.daemon_sets, key, read(&event.change))),
             "jobs" => self.job(key, read(&event.change)),
             "cronjobs" => drop(put(&mut self.cron_jobs, key, read(&event.change))),
@@ -107,7 +110,8 @@ impl World {
         put(&mut self.quotas, key, new);
     }
 
-    fn deployment(&mut self, key: &str, new: Option<Deployment>) {
+    fn deployment(&mut self, at: Duration, key: &str, new: Option<Deployment>) {
+        self.scaled(at, key, self.deployments.get(key).map(facts::wanted), new.as_ref().map(facts::wanted));
         let Some(deployment) = new else {
             self.deployments.remove(key);
             return;
@@ -121,12 +125,27 @@ impl World {
         self.deployments.insert(key.to_string(), deployment);
     }
 
+    fn stateful_set(&mut self, at: Duration, key: &str, new: Option<StatefulSet>) {
+        let replicas = |set: &StatefulSet| set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+        self.scaled(at, key, self.stateful_sets.get(key).map(replicas), new.as_ref().map(replicas));
+        put(&mut self.stateful_sets, key, new);
+    }
+
+    /// Budgets in percent follow the sizes of what they protect, a little later.
+    fn scaled(&mut self, at: Duration, key: &str, before: Option<i32>, now: Option<i32>) {
+        if before != now {
+            let namespace = key.split('/').next().unwrap_or_default();
+            self.disturb(at, &format!("budgets of {namespace}"));
+        }
+    }
+
     fn set_sizes(&self, owner: &str) -> i32 {
         let sets = self.replica_sets.values().filter(|s| controller(*s).is_some_and(|o| o.uid == owner));
         sets.map(size).sum()
     }
 
-    fn replica_set(&mut self, key: &str, new: Option<ReplicaSet>) {
+    fn replica_set(&mut self, at: Duration, key: &str, new: Option<ReplicaSet>) {
+        self.scaled(at, key, self.replica_sets.get(key).map(size), new.as_ref().map(size));
         let owner = new.as_ref().and_then(|s| controller(s)).map(|o| o.uid.clone());
         let Some(owner) = owner else {
             put(&mut self.replica_sets, key, new);
@@ -188,6 +207,11 @@ impl World {
         {
             self.lost_ready(at, key, before, lost.is_some_and(deleting));
         }
+        if let Some(before) = before.as_ref().filter(|b| ready(b) && active(b))
+            && new.as_ref().is_none_or(|now| !ready(now) || !active(now))
+        {
+            self.lost_by_budgets(at, before);
+        }
         if let Some(before) = before.as_ref().filter(|b| !deleting(*b) && new.as_ref().is_none_or(deleting))
             && let Some(owner) = controller(before).filter(|o| o.kind == "StatefulSet")
         {
@@ -204,6 +228,51 @@ impl World {
         if before.is_none() {
             self.created(at, wall, key, &pod);
         }
+    }
+
+    /// Unless a budget let it go, its budgets learn of it only now.
+    fn lost_by_budgets(&mut self, at: Duration, pod: &Pod) {
+        let of = self.budgets.iter().filter(|(_, budget)| facts::protects(budget, pod));
+        let surprised = of.filter(|(_, budget)| !facts::let_go(budget).contains(facts::name(pod)));
+        let surprised: Vec<_> = surprised.map(|(key, _)| format!("budget {key}")).collect();
+        surprised.iter().for_each(|budget| self.disturb(at, budget));
+    }
+
+    /// Each pod that a budget lets go must leave as many healthy ones as it demands, not counting those let go before.
+    fn budget(&mut self, at: Duration, key: &str, new: Option<PodDisruptionBudget>) {
+        let old = put(&mut self.budgets, key, new);
+        let Some(budget) = self.budgets.get(key).cloned() else { return };
+        let (who, namespace) = (format!("budget {key}"), facts::namespace(&budget));
+        if old
+            .as_ref()
+            .is_none_or(|old| uid(old) != uid(&budget) || facts::generation(old) != facts::generation(&budget))
+        {
+            self.disturb(at, &who);
+        }
+        let gone = facts::let_go(&budget);
+        let before = old.as_ref().map(facts::let_go).unwrap_or_default();
+        if gone.is_subset(&before) || self.excused(at, &who) || self.excused(at, &format!("budgets of {namespace}")) {
+            return;
+        }
+        let protected = || self.pods.values().filter(|pod| facts::protects(&budget, pod));
+        let healthy = protected().filter(|p| ready(p) && active(p) && !gone.contains(facts::name(*p))).count() as i32;
+        let owners: BTreeMap<&str, i32> = protected().filter_map(|pod| self.scale(pod)).collect();
+        let fewest = facts::fewest_healthy(&budget, owners.values().sum());
+        if healthy < fewest {
+            let text = format!("{who} let {gone:?} go: {healthy} healthy pods are left, {fewest} must stay");
+            self.fail(text);
+        }
+    }
+
+    /// Who decides how many such pods there are, and how many.
+    fn scale(&self, pod: &Pod) -> Option<(&str, i32)> {
+        let owner = controller(pod)?;
+        if let Some(set) = self.stateful_sets.values().find(|s| uid(*s) == owner.uid) {
+            return Some((uid(set), set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)));
+        }
+        let set = self.replica_sets.values().find(|s| uid(*s) == owner.uid)?;
+        let deployment = controller(set).and_then(|o| self.deployments.values().find(|d| uid(*d) == o.uid));
+        Some(deployment.map_or((uid(set), size(set)), |d| (uid(d), facts::wanted(d))))
     }
 
     fn bound(&mut self, key: &str, node: &str) {
@@ -310,4 +379,70 @@ impl World {
 
 fn size(set: &ReplicaSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn world(objects: &[(&str, Value)]) -> World {
+        let mut world = World::default();
+        commit(&mut world, Duration::ZERO, objects);
+        world
+    }
+
+    fn commit(world: &mut World, at: Duration, objects: &[(&str, Value)]) {
+        for (plural, object) in objects {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            let key = format!("/registry/{plural}/team/{name}");
+            let change = Change::Put { value: object.to_string().into(), created: false };
+            let event = Event { key, revision: 1, change };
+            world.apply(at, "2026-01-01T00:00:00Z".parse().unwrap(), &event);
+        }
+    }
+
+    fn pod(name: &str, ready: bool) -> (&'static str, Value) {
+        let status = if ready { "True" } else { "False" };
+        let pod = json!({ "metadata": { "name": name, "namespace": "team", "uid": name, "labels": { "app": "web" } },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": status }] } });
+        ("pods", pod)
+    }
+
+    fn budget(spec: Value, gone: &[&str]) -> (&'static str, Value) {
+        let mut spec = spec;
+        spec["selector"] = json!({ "matchLabels": { "app": "web" } });
+        let gone: BTreeMap<_, _> = gone.iter().map(|name| (*name, "2026-01-01T00:00:00Z")).collect();
+        let status = json!({ "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
+            "disruptedPods": gone });
+        let metadata = json!({ "name": "b", "namespace": "team", "uid": "b", "generation": 1 });
+        ("poddisruptionbudgets", json!({ "metadata": metadata, "spec": spec, "status": status }))
+    }
+
+    /// Three pods, of which one is not ready; how many complaints there are when `gone` are let go.
+    fn check(spec: Value, gone: &[&str], complaints: usize) {
+        let mut world = world(&[pod("a", true), pod("b", true), pod("c", false), budget(spec.clone(), &[])]);
+        commit(&mut world, EXCUSED, &[budget(spec, gone)]);
+        assert_eq!(world.take_violations().len(), complaints, "{gone:?}");
+    }
+
+    #[test]
+    fn a_budget_lets_no_more_go_than_it_may() {
+        check(json!({ "minAvailable": 1 }), &["a"], 0);
+        check(json!({ "minAvailable": 1 }), &["c"], 0);
+        check(json!({ "minAvailable": 1 }), &["a", "b"], 1);
+        check(json!({ "minAvailable": 2 }), &["a"], 1);
+        check(json!({ "minAvailable": 0 }), &["a", "b"], 0);
+    }
+
+    #[test]
+    fn what_a_budget_could_not_know_yet_is_excused() {
+        let spec = json!({ "minAvailable": 1 });
+        let mut world = world(&[pod("a", true), pod("b", true), budget(spec.clone(), &[])]);
+        commit(&mut world, EXCUSED, &[pod("b", false), budget(spec.clone(), &["a"])]);
+        assert!(world.take_violations().is_empty());
+        commit(&mut world, EXCUSED * 3, &[budget(spec, &["a", "b"])]);
+        assert_eq!(world.take_violations().len(), 1);
+    }
 }

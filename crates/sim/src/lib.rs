@@ -1,6 +1,6 @@
 //! The whole control plane under simulated time, with nodes that only pretend to run pods and faults drawn from a seed.
 //! Real API server, controllers and scheduler over the memory store, all in one thread; played by `runner`.
-//! Invariant: in a fresh process the same seed gives the same run (`sim 1 SEED`); a failing seed becomes a test.
+//! Invariant: the same seed gives the same run, alone or among others; a failing seed becomes a test.
 
 mod checks;
 pub mod determinism;
@@ -8,12 +8,13 @@ mod facts;
 mod faults;
 mod invariants;
 mod node;
+mod primed;
 mod runner;
 mod server;
 mod workload;
 
 use std::{
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -24,12 +25,13 @@ use invariants::World;
 use node::PretendNode;
 use parking_lot::Mutex;
 use server::Server;
-use store::{Operation, Range, Store, Transaction, WatchItem};
+use store::{Store, Transaction, WatchItem};
 use tokio_util::sync::CancellationToken;
 
 pub use checks::{Violation, violations};
 pub use faults::{Dial, Faults};
-pub use runner::{Failure, Played, run_many, run_seed};
+pub use primed::Primed;
+pub use runner::{Outcome, play_all, play_here};
 
 const START: &str = "2026-01-01T00:00:00Z";
 const MASTERS: &[&str] = &["system:masters"];
@@ -48,38 +50,6 @@ pub struct Simulation {
     addresses: Arc<AtomicU64>,
     /// Ends what has to come back.
     pub recovery: Mutex<Vec<tokio::task::JoinHandle<()>>>,
-}
-
-/// What every cluster has after its first seconds, made once per process.
-struct Primed {
-    operations: Vec<Operation>,
-    signing_key: String,
-}
-
-fn primed() -> &'static Primed {
-    static PRIMED: OnceLock<Primed> = OnceLock::new();
-    PRIMED.get_or_init(|| {
-        // A thread and a seed of its own, so that it makes no difference which run comes first.
-        let prime = std::thread::spawn(|| {
-            determinism::fix(0);
-            runner::runtime().block_on(prime())
-        });
-        prime.join().expect("a server starts")
-    })
-}
-
-async fn prime() -> Primed {
-    let env = Env::simulated(START.parse().expect("a constant time"), 0);
-    let signing_key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
-    let store = Arc::new(store::MemoryStore::new(env.clone()));
-    let server = Server::new(env.clone(), store.clone(), signing_key.clone());
-    server.start().await;
-    start_controllers(server.client("system:kube-controller-manager", MASTERS), env.clone());
-    env.sleep(Duration::from_secs(5)).await;
-    let everything = Range { start: "/".into(), end: store::prefix_end("/"), limit: 0, revision: None };
-    let records = store.range(everything).await.expect("the store is in memory").records;
-    let put = |r: store::Record| Operation::Put { key: r.key, value: r.value, ttl_seconds: None };
-    Primed { operations: records.into_iter().map(put).collect(), signing_key }
 }
 
 fn start_controllers(client: Client, env: Env) {
@@ -101,11 +71,10 @@ fn start_scheduler(client: Client, env: Env) {
 }
 
 impl Simulation {
-    pub async fn start(seed: u64, nodes: usize) -> Self {
-        let primed = primed();
+    pub async fn start(seed: u64, nodes: usize, primed: &Primed) -> Self {
         let env = Env::simulated(START.parse().expect("a constant time"), seed);
         let store = Arc::new(store::MemoryStore::new(env.clone()));
-        let first = Transaction { compare: Vec::new(), operations: primed.operations.clone() };
+        let first = Transaction { compare: Vec::new(), operations: primed.operations() };
         store.transact(first).await.expect("the store is in memory");
         let world = Arc::new(Mutex::new(World::default()));
         watch(&env, &store, &world).await;

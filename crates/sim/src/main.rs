@@ -5,39 +5,46 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1).map(|a| a.parse::<u64>());
-    let (count, first) = match (arguments.next(), arguments.next()) {
-        (Some(Ok(count)), None) => (count, 0),
-        (Some(Ok(count)), Some(Ok(first))) => (count, first),
-        _ => {
-            eprintln!("usage: sim COUNT [FIRST]");
-            return ExitCode::from(2);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<u64>().ok();
+    match arguments.as_slice() {
+        // How `many` plays each seed.
+        ["play", seed, primed] => number(seed).map_or_else(usage, |seed| play(seed, primed)),
+        [count] => number(count).map_or_else(usage, |count| many(count, 0)),
+        [count, first] => number(count).zip(number(first)).map_or_else(usage, |(count, first)| many(count, first)),
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: sim COUNT [FIRST]");
+    ExitCode::from(2)
+}
+
+fn play(seed: u64, primed: &str) -> ExitCode {
+    let outcome = sim::play_here(seed, primed.as_ref());
+    print!("{}", outcome.text);
+    if outcome.holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn many(count: u64, first: u64) -> ExitCode {
+    let seeds: Vec<u64> = (first..first + count).collect();
+    let played = std::env::current_exe().and_then(|program| sim::play_all(program.as_os_str(), &seeds));
+    let outcomes = match played {
+        Ok(outcomes) => outcomes,
+        Err(error) => {
+            eprintln!("couldn't play: {error}");
+            return ExitCode::FAILURE;
         }
     };
-    if count == 1 {
-        return play(first);
-    }
-    let failures = sim::run_many(first, count);
-    let failed: Vec<_> = failures.iter().map(|f| f.seed).collect();
+    // One that was asked for by itself tells everything.
+    outcomes.iter().filter(|o| !o.holds || count == 1).for_each(|o| print!("{}", o.text));
+    let failed: Vec<_> = outcomes.iter().filter(|o| !o.holds).map(|o| o.seed).collect();
     println!("{} of {count} seeds from {first} hold", count - failed.len() as u64);
     if failed.is_empty() {
         return ExitCode::SUCCESS;
     }
     println!("failed: {failed:?}; play one again with `sim 1 SEED`");
     ExitCode::FAILURE
-}
-
-/// One seed, with all that was done.
-fn play(seed: u64) -> ExitCode {
-    match sim::run_seed(seed) {
-        Ok(played) => {
-            played.log.iter().for_each(|line| println!("{line}"));
-            println!("seed {seed} holds: {} changes in {} s", played.changes, played.milliseconds / 1000);
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -1,16 +1,20 @@
 //! Plays seeds: a workload under faults, then quiet, then the checks.
-//! Called by `tests/seeds.rs` and by `main`; one thread and one runtime per seed.
-//! Invariant: nothing but the seed decides what happens.
+//! Called by `tests/seeds.rs` and by `main`; a process of its own for each seed.
+//! Invariant: nothing but the seed decides what happens. What a process makes only once (tables, time zones) would
+//! shift the order of a later run's hash maps, so there is no later run.
 
 use std::{
+    ffi::OsStr,
     fmt,
-    sync::atomic::{AtomicU64, Ordering},
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use parking_lot::Mutex;
 
-use crate::{Faults, Simulation, Violation, checks, determinism, workload::Workload};
+use crate::{Faults, Primed, Simulation, Violation, checks, determinism, workload::Workload};
 
 const NODES: usize = 3;
 /// Simulated time for everything to come true after the faults have ended.
@@ -19,22 +23,20 @@ const LOOK_EVERY_SECONDS: u64 = 20;
 /// A cluster that has settled changes nothing for this long.
 const QUIET_SECONDS: u64 = 120;
 
-/// A run in which everything held: two of the same seed are equal.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Played {
+/// A run in which everything held.
+struct Played {
     /// Changes that were committed, heartbeats and Events left out.
-    pub changes: u64,
+    changes: u64,
     /// Simulated.
-    pub milliseconds: u128,
-    pub log: Vec<String>,
+    milliseconds: u128,
+    log: Vec<String>,
 }
 
 /// What a seed found.
-#[derive(Debug)]
-pub struct Failure {
-    pub seed: u64,
-    pub violations: Vec<Violation>,
-    pub log: Vec<String>,
+struct Failure {
+    seed: u64,
+    violations: Vec<Violation>,
+    log: Vec<String>,
 }
 
 impl fmt::Display for Failure {
@@ -52,47 +54,69 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     builder.enable_time().start_paused(true).build().expect("a runtime")
 }
 
-/// Plays one seed on a thread of its own.
-pub fn run_seed(seed: u64) -> Result<Played, Failure> {
-    let play = move || {
-        determinism::fix(seed);
-        runtime().block_on(play(seed))
-    };
-    let thread = std::thread::Builder::new().name(format!("seed {seed}")).stack_size(16 << 20).spawn(play);
-    thread.expect("a thread").join().unwrap_or_else(|_| {
-        let text = "the run panicked; see above".to_string();
-        Err(Failure { seed, violations: vec![Violation(text)], log: Vec::new() })
-    })
+/// What the process of a seed ended with.
+pub struct Outcome {
+    pub seed: u64,
+    pub holds: bool,
+    /// Everything that was done, and what was found.
+    pub text: String,
 }
 
-/// Plays `count` seeds from `first` on all cores; returns the failures in order of seeds.
-pub fn run_many(first: u64, count: u64) -> Vec<Failure> {
-    let next = AtomicU64::new(first);
-    let failures = Mutex::new(Vec::new());
+/// Plays one seed in this process, which plays no other.
+pub fn play_here(seed: u64, primed: &Path) -> Outcome {
+    let primed = Primed::read(primed).expect("what the parent wrote");
+    let play = move || {
+        determinism::fix(seed);
+        runtime().block_on(play(seed, &primed))
+    };
+    let thread = std::thread::Builder::new().name(format!("seed {seed}")).stack_size(16 << 20).spawn(play);
+    match thread.expect("a thread").join() {
+        Ok(Ok(Played { changes, milliseconds, log })) => {
+            let end = format!("seed {seed} holds: {changes} changes in {} s", milliseconds / 1000);
+            Outcome { seed, holds: true, text: log.into_iter().chain([end]).map(|line| line + "\n").collect() }
+        }
+        Ok(Err(failure)) => Outcome { seed, holds: false, text: failure.to_string() },
+        Err(_) => Outcome { seed, holds: false, text: format!("seed {seed} panicked; see above\n") },
+    }
+}
+
+/// Plays each seed by `program play SEED FILE`, as many at once as there are cores; in the order of the seeds.
+pub fn play_all(program: &OsStr, seeds: &[u64]) -> std::io::Result<Vec<Outcome>> {
+    let directory = std::env::temp_dir().join(format!("minke-sim-{}", env::Env::real().uuid()));
+    std::fs::create_dir_all(&directory)?;
+    let primed = directory.join("primed.json");
+    Primed::make().write(&primed)?;
+    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     std::thread::scope(|scope| {
-        for _ in 0..cores {
+        for _ in 0..cores.min(seeds.len()) {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        return;
-                    }
-                    if let Err(failure) = run_seed(seed) {
-                        eprintln!("{failure}");
-                        failures.lock().push(failure);
-                    }
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = play_apart(program, *seed, &primed);
+                    outcomes.lock().push(outcome);
                 }
             });
         }
     });
-    let mut failures = failures.into_inner();
-    failures.sort_by_key(|f: &Failure| f.seed);
-    failures
+    std::fs::remove_dir_all(&directory)?;
+    let mut outcomes = outcomes.into_inner();
+    outcomes.sort_by_key(|o| o.seed);
+    Ok(outcomes)
 }
 
-async fn play(seed: u64) -> Result<Played, Failure> {
-    let mut simulation = Simulation::start(seed, NODES).await;
+fn play_apart(program: &OsStr, seed: u64, primed: &Path) -> Outcome {
+    match Command::new(program).arg("play").arg(seed.to_string()).arg(primed).output() {
+        Ok(output) => {
+            let text =
+                [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+            Outcome { seed, holds: output.status.success(), text }
+        }
+        Err(error) => Outcome { seed, holds: false, text: format!("seed {seed} did not start: {error}\n") },
+    }
+}
+
+async fn play(seed: u64, primed: &Primed) -> Result<Played, Failure> {
+    let mut simulation = Simulation::start(seed, NODES, primed).await;
     let (env, world, dial) = (simulation.env.clone(), simulation.world.clone(), simulation.dial.clone());
     env.sleep(Duration::from_secs(2)).await;
     let mut workload = Workload::new(&mut simulation);

@@ -45,6 +45,7 @@ const STEPS: &[(u64, &str)] = &[
     (8, "delete a workload"),
     (7, "delete a pod"),
     (5, "evict a pod"),
+    (5, "drain"),
     (3, "budget"),
     (3, "service"),
     (3, "quota"),
@@ -114,6 +115,7 @@ impl<'a> Workload<'a> {
             "delete a workload" => self.delete_workload().await,
             "delete a pod" => self.delete_pod().await,
             "evict a pod" => self.evict_pod().await,
+            "drain" => self.drain().await,
             "budget" => self.budget().await,
             "service" => self.service().await,
             "quota" => self.quota().await,
@@ -297,10 +299,25 @@ impl<'a> Workload<'a> {
     async fn evict_pod(&mut self) -> Result {
         let namespace = self.one(&NAMESPACES);
         let Some((name, _)) = self.any::<Pod>(namespace).await? else { return Ok(()) };
+        self.evict(namespace, &name).await
+    }
+
+    /// Everything in a namespace at once, as far as budgets let it go.
+    async fn drain(&mut self) -> Result {
+        let namespace = self.one(&NAMESPACES);
+        for pod in self.api::<Pod>(Some(namespace)).list(&ListParams::default()).await?.items {
+            if let Err(error) = self.evict(namespace, facts::name(&pod)).await {
+                self.note(format!("  {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn evict(&mut self, namespace: &str, name: &str) -> Result {
         self.note(format!("evict pod {namespace}/{name}"));
         let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction",
             "metadata": { "name": name, "namespace": namespace } });
-        self.api::<Pod>(Some(namespace)).create_subresource::<_, Value>(&name, "eviction", &eviction).await.map(drop)
+        self.api::<Pod>(Some(namespace)).create_subresource::<_, Value>(name, "eviction", &eviction).await.map(drop)
     }
 
     async fn budget(&mut self) -> Result {

@@ -6,6 +6,7 @@ mod plan;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::selectors::LabelSelector;
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, reference};
 use k8s_openapi::api::{
@@ -51,6 +52,14 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     })
 }
 
+fn unmanaged(selector: &str) -> String {
+    format!(
+        "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the \
+         status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these \
+         pods please set \".spec.minAvailable\" field of the PDB to an integer value."
+    )
+}
+
 /// No selector selects nothing; an empty one everything.
 fn selector(budget: &PodDisruptionBudget) -> Option<Selector> {
     Selector::new(budget.spec.as_ref()?.selector.as_ref()?).ok()
@@ -80,6 +89,12 @@ impl Controller for Disruption {
         }
         let now = self.context.env.now();
         let scale = self.expected_scale(&budget, &pods).await;
+        let managed = pods.iter().all(|pod| pod.controller().is_some());
+        if !managed && plan::follows_scale(&budget) {
+            let selector = LabelSelector::from_meta(budget.spec.as_ref().and_then(|s| s.selector.as_ref()));
+            let selector = selector.map(|s| s.to_string()).unwrap_or_default();
+            self.recorder.warning(&about, "UnmanagedPods", unmanaged(&selector));
+        }
         let (status, again) = match plan::expected(&budget, pods.len(), scale) {
             Ok(numbers) => plan::status(&budget, &pods, numbers, now),
             Err(error) => {
@@ -102,13 +117,11 @@ impl Controller for Disruption {
 }
 
 impl Disruption {
-    /// The sum of what the pods' controllers want; each controller counts once.
+    /// The sum of what the pods' controllers want; each controller counts once, and pods without one don't.
     async fn expected_scale(&self, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<i32, String> {
         let mut scales: BTreeMap<String, i32> = BTreeMap::new();
         for pod in pods {
-            let Some(owner) = pod.controller() else {
-                return Err(format!("found no controller ref for pod {:?}", pod.name()));
-            };
+            let Some(owner) = pod.controller() else { continue };
             if scales.contains_key(&owner.uid) {
                 continue;
             }

@@ -42,6 +42,12 @@ pub fn expected(budget: &PodDisruptionBudget, pods: usize, scale: Result<i32, St
     }
 }
 
+/// Whether the budget depends on what the pods' controllers want.
+pub fn follows_scale(budget: &PodDisruptionBudget) -> bool {
+    let spec = budget.spec.as_ref();
+    spec.is_some_and(|s| s.max_unavailable.is_some() || matches!(s.min_available, Some(IntOrString::String(_))))
+}
+
 /// The new status where it differs, and when a granted eviction is to be forgotten.
 pub fn status(
     budget: &PodDisruptionBudget,

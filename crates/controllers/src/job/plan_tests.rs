@@ -138,6 +138,41 @@ fn policies() {
 }
 
 #[test]
+fn a_policy_fails_one_index() {
+    let spec = json!({ "completionMode": "Indexed", "completions": 3, "parallelism": 3, "backoffLimit": 100,
+        "backoffLimitPerIndex": 5, "podFailurePolicy": { "rules": [
+            { "action": "FailIndex", "onExitCodes": { "operator": "In", "values": [3] } }] } });
+    let world = check(spec, |index| if index == 1 { 3 } else { 0 }, ("Failed", "FailedIndexes"), (2, 1));
+    let status = world.job.status.unwrap();
+    assert_eq!((status.completed_indexes.as_deref(), status.failed_indexes.as_deref()), (Some("0,2"), Some("1")));
+}
+
+#[test]
+fn too_many_failed_indexes_end_the_job() {
+    let spec = json!({ "completionMode": "Indexed", "completions": 6, "parallelism": 1, "backoffLimit": 100,
+        "backoffLimitPerIndex": 0, "maxFailedIndexes": 1 });
+    let world = check(spec, |_| 1, ("Failed", "MaxFailedIndexesExceeded"), (0, 2));
+    assert_eq!(world.job.status.unwrap().failed_indexes.as_deref(), Some("0,1"));
+}
+
+#[test]
+fn success_policies() {
+    let indexed = |parallelism: i32, rules: serde_json::Value| {
+        json!({ "completionMode": "Indexed", "completions": 5, "parallelism": parallelism, "backoffLimit": 100,
+            "successPolicy": { "rules": rules } })
+    };
+    // The others would fail for ever, or have not begun.
+    let all = json!([{ "succeededCount": 5 }]);
+    let world = check(indexed(5, all), |_| 0, ("Complete", "SuccessPolicy"), (5, 0));
+    assert_eq!(world.job.status.unwrap().completed_indexes.as_deref(), Some("0-4"));
+    let count = json!([{ "succeededCount": 2 }]);
+    check(indexed(1, count), |_| 0, ("Complete", "SuccessPolicy"), (2, 0));
+    let indexes = json!([{ "succeededIndexes": "0" }]);
+    let world = check(indexed(1, indexes), |_| 0, ("Complete", "SuccessPolicy"), (1, 0));
+    assert_eq!(world.job.status.unwrap().completed_indexes.as_deref(), Some("0"));
+}
+
+#[test]
 fn deadlines_suspension_and_backoff() {
     let mut late = World::new(json!({ "completions": 1, "activeDeadlineSeconds": 30 }));
     assert_eq!(late.step().again, Some(Duration::from_secs(30)));

@@ -7,7 +7,8 @@ use k8s_openapi::api::{
     authentication::v1::TokenReview,
     certificates::v1::CertificateSigningRequest,
     core::v1::{
-        ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Secret, Service, ServiceAccount,
+        ConfigMap, Endpoints, Event, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service,
+        ServiceAccount,
     },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
@@ -43,6 +44,30 @@ async fn budgets_and_quotas_follow_the_pods() {
     cluster.patch::<Deployment>("web", json!({ "spec": { "replicas": 1 } })).await;
     cluster.settle().await;
     assert_eq!((used("pods").await.as_str(), used("configmaps").await.as_str()), ("1", "2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn budgets_say_when_pods_have_no_controller() {
+    let cluster = Cluster::start(config()).await;
+    let mut pod = super::template("a:1");
+    pod["metadata"]["name"] = "alone".into();
+    cluster.create::<Pod>(pod).await;
+    for (name, spec) in [("percent", json!({ "maxUnavailable": 1 })), ("number", json!({ "minAvailable": 1 }))] {
+        let mut spec = spec;
+        spec["selector"] = json!({ "matchLabels": { "app": "web" } });
+        cluster.create::<PodDisruptionBudget>(json!({ "metadata": { "name": name }, "spec": spec })).await;
+    }
+    cluster.settle().await;
+    let status = async |name: &str| {
+        let status = cluster.api::<PodDisruptionBudget>().get(name).await.unwrap().status.unwrap();
+        (status.current_healthy, status.expected_pods, status.disruptions_allowed)
+    };
+    assert_eq!((status("percent").await, status("number").await), ((1, 0, 0), (1, 1, 0)));
+    let told: Vec<_> =
+        cluster.list::<Event>().await.into_iter().filter(|e| e.reason.as_deref() == Some("UnmanagedPods")).collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].involved_object.name.as_deref(), Some("percent"));
+    assert!(told[0].message.as_deref().unwrap_or_default().contains("(selector: app=web)"), "{told:?}");
 }
 
 /// Admission charges first and stores then: a count between the two must not take the charge back.

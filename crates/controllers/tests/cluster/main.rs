@@ -3,9 +3,16 @@
 //! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
 
 mod bad_input;
+mod collecting;
+mod conformance;
 mod counting;
+mod endpoints;
 mod guards;
+mod jobs;
 mod node;
+mod rollouts;
+mod sets;
+mod webhook;
 mod workloads;
 
 use std::{sync::Arc, time::Duration};
@@ -37,7 +44,10 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start(config: Config) -> Self {
-        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        Self::start_in(config, Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1)).await
+    }
+
+    pub async fn start_in(config: Config, env: Env) -> Self {
         let key = config.service_account_key_pem.clone();
         let key = key.unwrap_or_else(|| rcgen::KeyPair::generate().unwrap().serialize_pem());
         let store = Arc::new(store::MemoryStore::new(env.clone()));

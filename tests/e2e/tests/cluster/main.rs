@@ -10,6 +10,7 @@ mod pull;
 mod python;
 mod rollout;
 mod services;
+mod workloads;
 
 use std::sync::OnceLock;
 

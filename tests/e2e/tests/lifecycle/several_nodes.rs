@@ -116,6 +116,19 @@ fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.run(&["delete", "service", "each"]);
 }
 
+/// A node is emptied one pod at a time, since the budget lets only one go; its daemons stay.
+fn drain(kubectl: &Kubectl, node: &str) {
+    servers(kubectl, "Deployment", "web", "replicas: 3");
+    kubectl.run(&["create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=2"]);
+    let drain = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s"];
+    kubectl.run(&drain);
+    let left = kubectl.run(&["get", "pods", "--field-selector", &format!("spec.nodeName={node}"), "-o", "name"]);
+    assert!(left.lines().all(|pod| pod.starts_with("pod/each-")), "{left}");
+    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
+    kubectl.run(&["uncordon", node]);
+    kubectl.run(&["delete", "deployment/web", "poddisruptionbudget/web"]);
+}
+
 fn check(network: &str) {
     let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
     let cluster = Cluster::start(Options { extra });
@@ -131,6 +144,7 @@ fn check(network: &str) {
     }
     node_ports(&kubectl, &found);
     update_under_load(&kubectl);
+    drain(&kubectl, "node-1-2");
 
     let of = |node: &str| found.iter().find(|[on, ..]| on == node).expect("a pod on every node").clone();
     let ([_, here, _], [_, _, there]) = (of("node-1"), of("node-1-3"));
