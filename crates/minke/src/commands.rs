@@ -188,25 +188,11 @@ async fn run_image(command: Image) -> Result<()> {
 }
 
 async fn run_store(command: Store) -> Result<()> {
-    let env = Env::real();
-    match command {
-        Store::Backup { data, file } => {
-            let instance = data.instance();
-            let store = store::EmbeddedStore::open(instance.store(), env)?;
-            let mut out = std::fs::File::create(&file).with_context(|| format!("can't write {}", file.display()))?;
-            store::backup(&store, &mut out).await?;
-            out.sync_all()?;
-            println!("wrote {}", file.display());
-        }
-        Store::Restore { data, file } => {
-            let mut input = std::fs::File::open(&file).with_context(|| format!("can't open {}", file.display()))?;
-            store::restore(data.instance().store(), &mut input)?;
-            println!("restored {}", data.instance().store().display());
-        }
-        Store::Check { data } => {
-            let report = store::check(data.instance().store())?;
-            println!("{report:?}");
-        }
-    }
+    let done = match command {
+        Store::Backup { data, file } => store::files::backup(&data.instance().store(), &file, Env::real()).await?,
+        Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file)?,
+        Store::Check { data } => store::files::check(&data.instance().store())?,
+    };
+    println!("{done}");
     Ok(())
 }

@@ -6,6 +6,7 @@ pub mod backup;
 pub mod contract;
 pub mod embedded;
 pub mod etcd;
+pub mod files;
 pub mod memory;
 mod mvcc;
 

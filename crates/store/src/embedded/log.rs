@@ -1,6 +1,8 @@
 //! The append-only log: groups of records made durable by one sync, in segments of bounded size.
 //! Written by `sequencer` and `reclaim`, read back by `replay`.
-//! Invariant: after a failed append the file ends where it ended before, so nothing half-written is ever followed by data.
+//! Space ahead of the end is filled with zeroes beforehand: a sync of bytes that are already part of the file waits for
+//! the disk alone, and not for everything else that changes the file system at that moment.
+//! Invariant: after a failed append nothing but zeroes follows the end, so nothing half-written is ever followed by data.
 
 use std::{
     collections::VecDeque,
@@ -24,6 +26,8 @@ pub(crate) struct Log {
     pub segments: VecDeque<Arc<Segment>>,
     /// Where the next group goes in the last segment. Everything before is durable.
     end: u64,
+    /// The length of the last segment's file: zeroes from `end` to here.
+    reserved: u64,
     /// Bytes in all segments but the last.
     sealed_bytes: u64,
     sequence: u64,
@@ -36,6 +40,9 @@ pub(crate) struct Log {
 
 /// Larger batches give their memory back.
 const SPARE_BYTES: usize = 1 << 20;
+/// How far ahead space is made.
+const RESERVE_BYTES: u64 = 1 << 20;
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Records on their way into the log.
 pub(crate) struct Batch {
@@ -65,19 +72,21 @@ impl Batch {
 impl Log {
     pub fn create(directory: &Path, segment_bytes: u64) -> io::Result<Self> {
         let segments = VecDeque::from([Segment::create(directory, 1)?]);
-        Ok(Self::resume(directory, segments, SEGMENT_HEAD, 0, 0, segment_bytes))
+        Ok(Self::resume(directory, segments, [SEGMENT_HEAD; 2], 0, 0, segment_bytes))
     }
 
+    /// `end` of the last group, and of the zeroes after it.
     pub fn resume(
         directory: &Path,
         segments: VecDeque<Arc<Segment>>,
-        end: u64,
+        [end, reserved]: [u64; 2],
         sealed_bytes: u64,
         sequence: u64,
         segment_bytes: u64,
     ) -> Self {
         let directory = directory.to_path_buf();
-        Self { directory, segments, end, sealed_bytes, sequence, dirty: false, segment_bytes, spare: BytesMut::new() }
+        let spare = BytesMut::new();
+        Self { directory, segments, end, reserved, sealed_bytes, sequence, dirty: false, segment_bytes, spare }
     }
 
     /// An empty batch, in the memory of the last one.
@@ -104,7 +113,11 @@ impl Log {
         head.encode(&mut encoded);
         batch.bytes[..GROUP_FRAME].copy_from_slice(&encoded);
 
-        let written = active.file.write_all_at(&batch.bytes, self.end).and_then(|()| active.file.sync_data());
+        let written = active.file.write_all_at(&batch.bytes, self.end);
+        let written = written.and_then(|()| {
+            self.reserve(&active, self.end + batch.bytes.len() as u64)?;
+            active.file.sync_data()
+        });
         if let Err(error) = written {
             self.dirty = true;
             let error = self.failed(&error);
@@ -136,16 +149,49 @@ impl Log {
         if self.end < self.segment_bytes {
             return Ok(active);
         }
+        active.file.set_len(self.end)?;
+        self.reserved = self.end;
         let next = Segment::create(&self.directory, active.id + 1)?;
         self.sealed_bytes += self.end;
-        self.end = SEGMENT_HEAD;
+        (self.end, self.reserved) = (SEGMENT_HEAD, SEGMENT_HEAD);
         self.segments.push_back(next.clone());
         Ok(next)
+    }
+
+    /// Makes space after `from`, if there is none left and the disk has some.
+    fn reserve(&mut self, active: &Segment, from: u64) -> io::Result<()> {
+        if from <= self.reserved {
+            return Ok(());
+        }
+        let until = from + RESERVE_BYTES;
+        let mut at = from;
+        while at < until {
+            let piece = &ZEROES[..ZEROES.len().min((until - at) as usize)];
+            if active.file.write_all_at(piece, at).is_err() {
+                // A full disk may still have room for what is really to be written.
+                active.file.set_len(from)?;
+                self.reserved = from;
+                return Ok(());
+            }
+            at += piece.len() as u64;
+        }
+        self.reserved = until;
+        Ok(())
+    }
+
+    /// Gives the space ahead back. Not needed for anything but tidiness.
+    pub fn close(&mut self) {
+        if let Some(active) = self.segments.back().cloned()
+            && let Err(error) = self.cut_back(&active)
+        {
+            tracing::warn!(%error, "failed to tidy up the store");
+        }
     }
 
     fn cut_back(&mut self, active: &Segment) -> io::Result<()> {
         active.file.set_len(self.end)?;
         active.file.sync_all()?;
+        self.reserved = self.end;
         self.dirty = false;
         Ok(())
     }

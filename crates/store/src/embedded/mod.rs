@@ -212,15 +212,16 @@ fn recover(path: &Path, ids: &[u32], core: &mut Core<Location>, segment_bytes: u
     let mut replayed = replay::replay(path, ids, core)?;
     while let Some(done) = replayed.segments.pop_front_if(|segment| segment.id < replayed.oldest_needed) {
         let removed = done.len().and_then(|length| std::fs::remove_file(&done.path).map(|()| length));
-        replayed.sealed_bytes -= removed.map_err(|e| unreadable(&done.path, &e))?;
+        let removed = removed.map_err(|e| unreadable(&done.path, &e))?;
+        replayed.sealed_bytes = replayed.sealed_bytes.saturating_sub(removed);
     }
-    if let (true, Some(last)) = (replayed.torn_bytes > 0, replayed.segments.back()) {
-        let cut = last.file.set_len(replayed.end).and_then(|()| last.file.sync_all());
-        cut.map_err(|e| unreadable(&last.path, &e))?;
+    for (segment, end) in &replayed.slack {
+        let cut = segment.file.set_len(*end).and_then(|()| segment.file.sync_all());
+        cut.map_err(|e| unreadable(&segment.path, &e))?;
     }
     let torn_bytes = replayed.torn_bytes;
-    let log =
-        Log::resume(path, replayed.segments, replayed.end, replayed.sealed_bytes, replayed.sequence, segment_bytes);
+    let ends = [replayed.end; 2];
+    let log = Log::resume(path, replayed.segments, ends, replayed.sealed_bytes, replayed.sequence, segment_bytes);
     Ok((log, torn_bytes))
 }
 

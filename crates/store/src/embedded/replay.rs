@@ -39,6 +39,8 @@ pub(crate) struct Replayed {
     pub oldest_needed: u32,
     /// Bytes after the last intact group: a write that was cut off before it was acknowledged.
     pub torn_bytes: u64,
+    /// Segments that are longer than their last group, with the end of that: space that was made ahead.
+    pub slack: Vec<(Arc<Segment>, u64)>,
 }
 
 /// Numbers of the segments in `directory`, ascending; an error when it holds something else.
@@ -73,6 +75,7 @@ pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -
         records: 0,
         oldest_needed: 0,
         torn_bytes: 0,
+        slack: Vec::new(),
     };
     for (at, id) in ids.iter().enumerate() {
         if at > 0 && ids[at - 1] + 1 != *id {
@@ -88,13 +91,13 @@ pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -
         segment.check_head().map_err(|reason| damaged(&segment.path, 0, &reason))?;
         replayed.sealed_bytes += replayed.end;
         replayed.end = read_segment(&segment, length, core, &mut replayed)?;
-        let torn = length - replayed.end;
-        if torn > 0 {
-            let rest = tail(&segment, replayed.end, length)?;
-            if !last || !is_torn(&rest, replayed.end, replayed.sequence) {
+        if length > replayed.end {
+            let rest = without_zeroes(tail(&segment, replayed.end, length)?);
+            if !rest.is_empty() && (!last || !is_torn(&rest, replayed.end, replayed.sequence)) {
                 return Err(damaged(&segment.path, replayed.end, "checksum does not match"));
             }
-            replayed.torn_bytes += torn;
+            replayed.torn_bytes += rest.len() as u64;
+            replayed.slack.push((segment.clone(), replayed.end));
         }
         replayed.segments.push_back(segment);
     }
@@ -104,6 +107,12 @@ pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -
         return Err(missing(directory, replayed.oldest_needed));
     }
     Ok(replayed)
+}
+
+/// Zeroes after the last write are space made ahead, or what a power cut left of a write.
+fn without_zeroes(rest: Bytes) -> Bytes {
+    let end = rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    rest.slice(..end)
 }
 
 /// Whether `rest`, at `offset` of the last segment, is what a crash leaves of one group, and not damage: it ends before

@@ -82,6 +82,7 @@ impl Sequencer {
             }
             self.disk_bytes.store(self.log.total_bytes(), Ordering::Relaxed);
         }
+        self.log.close();
     }
 
     /// The next command; gives disk space back while there is none.

@@ -96,6 +96,53 @@ async fn a_flipped_bit_is_found_wherever_acknowledged_writes_follow() {
 }
 
 #[tokio::test]
+async fn space_made_ahead_is_no_damage_and_hides_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    for n in 0..20 {
+        write(&store, vec![put(&format!("/k/{n}"), &"x".repeat(700))]).await;
+    }
+    // What a crash leaves: the files as they are while the store is open.
+    let crashed = || {
+        let copy = tempfile::tempdir().unwrap();
+        for file in segments(directory.path()) {
+            fs::copy(&file, copy.path().join(file.file_name().unwrap())).unwrap();
+        }
+        copy
+    };
+    let copy = crashed();
+    let last = segments(copy.path()).pop().unwrap();
+    let bytes = fs::read(&last).unwrap();
+    assert!(bytes.ends_with(&[0; 1000]), "space is made ahead");
+    let report = check(copy.path()).unwrap();
+    assert_eq!((report.keys, report.torn_bytes), (20, 0));
+    let again = open(copy.path()).unwrap();
+    assert_eq!((again.torn_bytes(), again.count("/k/", "/l").await.unwrap()), (0, 20));
+    write(&again, vec![put("/k/more", "y")]).await;
+    drop(again);
+    assert_eq!(check(copy.path()).unwrap().keys, 21);
+    assert!(!fs::read(&last).unwrap().ends_with(&[0; 1000]), "and given back at the end");
+    // The newest write is all there, so a flipped bit in it is damage and not a write that was cut off.
+    let end = bytes.iter().rposition(|b| *b != 0).unwrap();
+    for offset in [end, end - 300, end - 700] {
+        let copy = crashed();
+        let last = segments(copy.path()).pop().unwrap();
+        let mut damaged = bytes.clone();
+        damaged[offset] ^= 4;
+        fs::write(&last, damaged).unwrap();
+        corrupted(open(copy.path()), &["at byte", "minke store restore"]);
+    }
+    // One that was cut off is dropped and told.
+    let copy = crashed();
+    let last = segments(copy.path()).pop().unwrap();
+    let mut torn = bytes.clone();
+    torn[end - 300..].fill(0);
+    fs::write(&last, torn).unwrap();
+    let again = open(copy.path()).unwrap();
+    assert_eq!((again.torn_bytes() > 0, again.count("/k/", "/l").await.unwrap()), (true, 19));
+}
+
+#[tokio::test]
 async fn damage_while_open_is_found_by_reading() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path()).unwrap();
