@@ -144,6 +144,24 @@ pub const PLAIN_COLUMNS: [Column; 2] = [
     Column { name: "Created At", kind: "date", format: "", description: "When the object was created.", priority: 0 },
 ];
 
+/// For kinds of old: a status whose writers may change the metadata too, and no generation.
+macro_rules! status_without_generation {
+    () => {
+        fn has_status(&self) -> bool {
+            true
+        }
+
+        fn has_generation(&self) -> bool {
+            false
+        }
+
+        fn status_update_resets(&self) -> &'static [&'static str] {
+            &[]
+        }
+    };
+}
+pub(super) use status_without_generation;
+
 /// A kind without behaviour of its own.
 pub struct Plain;
 

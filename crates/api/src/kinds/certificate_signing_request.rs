@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{int, is_set, items, set, text, texts},
-    behavior::keep_field,
+    behavior::{keep_field, status_without_generation},
     checks,
     columns::{age, age_of, condition, name, name_of, or, string},
 };
@@ -84,17 +84,7 @@ impl Behavior for CertificateSigningRequest {
         Vec::new()
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 6] = [

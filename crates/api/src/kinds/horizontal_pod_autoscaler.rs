@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, int, int_at, is_set, items, part, part_mut, text},
-    amount, checks,
+    amount,
+    behavior::status_without_generation,
+    checks,
     columns::{age, age_of, name, name_of, plain, string},
 };
 use crate::{
@@ -77,21 +79,11 @@ impl Behavior for HorizontalPodAutoscaler {
         checks::not_negative(errors, &Path::new("status"), &object["status"], &counts);
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
     fn initial_status(&self) -> Value {
         json!({ "desiredReplicas": 0, "currentReplicas": 0 })
     }
 
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn columns(&self) -> &'static [Column] {
         &COLUMNS
@@ -140,21 +132,11 @@ impl Behavior for HorizontalPodAutoscalerV1 {
         }
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
     fn initial_status(&self) -> Value {
         json!({ "desiredReplicas": 0, "currentReplicas": 0 })
     }
 
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn columns(&self) -> &'static [Column] {
         &COLUMNS

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, items, part_mut, set, text_at, texts},
-    behavior::keep_field,
+    behavior::{keep_field, status_without_generation},
     checks::complaints,
     columns::{age, age_of, deleting, name, name_of, string},
 };
@@ -110,17 +110,7 @@ impl Behavior for Namespace {
         }
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         names::dns_label(name, prefix)

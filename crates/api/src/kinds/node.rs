@@ -9,6 +9,7 @@ use super::{
     Behavior, Column,
     access::{entries, existing_mut, flag, is_set, items, part_mut, set, text, texts},
     amount,
+    behavior::status_without_generation,
     checks::complaints,
     columns::{age, age_of, condition, name, name_of, or, string, wide},
     pod_spec::{placement, resources},
@@ -82,17 +83,7 @@ impl Behavior for Node {
         }
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 10] = [

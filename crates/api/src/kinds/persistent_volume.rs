@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, entries, is_set, part, part_mut, text, text_at, texts},
-    amount, checks,
+    amount,
+    behavior::status_without_generation,
+    checks,
     columns::{age, age_of, deleting, name, name_of, plain, string, wide},
     persistent_volume_claim, pod_spec,
 };
@@ -146,17 +148,7 @@ impl Behavior for PersistentVolume {
         }
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 11] = [

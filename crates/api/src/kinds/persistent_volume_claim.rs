@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::{
     Behavior, Column,
     access::{default_to, entries, is_set, part, part_mut, set, text, text_at, texts},
-    amount, checks,
+    amount,
+    behavior::status_without_generation,
+    checks,
     columns::{age, age_of, deleting, name, name_of, plain, string, wide},
     persistent_volume::access_modes,
     pod_spec,
@@ -63,17 +65,7 @@ impl Behavior for PersistentVolumeClaim {
         }
     }
 
-    fn has_status(&self) -> bool {
-        true
-    }
-
-    fn has_generation(&self) -> bool {
-        false
-    }
-
-    fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
-    }
+    status_without_generation!();
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 9] = [

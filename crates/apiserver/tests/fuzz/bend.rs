@@ -1,58 +1,10 @@
 //! Makes inputs that are almost right out of inputs that are.
 
-use env::Env;
+#[path = "../../../api/tests/words/mod.rs"]
+mod words;
 
-/// What decoders stumble over.
-const WORDS: &[&str] = &[
-    "null",
-    "{",
-    "}",
-    "[",
-    "]",
-    "\"",
-    ",",
-    ":",
-    "-1",
-    "1e999",
-    "99999999999999999999",
-    "0.1",
-    "\\u0000",
-    "\\ud800",
-    "\u{fffd}",
-    "&a",
-    "*a",
-    "<<: ",
-    "\n  ",
-    "- ",
-    "---\n",
-    "!!binary ",
-    "true",
-    "0644",
-    "\"x\":1,",
-    "\0",
-    "| \n",
-    "$patch",
-    "$retainKeys",
-    "~1",
-    "/-",
-    "metadata",
-    "spec",
-    "name",
-    "%00",
-    "%ff",
-    "&",
-    "=",
-    "!=",
-    " in (",
-    ")",
-    "(",
-    "0x1p",
-    "Ki",
-    "self",
-    "\u{7f}",
-    "[[[[[[[[[[[[[[[[",
-    "{\"a\":{\"a\":{\"a\":{\"a\":",
-];
+use env::Env;
+use words::WORDS;
 
 pub struct Bender {
     chance: Env,
