@@ -31,10 +31,8 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     server.cluster.cache.wait_until_fresh().await?;
     server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
     server.cluster.env.spawn(admission::type_checking::follow(Arc::downgrade(server)));
-    // Side by side, so that the store commits them in groups.
-    let flows = flow_control::objects().into_iter();
-    futures::future::try_join_all(flows.map(|(path, object)| async move { ensure(server, &path, object).await }))
-        .await?;
+    flow_control::ensure(server).await?;
+    server.cluster.env.spawn(flow_control::follow(Arc::downgrade(server)));
     let classes = [
         (
             "system-cluster-critical",
@@ -123,6 +121,10 @@ async fn kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     });
     ensure(server, "/api/v1/namespaces/default/services", service).await?;
     let endpoint = config.advertise_address;
+    if endpoint.is_loopback() {
+        tracing::warn!(%endpoint, "pods can't reach the API server: it is advertised on loopback");
+        return Ok(());
+    }
     let family = if endpoint.is_ipv4() { "IPv4" } else { "IPv6" };
     let endpoints = json!({
         "apiVersion": "v1", "kind": "Endpoints",

@@ -1,130 +1,170 @@
-//! Priority levels and flow schemas as every cluster has them.
-//! Written by `bootstrap`; the limits that hold today are the two in `pipeline`. Queuing by these objects has its place
-//! where `pipeline` admits a request in flight.
-//! Invariant: what an administrator changed stays.
+//! Keeps the priority levels and flow schemas that every cluster has, and says which schemas name a level that is not
+//! there. The limits that hold today are the two in `pipeline`; queuing by these objects has its place where `pipeline`
+//! admits a request in flight.
+//! Invariant: what an administrator changed stays, except where upstream does not allow changes.
 
+use std::sync::{Arc, Weak};
+
+use futures::future::try_join_all;
+use http::Method;
 use serde_json::{Value, json};
 
-const API: &str = "flowcontrol.apiserver.k8s.io/v1";
-const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+use api::{
+    ApiError, Reason,
+    kinds::flow_control_founding::{AUTOUPDATE, is_mandatory, objects},
+};
 
-/// Name, shares, percent that may be lent, and queues, hand size and queue length; no queues: beyond the share, 429.
-const LEVELS: [(&str, i64, i64, Option<(i64, i64, i64)>); 7] = [
-    ("catch-all", 5, 0, None),
-    ("system", 30, 33, Some((64, 6, 50))),
-    ("node-high", 40, 25, Some((64, 6, 50))),
-    ("leader-election", 10, 0, Some((16, 4, 50))),
-    ("workload-high", 40, 50, Some((128, 6, 50))),
-    ("workload-low", 100, 90, Some((128, 6, 50))),
-    ("global-default", 20, 50, Some((128, 6, 50))),
-];
+use crate::{loopback, pipeline::ApiServer, registry::timestamp};
 
-const EVERYBODY: &[&str] = &["group=system:unauthenticated", "group=system:authenticated"];
-const CONTROLLERS: &[&str] = &["user=system:kube-controller-manager"];
-const SCHEDULER: &[&str] = &["user=system:kube-scheduler"];
-const LEADERS: &[&str] = &["user=system:kube-controller-manager", "user=system:kube-scheduler", "account=*"];
+const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 
-enum Rules {
-    Everything,
-    Paths(&'static [&'static str]),
-    /// Verbs, group, resources, and whether of the whole cluster too.
-    Resources(&'static [(&'static [&'static str], &'static str, &'static [&'static str], bool)]),
+/// Writes what is missing and what must follow the server's own.
+pub async fn ensure(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    // Side by side, so that the store commits them in groups.
+    try_join_all(objects().into_iter().map(|(path, object)| ensure_one(server, path, object))).await.map(drop)
 }
 
-/// Name, level, precedence, how flows are told apart, who, and what.
-type Schema = (&'static str, &'static str, i64, &'static str, &'static [&'static str], Rules);
-
-const SCHEMAS: [Schema; 11] = [
-    ("exempt", "exempt", 1, "", &["group=system:masters"], Rules::Everything),
-    ("probes", "exempt", 2, "", EVERYBODY, Rules::Paths(&["/healthz", "/readyz", "/livez"])),
-    (
-        "system-leader-election",
-        "leader-election",
-        100,
-        "ByUser",
-        LEADERS,
-        Rules::Resources(&[(&["get", "create", "update"], "coordination.k8s.io", &["leases"], false)]),
-    ),
-    (
-        "system-node-high",
-        "node-high",
-        400,
-        "ByUser",
-        &["group=system:nodes"],
-        Rules::Resources(&[
-            (&["*"], "", &["nodes", "nodes/status"], true),
-            (&["*"], "coordination.k8s.io", &["leases"], false),
-        ]),
-    ),
-    ("system-nodes", "system", 500, "ByUser", &["group=system:nodes"], Rules::Everything),
-    ("kube-controller-manager", "workload-high", 800, "ByNamespace", CONTROLLERS, Rules::Everything),
-    ("kube-scheduler", "workload-high", 800, "ByNamespace", SCHEDULER, Rules::Everything),
-    ("kube-system-service-accounts", "workload-high", 900, "ByNamespace", &["account=*"], Rules::Everything),
-    ("service-accounts", "workload-low", 9000, "ByUser", &["group=system:serviceaccounts"], Rules::Everything),
-    ("global-default", "global-default", 9900, "ByUser", EVERYBODY, Rules::Everything),
-    ("catch-all", "catch-all", 10000, "ByUser", EVERYBODY, Rules::Everything),
-];
-
-/// Collections and objects, levels before the schemas that name them.
-pub fn objects() -> Vec<(String, Value)> {
-    let exempt = json!({ "type": "Exempt", "exempt": { "nominalConcurrencyShares": 0, "lendablePercent": 0 } });
-    let levels = LEVELS.iter().map(|(name, shares, lendable, queues)| {
-        let response = match queues {
-            Some((queues, hand, length)) => json!({
-                "type": "Queue", "queuing": { "queues": queues, "handSize": hand, "queueLengthLimit": length },
-            }),
-            None => json!({ "type": "Reject" }),
-        };
-        let limited =
-            json!({ "nominalConcurrencyShares": shares, "lendablePercent": lendable, "limitResponse": response });
-        (*name, json!({ "type": "Limited", "limited": limited }))
-    });
-    let levels = std::iter::once(("exempt", exempt)).chain(levels);
-    let levels = levels.map(|(name, spec)| object("PriorityLevelConfiguration", name, spec));
-    levels.chain(SCHEMAS.iter().map(schema)).collect()
-}
-
-fn object(kind: &str, name: &str, spec: Value) -> (String, Value) {
-    let metadata = json!({ "name": name, "annotations": { AUTOUPDATE: "true" } });
-    let object = json!({ "apiVersion": API, "kind": kind, "metadata": metadata, "spec": spec });
-    (format!("/apis/{API}/{}s", kind.to_ascii_lowercase()), object)
-}
-
-fn schema((name, level, precedence, distinguish, who, rules): &Schema) -> (String, Value) {
-    let subjects: Vec<_> = who.iter().map(|s| subject(s)).collect();
-    let mut rule = json!({ "subjects": subjects });
-    let resources = |verbs: &[&str], group: &str, resources: &[&str], cluster: bool| {
-        let mut rule = json!({ "verbs": verbs, "apiGroups": [group], "resources": resources, "namespaces": ["*"] });
-        if cluster {
-            rule["clusterScope"] = true.into();
-        }
-        rule
+async fn ensure_one(server: &Arc<ApiServer>, path: String, object: Value) -> Result<(), ApiError> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let plural = path.rsplit('/').next().unwrap_or_default();
+    let (method, path, object) = match server.cluster.get(plural, "", name) {
+        None => (Method::POST, path, object),
+        Some(current) => match revised(&current.value(), &object) {
+            Some(revised) => (Method::PUT, format!("{path}/{name}"), revised),
+            None => return Ok(()),
+        },
     };
-    match rules {
-        Rules::Everything => {
-            rule["resourceRules"] = json!([resources(&["*"], "*", &["*"], true)]);
-            rule["nonResourceRules"] = json!([{ "verbs": ["*"], "nonResourceURLs": ["*"] }]);
-        }
-        Rules::Paths(paths) => rule["nonResourceRules"] = json!([{ "verbs": ["get"], "nonResourceURLs": paths }]),
-        Rules::Resources(list) => {
-            rule["resourceRules"] = list.iter().map(|(v, g, r, c)| resources(v, g, r, *c)).collect();
-        }
+    match loopback::send(server, method, &path, &object).await {
+        // Somebody else was faster; the change wakes us again.
+        Err(e) if matches!(e.reason, Reason::AlreadyExists | Reason::Conflict | Reason::NotFound) => Ok(()),
+        other => other.map(drop),
     }
-    let mut spec = json!({
-        "priorityLevelConfiguration": { "name": level }, "matchingPrecedence": precedence, "rules": [rule],
-    });
-    if !distinguish.is_empty() {
-        spec["distinguisherMethod"] = json!({ "type": distinguish });
-    }
-    object("FlowSchema", name, spec)
 }
 
-fn subject(text: &str) -> Value {
-    match text.split_once('=').unwrap_or_default() {
-        ("group", name) => json!({ "kind": "Group", "group": { "name": name } }),
-        ("user", name) => json!({ "kind": "User", "user": { "name": name } }),
-        (_, name) => {
-            json!({ "kind": "ServiceAccount", "serviceAccount": { "namespace": "kube-system", "name": name } })
+/// What `current` is to become, given how a new cluster has it.
+fn revised(current: &Value, founding: &Value) -> Option<Value> {
+    let name = founding["metadata"]["name"].as_str().unwrap_or_default();
+    let annotation = match current["metadata"]["annotations"][AUTOUPDATE].as_str() {
+        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Some(true),
+        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Some(false),
+        _ => None,
+    };
+    let follows = match annotation {
+        _ if is_mandatory(name) => true,
+        Some(follows) => follows,
+        None => current["metadata"]["generation"] == 1,
+    };
+    let mut wanted = founding["spec"].clone();
+    if name == "exempt" && current["spec"]["exempt"].is_object() {
+        // How much it lends is for administrators to say.
+        wanted["exempt"] = current["spec"]["exempt"].clone();
+    }
+    let mut new = current.clone();
+    if follows && wanted != current["spec"] {
+        new["spec"] = wanted;
+    }
+    if annotation != Some(follows) {
+        new["metadata"]["annotations"][AUTOUPDATE] = follows.to_string().into();
+    }
+    (new != *current).then_some(new)
+}
+
+/// For as long as the server lives: looks again whenever one of the objects changed.
+pub async fn follow(server: Weak<ApiServer>) {
+    let resource = |plural: &str| Some(server.upgrade()?.cluster.resource(plural));
+    let (Some(levels), Some(schemas)) = (resource("prioritylevelconfigurations"), resource("flowschemas")) else {
+        return;
+    };
+    let (mut levels, mut schemas) = (levels.changes(), schemas.changes());
+    loop {
+        levels.borrow_and_update();
+        schemas.borrow_and_update();
+        let Some(server) = server.upgrade() else { return };
+        let looked = async {
+            ensure(&server).await?;
+            tell_dangling(&server).await
+        };
+        if let Err(error) = looked.await {
+            tracing::warn!(error = %error.message, "failed to keep the objects of flow control");
         }
+        drop(server);
+        let changed = tokio::select! { c = levels.changed() => c, c = schemas.changed() => c };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+async fn tell_dangling(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let cluster = &server.cluster;
+    let now = timestamp(cluster.env.now());
+    for schema in cluster.list("flowschemas", "") {
+        let schema = schema.value();
+        let level = schema["spec"]["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default();
+        let exists = cluster.get("prioritylevelconfigurations", "", level).is_some();
+        let Some(new) = with_dangling(&schema, level, exists, &now) else { continue };
+        let name = schema["metadata"]["name"].as_str().unwrap_or_default();
+        match loopback::send(server, Method::PUT, &format!("{SCHEMAS}/{name}/status"), &new).await {
+            Err(e) if matches!(e.reason, Reason::Conflict | Reason::NotFound) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
+/// The schema with its condition put right; `None` if it is.
+fn with_dangling(schema: &Value, level: &str, exists: bool, now: &str) -> Option<Value> {
+    let (status, reason, rest) = match exists {
+        true => ("False", "Found", "and it exists"),
+        false => ("True", "NotFound", "but there is no such object"),
+    };
+    let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {rest}");
+    let conditions = schema["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let old = conditions.iter().find(|c| c["type"] == "Dangling");
+    if old.is_some_and(|c| c["status"] == status && c["reason"] == reason && c["message"] == message.as_str()) {
+        return None;
+    }
+    let mut conditions: Vec<Value> = conditions.into_iter().filter(|c| c["type"] != "Dangling").collect();
+    conditions.push(json!({
+        "type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
+    }));
+    let mut new = schema.clone();
+    new["status"]["conditions"] = conditions.into();
+    Some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn administrators_keep_what_they_may_change() {
+        let check =
+            |name: &str, annotation: Option<&str>, generation: i64, spec: Value, expected: Option<(Value, &str)>| {
+                let (_, founding) =
+                    objects().into_iter().find(|(p, o)| p.contains("level") && o["metadata"]["name"] == name).unwrap();
+                let mut current = founding.clone();
+                current["metadata"]["generation"] = generation.into();
+                current["metadata"]["annotations"] = annotation.map_or(json!({}), |a| json!({ AUTOUPDATE: a }));
+                let own = if spec.is_null() { founding["spec"].clone() } else { spec };
+                current["spec"] = own;
+                let found = revised(&current, &founding);
+                let found = found.map(|f| (f["spec"].clone(), f["metadata"]["annotations"][AUTOUPDATE].clone()));
+                let expected = expected.map(|(spec, annotation)| {
+                    (if spec.is_null() { founding["spec"].clone() } else { spec }, json!(annotation))
+                });
+                assert_eq!(found, expected, "{name} {annotation:?} {generation}");
+            };
+        let own = json!({ "type": "Limited", "limited": { "nominalConcurrencyShares": 1 } });
+        check("system", Some("true"), 1, Value::Null, None);
+        check("system", Some("true"), 2, own.clone(), Some((Value::Null, "true")));
+        check("system", Some("false"), 2, own.clone(), None);
+        check("system", None, 1, own.clone(), Some((Value::Null, "true")));
+        check("system", None, 2, own.clone(), Some((own.clone(), "false")));
+        check("catch-all", Some("false"), 2, own.clone(), Some((Value::Null, "true")));
+        let lending = json!({ "type": "Exempt", "exempt": { "nominalConcurrencyShares": 5, "lendablePercent": 9 } });
+        check("exempt", Some("true"), 2, lending, None);
+        let none = json!({ "type": "Exempt" });
+        check("exempt", Some("true"), 2, none, Some((Value::Null, "true")));
     }
 }

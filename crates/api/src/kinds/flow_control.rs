@@ -1,6 +1,6 @@
 //! FlowSchemas and PriorityLevelConfigurations: defaults, strategy, columns, validation.
-//! Neighbours: the API server's flow control, which reads them.
-//! Invariant: the exempt level stays exempt.
+//! Neighbours: `flow_control_founding` has those of every cluster; the API server's flow control keeps them.
+//! Invariant: the exempt level stays exempt, and what covers everything else is as every cluster has it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use super::{
     },
     checks,
     columns::{age, age_of, condition, name, name_of, string},
+    flow_control_founding::mandatory_spec,
 };
 use crate::{
     field::{ErrorList, Path},
@@ -56,6 +57,10 @@ impl Behavior for FlowSchema {
             let path = path.child("rules").index(index);
             validate_rule(errors, &path, rule);
         }
+        let name = text_at(object, "metadata.name");
+        if mandatory_spec("FlowSchema", name).is_some_and(|fixed| !alike(spec, &fixed)) {
+            errors.invalid(&path, spec.clone(), format!("spec of '{name}' must equal the fixed value"));
+        }
     }
 
     fn validate_status_update(&self, object: &Value, _: &Value, errors: &mut ErrorList) {
@@ -92,6 +97,24 @@ impl Behavior for FlowSchema {
             age_of(object, now),
             json!(condition(object, "Dangling").map_or("?", |c| text(c, "status"))),
         ]
+    }
+}
+
+/// Equal, where nothing and an empty thing are the same.
+fn alike(left: &Value, right: &Value) -> bool {
+    let is_empty = |v: &Value| match v {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    match (left, right) {
+        (l, r) if is_empty(l) || is_empty(r) => is_empty(l) && is_empty(r),
+        (Value::Object(l), Value::Object(r)) => {
+            l.keys().chain(r.keys()).all(|key| alike(&left[key.as_str()], &right[key.as_str()]))
+        }
+        (Value::Array(l), Value::Array(r)) => l.len() == r.len() && l.iter().zip(r).all(|(l, r)| alike(l, r)),
+        (l, r) => l == r,
     }
 }
 
@@ -132,6 +155,17 @@ impl Behavior for PriorityLevelConfiguration {
             ("Limited", Some(limited), _) => validate_limited(errors, &path.child("limited"), limited),
             ("Exempt", None, None) => {}
             (kind, ..) => errors.not_supported(&path.child("type"), kind, &["Exempt", "Limited"]),
+        }
+        let name = text_at(object, "metadata.name");
+        let Some(mut fixed) = mandatory_spec("PriorityLevelConfiguration", name) else { return };
+        let mut except = "";
+        if name == "exempt" {
+            // How much it lends is for administrators to say.
+            fixed["exempt"] = spec["exempt"].clone();
+            except = " except the 'spec.exempt' field";
+        }
+        if !alike(spec, &fixed) {
+            errors.invalid(&path, spec.clone(), format!("spec of '{name}'{except} must equal the fixed value"));
         }
     }
 
@@ -404,6 +438,30 @@ mod tests {
                 "spec.rules[0].nonResourceRules[0].nonResourceURLs[3]: Invalid value: \"/*/c\": wildcard can only do suffix matching",
             ],
         );
+    }
+
+    #[test]
+    fn mandatory_ones_are_as_they_are() {
+        use super::super::flow_control_founding::objects;
+        for (_, object) in objects() {
+            let name = text_at(&object, "metadata.name");
+            let kind: &dyn Behavior = match text(&object, "kind") {
+                "FlowSchema" => &FlowSchema,
+                _ => &PriorityLevelConfiguration,
+            };
+            check(kind, name, object["spec"].clone(), &[]);
+        }
+        let spec = |kind: &str, name: &str| mandatory_spec(kind, name).unwrap();
+        let mut schema = spec("FlowSchema", "catch-all");
+        schema["matchingPrecedence"] = 9999.into();
+        let found = format!("spec: Invalid value: {schema}: spec of 'catch-all' must equal the fixed value");
+        check(&FlowSchema, "catch-all", schema, &[&found]);
+        let mut level = spec("PriorityLevelConfiguration", "catch-all");
+        level["limited"]["nominalConcurrencyShares"] = 6.into();
+        let found = format!("spec: Invalid value: {level}: spec of 'catch-all' must equal the fixed value");
+        check(&PriorityLevelConfiguration, "catch-all", level, &[&found]);
+        let lending = json!({ "type": "Exempt", "exempt": { "nominalConcurrencyShares": 7, "lendablePercent": 50 } });
+        check(&PriorityLevelConfiguration, "exempt", lending, &[]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod endpoint_slice;
 mod endpoints;
 mod event;
 mod flow_control;
+pub mod flow_control_founding;
 mod horizontal_pod_autoscaler;
 mod ingress;
 mod job;

@@ -7,6 +7,7 @@ mod clients;
 mod conformance;
 mod crd;
 mod every_kind;
+mod flow_control;
 mod harness;
 mod identities;
 mod kubectl;
