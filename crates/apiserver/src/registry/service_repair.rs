@@ -1,5 +1,5 @@
 //! Puts right what does not fit the Services: addresses and ports that nobody holds, and held ones nobody wrote down.
-//! Run at every start, and a while after an IPAddress changed; `service` keeps both right by itself.
+//! Looks at everything at every start, and at each IPAddress when it changed; `service` keeps both right by itself.
 //! Invariant: a Service is never changed; what is removed is looked at in the store first.
 
 use std::{
@@ -14,26 +14,88 @@ use store::{Compare, Operation, Range, Revision, Transaction};
 use super::service::{Held, MANAGED_BY, NODE_PORTS, holdings};
 use crate::{cluster::Cluster, storage, watch_cache::store_error};
 
-/// How long a change may stay wrong; many changes are looked at together.
-const SETTLE: Duration = Duration::from_secs(60);
+/// After the store failed us.
+const RETRY: Duration = Duration::from_secs(1);
+const BATCH: usize = 64;
 
-/// Repairs now, and again after changes for as long as the cluster is there.
+/// Repairs now, and after every change for as long as the cluster is there.
 pub async fn follow(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
-    repair(cluster).await?;
     let mut changes = cluster.resource("ipaddresses").changes();
+    let mut seen = cluster.cache.revision();
+    repair(cluster).await?;
     let (weak, env) = (Arc::downgrade(cluster), cluster.env.clone());
-    changes.borrow_and_update();
     cluster.env.spawn(async move {
-        while changes.changed().await.is_ok() {
-            env.sleep(SETTLE).await;
+        loop {
             changes.borrow_and_update();
             let Some(cluster) = Weak::upgrade(&weak) else { return };
-            if let Err(error) = repair(&cluster).await {
+            let failed = catch_up(&cluster, &mut seen).await.err();
+            drop(cluster);
+            if let Some(error) = failed {
                 tracing::warn!(error = %error.message, "failed to repair the addresses of services");
+                env.sleep(RETRY).await;
+            } else if changes.changed().await.is_err() {
+                return;
             }
         }
     });
     Ok(())
+}
+
+/// Looks at every address that changed after `seen`.
+async fn catch_up(cluster: &Arc<Cluster>, seen: &mut Revision) -> Result<(), ApiError> {
+    let now = cluster.cache.revision();
+    let Ok(mut position) = cluster.resource("ipaddresses").subscribe(*seen) else {
+        repair(cluster).await?;
+        *seen = now;
+        return Ok(());
+    };
+    while let Ok(events) = position.ready(BATCH) {
+        let Some(last) = events.last().map(|e| e.revision) else { return Ok(()) };
+        for event in &events {
+            if let Some(entry) = event.new.as_ref().or(event.old.as_ref()) {
+                settle(cluster, &entry.object, event.new.is_some()).await?;
+            }
+        }
+        *seen = last;
+    }
+    Ok(())
+}
+
+/// Whether an address is written down must be what its Service says.
+async fn settle(cluster: &Arc<Cluster>, address: &api::Object, is_written: bool) -> Result<(), ApiError> {
+    let Some((thing, (holder, revision))) = entry(address) else { return Ok(()) };
+    let Some((namespace, name)) = holder.split_once('/') else { return Ok(()) };
+    let holds = |service: &api::Object| holdings(&service.value()).contains(&thing);
+    if cluster.get("services", namespace, name).is_some_and(|s| holds(&s)) == is_written {
+        return Ok(());
+    }
+    // Our sight of the Service may be a moment behind that of the address.
+    let own = format!("{}services/{holder}", storage::ROOT);
+    let record = cluster.store.get(&own).await.map_err(store_error)?;
+    let service = record.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?.filter(holds);
+    match (is_written, service) {
+        (false, Some(service)) => {
+            tracing::info!(?thing, holder, "writing down again what a service holds");
+            write_down(cluster, &thing, &service, 0).await
+        }
+        (true, None) => give_back(cluster, &thing, &holder, revision).await,
+        _ => Ok(()),
+    }
+}
+
+async fn write_down(cluster: &Cluster, thing: &Held, service: &api::Object, now: Revision) -> Result<(), ApiError> {
+    let put =
+        Operation::Put { key: thing.key(), value: thing.value(&service.value(), &cluster.env), ttl_seconds: None };
+    // Only if the Service is still what it was: otherwise whoever changed it took care.
+    let own = format!("{}services/{}", storage::ROOT, service.key());
+    let same = Compare { key: own, mod_revision: service.meta.resource_version };
+    write(cluster, vec![same, Compare { key: thing.key(), mod_revision: now }], put).await
+}
+
+async fn give_back(cluster: &Cluster, thing: &Held, holder: &str, revision: Revision) -> Result<(), ApiError> {
+    tracing::info!(?thing, holder, "giving back what no service holds");
+    let unchanged = Compare { key: thing.key(), mod_revision: revision };
+    write(cluster, vec![unchanged], Operation::Delete { key: thing.key() }).await
 }
 
 /// What is written down: who has it, and since which revision.
@@ -57,12 +119,7 @@ async fn repair(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
             Some((_, revision)) => *revision,
             None => 0,
         };
-        let put =
-            Operation::Put { key: thing.key(), value: thing.value(&service.value(), &cluster.env), ttl_seconds: None };
-        // Only if the Service is still what it was: otherwise whoever changed it took care.
-        let own = format!("{}services/{}", storage::ROOT, service.key());
-        let same = Compare { key: own, mod_revision: service.meta.resource_version };
-        write(cluster, vec![same, Compare { key: thing.key(), mod_revision: revision }], put).await?;
+        write_down(cluster, thing, service, revision).await?;
     }
     for (thing, (holder, revision)) in written.iter().filter(|(thing, _)| !held.contains_key(thing)) {
         let record = cluster.store.get(&format!("{}services/{holder}", storage::ROOT)).await.map_err(store_error)?;
@@ -70,9 +127,7 @@ async fn repair(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
         if service.is_some_and(|s| holdings(&s.value()).contains(thing)) {
             continue;
         }
-        tracing::info!(?thing, holder, "giving back what no service holds");
-        let unchanged = Compare { key: thing.key(), mod_revision: *revision };
-        write(cluster, vec![unchanged], Operation::Delete { key: thing.key() }).await?;
+        give_back(cluster, thing, holder, *revision).await?;
     }
     Ok(())
 }
@@ -82,21 +137,21 @@ async fn write(cluster: &Cluster, compare: Vec<Compare>, operation: Operation) -
     cluster.store.transact(transaction).await.map(drop).map_err(store_error)
 }
 
-/// The addresses that are ours to give; other IPAddress objects are somebody else's business.
 fn addresses(cluster: &Cluster) -> Written {
-    let ours = cluster.list("ipaddresses", "").into_iter();
-    let ours = ours.filter(|o| o.meta.labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1));
-    let entry = |object: Arc<api::Object>| {
-        let value = object.value();
-        let parent = &value["spec"]["parentRef"];
-        let text = |field: &str| parent[field].as_str().unwrap_or_default();
-        let holder = match text("resource") {
-            "services" => format!("{}/{}", text("namespace"), text("name")),
-            _ => String::new(),
-        };
-        Some((Held::Address(object.meta.name.parse().ok()?), (holder, object.meta.resource_version)))
+    cluster.list("ipaddresses", "").iter().filter_map(|address| entry(address)).collect()
+}
+
+/// An address that is ours to give; other IPAddress objects are somebody else's business.
+fn entry(address: &api::Object) -> Option<(Held, (String, Revision))> {
+    address.meta.labels.get(MANAGED_BY.0).filter(|by| *by == MANAGED_BY.1)?;
+    let value = address.value();
+    let parent = &value["spec"]["parentRef"];
+    let text = |field: &str| parent[field].as_str().unwrap_or_default();
+    let holder = match text("resource") {
+        "services" => format!("{}/{}", text("namespace"), text("name")),
+        _ => String::new(),
     };
-    ours.filter_map(entry).collect()
+    Some((Held::Address(address.meta.name.parse().ok()?), (holder, address.meta.resource_version)))
 }
 
 async fn ports(cluster: &Cluster) -> Result<Written, ApiError> {

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use env::Env;
+use futures::StreamExt;
 use serde_json::{Value, json};
 use store::{MemoryStore, Operation, Store, Transaction};
 
@@ -115,6 +116,40 @@ async fn a_start_puts_right_what_was_left() {
     s.get(&format!("{ADDRESSES}/10.7.0.8")).await.refused(404, "NotFound", "");
     assert!(store.get("/minke/node-ports/30003").await.unwrap().is_some());
     assert_eq!(store.get("/minke/node-ports/30004").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_address_in_use_comes_back_when_it_is_deleted() {
+    let env = Env::real();
+    let store = Arc::new(MemoryStore::new(env.clone()));
+    let s = small(&store, &env).await;
+    let made = s.post(SERVICES, service("a")).await.expect(201);
+    let address = made["spec"]["clusterIP"].as_str().unwrap();
+    let path = format!("{ADDRESSES}/{address}");
+    let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap().to_string();
+    let before = s.get(&path).await.expect(200);
+    let mut changes = s
+        .watch(&format!(
+            "{ADDRESSES}?watch=1&resourceVersion={}",
+            before["metadata"]["resourceVersion"].as_str().unwrap()
+        ))
+        .await;
+    s.delete(&path, Value::Null).await.expect(200);
+    for kind in [api::WatchKind::Deleted, api::WatchKind::Added] {
+        assert_eq!(changes.next().await.unwrap().unwrap().kind, kind);
+    }
+    let after = s.get(&path).await.expect(200);
+    assert_eq!(after["spec"]["parentRef"]["name"], "a");
+    assert_ne!(uid(&before), uid(&after));
+    // One that claims a Service which has nothing to do with it is given back.
+    let foreign = json!({
+        "metadata": { "name": "10.7.0.14", "labels": { "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io" } },
+        "spec": { "parentRef": { "resource": "services", "namespace": "default", "name": "a" } },
+    });
+    s.post(ADDRESSES, foreign).await.expect(201);
+    for kind in [api::WatchKind::Added, api::WatchKind::Deleted] {
+        assert_eq!(changes.next().await.unwrap().unwrap().kind, kind);
+    }
 }
 
 #[tokio::test]
