@@ -1,4 +1,4 @@
-//! Expressions in configurations of admission must compile before they are stored.
+//! Expressions in configurations of admission and in selectors of devices must compile before they are stored.
 //! Part of the chain in `admission`; not a plugin, because a broken expression would break every later request.
 //! Invariant: what was stored already is not refused again for an expression that did not change.
 
@@ -27,13 +27,20 @@ const POLICY: [(&str, &str, Option<&str>); 5] = [
     ("auditAnnotations", "valueExpression", Some("string")),
 ];
 
+const MAX_SELECTOR_BYTES: usize = 10 << 10;
+
 pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
     let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
-    if a.resource.group != "admissionregistration.k8s.io" || !writes {
+    let groups = ["admissionregistration.k8s.io", "resource.k8s.io"];
+    if !groups.contains(&a.resource.group.as_str()) || !writes {
         return Ok(());
     }
     let mut errors = ErrorList::new();
+    let spec = || List { new: &a.object["spec"], old: &a.old["spec"], path: Path::new("spec") };
     match a.resource.plural.as_str() {
+        "deviceclasses" => spec().check_selectors(&device_names(), &mut errors),
+        "resourceclaims" => spec().check_requests(&mut errors),
+        "resourceclaimtemplates" => spec().part("spec").check_requests(&mut errors),
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             let names = request_names(Type::Dyn);
             for (at, webhook) in a.object["webhooks"].as_array().into_iter().flatten().enumerate() {
@@ -43,9 +50,8 @@ pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
         }
         "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
             let names = policy_names(set, &a.object["spec"], Type::Dyn);
-            let row = List { new: &a.object["spec"], old: &a.old["spec"], path: Path::new("spec") };
             for (name, field, result) in POLICY {
-                row.check(name, field, result, &names, &mut errors);
+                spec().check(name, field, result, &names, &mut errors);
             }
         }
         _ => {}
@@ -62,7 +68,44 @@ struct List<'a> {
     path: Path,
 }
 
-impl List<'_> {
+impl<'a> List<'a> {
+    fn part(&self, name: &str) -> List<'a> {
+        List { new: &self.new[name], old: &self.old[name], path: self.path.child(name) }
+    }
+
+    fn rows(&self, name: &str) -> impl Iterator<Item = List<'a>> {
+        let List { new, old, path } = self.part(name);
+        let items = new.as_array().into_iter().flatten().enumerate();
+        items.map(move |(at, new)| List { new, old: &old[at], path: path.index(at) })
+    }
+
+    /// The requests of a claim for devices, and those it would take instead.
+    fn check_requests(&self, errors: &mut ErrorList) {
+        let names = device_names();
+        for request in self.part("devices").rows("requests") {
+            request.part("exactly").check_selectors(&names, errors);
+            request.rows("firstAvailable").for_each(|r| r.check_selectors(&names, errors));
+        }
+    }
+
+    fn check_selectors(&self, names: &[(&str, Type)], errors: &mut ErrorList) {
+        for selector in self.rows("selectors").map(|s| s.part("cel")) {
+            let source = selector.new["expression"].as_str().unwrap_or_default();
+            // What is empty or too long has been told already.
+            if source.is_empty() || source.len() > MAX_SELECTOR_BYTES || selector.old["expression"] == source {
+                continue;
+            }
+            let path = selector.path.child("expression");
+            match check_source(source, names) {
+                Err(why) => errors.invalid(&path, source, &why),
+                Ok(Type::Bool | Type::Dyn) => {}
+                Ok(other) => {
+                    errors.invalid(&path, source, format!("must evaluate to bool or the unknown type, not {other}"));
+                }
+            }
+        }
+    }
+
     fn check(&self, list: &str, field: &str, result: Option<&str>, names: &[(&str, Type)], errors: &mut ErrorList) {
         for (at, item) in self.new[list].as_array().into_iter().flatten().enumerate() {
             let Some(source) = item[field].as_str().filter(|s| !s.trim().is_empty()) else { continue };
@@ -83,6 +126,19 @@ impl List<'_> {
 
 pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, String> {
     Expression::compile(source)?.check(names)
+}
+
+/// What a selector of devices can name.
+fn device_names() -> Vec<(&'static str, Type)> {
+    let by_domain = |of: Type| Type::Map(Box::new(Type::Map(Box::new(of))));
+    let fields = [
+        ("driver", Type::String),
+        ("attributes", by_domain(Type::Dyn)),
+        ("capacity", by_domain(Type::Dyn)),
+        ("allowMultipleAllocations", Type::Bool),
+    ];
+    let fields = fields.map(|(name, of)| (name.to_string(), of)).to_vec();
+    vec![("device", Type::Record("DRADevice", Arc::new(fields)))]
 }
 
 /// What every expression of admission can name.

@@ -303,6 +303,38 @@ async fn broken_expressions_are_not_stored() {
     let message = f.refused(422, &format!("{REGISTRATION}/validatingwebhookconfigurations"), hook).await;
     assert!(message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{message}");
     assert!(message.contains("compilation failed"), "{message}");
+
+    let selectors = |source: &str| json!([{ "cel": { "expression": source } }]);
+    let check = async |source: &str, expected: Option<&str>| {
+        let class = json!({ "metadata": { "generateName": "c-" }, "spec": { "selectors": selectors(source) } });
+        let requests = json!([
+            { "name": "a", "exactly": { "deviceClassName": "c", "selectors": selectors("true") } },
+            { "name": "b", "firstAvailable": [{ "name": "x", "deviceClassName": "c", "selectors": selectors(source) }] },
+        ]);
+        let claim = json!({ "metadata": { "generateName": "c-" }, "spec": { "devices": { "requests": requests } } });
+        for (path, object, place) in [
+            ("/apis/resource.k8s.io/v1/deviceclasses", class, "spec.selectors[0]"),
+            (
+                "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
+                claim,
+                "spec.devices.requests[1].firstAvailable[0].selectors[0]",
+            ),
+        ] {
+            match expected {
+                None => drop(f.ok(Method::POST, path, object).await),
+                Some(words) => {
+                    let message = f.refused(422, path, object).await;
+                    let expected = format!("{place}.cel.expression: Invalid value: {source:?}: {words}");
+                    assert!(message.contains(&expected), "{message}");
+                }
+            }
+        }
+    };
+    check("device.driver == 'gpu.example.com' && device.attributes['gpu.example.com'].model == 'x'", None).await;
+    check("device.capacity['gpu.example.com'].memory.compareTo(quantity('10Gi')) >= 0", None).await;
+    check("device.driver ==", Some("compilation failed: ")).await;
+    check("device.color == 'red'", Some("compilation failed: ")).await;
+    check("device.driver", Some("must evaluate to bool or the unknown type, not string")).await;
 }
 
 pub type Answer = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
