@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use api::{
-    field::{ErrorList, Path},
+    field::{ErrorList, ErrorType, Path},
     kinds::Behavior,
 };
 
@@ -19,28 +19,47 @@ pub struct CustomBehavior {
     pub selectable: Vec<String>,
 }
 
+/// Rules assume a shape; where these are wrong with it, no rule is asked.
+const BLOCKING: [ErrorType; 5] =
+    [ErrorType::NotSupported, ErrorType::Required, ErrorType::TooLong, ErrorType::TooMany, ErrorType::TypeInvalid];
+
 impl CustomBehavior {
     fn errors(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = ErrorList::new();
         self.check.check(&Path::default(), object, &mut errors);
-        // Rules assume the shape that was just checked.
-        if let (Some(rules), true) = (&self.rules, errors.is_empty()) {
-            rules.check(object, old, &mut errors);
+        if let Some(old) = old.filter(|_| !errors.is_empty()) {
+            let mut known = ErrorList::new();
+            self.check.check(&Path::default(), old, &mut known);
+            errors = unknown(errors, &known);
         }
+        let Some(rules) = &self.rules else { return errors };
+        if errors.iter().any(|e| BLOCKING.contains(&e.kind)) {
+            let words = "some validation rules were not checked because the object was invalid; \
+                         correct the existing errors to complete validation";
+            // Upstream names no place at all.
+            errors.invalid(&Path::new("<nil>"), Value::Null, words);
+            return errors;
+        }
+        let mut broken = ErrorList::new();
+        rules.check(object, old, &mut broken);
+        if let Some(old) = old.filter(|_| !broken.is_empty()) {
+            let mut known = ErrorList::new();
+            rules.check(old, None, &mut known);
+            broken = unknown(broken, &known);
+        }
+        errors.append(broken);
         errors
     }
+}
 
-    /// Only what `old` did not already violate in the same way.
-    fn new_errors(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        let found = self.errors(object, Some(old));
-        if found.is_empty() {
-            return;
-        }
-        let known: Vec<String> = self.errors(old, None).iter().map(ToString::to_string).collect();
-        for error in found.iter().filter(|e| !known.contains(&e.to_string())) {
-            errors.push(error.kind, &error.path, error.value.clone(), error.detail.clone());
-        }
+/// Only what `known` does not say already.
+fn unknown(errors: ErrorList, known: &ErrorList) -> ErrorList {
+    let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+    let mut left = ErrorList::new();
+    for error in errors.iter().filter(|e| !known.contains(&e.to_string())) {
+        left.push(error.kind, &error.path, error.value.clone(), error.detail.clone());
     }
+    left
 }
 
 impl Behavior for CustomBehavior {
@@ -61,11 +80,11 @@ impl Behavior for CustomBehavior {
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        self.new_errors(object, old, errors);
+        errors.append(self.errors(object, Some(old)));
     }
 
     fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        self.new_errors(object, old, errors);
+        errors.append(self.errors(object, Some(old)));
     }
 
     fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {

@@ -42,8 +42,12 @@ fn pointer(path: &str) -> String {
 impl Registry {
     pub(super) async fn scale(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         if call.info.verb == "get" {
-            let object = self.get_object(call, served).await?;
-            return Ok(Reply::Value(StatusCode::OK, scale_of(served, &object.value())));
+            let object = self.get_object(call, served).await?.value();
+            if let Some(custom) = served.custom.as_ref().filter(|_| object.pointer(&paths(served).spec).is_none()) {
+                let path = &custom.scale.spec_replicas;
+                return Err(ApiError::internal(format!("the spec replicas field {path:?} does not exist")));
+            }
+            return Ok(Reply::Value(StatusCode::OK, scale_of(served, &object)));
         }
         let options = WriteOptions::from_query(call, "UpdateOptions")?;
         let (_, object) = match call.info.verb.as_str() {
@@ -94,7 +98,10 @@ fn put(served: &Served, old: &Value, scale: &Value) -> Result<Value, ApiError> {
     let mut new = old.clone();
     set_at(&mut new, &paths(served).spec, number.into());
     let version = object_meta::text(scale, "resourceVersion").to_string();
-    object_meta::metadata_mut(&mut new).insert("resourceVersion".into(), version.into());
+    // A custom resource can't be updated without one; then it is the one just read.
+    if served.custom.is_none() || !version.is_empty() {
+        object_meta::metadata_mut(&mut new).insert("resourceVersion".into(), version.into());
+    }
     Ok(new)
 }
 

@@ -73,7 +73,9 @@ async fn custom_resources_live_like_built_in_ones() {
     assert_eq!(made["metadata"]["generation"], 1);
     let invalid = s.post(WIDGETS, widget("b", json!({ "size": 0 }))).await;
     invalid.refused(422, "Invalid", "spec.size in body should be greater than or equal to 1");
-    s.post(WIDGETS, widget("b", json!({}))).await.refused(422, "Invalid", "spec.size: Required value");
+    let unchecked = "spec.size: Required value, <nil>: Invalid value: null: some validation rules were not checked because \
+                     the object was invalid; correct the existing errors to complete validation";
+    s.post(WIDGETS, widget("b", json!({}))).await.refused(422, "Invalid", unchecked);
 
     s.post(WIDGETS, widget("b", json!({ "size": 100 }))).await.refused(
         422,
@@ -88,8 +90,12 @@ async fn custom_resources_live_like_built_in_ones() {
     assert_eq!((status["spec"]["size"].as_i64(), status["status"]["replicas"].as_i64()), (Some(2), Some(3)));
     let scaled = s.patch("merge-patch", &format!("{WIDGETS}/a/scale"), json!({ "spec": { "replicas": 4 } })).await;
     assert_eq!(scaled.expect(200)["spec"]["replicas"], 4);
+    let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "a" }, "spec": { "replicas": 5 } });
+    assert_eq!(s.put(&format!("{WIDGETS}/a/scale"), scale).await.expect(200)["spec"]["replicas"], 5);
     let applied = widget("c", json!({ "size": 1 }));
     s.patch("apply", &format!("{WIDGETS}/c?fieldManager=m"), applied).await.expect(201);
+    let unscaled = s.get(&format!("{WIDGETS}/c/scale")).await;
+    unscaled.refused(500, "InternalError", "the spec replicas field \".spec.replicas\" does not exist");
     assert_eq!(s.patch("strategic-merge-patch", &format!("{WIDGETS}/c"), json!({})).await.code, 415);
     let red = s.get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dred")).await.expect(200);
     assert_eq!(red["items"].as_array().unwrap().len(), 2);
