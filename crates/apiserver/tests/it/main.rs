@@ -6,6 +6,8 @@ mod allocation;
 mod clients;
 mod conformance;
 mod crd;
+#[path = "../../../store/tests/store/etcd_server.rs"]
+mod etcd_server;
 mod every_kind;
 mod flow_control;
 mod harness;
@@ -16,6 +18,7 @@ mod minimal;
 mod proxy;
 mod reads;
 mod restart;
+mod shared_etcd;
 mod subresources;
 mod watches;
 mod writes;
