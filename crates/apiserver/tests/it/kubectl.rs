@@ -145,12 +145,14 @@ async fn kubectl_asks_who_may_do_what() {
     .await;
 }
 
+/// The one pair of client and kind that does not fit: this kubectl describes the kind by its beta version alone, which
+/// upstream 1.35 serves only when told to.
+const DESCRIBED_IN_BETA: (&str, &str) = ("kubectl-1.33", "VolumeAttributesClass");
+
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_handles_every_kind() {
     with_every_kubectl(|kubectl| {
-        // An APIService without its server makes every client complain about discovery, as it should.
-        let mut objects = minimal::all(1);
-        objects.retain(|o| o["kind"] != "APIService");
+        let objects = minimal::all(1);
         let list = |objects: &[Value]| json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
         let whole = list(&objects);
         let count = |text: &str, word: &str| text.lines().filter(|l| l.contains(word)).count();
@@ -165,9 +167,9 @@ async fn kubectl_handles_every_kind() {
         assert_eq!(count(&applied, "serverside-applied"), objects.len(), "{applied}");
         let applied = kubectl.ok("apply -f -", &whole, "every-");
         assert_eq!(count(&applied, "configured") + count(&applied, "unchanged"), objects.len(), "{applied}");
-        // Older ones look these up in a beta version that is no longer served by default.
-        let beta = ["IPAddress", "ServiceCIDR", "VolumeAttributesClass"];
-        let known: Vec<Value> = objects.iter().filter(|o| !beta.iter().any(|k| o["kind"] == *k)).cloned().collect();
+        let (client, kind) = DESCRIBED_IN_BETA;
+        let is_client = kubectl.program.ends_with(client);
+        let known: Vec<Value> = objects.iter().filter(|o| !is_client || o["kind"] != kind).cloned().collect();
         let described = kubectl.ok("describe -f -", &list(&known), "Name:");
         assert!(count(&described, "Name:") >= known.len(), "{described}");
         let gone = kubectl.ok("delete -f - --wait=false --force --grace-period=0", &whole, "deleted");
