@@ -37,6 +37,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("query", server::query),
     ("accept", server::accept),
     ("definition", server::definition),
+    ("path", server::path),
+    ("credentials", server::credentials),
 ];
 
 fn number(name: &str, otherwise: u64) -> u64 {

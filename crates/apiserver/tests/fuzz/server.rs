@@ -160,6 +160,38 @@ pub fn accept(bytes: &[u8]) {
     });
 }
 
+pub fn path(bytes: &[u8]) {
+    // Not a watch: that would go on until its time is up.
+    let text = String::from_utf8_lossy(bytes).replace("watch", "wtch");
+    let encoded: String = text.split('/').map(|part| escaped(part.as_bytes())).collect::<Vec<_>>().join("/");
+    for path in [text, encoded, escaped(bytes)] {
+        for method in ["GET", "DELETE", "PUT"] {
+            send(method, &format!("/{path}"), FORMS[0], b"");
+        }
+    }
+}
+
+/// Who comes with something odd is refused or nobody, and never more.
+pub fn credentials(bytes: &[u8]) {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    let served = served();
+    let tokens = [bytes.to_vec(), [b"Bearer ", bytes].concat(), [b"Basic ", bytes].concat()];
+    let basic = format!("Basic {}", BASE64_STANDARD.encode(bytes)).into_bytes();
+    let values = tokens.into_iter().chain([basic]).map(|value| ("authorization", value));
+    let names = ["impersonate-user", "impersonate-extra-a%2fb", "x-remote-user", "sec-websocket-protocol"];
+    for (name, value) in values.chain(names.map(|name| (name, bytes.to_vec()))) {
+        let Ok(value) = http::HeaderValue::from_bytes(&value) else { continue };
+        let mut request = Request::builder().uri("/api/v1/namespaces").body(body::empty()).unwrap();
+        request.headers_mut().insert(name, value);
+        if name.starts_with("impersonate-") {
+            // Without a user upstream calls the rest an internal error.
+            request.headers_mut().entry("impersonate-user").or_insert(http::HeaderValue::from_static("u"));
+        }
+        let code = served.runtime.block_on(async { served.api.handle(request).await.status().as_u16() });
+        assert!([400, 401, 403].contains(&code), "{name}: {code}");
+    }
+}
+
 pub fn definition(bytes: &[u8]) {
     let (form, rest) = choose(bytes, &FORMS[..2]);
     send("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All", form, rest);
