@@ -35,18 +35,34 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What extension servers serve, by group and version: their `APIResourceList`.
+/// What extension servers serve, by group and version.
 #[derive(Default)]
-pub struct Extensions(RwLock<BTreeMap<(String, String), Value>>);
+pub struct Extensions(RwLock<BTreeMap<(String, String), Extension>>);
+
+#[derive(Clone, PartialEq)]
+struct Extension {
+    /// Its `APIResourceList`.
+    list: Value,
+    /// Where its OpenAPI v3 document is, if it has one.
+    openapi: Option<String>,
+}
 
 impl Extensions {
     /// Everything beyond the table: what extension servers have, and `usage` where none took its place.
     pub fn lists(&self, cluster: &Cluster) -> Vec<((String, String), Value)> {
-        let mut lists: Vec<_> = self.0.read().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut lists: Vec<_> = self.0.read().iter().map(|(k, v)| (k.clone(), v.list.clone())).collect();
         if extension(cluster, usage::GROUP, usage::VERSION).is_none() {
             lists.push(((usage::GROUP.into(), usage::VERSION.into()), usage::resources()));
         }
         lists
+    }
+
+    /// The addresses of their OpenAPI v3 documents, by the paths that the index has.
+    pub fn openapi(&self) -> Vec<(String, String)> {
+        let address = |((group, version), extension): (&(String, String), &Extension)| {
+            Some((format!("apis/{group}/{version}"), extension.openapi.clone()?))
+        };
+        self.0.read().iter().filter_map(address).collect()
     }
 }
 
@@ -54,6 +70,17 @@ impl Extensions {
 fn extension(cluster: &Cluster, group: &str, version: &str) -> Option<Value> {
     let service = cluster.get("apiservices", "", &format!("{version}.{group}"))?.value();
     service["spec"]["service"].is_object().then_some(service)
+}
+
+/// Every APIService by name, and whether it is available.
+pub fn availability(cluster: &Cluster) -> Vec<(String, bool)> {
+    let services = cluster.list("apiservices", "").into_iter().map(|service| {
+        let value = service.value();
+        let conditions = value["status"]["conditions"].as_array();
+        let is_down = |c: &Value| c["type"] == "Available" && c["status"] != "True";
+        (service.meta.name.clone(), !conditions.is_some_and(|all| all.iter().any(is_down)))
+    });
+    services.collect()
 }
 
 fn target(cluster: &Cluster, service: &Value, path: String) -> Result<Target, String> {
@@ -66,10 +93,10 @@ fn target(cluster: &Cluster, service: &Value, path: String) -> Result<Target, St
     Ok(Target::extension(host, port, path, name, authority.map(str::to_string)))
 }
 
-/// Passes a request for `/apis/GROUP/VERSION/…` on, if an extension server serves that.
+/// Passes a request for `/apis/GROUP/VERSION/…`, or for its schemas, on, if an extension server serves that.
 pub async fn serve(server: &ApiServer, call: &Call, body: Bytes) -> Option<Result<Reply, ApiError>> {
     let parts: Vec<&str> = call.info.path.split('/').filter(|p| !p.is_empty()).collect();
-    let ["apis", group, version, ..] = parts[..] else { return None };
+    let (["apis", group, version, ..] | ["openapi", "v3", "apis", group, version]) = parts[..] else { return None };
     let service = extension(&server.cluster, group, version)?;
     let path = call.uri.path_and_query().map_or("/".to_string(), ToString::to_string);
     let target = match target(&server.cluster, &service, path) {
@@ -151,7 +178,8 @@ async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
         let (group, version) = (text("group"), text("version"));
         let condition = match ask(&server, &service, &group, &version).await {
             Ok(list) => {
-                found.insert((group, version), list);
+                let openapi = openapi_address(&server, &service, &group, &version).await;
+                found.insert((group, version), Extension { list, openapi });
                 ("True", "Passed", "all checks passed".to_string())
             }
             Err((reason, message)) => {
@@ -170,8 +198,15 @@ async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
     Some((any, settled))
 }
 
-async fn ask(server: &ApiServer, service: &Value, group: &str, version: &str) -> Result<Value, (&'static str, String)> {
-    let path = format!("/apis/{group}/{version}");
+/// Where an extension server says its OpenAPI v3 document is. Having none is no fault.
+async fn openapi_address(server: &ApiServer, service: &Value, group: &str, version: &str) -> Option<String> {
+    let index = fetch(server, service, "/openapi/v3".into()).await.ok()?;
+    let address = &index["paths"][format!("apis/{group}/{version}")]["serverRelativeURL"];
+    address.as_str().filter(|a| a.starts_with("/openapi/v3/")).map(str::to_string)
+}
+
+/// A document of an extension server; why there is none, with the reason of a condition.
+async fn fetch(server: &ApiServer, service: &Value, path: String) -> Result<Value, (&'static str, String)> {
     let target = target(&server.cluster, service, path.clone()).map_err(|e| match e.contains("not found") {
         true => ("ServiceNotFound", e),
         false => ("MissingEndpoints", e),
@@ -182,10 +217,16 @@ async fn ask(server: &ApiServer, service: &Value, group: &str, version: &str) ->
     let answer = server.cluster.env.timeout(ANSWER, asked).await;
     let failed = |why: String| ("FailedDiscoveryCheck", format!("failing or missing response from {path}: {why}"));
     let bytes = answer.unwrap_or_else(|| Err("context deadline exceeded".into())).map_err(failed)?;
-    let list: Value = serde_json::from_slice(&bytes).map_err(|e| failed(e.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|e| failed(e.to_string()))
+}
+
+async fn ask(server: &ApiServer, service: &Value, group: &str, version: &str) -> Result<Value, (&'static str, String)> {
+    let path = format!("/apis/{group}/{version}");
+    let list = fetch(server, service, path.clone()).await?;
+    let failed = |why: &str| ("FailedDiscoveryCheck", format!("failing or missing response from {path}: {why}"));
     match list["resources"].is_array() {
         true => Ok(list),
-        false => Err(failed("bad discovery document".into())),
+        false => Err(failed("bad discovery document")),
     }
 }
 

@@ -99,6 +99,23 @@ pub struct RequestHeader {
     pub extra_header_prefixes: Vec<String>,
 }
 
+impl RequestHeader {
+    /// With the headers that upstream's own proxies send.
+    pub fn usual(ca_pem: impl Into<Vec<u8>>, allowed_name: &str) -> Self {
+        let [username_headers, uid_headers, group_headers, extra_header_prefixes] =
+            ["X-Remote-User", "X-Remote-Uid", "X-Remote-Group", "X-Remote-Extra-"].map(|name| vec![name.to_string()]);
+        let allowed_names = vec![allowed_name.to_string()];
+        Self {
+            ca_pem: ca_pem.into(),
+            allowed_names,
+            username_headers,
+            uid_headers,
+            group_headers,
+            extra_header_prefixes,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Beyond these, 429 with Retry-After.

@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use api::{ApiError, Resource};
@@ -78,13 +79,25 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
             let extra = crate::crd::extra_schemas(&set);
             let make = || api::openapi::v3_index(&resources(&set), &extra).to_string().into();
             let index = server.openapi.get(&server.cluster.env, set.generation, "v3", make);
-            document(call, index, "application/json")
+            document(call, with_extensions(index, server.extensions.openapi()), "application/json")
         }
         ["openapi", "v3", "api", version] => v3(server, call, &set, "", version)?,
         ["openapi", "v3", "apis", group, version] => v3(server, call, &set, group, version)?,
         _ => return Err(not_found_path()),
     };
     Ok(Reply::Raw(response))
+}
+
+/// The index with the documents of extension servers, which are fetched from there.
+fn with_extensions(index: Bytes, extensions: Vec<(String, String)>) -> Bytes {
+    if extensions.is_empty() {
+        return index;
+    }
+    let mut value: Value = serde_json::from_slice(&index).unwrap_or_default();
+    for (path, address) in extensions {
+        value["paths"][path] = json!({ "serverRelativeURL": address });
+    }
+    value.to_string().into()
 }
 
 fn resources(set: &Set) -> Vec<Arc<Resource>> {

@@ -57,14 +57,7 @@ async fn fixture() -> Fixture {
     config.client_ca_pem = clients.pem.clone().into_bytes();
     config.authentication.token_file = Some(write("tokens", "s3cret-token,carol,7,\"dev,ops\"\n"));
     config.authentication.password_file = Some(write("passwords", "s3cret-word,dave,8\n"));
-    config.authentication.request_header = Some(config::RequestHeader {
-        ca_pem: proxies.pem.clone().into_bytes(),
-        allowed_names: vec!["front".into()],
-        username_headers: vec!["X-Remote-User".into()],
-        uid_headers: vec!["X-Remote-Uid".into()],
-        group_headers: vec!["X-Remote-Group".into()],
-        extra_header_prefixes: vec!["X-Remote-Extra-".into()],
-    });
+    config.authentication.request_header = Some(config::RequestHeader::usual(proxies.pem.clone(), "front"));
     let env = Env::real();
     let store = Arc::new(store::MemoryStore::new(env.clone()));
     let server = ApiServer::new(config, store, env).await.unwrap();

@@ -51,6 +51,20 @@ pub async fn server_on(store: Arc<dyn Store>, env: Env, configure: impl FnOnce(&
 }
 
 impl Server {
+    /// A server that somebody else started, spoken to without credentials.
+    pub fn of(api: Arc<ApiServer>) -> Server {
+        Server { api, certificate: None }
+    }
+
+    /// One request of an administrator from inside the process.
+    pub async fn as_admin(&self, method: &str, path: &str, object: Value) -> Answer {
+        let content = if object.is_null() { Vec::new() } else { object.to_string().into_bytes() };
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.header("accept", "application/json").body(body::full(content)).unwrap();
+        let user = User::new("admin", &["system:masters"]);
+        Answer::of(self.api.handle(ApiServer::in_process_request(user, request)).await).await
+    }
+
     /// The same server without credentials.
     pub fn anonymous(&self) -> Server {
         Server { api: self.api.clone(), certificate: None }
@@ -70,11 +84,7 @@ impl Server {
     }
 
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Answer {
-        let response = self.raw(method, path, headers, content).await;
-        let (parts, content) = response.into_parts();
-        let bytes = body::read_all(content, 64 << 20).await.unwrap();
-        let value = serde_json::from_slice(&bytes).unwrap_or_default();
-        Answer { code: parts.status.as_u16(), value, headers: parts.headers, bytes }
+        Answer::of(self.raw(method, path, headers, content).await).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -136,6 +146,13 @@ pub async fn default_account(server: &Server) {
 }
 
 impl Answer {
+    async fn of(response: Response<Body>) -> Self {
+        let (parts, content) = response.into_parts();
+        let bytes = body::read_all(content, 64 << 20).await.unwrap();
+        let value = serde_json::from_slice(&bytes).unwrap_or_default();
+        Answer { code: parts.status.as_u16(), value, headers: parts.headers, bytes }
+    }
+
     #[track_caller]
     pub fn expect(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}", String::from_utf8_lossy(&self.bytes));

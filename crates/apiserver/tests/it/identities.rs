@@ -49,14 +49,7 @@ async fn identities_over_tls() {
     let server = start_with(|config| {
         config.authentication.token_file = Some(file("tokens", "t0ken,carol,1,\"dev,ops\"\n"));
         config.authentication.password_file = Some(file("passwords", "w0rd,dave,2\n"));
-        config.authentication.request_header = Some(config::RequestHeader {
-            ca_pem: proxies.pem.clone().into_bytes(),
-            allowed_names: vec!["front".into()],
-            username_headers: vec!["X-Remote-User".into()],
-            uid_headers: vec!["X-Remote-Uid".into()],
-            group_headers: vec!["X-Remote-Group".into()],
-            extra_header_prefixes: vec!["X-Remote-Extra-".into()],
-        });
+        config.authentication.request_header = Some(config::RequestHeader::usual(proxies.pem.clone(), "front"));
     })
     .await;
     let own = |name: &str, expired| Some(server.authority().issue(name, "dev", expired));

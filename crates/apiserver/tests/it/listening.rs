@@ -1,5 +1,5 @@
 //! A server on a loopback port over TLS, with the files stock clients need to reach it.
-//! Used by `kubectl`, `clients` and `identities`.
+//! Used by `aggregation`, `kubectl`, `clients` and `identities`.
 //! Invariant: everything is gone with the value.
 
 use std::{path::PathBuf, sync::Arc};
@@ -23,6 +23,7 @@ impl rustls::server::ResolvesServerCert for One {
 pub struct Listening {
     directory: tempfile::TempDir,
     pub port: u16,
+    pub api: Arc<ApiServer>,
     authority: Authority,
 }
 
@@ -102,6 +103,7 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Listening {
     let request = request.header("content-type", "application/json").body(apiserver::body::full(account)).unwrap();
     let user = apiserver::authn::User::new("admin", &["system:masters"]);
     assert_eq!(server.handle(ApiServer::in_process_request(user, request)).await.status(), 201);
+    let api = server.clone();
     tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
-    Listening { directory, port, authority }
+    Listening { directory, port, api, authority }
 }

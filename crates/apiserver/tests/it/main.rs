@@ -1,7 +1,8 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! Invariant: no sockets except in `kubectl`, `clients` and `proxy`.
+//! Invariant: no sockets except in `aggregation`, `kubectl`, `clients`, `proxy` and `shared_etcd`.
 
+mod aggregation;
 mod allocation;
 mod clients;
 mod conformance;
