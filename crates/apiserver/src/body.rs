@@ -24,11 +24,37 @@ pub fn stream(chunks: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
     StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync()
 }
 
+/// The body, with something that lives exactly as long.
+pub fn with(body: Body, companion: impl Send + 'static) -> Body {
+    let mut companion = Some(companion);
+    // Kept by the closure: it goes when the body does.
+    body.map_frame(move |frame| {
+        let _ = &mut companion;
+        frame
+    })
+    .boxed_unsync()
+}
+
+/// Beyond this, a client that sends too much is cut off before it is answered.
+const DISCARD_BYTES: usize = 64 << 20;
+
+/// Reads the rest for nothing: most clients look for an answer only once they have sent everything.
+async fn discard(mut body: Body) {
+    let mut seen = 0;
+    while seen < DISCARD_BYTES {
+        match body.frame().await {
+            Some(Ok(frame)) => seen += frame.data_ref().map_or(0, Bytes::len),
+            _ => return,
+        }
+    }
+}
+
 /// The whole body, or the error a client gets when it is longer than `limit` or breaks off.
 pub async fn read_all(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let too_large =
         || ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: limit is {limit}"));
     if body.size_hint().lower() > limit as u64 {
+        discard(body).await;
         return Err(too_large());
     }
     let mut first = Bytes::new();
@@ -37,6 +63,7 @@ pub async fn read_all(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
         let frame = frame.map_err(|e| ApiError::bad_request(format!("error reading the request body: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + rest.len() + data.len() > limit {
+            discard(body).await;
             return Err(too_large());
         }
         // Most bodies come in one piece and need no copy.

@@ -10,7 +10,7 @@ use api::ApiError;
 use crate::{
     authn::User,
     body::Body,
-    negotiate::{self, Output},
+    negotiate::{self, Forms, Output},
     query::Query,
     request_info::RequestInfo,
 };
@@ -27,7 +27,6 @@ pub struct Call {
     pub headers: HeaderMap,
     pub user: User,
     pub in_process: bool,
-    pub loopback: bool,
     pub warnings: Mutex<Vec<String>>,
     /// Present when the client asked to switch protocols on its connection.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
@@ -60,7 +59,6 @@ impl Call {
             headers: self.headers.clone(),
             user: self.user.clone(),
             in_process: self.in_process,
-            loopback: self.loopback,
             warnings: Mutex::default(),
             upgrade: Mutex::default(),
             stream: Mutex::default(),
@@ -71,14 +69,16 @@ impl Call {
         self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 
-    pub fn output(&self, views: bool) -> Result<Output, ApiError> {
-        negotiate::output(&self.headers, self.pretty(), views)
+    pub fn output(&self, forms: Forms) -> Result<Output, ApiError> {
+        negotiate::output(&self.headers, self.pretty(), forms)
     }
 
     fn pretty(&self) -> bool {
         let agent = self.header(header::USER_AGENT);
-        let by_hand = agent.starts_with("curl") || agent.starts_with("Wget");
-        self.query.optional_flag("pretty").unwrap_or(by_hand)
+        match self.query.text("pretty") {
+            Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+            None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|by_hand| agent.starts_with(by_hand)),
+        }
     }
 
     /// Whether the client asked for a protocol switch (exec, port-forward, …).

@@ -1,31 +1,32 @@
 //! Large answers compressed for clients that accept it.
 //! Called by `respond` on every answer.
-//! Invariant: never holds back a watch, and spends nothing on clients on this machine, where bytes are cheap.
+//! Invariant: never holds back a watch, and never touches what callers in this process get.
 
 use std::io::Write;
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use futures::stream;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
 use crate::{
     body::{self, Body, BoxError},
     call::Call,
+    respond::TotalBytes,
 };
 
 /// Smaller answers are not worth it; upstream's threshold.
 const THRESHOLD: u64 = 128 << 10;
 
 pub fn compress(call: &Call, response: &mut Response<Body>) {
-    let accepted = call.header(header::ACCEPT_ENCODING).split(',').any(|e| e.trim().starts_with("gzip"));
-    let size = response.body().size_hint();
-    // A list that goes out in pieces says no size; a watch does not either, and must not be buffered.
-    let large = size.lower() > THRESHOLD || (size.upper().is_none() && !call.info.is_long_running());
-    let plain = response.status() == StatusCode::OK && !response.headers().contains_key(header::CONTENT_ENCODING);
-    if !accepted || !large || !plain || call.in_process || call.loopback {
+    let accepted = call.header(header::ACCEPT_ENCODING).split(',').any(|e| e.trim() == "gzip");
+    // A list that goes out in pieces tells its size apart; a watch has none, and must not be buffered.
+    let pieces = response.extensions().get::<TotalBytes>().map(|TotalBytes(bytes)| *bytes);
+    let large = pieces.unwrap_or_else(|| response.body().size_hint().lower()) > THRESHOLD;
+    let plain = response.status().is_success() && !response.headers().contains_key(header::CONTENT_ENCODING);
+    if !accepted || !large || !plain || call.in_process {
         return;
     }
     let whole = std::mem::replace(response.body_mut(), body::empty());

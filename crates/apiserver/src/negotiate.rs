@@ -22,21 +22,22 @@ impl Media {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        match text {
-            "application/json" => Some(Media::Json),
-            "application/yaml" => Some(Media::Yaml),
-            "application/vnd.kubernetes.protobuf" => Some(Media::Protobuf),
-            _ => None,
-        }
+        MEDIA.into_iter().find(|media| media.as_str() == text)
     }
 }
+
+/// In the order in which a client that takes anything gets them.
+const MEDIA: [Media; 3] = [Media::Json, Media::Yaml, Media::Protobuf];
+const ALL: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// The object itself, or a view of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     Object,
-    Table,
-    Partial,
+    /// Rows as `kubectl get` prints them, in this version of `meta.k8s.io`.
+    Table(&'static str),
+    /// Metadata only, in this version of `meta.k8s.io`.
+    Partial(&'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,49 @@ pub struct Output {
 
 impl Output {
     pub const JSON: Output = Output { media: Media::Json, view: View::Object, pretty: false };
+    /// What upstream answers with when it can't tell what the client would read.
+    pub const BY_HAND: Output = Output { pretty: true, ..Output::JSON };
+}
+
+/// Which forms there are to choose from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forms {
+    /// Tables and partial metadata.
+    pub views: bool,
+    /// The objects themselves in protobuf. Custom resources have none; their metadata alone does.
+    pub protobuf: bool,
+    /// A watch, whose forms have other names.
+    pub stream: bool,
+}
+
+impl Forms {
+    /// A document that is not a stored object: a Status, a Scale, a review.
+    pub const PLAIN: Forms = Forms { views: false, protobuf: true, stream: false };
+
+    fn has(&self, media: Media, clause: &Clause<'_>) -> Option<View> {
+        if clause.param("stream").is_some_and(|s| !s.is_empty() && s != "watch") {
+            return None;
+        }
+        let version = clause.param("sv").unwrap_or_default();
+        if !version.is_empty() && (version != "v1" || !self.views) {
+            return None;
+        }
+        let target = [clause.param("as"), clause.param("g"), clause.param("v")];
+        if target == [None, None, None] {
+            return (self.protobuf || media != Media::Protobuf).then_some(View::Object);
+        }
+        let [kind, group, version] = target.map(Option::unwrap_or_default);
+        let version = match (self.views && group == "meta.k8s.io", version) {
+            (true, "v1") => "meta.k8s.io/v1",
+            (true, "v1beta1") => "meta.k8s.io/v1beta1",
+            _ => return None,
+        };
+        match kind {
+            "Table" if media != Media::Protobuf => Some(View::Table(version)),
+            "PartialObjectMetadata" | "PartialObjectMetadataList" => Some(View::Partial(version)),
+            _ => None,
+        }
+    }
 }
 
 /// One clause of an Accept header: type and parameters.
@@ -64,9 +108,14 @@ impl<'a> Clause<'a> {
     fn quality(&self) -> f32 {
         self.param("q").and_then(|q| q.parse().ok()).unwrap_or(1.0)
     }
+
+    /// More of it is left open.
+    fn openness(&self) -> usize {
+        self.media.matches('*').count()
+    }
 }
 
-/// The clauses of an Accept header, best first, in the client's order where equal.
+/// The clauses of an Accept header, best first: by quality, then the more precise, then in the client's order.
 pub fn accept(headers: &HeaderMap) -> Vec<Clause<'_>> {
     let texts = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let mut clauses: Vec<Clause> =
@@ -74,7 +123,7 @@ pub fn accept(headers: &HeaderMap) -> Vec<Clause<'_>> {
     if clauses.is_empty() {
         clauses.push(clause("*/*"));
     }
-    clauses.sort_by(|a, b| b.quality().total_cmp(&a.quality()));
+    clauses.sort_by(|a, b| b.quality().total_cmp(&a.quality()).then(a.openness().cmp(&b.openness())));
     clauses
 }
 
@@ -85,35 +134,27 @@ fn clause(text: &str) -> Clause<'_> {
     Clause { media, params }
 }
 
-/// The best form this server has for the client. `views` says whether tables and partial metadata exist here.
-pub fn output(headers: &HeaderMap, pretty: bool, views: bool) -> Result<Output, ApiError> {
+/// The best form this server has for the client.
+pub fn output(headers: &HeaderMap, pretty: bool, forms: Forms) -> Result<Output, ApiError> {
     for clause in accept(headers) {
-        let media = match clause.media {
-            "*/*" | "application/*" => Media::Json,
-            other => match Media::parse(other) {
-                Some(media) => media,
+        let offered: &[Media] = match clause.media {
+            "*/*" | "application/*" => &MEDIA,
+            other => match MEDIA.iter().position(|m| m.as_str() == other) {
+                Some(at) => &MEDIA[at..=at],
                 None => continue,
             },
         };
-        let view = match (clause.param("as"), clause.param("g"), clause.param("v")) {
-            (None, ..) => View::Object,
-            (Some("Table"), Some("meta.k8s.io"), Some("v1")) if views && media != Media::Protobuf => View::Table,
-            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some("meta.k8s.io"), Some("v1")) if views => {
-                View::Partial
-            }
-            _ => continue,
-        };
-        return Ok(Output { media, view, pretty });
+        let found = offered.iter().find_map(|media| Some((*media, forms.has(*media, &clause)?)));
+        if let Some((media, view)) = found {
+            return Ok(Output { media, view, pretty: pretty || clause.param("pretty") == Some("1") });
+        }
     }
-    Err(not_acceptable())
-}
-
-fn not_acceptable() -> ApiError {
-    ApiError::new(
-        Reason::NotAcceptable,
-        "only the following media types are accepted: application/json, application/yaml, \
-         application/vnd.kubernetes.protobuf",
-    )
+    let accepted = match forms.stream {
+        // YAML has no frames that upstream would tell of.
+        true => "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
+        false => ALL,
+    };
+    Err(ApiError::new(Reason::NotAcceptable, format!("only the following media types are accepted: {accepted}")))
 }
 
 /// The form of a request's body. An absent Content-Type is JSON, as upstream has it.
@@ -121,9 +162,7 @@ pub fn input(headers: &HeaderMap) -> Result<Media, ApiError> {
     let text = content_type(headers);
     match text.as_str() {
         "" => Ok(Media::Json),
-        other => Media::parse(other).ok_or_else(|| {
-            unsupported("application/json, application/yaml, application/vnd.kubernetes.protobuf".to_string())
-        }),
+        other => Media::parse(other).ok_or_else(|| unsupported(ALL)),
     }
 }
 
@@ -133,7 +172,7 @@ pub fn content_type(headers: &HeaderMap) -> String {
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-pub fn unsupported(accepted: String) -> ApiError {
+pub fn unsupported(accepted: &str) -> ApiError {
     ApiError::new(
         Reason::UnsupportedMediaType,
         format!("the body of the request was in an unknown format - accepted media types include: {accepted}"),
@@ -145,24 +184,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn picks_the_first_form_it_has() {
-        let check = |accept: &str, expected: Option<(Media, View)>| {
+    fn picks_the_best_form_it_has() {
+        const BUILTIN: Forms = Forms { views: true, protobuf: true, stream: false };
+        const CUSTOM: Forms = Forms { protobuf: false, ..BUILTIN };
+        let check = |forms: Forms, accept: &str, expected: Option<(Media, View)>| {
             let mut headers = HeaderMap::new();
             if !accept.is_empty() {
                 headers.insert(header::ACCEPT, accept.parse().unwrap());
             }
-            let found = output(&headers, false, true).ok().map(|o| (o.media, o.view));
+            let found = output(&headers, false, forms).ok().map(|o| (o.media, o.view));
             assert_eq!(found, expected, "{accept}");
         };
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        check("", Some((Media::Json, View::Object)));
-        check("*/*", Some((Media::Json, View::Object)));
-        check("application/yaml", Some((Media::Yaml, View::Object)));
-        check("text/html", None);
-        check("text/html, application/yaml;q=0.3, */*;q=0.8", Some((Media::Json, View::Object)));
-        check(&format!("{table},application/json"), Some((Media::Json, View::Table)));
-        check("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", Some((Media::Json, View::Object)));
-        check("application/vnd.kubernetes.protobuf", Some((Media::Protobuf, View::Object)));
-        check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some((Media::Json, View::Partial)));
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let protobuf = "application/vnd.kubernetes.protobuf";
+        let json = Some((Media::Json, View::Object));
+        let (rows, partial) = (View::Table("meta.k8s.io/v1"), View::Partial("meta.k8s.io/v1"));
+        check(BUILTIN, "", json);
+        check(BUILTIN, "*/*", json);
+        check(BUILTIN, "application/yaml", Some((Media::Yaml, View::Object)));
+        check(BUILTIN, "*/*, application/yaml", Some((Media::Yaml, View::Object)));
+        check(BUILTIN, "text/html", None);
+        check(BUILTIN, "text/html, application/yaml;q=0.3, */*;q=0.8", json);
+        check(BUILTIN, &format!("{table},application/json"), Some((Media::Json, rows)));
+        check(Forms::PLAIN, &format!("{table},application/json"), json);
+        check(Forms::PLAIN, table, None);
+        let beta = View::Table("meta.k8s.io/v1beta1");
+        check(BUILTIN, "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", Some((Media::Json, beta)));
+        check(BUILTIN, "application/json;as=Table;v=v2;g=meta.k8s.io,application/json", json);
+        check(BUILTIN, "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", None);
+        check(BUILTIN, "application/json;v=v1", None);
+        check(BUILTIN, protobuf, Some((Media::Protobuf, View::Object)));
+        check(BUILTIN, metadata, Some((Media::Protobuf, partial)));
+        check(CUSTOM, metadata, Some((Media::Protobuf, partial)));
+        check(CUSTOM, protobuf, None);
+        check(CUSTOM, &format!("{protobuf},application/json"), json);
+        check(
+            BUILTIN,
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            Some((Media::Json, partial)),
+        );
+        check(BUILTIN, "application/json;stream=watch", json);
+        check(BUILTIN, "application/json;stream=other, application/yaml", Some((Media::Yaml, View::Object)));
+        check(BUILTIN, "application/json;sv=v2", None);
     }
 }

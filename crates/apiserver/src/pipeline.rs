@@ -6,6 +6,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
+use http_body::Body as _;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -26,23 +27,25 @@ use crate::{
     cluster::Cluster,
     config::Config,
     crd, debug, discovery, health, local_services,
-    metrics::Metrics,
-    openapi,
+    metrics::{self, Labels, Measured, Metrics},
+    negotiate, openapi,
     query::Query,
     registry::{Allocations, Registry, not_found_path, repair_services},
     request_info::RequestInfo,
-    respond::{self, Reply},
+    respond::{self, Reply, TotalBytes},
     served::ServedResources,
-    server::Peer,
     usage,
     watch_cache::{WatchCache, store_error},
 };
+
+const AUDIT_ID: &str = "audit-id";
+const MAX_AUDIT_ID: usize = 64;
 
 pub struct ApiServer {
     pub config: Arc<Config>,
     pub cluster: Arc<Cluster>,
     pub(crate) registry: Registry,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: health::Health,
     pub(crate) openapi: openapi::Documents,
     pub(crate) extensions: aggregation::Extensions,
@@ -65,6 +68,9 @@ impl ApiServer {
     async fn load(config: Config, store: Arc<dyn Store>, env: Env) -> Result<Arc<Self>, ApiError> {
         let config = Arc::new(config);
         let limits = config.limits.watch_cache.clone();
+        let metrics = Arc::new(Metrics::default());
+        let operations = metrics.operations.clone();
+        let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, env: env.clone() });
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
         let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
@@ -80,11 +86,12 @@ impl ApiServer {
             tokens,
             cluster: cluster.clone(),
             config: config.clone(),
+            metrics: metrics.clone(),
         };
         let server = Arc::new(Self {
             reads: Semaphore::new(config.limits.requests_in_flight),
             writes: Semaphore::new(config.limits.mutating_requests_in_flight),
-            metrics: Metrics::default(),
+            metrics,
             health: health::Health::default(),
             openapi: openapi::Documents::default(),
             extensions: aggregation::Extensions::default(),
@@ -119,15 +126,47 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        let start = self.env.monotonic();
-        let served = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind().await;
-        let response = served.unwrap_or_else(|_| {
+        let (start, method) = (self.env.monotonic(), parts.method.clone());
+        let audit_id = self.audit_id(&parts);
+        let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
+        let dry_run = match query.text("dryRun") {
+            None => "",
+            Some("All") => "All",
+            Some(_) => "invalid",
+        };
+        let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
+        let (served, webhooks) = metrics::handled(guarded).await;
+        let mut response = served.unwrap_or_else(|_| {
             tracing::error!(path = info.path, verb = info.verb, "a handler panicked");
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
-            respond::error_response(&error, crate::negotiate::Output::JSON)
+            respond::error_response(&error, negotiate::Output::JSON)
         });
-        self.metrics.request(&info, response.status().as_u16(), self.env.monotonic() - start);
+        if let Some(audit_id) = audit_id {
+            response.headers_mut().insert(AUDIT_ID, audit_id);
+        }
+        if method == http::Method::HEAD {
+            respond::without_body(&mut response);
+        }
+        let labels = Labels::new(&info, &method, apply, dry_run);
+        let pieces = response.extensions_mut().remove::<TotalBytes>().map(|TotalBytes(bytes)| bytes);
+        let bytes = pieces.or_else(|| response.body().size_hint().exact());
+        let requests = &self.metrics.requests;
+        requests.answered(labels, response.status().as_u16(), self.env.monotonic() - start, webhooks, bytes);
+        // A watch counts itself, wherever its events go.
+        if info.is_long_running() && info.verb != "watch" {
+            let open = requests.open(labels);
+            return response.map(|body| body::with(body, open));
+        }
         response
+    }
+
+    /// What a client may name its request by, and finds it by in logs.
+    fn audit_id(&self, parts: &Parts) -> Option<HeaderValue> {
+        if parts.extensions.get::<InProcess>().is_some() {
+            return None;
+        }
+        let asked = parts.headers.get(AUDIT_ID).filter(|id| (1..=MAX_AUDIT_ID).contains(&id.len())).cloned();
+        asked.or_else(|| HeaderValue::from_str(&self.env.uuid()).ok())
     }
 
     /// Identity, then limits and time, then permission, then the handler.
@@ -153,7 +192,7 @@ impl ApiServer {
             }),
         };
         drop(permit);
-        respond::reply(&call, &self.env, handled)
+        respond::reply(&call, &self.env, &self.metrics, handled)
     }
 
     async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {
@@ -174,7 +213,6 @@ impl ApiServer {
             uri: parts.uri,
             user: user.unwrap_or_default(),
             in_process: in_process.is_some(),
-            loopback: parts.extensions.get::<Peer>().is_none_or(|p| p.0.ip().is_loopback()),
             warnings: Mutex::default(),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             stream: Mutex::default(),
@@ -267,10 +305,10 @@ impl ApiServer {
             "api" | "apis" => discovery::serve(self, call),
             "openapi" => openapi::serve(self, call),
             "healthz" | "livez" | "readyz" => health::serve(self, call),
-            "version" => Ok(Reply::Value(http::StatusCode::OK, discovery::version())),
+            "version" => Ok(by_hand(&discovery::version())),
             "debug" => self.debug.serve(path),
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
-            "" => Ok(Reply::Value(http::StatusCode::OK, discovery::paths(self))),
+            "" => Ok(by_hand(&discovery::paths(self))),
             _ => Err(not_found_path()),
         }
     }
@@ -281,4 +319,9 @@ impl ApiServer {
         request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
         request
     }
+}
+
+/// Documents for people, always laid out for them.
+fn by_hand(value: &serde_json::Value) -> Reply {
+    Reply::Raw(respond::value_response(http::StatusCode::OK, value, negotiate::Output::BY_HAND))
 }

@@ -37,14 +37,12 @@ impl Query {
     }
 
     pub fn optional_flag(&self, name: &str) -> Option<bool> {
-        self.get(name).map(|v| !matches!(v, "0" | "false" | "False" | "FALSE" | "f" | "F"))
+        self.get(name).map(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
     }
 
     pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let parse = |v: &str| {
-            v.parse().map_err(|_| {
-                ApiError::bad_request(format!("strconv.ParseInt: parsing \"{v}\": invalid syntax (parameter {name})"))
-            })
+            v.parse().map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing \"{v}\": invalid syntax")))
         };
         self.text(name).map(parse).transpose()
     }

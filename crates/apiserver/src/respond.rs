@@ -7,16 +7,18 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{StreamExt, stream::BoxStream};
 use http::{HeaderValue, Response, StatusCode, header};
+use http_body::Body as _;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, Reason, WatchEvent, WatchKind};
+use api::{ApiError, Object, WatchEvent, WatchKind};
 use env::Env;
 
 use crate::{
     body::{self, Body, BoxError},
     call::Call,
     codec, gzip,
-    negotiate::{Media, Output, View},
+    metrics::Metrics,
+    negotiate::{Forms, Media, Output, View},
     served::Served,
     table::{self, Include},
 };
@@ -61,15 +63,19 @@ impl ObjectStream {
     }
 }
 
-pub fn reply(call: &Call, env: &Env, reply: Result<Reply, ApiError>) -> Response<Body> {
+/// The size of an answer that goes out in pieces, as a response extension.
+#[derive(Clone, Copy)]
+pub struct TotalBytes(pub u64);
+
+pub fn reply(call: &Call, env: &Env, metrics: &Metrics, reply: Result<Reply, ApiError>) -> Response<Body> {
     let response = reply.and_then(|reply| match reply {
         Reply::Object(status, served, object) => object_reply(call, env, status, &served, object),
         Reply::Value(status, value) => {
-            let output = call.output(false).unwrap_or(Output::JSON);
+            let output = call.output(Forms::PLAIN).unwrap_or(Output::JSON);
             Ok(value_response(status, &value, output))
         }
         Reply::List(list) => list_reply(call, env, list),
-        Reply::Watch(served, stream) => watch_reply(call, env, served, stream),
+        Reply::Watch(served, stream) => watch_reply(call, env, metrics, served, stream),
         Reply::Raw(response) => Ok(response),
     });
     let mut response = response.unwrap_or_else(|e| error(call, &e));
@@ -88,7 +94,7 @@ fn warning(text: &str) -> String {
 }
 
 pub fn error(call: &Call, error: &ApiError) -> Response<Body> {
-    let output = call.output(false).unwrap_or(Output::JSON);
+    let output = call.output(Forms::PLAIN).unwrap_or(Output::BY_HAND);
     error_response(error, output)
 }
 
@@ -117,7 +123,10 @@ pub fn value_response(status: StatusCode, value: &Value, output: Output) -> Resp
 fn json_bytes(value: &Value, pretty: bool) -> Bytes {
     let encoded = if pretty { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
     let mut bytes = encoded.expect("a JSON value always encodes");
-    bytes.push(b'\n');
+    // As upstream: what is laid out for people ends with its last brace.
+    if !pretty {
+        bytes.push(b'\n');
+    }
     bytes.into()
 }
 
@@ -133,6 +142,15 @@ pub fn content_response(status: StatusCode, bytes: Bytes, content_type: &'static
     response
 }
 
+/// An answer to HEAD: what the body would be is told, not sent.
+pub fn without_body(response: &mut Response<Body>) {
+    let length = response.body().size_hint().exact();
+    if let Some(length) = length {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    *response.body_mut() = body::empty();
+}
+
 fn object_reply(
     call: &Call,
     env: &Env,
@@ -140,23 +158,23 @@ fn object_reply(
     served: &Served,
     object: Arc<Object>,
 ) -> Result<Response<Body>, ApiError> {
-    let output = call.output(true)?;
+    let output = call.output(served.forms(false))?;
     let mut response = match output.view {
         View::Object => match (output.media, output.pretty) {
             (Media::Json, false) => bytes_response(status, object.json().clone(), Media::Json),
             (Media::Protobuf, _) => {
                 let made = object_protobuf(&object);
-                let bytes = made.ok_or_else(no_protobuf)?;
+                let bytes = made.ok_or_else(|| no_protobuf(served))?;
                 bytes_response(status, bytes, Media::Protobuf)
             }
             _ => value_response(status, &object.value(), output),
         },
-        View::Partial => value_response(status, &table::partial(object.value()), output),
-        View::Table => {
+        View::Partial(version) => value_response(status, &table::partial(object.value(), version), output),
+        View::Table(version) => {
             let include = Include::from_query(&call.query)?;
             let metadata = json!({ "resourceVersion": object.meta.resource_version.to_string() });
-            let rows = vec![table::row(served, &object, include, env.now())];
-            value_response(status, &table::table(metadata, table::columns(served), rows), output)
+            let rows = vec![table::row(served, &object, include, version, env.now())];
+            value_response(status, &table::table(version, metadata, table::columns(served), rows), output)
         }
     };
     if call.in_process {
@@ -170,11 +188,9 @@ fn object_protobuf(object: &Object) -> Option<Bytes> {
     (!bytes.is_empty()).then(|| bytes.clone())
 }
 
-fn no_protobuf() -> ApiError {
-    ApiError::new(
-        Reason::NotAcceptable,
-        "only the following media types are accepted: application/json, application/yaml",
-    )
+/// Every built-in kind has a protobuf form and `Forms` keeps the others away from it.
+fn no_protobuf(served: &Served) -> ApiError {
+    ApiError::internal(format!("{} has no protobuf form", served.kind))
 }
 
 fn list_metadata(list: &ListReply) -> Value {
@@ -198,23 +214,20 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
         });
         return Ok(response);
     }
-    let output = call.output(true)?;
+    let output = call.output(list.served.forms(false))?;
     let metadata = list_metadata(&list);
     let served = &list.served;
     match output.view {
-        View::Table => {
+        View::Table(version) => {
             let include = Include::from_query(&call.query)?;
             let now = env.now();
-            let rows = list.objects.iter().map(|o| table::row(served, o, include, now)).collect();
-            Ok(value_response(StatusCode::OK, &table::table(metadata, table::columns(served), rows), output))
-        }
-        View::Partial => {
-            let items: Vec<Value> = list.objects.iter().map(|o| table::partial(o.value())).collect();
-            let value = json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                "metadata": metadata, "items": items,
-            });
+            let rows = list.objects.iter().map(|o| table::row(served, o, include, version, now)).collect();
+            let value = table::table(version, metadata, table::columns(served), rows);
             Ok(value_response(StatusCode::OK, &value, output))
+        }
+        View::Partial(version) => {
+            let items = list.objects.iter().map(|o| table::partial(o.value(), version)).collect();
+            Ok(value_response(StatusCode::OK, &table::partial_list(version, metadata, items), output))
         }
         View::Object if output.media == Media::Json && !output.pretty => Ok(json_list(&list, &metadata)),
         View::Object => {
@@ -222,8 +235,9 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
             let value = json!({
                 "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": metadata, "items": items,
             });
-            if output.media == Media::Protobuf && codec::protobuf(&value).is_none() {
-                return Err(no_protobuf());
+            if output.media == Media::Protobuf {
+                let bytes = codec::protobuf(&value).ok_or_else(|| no_protobuf(served))?;
+                return Ok(bytes_response(StatusCode::OK, bytes, Media::Protobuf));
             }
             Ok(value_response(StatusCode::OK, &value, output))
         }
@@ -260,6 +274,7 @@ fn json_list(list: &ListReply, metadata: &Value) -> Response<Body> {
     });
     let mut response = content_response(StatusCode::OK, Bytes::new(), Media::Json.as_str());
     *response.body_mut() = body::stream(pieces);
+    response.extensions_mut().insert(TotalBytes((head.len() + total) as u64));
     response
 }
 
@@ -278,22 +293,29 @@ fn fill(buffer: &mut BytesMut, rest: &mut VecDeque<Bytes>, mut first: bool) -> b
     true
 }
 
-fn watch_reply(call: &Call, env: &Env, served: Arc<Served>, stream: EventStream) -> Result<Response<Body>, ApiError> {
+fn watch_reply(
+    call: &Call,
+    env: &Env,
+    metrics: &Metrics,
+    served: Arc<Served>,
+    stream: EventStream,
+) -> Result<Response<Body>, ApiError> {
     if call.by_reference() {
         let mut response = content_response(StatusCode::OK, Bytes::new(), Media::Json.as_str());
         response.extensions_mut().insert(ObjectStream::new(stream));
         return Ok(response);
     }
-    let output = call.output(true)?;
+    let output = call.output(served.forms(true))?;
     let include = Include::from_query(&call.query)?;
+    let sent = metrics.requests.watch(&served.group, &served.version, &served.plural);
     let env = env.clone();
     let mut first_row = true;
-    let frames = stream.map(move |event| match event {
+    let mut frame_of = move |event: Result<WatchEvent, ApiError>| match event {
         Ok(event) => {
             let object = match output.view {
                 View::Object => None,
-                View::Partial => Some(table::partial(event.object.value())),
-                View::Table => {
+                View::Partial(version) => Some(table::partial(event.object.value(), version)),
+                View::Table(version) => {
                     // Columns come once; later rows refer to them.
                     let columns = match std::mem::take(&mut first_row) {
                         true => table::columns(&served),
@@ -302,14 +324,19 @@ fn watch_reply(call: &Call, env: &Env, served: Arc<Served>, stream: EventStream)
                     let metadata = json!({ "resourceVersion": event.object.meta.resource_version.to_string() });
                     let rows = match event.kind {
                         WatchKind::Bookmark => vec![json!({ "cells": [], "object": event.object.value() })],
-                        _ => vec![table::row(&served, &event.object, include, env.now())],
+                        _ => vec![table::row(&served, &event.object, include, version, env.now())],
                     };
-                    Some(table::table(metadata, columns, rows))
+                    Some(table::table(version, metadata, columns, rows))
                 }
             };
             frame(event.kind, &event.object, object, output)
         }
         Err(e) => frame_value("ERROR", &e.to_status(), output),
+    };
+    let frames = stream.map(move |event| {
+        let frame = frame_of(event);
+        sent.sent(frame.len());
+        frame
     });
     // Everything that is ready goes out together.
     let chunks = frames.ready_chunks(64).map(|frames| match frames.len() {

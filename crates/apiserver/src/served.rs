@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use api::{Resource, schema::TypeId};
 
-use crate::{codec::SchemaRef, registry::custom::Custom, storage};
+use crate::{codec::SchemaRef, negotiate::Forms, registry::custom::Custom, storage};
 
 /// One version of one resource, with how it is stored.
 pub struct Served {
@@ -39,6 +39,11 @@ impl Deref for Served {
 impl Served {
     pub fn key(&self, namespace: &str, name: &str) -> String {
         format!("{}{}", self.prefix, storage::local_key(&self.resource, namespace, name))
+    }
+
+    /// The forms its answers come in.
+    pub fn forms(&self, stream: bool) -> Forms {
+        Forms { views: self.stored(), protobuf: self.custom.is_none(), stream }
     }
 
     /// Fields a selector may name beyond the metadata.

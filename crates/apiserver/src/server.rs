@@ -2,7 +2,7 @@
 //! Hands every request to `pipeline`.
 //! Invariant: plain text is never served; a client certificate reaches `authn` only from whoever has its key.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::Request;
@@ -24,12 +24,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{authn::PeerCertificates, body::BoxError, config::Config, pipeline::ApiServer};
 
-/// Request extension: where the connection comes from.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
-
 /// Connections beyond this wait in the kernel's queue.
 const MAX_STREAMS: u32 = 1000;
+/// Label selectors are long at times; upstream takes as much.
+const MAX_HEADER_BYTES: u32 = 1 << 20;
 const HANDSHAKE_SECONDS: u64 = 10;
 const DRAIN_SECONDS: u64 = 5;
 
@@ -67,7 +65,7 @@ impl ApiServer {
             let acceptor = acceptor.clone();
             let watcher = graceful.watcher();
             tokio::spawn(async move {
-                if let Err(error) = connection(server, acceptor, stream, peer, watcher).await {
+                if let Err(error) = connection(server, acceptor, stream, watcher).await {
                     tracing::debug!(%error, %peer, "a connection ended");
                 }
             });
@@ -157,12 +155,12 @@ async fn connection(
     server: Arc<ApiServer>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    peer: SocketAddr,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), BoxError> {
     stream.set_nodelay(true)?;
     let handshake = std::time::Duration::from_secs(HANDSHAKE_SECONDS);
-    let stream = tokio::time::timeout(handshake, acceptor.accept(stream)).await??;
+    let accepted = tokio::time::timeout(handshake, acceptor.accept(stream)).await.map_err(std::io::Error::from);
+    let stream = accepted.and_then(|accepted| accepted).inspect_err(|_| server.metrics.requests.handshake_failed())?;
     let certificates = stream
         .get_ref()
         .1
@@ -173,7 +171,6 @@ async fn connection(
         let certificates = certificates.clone();
         let future: BoxFuture<'static, _> = Box::pin(async move {
             let mut request = request.map(|body| body.map_err(|e| Box::new(e) as BoxError).boxed_unsync());
-            request.extensions_mut().insert(Peer(peer));
             if let Some(certificates) = certificates {
                 request.extensions_mut().insert(certificates);
             }
@@ -184,6 +181,7 @@ async fn connection(
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new());
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    builder.http2().max_header_list_size(MAX_HEADER_BYTES);
     builder.http2().initial_stream_window_size(1 << 20).initial_connection_window_size(4 << 20);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     watcher.watch(connection.into_owned()).await

@@ -39,6 +39,15 @@ pub fn prefix_of_key(key: &str) -> Option<&str> {
     Some(&key[..ROOT.len() + length + 1])
 }
 
+/// The group and plural name of what lies under `prefix`.
+pub fn group_resource(prefix: &str) -> (&str, &str) {
+    let path = prefix.strip_prefix(ROOT).unwrap_or(prefix).trim_end_matches('/');
+    match path.split_once('/') {
+        Some((group, resource)) => (group, resource),
+        None => (api::kinds::builtin().iter().find(|r| r.plural == path).map_or("", |r| r.group.as_str()), path),
+    }
+}
+
 /// The key below a prefix: `namespace/name`, or `name`.
 pub fn local_key(resource: &Resource, namespace: &str, name: &str) -> String {
     if resource.namespaced() { format!("{namespace}/{name}") } else { name.to_string() }
@@ -177,6 +186,14 @@ mod tests {
             ("/registry/pods", None),
         ] {
             assert_eq!(prefix_of_key(key), prefix, "{key}");
+        }
+        for (prefix, named) in [
+            ("/registry/pods/", ("", "pods")),
+            ("/registry/deployments/", ("apps", "deployments")),
+            ("/registry/events/", ("", "events")),
+            ("/registry/example.com/widgets/", ("example.com", "widgets")),
+        ] {
+            assert_eq!(group_resource(prefix), named, "{prefix}");
         }
     }
 }

@@ -35,7 +35,8 @@ pub fn columns(served: &Served) -> Value {
     served.behavior.columns().iter().map(column).collect()
 }
 
-pub fn row(served: &Served, object: &Object, include: Include, now: Timestamp) -> Value {
+/// `version` is of `meta.k8s.io`, here and below.
+pub fn row(served: &Served, object: &Object, include: Include, version: &str, now: Timestamp) -> Value {
     let value = object.value();
     let cells = match &served.custom {
         Some(custom) => custom.cells(&value, now),
@@ -44,7 +45,7 @@ pub fn row(served: &Served, object: &Object, include: Include, now: Timestamp) -
     let conditions = served.behavior.row_conditions(&value);
     let mut row = match include {
         Include::None => json!({ "cells": cells }),
-        Include::Metadata => json!({ "cells": cells, "object": partial(value) }),
+        Include::Metadata => json!({ "cells": cells, "object": partial(value, version) }),
         Include::Object => json!({ "cells": cells, "object": value }),
     };
     if !conditions.is_empty() {
@@ -53,16 +54,18 @@ pub fn row(served: &Served, object: &Object, include: Include, now: Timestamp) -
     row
 }
 
-pub fn table(metadata: Value, columns: Value, rows: Vec<Value>) -> Value {
+pub fn table(version: &str, metadata: Value, columns: Value, rows: Vec<Value>) -> Value {
     json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        "kind": "Table", "apiVersion": version, "metadata": metadata,
         "columnDefinitions": columns, "rows": rows,
     })
 }
 
 /// The object reduced to its metadata.
-pub fn partial(mut object: Value) -> Value {
-    json!({
-        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"].take(),
-    })
+pub fn partial(mut object: Value, version: &str) -> Value {
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": version, "metadata": object["metadata"].take() })
+}
+
+pub fn partial_list(version: &str, metadata: Value, items: Vec<Value>) -> Value {
+    json!({ "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items })
 }

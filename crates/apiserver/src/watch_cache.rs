@@ -6,7 +6,10 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -78,7 +81,25 @@ pub struct ResourceCache {
     state: RwLock<State>,
     /// Moves with every change, to wake watchers.
     tip: watch::Sender<u64>,
+    tallies: Tallies,
     limits: Limits,
+}
+
+/// What happened to one resource's cache, beyond its changes.
+#[derive(Default)]
+struct Tallies {
+    loads: AtomicU64,
+    initial: AtomicU64,
+    terminated: AtomicU64,
+    lists: AtomicU64,
+    listed: AtomicU64,
+    returned: AtomicU64,
+}
+
+impl Tallies {
+    fn add(tally: &AtomicU64, more: u64) {
+        tally.fetch_add(more, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -92,15 +113,35 @@ struct State {
     complete_since: Revision,
     /// The revision of the last change.
     revision: Revision,
+    /// Of the current objects.
+    bytes: usize,
 }
 
 /// What there is of one resource, and what happens to it.
 pub struct Figures {
     pub prefix: String,
     pub objects: usize,
-    pub watchers: usize,
+    pub bytes: usize,
+    /// Changes kept for watches.
+    pub capacity: usize,
+    /// How far the cache is.
+    pub revision: Revision,
     /// Since the process started.
     pub changes: u64,
+    pub counts: Counts,
+}
+
+/// Since the process started.
+pub struct Counts {
+    /// Times the cache was filled, and objects it was filled with.
+    pub loads: u64,
+    pub initial: u64,
+    /// Watchers that fell behind.
+    pub terminated: u64,
+    /// Lists, objects looked at for them, objects they held.
+    pub lists: u64,
+    pub listed: u64,
+    pub returned: u64,
 }
 
 /// The objects of a resource as of `revision`.
@@ -146,13 +187,9 @@ impl WatchCache {
 
     /// In the order of the prefixes.
     pub fn figures(&self) -> Vec<Figures> {
-        let figures = |(prefix, cache): (&String, &Arc<ResourceCache>)| Figures {
-            prefix: prefix.clone(),
-            objects: cache.len(),
-            watchers: cache.tip.receiver_count(),
-            changes: cache.tip(),
-        };
-        let mut all: Vec<_> = self.resources.read().iter().map(figures).collect();
+        let revision = self.revision();
+        let mut all: Vec<_> =
+            self.resources.read().iter().map(|(prefix, cache)| cache.figures(prefix, revision)).collect();
         all.sort_by(|a, b| a.prefix.cmp(&b.prefix));
         all
     }
@@ -216,7 +253,10 @@ impl WatchCache {
             // A gap in the sequence makes every open watcher notice that it lost its place.
             let first =
                 state.first + state.ring.len() as u64 + u64::from(!state.objects.is_empty() || !objects.is_empty());
-            *state = State { objects, first, complete_since: revision, revision, ..State::default() };
+            let bytes = objects.values().map(|e| e.object.json().len()).sum();
+            Tallies::add(&cache.tallies.loads, 1);
+            Tallies::add(&cache.tallies.initial, objects.len() as u64);
+            *state = State { objects, first, complete_since: revision, revision, bytes, ..State::default() };
             drop(state);
             cache.tip.send_replace(first);
         }
@@ -273,7 +313,32 @@ async fn follow(cache: std::sync::Weak<WatchCache>, store: Arc<dyn Store>, mut r
 impl ResourceCache {
     fn new(revision: Revision, limits: Limits) -> Self {
         let state = State { complete_since: revision, revision, ..State::default() };
-        Self { state: RwLock::new(state), tip: watch::Sender::new(0), limits }
+        Self { state: RwLock::new(state), tip: watch::Sender::new(0), tallies: Tallies::default(), limits }
+    }
+
+    fn figures(&self, prefix: &str, revision: Revision) -> Figures {
+        let (objects, bytes) = {
+            let state = self.state.read();
+            (state.objects.len(), state.bytes)
+        };
+        let count = |tally: &AtomicU64| tally.load(Ordering::Relaxed);
+        let tallies = &self.tallies;
+        Figures {
+            prefix: prefix.to_string(),
+            objects,
+            bytes,
+            capacity: self.limits.ring_events,
+            revision,
+            changes: self.tip(),
+            counts: Counts {
+                loads: count(&tallies.loads),
+                initial: count(&tallies.initial),
+                terminated: count(&tallies.terminated),
+                lists: count(&tallies.lists),
+                listed: count(&tallies.listed),
+                returned: count(&tallies.returned),
+            },
+        }
     }
 
     fn apply(&self, key: String, revision: Revision, change: Change) {
@@ -295,6 +360,8 @@ impl ResourceCache {
             Some(entry) => state.objects.insert(key, entry.clone()),
             None => state.objects.remove(&key),
         };
+        let size = |entry: &Option<Arc<Entry>>| entry.as_ref().map_or(0, |e| e.object.json().len());
+        state.bytes = (state.bytes + size(&new)).saturating_sub(size(&old));
         if new.is_none() {
             let last = old.as_ref().map(|e| storage::without_revision(e.object.json()));
             let Change::Delete { previous } = change else { return };
@@ -360,7 +427,12 @@ impl ResourceCache {
         let mut inside = range.take_while(|(key, _)| key.starts_with(prefix));
         let mut entries = Vec::new();
         let mut next = None;
-        for (key, entry) in inside.by_ref().filter(|(_, e)| keep(e)) {
+        let mut seen = 0;
+        let kept = |(_, e): &(&String, &Arc<Entry>)| {
+            seen += 1;
+            keep(e)
+        };
+        for (key, entry) in inside.by_ref().filter(kept) {
             if limit > 0 && entries.len() == limit {
                 next = Some(key.clone());
                 break;
@@ -368,6 +440,9 @@ impl ResourceCache {
             entries.push(entry.clone());
         }
         let remaining = next.as_ref().map_or(0, |_| 1 + inside.count());
+        Tallies::add(&self.tallies.lists, 1);
+        Tallies::add(&self.tallies.listed, seen);
+        Tallies::add(&self.tallies.returned, entries.len() as u64);
         Snapshot { entries, revision: applied.max(state.revision), next, remaining }
     }
 
@@ -428,6 +503,7 @@ impl Subscription {
         self.tip.borrow_and_update();
         let state = self.cache.state.read();
         if self.next < state.first {
+            Tallies::add(&self.cache.tallies.terminated, 1);
             return Err(FellBehind);
         }
         let skip = (self.next - state.first) as usize;

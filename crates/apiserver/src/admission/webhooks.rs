@@ -19,6 +19,7 @@ use crate::{
     cluster::Cluster,
     codec,
     index::{Index, Indexed},
+    metrics::in_webhooks,
     negotiate::Media,
     served::Served,
     webhook::Client,
@@ -111,6 +112,11 @@ impl Webhooks {
         if webhooks.is_empty() || matching::is_exempt(a) {
             return Ok(false);
         }
+        let env = self.cluster.env.clone();
+        in_webhooks(&env, self.change_in_turn(webhooks, a)).await
+    }
+
+    async fn change_in_turn(&self, webhooks: Vec<Arc<Webhook>>, a: &mut Attributes<'_>) -> Result<bool, ApiError> {
         let before = a.object.clone();
         let mut left: Vec<(Arc<Webhook>, Value)> = Vec::new();
         for webhook in webhooks {
@@ -167,7 +173,8 @@ impl Webhooks {
             return Ok(());
         }
         let shown = &*a;
-        let answers = Box::pin(join_all(webhooks.iter().map(|w| self.ask(w, shown)))).await;
+        let asked = Box::pin(join_all(webhooks.iter().map(|w| self.ask(w, shown))));
+        let answers = in_webhooks(&self.cluster.env, asked).await;
         let mut refused = None;
         for answer in answers {
             match answer {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use futures::{StreamExt, future::BoxFuture, stream};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -11,6 +12,8 @@ use api::ApiError;
 
 use super::{Registry, Selection, delete::Deleted, options::DeleteOptions};
 use crate::{call::Call, respond::Reply, served::Served};
+
+const AT_ONCE: usize = 16;
 
 impl Registry {
     pub(super) async fn delete_collection(
@@ -25,17 +28,23 @@ impl Registry {
         let cache = &self.cluster.cache;
         let applied = cache.revision();
         let resource = cache.resource(&served.prefix);
-        let snapshot = resource.list(&selection.prefix, None, 0, applied, |e| selection.matches(served, e));
+        let limit = call.query.number("limit")?.unwrap_or(0).max(0) as usize;
+        let snapshot = resource.list(&selection.prefix, None, limit, applied, |e| selection.matches(served, e));
         let mut items: Vec<Value> = Vec::new();
         let mut objects: Vec<_> = snapshot.entries.iter().map(|e| e.object.clone()).collect();
         if selection.is_late() {
             objects = self.views(served, objects).await?;
             objects.retain(|object| selection.matches_view(served, object));
         }
+        // Several at once, so that the store commits them together; told in order.
+        let mut deletions: Vec<BoxFuture<'_, Result<Deleted, ApiError>>> = Vec::with_capacity(objects.len());
         for object in &objects {
-            let meta = &object.meta;
-            let namespace = meta.namespace.as_deref().unwrap_or_default();
-            match self.delete_object(call, served, namespace, &meta.name, &options).await {
+            let namespace = object.meta.namespace.as_deref().unwrap_or_default();
+            deletions.push(Box::pin(self.delete_object(call, served, namespace, &object.meta.name, &options)));
+        }
+        let mut deletions = stream::iter(deletions).buffered(AT_ONCE);
+        while let Some(deleted) = deletions.next().await {
+            match deleted {
                 Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(object.value()),
                 Err(e) if e.is_not_found() => {}
                 Err(e) => return Err(e),

@@ -155,7 +155,8 @@ impl Registry {
 
 pub(super) fn preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
     let meta = &object.meta;
-    let conflict = |why: String| Err(ApiError::conflict(&served.group, &served.plural, &meta.name, &why));
+    // Upstream names the kind here, not the resource.
+    let conflict = |why: String| Err(ApiError::conflict(&served.group, &served.kind, &meta.name, &why));
     if let Some(uid) = options.uid.as_ref().filter(|u| **u != meta.uid) {
         return conflict(format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \

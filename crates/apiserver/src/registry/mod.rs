@@ -36,8 +36,17 @@ use api::{ApiError, Object, Reason};
 use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
-    admission, authn, authz, call::Call, cluster::Cluster, codec, config::Config, negotiate, respond::Reply,
-    served::Served, storage, watch_cache::store_error,
+    admission, authn, authz,
+    call::Call,
+    cluster::Cluster,
+    codec,
+    config::Config,
+    metrics::Metrics,
+    negotiate::{self, Forms},
+    respond::Reply,
+    served::Served,
+    storage,
+    watch_cache::store_error,
 };
 
 pub use object_meta::timestamp;
@@ -47,6 +56,7 @@ pub use service_repair::follow as repair_services;
 
 pub struct Registry {
     pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
     pub cluster: Arc<Cluster>,
     pub admission: admission::Chain,
     pub authorizer: Arc<authz::Chain>,
@@ -72,7 +82,9 @@ impl Registry {
         self.check_scope(&served, call)?;
         if !info.is_long_running() {
             // Before anything is written: an answer nobody accepts must not have effects.
-            call.output(served.stored())?;
+            // A Scale has a protobuf form, whatever it is of.
+            let forms = served.forms(false);
+            call.output(Forms { protobuf: forms.protobuf || info.subresource == "scale", ..forms })?;
         }
         if let Some(text) = served.behavior.deprecation() {
             call.warn(text);
@@ -81,7 +93,7 @@ impl Registry {
             return Box::pin(self.subresource(call, &served, body)).await;
         }
         if !served.supports(&info.verb) {
-            return Err(ApiError::method_not_allowed(&served.group, &served.plural, &info.verb));
+            return Err(not_allowed_path());
         }
         if !served.stored() {
             return Box::pin(self.review(call, &served, body)).await;
@@ -96,7 +108,7 @@ impl Registry {
             "patch" => Box::pin(self.patch(call, &served, &body)).await,
             "delete" => Box::pin(self.delete(call, &served, &body)).await,
             "deletecollection" => Box::pin(self.delete_collection(call, &served, &body)).await,
-            other => Err(ApiError::method_not_allowed(&served.group, &served.plural, other)),
+            _ => Err(not_allowed_path()),
         }
     }
 
@@ -114,7 +126,13 @@ impl Registry {
                 _ => not_found_path(),
             });
         }
-        if info.verb == "create" && info.subresource.is_empty() && !info.name.is_empty() {
+        // Objects are made in their collection, and changed by their name.
+        let misplaced = match info.verb.as_str() {
+            "create" => info.subresource.is_empty() && !info.name.is_empty(),
+            "update" | "patch" => info.name.is_empty(),
+            _ => false,
+        };
+        if misplaced {
             return Err(not_allowed_path());
         }
         Ok(())

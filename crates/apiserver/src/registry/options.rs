@@ -156,11 +156,8 @@ impl DeleteOptions {
             let detail = "orphanDependents and deletionPropagation cannot be both set";
             errors.invalid(&Path::new("propagationPolicy"), value["propagationPolicy"].clone(), detail);
         }
-        let grace_period_seconds = value["gracePeriodSeconds"].as_i64();
-        if grace_period_seconds.is_some_and(|s| s < 0) {
-            let path = Path::new("gracePeriodSeconds");
-            errors.invalid(&path, value["gracePeriodSeconds"].clone(), "must be greater than or equal to 0");
-        }
+        // Less than nothing counts as one second, as upstream has it.
+        let grace_period_seconds = value["gracePeriodSeconds"].as_i64().map(|s| if s < 0 { 1 } else { s });
         if !errors.is_empty() {
             return Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", errors));
         }

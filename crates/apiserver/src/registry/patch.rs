@@ -25,14 +25,18 @@ pub(super) enum PatchType {
 
 impl PatchType {
     pub(super) fn from_call(call: &Call, served: &Served) -> Result<Self, ApiError> {
-        let accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
         match negotiate::content_type(&call.headers).as_str() {
             "application/json-patch+json" => Ok(PatchType::Json),
             "application/merge-patch+json" => Ok(PatchType::Merge),
             "application/strategic-merge-patch+json" if served.custom.is_none() => Ok(PatchType::Strategic),
             "application/apply-patch+yaml" => Ok(PatchType::Apply),
-            _ if served.custom.is_some() => Err(negotiate::unsupported(accepted.into())),
-            _ => Err(negotiate::unsupported(format!("{accepted}, application/strategic-merge-patch+json"))),
+            _ if served.custom.is_some() => Err(negotiate::unsupported(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            )),
+            _ => Err(negotiate::unsupported(
+                "application/json-patch+json, application/merge-patch+json, \
+                 application/strategic-merge-patch+json, application/apply-patch+yaml",
+            )),
         }
     }
 }

@@ -36,23 +36,6 @@ impl Freshness {
     pub fn from_call(call: &Call) -> Result<Self, ApiError> {
         let version = call.query.text("resourceVersion");
         let matching = call.query.text("resourceVersionMatch");
-        let mut errors = ErrorList::new();
-        let path = Path::new("resourceVersionMatch");
-        match (matching, version) {
-            (Some(_), None) if !call.query.flag("sendInitialEvents") => {
-                errors.forbidden(&path, "resourceVersionMatch is forbidden unless resourceVersion is provided");
-            }
-            (Some("Exact"), Some("0")) => {
-                errors.forbidden(&path, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
-            }
-            (Some(other), _) if !matches!(other, "Exact" | "NotOlderThan") => {
-                errors.not_supported(&path, other, &["Exact", "NotOlderThan", ""]);
-            }
-            _ => {}
-        }
-        if !errors.is_empty() {
-            return Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", errors));
-        }
         let Some(version) = version else { return Ok(Freshness::Newest) };
         let number: Revision = version.parse().map_err(|_| {
             let mut errors = ErrorList::new();
@@ -67,6 +50,63 @@ impl Freshness {
             (n, None) if call.query.number("limit")?.unwrap_or(0) > 0 => Freshness::Exact(n),
             (n, _) => Freshness::NotOlderThan(n),
         })
+    }
+}
+
+/// Whether the options of a list go together.
+fn check_options(call: &Call) -> Result<(), ApiError> {
+    let [version, matching, token] =
+        ["resourceVersion", "resourceVersionMatch", "continue"].map(|name| call.query.text(name));
+    let mut errors = ErrorList::new();
+    let path = Path::new("resourceVersionMatch");
+    if let Some(matching) = matching {
+        if version.is_none() {
+            errors.forbidden(&path, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if token.is_some() {
+            errors.forbidden(&path, "resourceVersionMatch is forbidden when continue is provided");
+        }
+        if !matches!(matching, "Exact" | "NotOlderThan") {
+            errors.not_supported(&path, matching, &["Exact", "NotOlderThan", ""]);
+        }
+        if matching == "Exact" && version == Some("0") {
+            errors.forbidden(&path, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+    }
+    if call.query.get("sendInitialEvents").is_some() {
+        errors.forbidden(&Path::new("sendInitialEvents"), "sendInitialEvents is forbidden for list");
+    }
+    refuse(errors)
+}
+
+/// The same for a watch.
+pub(super) fn check_watch_options(call: &Call) -> Result<(), ApiError> {
+    let initial_events = call.query.get("sendInitialEvents").is_some();
+    let matching = call.query.text("resourceVersionMatch");
+    let mut errors = ErrorList::new();
+    let path = Path::new("resourceVersionMatch");
+    if initial_events && matching != Some("NotOlderThan") {
+        errors.forbidden(&path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+    }
+    if let Some(matching) = matching {
+        if !initial_events {
+            let words = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            errors.forbidden(&path, words);
+        }
+        if matching != "NotOlderThan" {
+            errors.not_supported(&path, matching, &["NotOlderThan"]);
+        }
+        if call.query.text("continue").is_some() {
+            errors.forbidden(&path, "resourceVersionMatch is forbidden when continue is provided");
+        }
+    }
+    refuse(errors)
+}
+
+fn refuse(errors: ErrorList) -> Result<(), ApiError> {
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", errors)),
     }
 }
 
@@ -122,6 +162,7 @@ impl Registry {
     }
 
     pub(super) async fn list(&self, call: &Call, served: &Arc<Served>) -> Result<Reply, ApiError> {
+        check_options(call)?;
         let selection = Selection::from_call(call, served)?;
         let limit = call.query.number("limit")?.unwrap_or(0).max(0) as usize;
         let continued = call.query.text("continue").map(Continue::decode).transpose()?;

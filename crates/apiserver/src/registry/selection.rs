@@ -24,8 +24,7 @@ pub struct Selection {
 impl Selection {
     pub fn from_call(call: &Call, served: &Served) -> Result<Self, ApiError> {
         let wrong = |e: String| ApiError::bad_request(e);
-        let labels = LabelSelector::parse(call.query.get("labelSelector").unwrap_or_default())
-            .map_err(|e| wrong(format!("unable to parse requirement: {e}")))?;
+        let labels = LabelSelector::parse(call.query.get("labelSelector").unwrap_or_default()).map_err(wrong)?;
         let fields = FieldSelector::parse(call.query.get("fieldSelector").unwrap_or_default()).map_err(wrong)?;
         let known = served.selectable_names();
         for requirement in fields.requirements() {

@@ -10,10 +10,14 @@ use serde_json::json;
 use api::{ApiError, Object, WatchEvent, WatchKind};
 use store::Revision;
 
-use super::{Registry, Selection, read::Freshness};
+use super::{
+    Registry, Selection,
+    read::{Freshness, check_watch_options},
+};
 use crate::{
     call::Call,
     cluster::Cluster,
+    metrics::{Labels, Open},
     respond::{EventStream, Reply},
     served::Served,
     storage,
@@ -28,6 +32,7 @@ const BEFORE_END: Duration = Duration::from_secs(2);
 type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 struct Watcher {
+    _open: Open,
     cluster: Arc<Cluster>,
     served: Arc<Served>,
     selection: Selection,
@@ -53,13 +58,8 @@ impl Registry {
         if call.query.text("fieldSelector").is_none() && !call.info.name.is_empty() {
             selection = selection.with_name(&call.info.name);
         }
+        check_watch_options(call)?;
         let initial_events = call.query.optional_flag("sendInitialEvents");
-        if initial_events.is_some() && call.query.text("resourceVersionMatch") != Some("NotOlderThan") {
-            let mut errors = api::field::ErrorList::new();
-            let path = api::field::Path::new("resourceVersionMatch");
-            errors.forbidden(&path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
-            return Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", errors));
-        }
         let freshness = Freshness::from_call(call)?;
         let cache = &self.cluster.cache;
         match freshness {
@@ -88,6 +88,7 @@ impl Registry {
         let now = self.cluster.env.monotonic();
         let bookmarks = call.query.flag("allowWatchBookmarks");
         let watcher = Watcher {
+            _open: self.metrics.requests.open(Labels::new(&call.info, &call.method, false, "")),
             cluster: self.cluster.clone(),
             served: served.clone(),
             selection,

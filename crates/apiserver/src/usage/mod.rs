@@ -24,7 +24,7 @@ use api::{
 
 use crate::{
     call::Call,
-    negotiate::View,
+    negotiate::{Forms, View},
     pipeline::ApiServer,
     registry::{not_found_path, timestamp},
     respond::Reply,
@@ -102,8 +102,8 @@ pub async fn serve(server: &ApiServer, call: &Call) -> Result<Reply, ApiError> {
 
 /// The objects a list is about. Only running pods use anything.
 fn selected(server: &ApiServer, call: &Call) -> Result<Vec<Arc<Object>>, ApiError> {
-    let labels = LabelSelector::parse(call.query.get("labelSelector").unwrap_or_default())
-        .map_err(|e| ApiError::bad_request(format!("unable to parse requirement: {e}")))?;
+    let labels = LabelSelector::parse(call.query.get("labelSelector").unwrap_or_default());
+    let labels = labels.map_err(ApiError::bad_request)?;
     let fields = FieldSelector::parse(call.query.get("fieldSelector").unwrap_or_default());
     let fields = fields.map_err(ApiError::bad_request)?;
     let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace");
@@ -252,21 +252,22 @@ fn go_duration(duration: Duration) -> String {
 }
 
 fn reply(call: &Call, one: bool, items: Vec<Value>) -> Result<Reply, ApiError> {
-    let output = call.output(true)?;
+    let output = call.output(Forms { views: true, ..Forms::PLAIN })?;
     let value = match output.view {
         View::Object if one => items.into_iter().next().unwrap_or_default(),
         View::Object => {
             let kind = if call.info.resource == "nodes" { "NodeMetricsList" } else { "PodMetricsList" };
             json!({ "kind": kind, "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {}, "items": items })
         }
-        View::Partial if one => table::partial(items.into_iter().next().unwrap_or_default()),
-        View::Partial => {
-            let items: Vec<Value> = items.into_iter().map(table::partial).collect();
-            json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items })
+        View::Partial(version) if one => table::partial(items.into_iter().next().unwrap_or_default(), version),
+        View::Partial(version) => {
+            let items = items.into_iter().map(|item| table::partial(item, version)).collect();
+            table::partial_list(version, json!({}), items)
         }
-        View::Table => {
+        View::Table(version) => {
             let include = Include::from_query(&call.query)?;
-            table::table(json!({}), columns(), items.into_iter().map(|item| row(item, include)).collect())
+            let rows = items.into_iter().map(|item| row(item, include, version)).collect();
+            table::table(version, json!({}), columns(), rows)
         }
     };
     Ok(Reply::Value(StatusCode::OK, value))
@@ -282,7 +283,7 @@ fn columns() -> Value {
     ])
 }
 
-fn row(item: Value, include: Include) -> Value {
+fn row(item: Value, include: Include, version: &str) -> Value {
     let mut sums = [Quantity::default(), Quantity::default()];
     let containers = item["containers"].as_array().into_iter().flatten().map(|c| &c["usage"]);
     for used in containers.chain(item.get("usage")) {
@@ -296,7 +297,7 @@ fn row(item: Value, include: Include) -> Value {
     let cells = json!([item["metadata"]["name"], cpu, memory, item["window"]]);
     match include {
         Include::None => json!({ "cells": cells }),
-        Include::Metadata => json!({ "cells": cells, "object": table::partial(item) }),
+        Include::Metadata => json!({ "cells": cells, "object": table::partial(item, version) }),
         Include::Object => json!({ "cells": cells, "object": item }),
     }
 }
@@ -316,6 +317,6 @@ mod tests {
             "metadata": { "name": "p" }, "window": "15s",
             "containers": [{ "usage": { "cpu": "1500n", "memory": "3Ki" } }, { "usage": { "cpu": "1m", "memory": "1Ki" } }],
         });
-        assert_eq!(row(item, Include::None)["cells"], json!(["p", "1001500n", "4Ki", "15s"]));
+        assert_eq!(row(item, Include::None, "meta.k8s.io/v1")["cells"], json!(["p", "1001500n", "4Ki", "15s"]));
     }
 }

@@ -147,21 +147,45 @@ async fn strangers_learn_nothing() {
 }
 
 #[tokio::test]
-async fn metrics_have_upstreams_names() {
+async fn options_that_do_not_go_together_are_refused() {
+    let s = server().await;
+    let check = async |query: &str, code: u16, reason: &str, words: &str| {
+        s.get(&format!("{MAPS}?{query}")).await.refused(code, reason, words);
+    };
+    check("resourceVersionMatch=Exact", 422, "Invalid", "forbidden unless resourceVersion is provided").await;
+    let words = "resourceVersionMatch is forbidden when continue is provided";
+    check("resourceVersionMatch=Exact&resourceVersion=5&continue=x", 422, "Invalid", words).await;
+    let words = "Unsupported value: \"Most\": supported values: \"\", \"Exact\", \"NotOlderThan\"";
+    check("resourceVersionMatch=Most&resourceVersion=5", 422, "Invalid", words).await;
+    check("resourceVersionMatch=Exact&resourceVersion=0", 422, "Invalid", "is forbidden for resourceVersion").await;
+    check("sendInitialEvents=true", 422, "Invalid", "sendInitialEvents is forbidden for list").await;
+    let words = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+    check("watch=1&sendInitialEvents=true", 422, "Invalid", words).await;
+    let words = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+    check("watch=1&resourceVersionMatch=NotOlderThan", 422, "Invalid", words).await;
+    let words = "Unsupported value: \"Exact\": supported values: \"NotOlderThan\"";
+    check("watch=1&sendInitialEvents=true&resourceVersionMatch=Exact", 422, "Invalid", words).await;
+    check("limit=many", 400, "BadRequest", "strconv.ParseInt: parsing \"many\": invalid syntax").await;
+    let selector = s.get(&format!("{MAPS}?labelSelector=a%20b")).await;
+    let message = "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt";
+    assert_eq!((selector.code, &selector.value["message"]), (400, &json!(message)));
+}
+
+#[tokio::test]
+async fn methods_fit_their_paths() {
     let s = server().await;
     s.create_config_map("a").await.expect(201);
-    let _watch = s.watch("/api/v1/configmaps?watch=1").await;
-    let text = String::from_utf8(s.get("/metrics").await.bytes.to_vec()).unwrap();
-    for line in [
-        "apiserver_storage_objects{group=\"\",resource=\"configmaps\"} ",
-        "apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} ",
-        "apiserver_longrunning_requests{group=\"\",resource=\"configmaps\",verb=\"WATCH\"} 1",
-        "apiserver_current_inflight_requests{request_kind=\"readOnly\"} ",
-        "apiserver_request_duration_seconds_bucket{",
-        "kubernetes_build_info{git_version=\"v1.35",
-        "process_resident_memory_bytes ",
-        "process_cpu_seconds_total ",
-    ] {
-        assert!(text.lines().any(|l| l.starts_with(line)), "{line} is not in\n{text}");
+    let one = format!("{MAPS}/a");
+    for (method, path) in [("PUT", MAPS), ("PATCH", MAPS), ("POST", &one), ("OPTIONS", &one)] {
+        let refused = s.send(method, path, &[("content-type", "application/json")], b"{}".to_vec()).await;
+        refused.refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource");
     }
+    let whole = s.get(&one).await;
+    let head = s.send("HEAD", &one, &[], Vec::new()).await;
+    let length = head.headers["content-length"].to_str().unwrap();
+    assert_eq!((head.code, head.bytes.len(), length), (200, 0, &*whole.bytes.len().to_string()));
+    // Every answer can be found again.
+    let named = s.send("GET", &one, &[("audit-id", "mine")], Vec::new()).await;
+    assert_eq!(named.headers["audit-id"], "mine");
+    assert_eq!(whole.headers["audit-id"].len(), 36);
 }
