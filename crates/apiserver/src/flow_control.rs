@@ -3,7 +3,10 @@
 //! admits a request in flight.
 //! Invariant: what an administrator changed stays, except where upstream does not allow changes.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures::future::try_join_all;
 use http::Method;
@@ -16,6 +19,8 @@ use api::{
 
 use crate::{loopback, pipeline::ApiServer, registry::timestamp};
 
+/// After a write failed.
+const RETRY: Duration = Duration::from_secs(1);
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 
 /// Writes what is missing and what must follow the server's own.
@@ -80,14 +85,18 @@ pub async fn follow(server: Weak<ApiServer>) {
         levels.borrow_and_update();
         schemas.borrow_and_update();
         let Some(server) = server.upgrade() else { return };
+        let env = server.cluster.env.clone();
         let looked = async {
             ensure(&server).await?;
             tell_dangling(&server).await
         };
-        if let Err(error) = looked.await {
-            tracing::warn!(error = %error.message, "failed to keep the objects of flow control");
-        }
+        let failed = looked.await.err();
         drop(server);
+        if let Some(error) = failed {
+            tracing::warn!(error = %error.message, "failed to keep the objects of flow control");
+            env.sleep(RETRY).await;
+            continue;
+        }
         let changed = tokio::select! { c = levels.changed() => c, c = schemas.changed() => c };
         if changed.is_err() {
             return;
