@@ -80,6 +80,24 @@ pub fn plan(input: &Input) -> Plan {
     planner.finish(true)
 }
 
+/// Where shares would leave fewer than `least` available pods, others go that are not available, in whichever set.
+fn spare_the_available(sets: &[&ReplicaSet], sizes: &mut [(String, i32)], least: i32) {
+    let mut spare = (sets.iter().map(|set| available(set)).sum::<i32>() - least).max(0);
+    let mut left = 0;
+    for (set, (_, size)) in sets.iter().zip(&mut *sizes) {
+        let lost = (available(set) - *size).max(0);
+        let kept = lost - lost.min(spare);
+        spare -= lost - kept;
+        *size += kept;
+        left += kept;
+    }
+    for (set, (_, size)) in sets.iter().zip(sizes) {
+        let less = (*size - available(set)).clamp(0, left);
+        *size -= less;
+        left -= less;
+    }
+}
+
 impl Planner<'_> {
     fn all(&self) -> impl Iterator<Item = &ReplicaSet> {
         self.old.iter().chain(&self.new)
@@ -230,6 +248,9 @@ impl Planner<'_> {
             .collect();
         if let Some((_, size)) = sizes.first_mut() {
             *size = (*size + to_add - added).max(0);
+        }
+        if to_add < 0 {
+            spare_the_available(&active, &mut sizes, wanted - max_unavailable(self.deployment));
         }
         for (name, size) in sizes {
             self.scale(&name, size);

@@ -205,6 +205,24 @@ fn scaling_in_a_rollout_is_proportional() {
     assert_eq!(world.sizes(), [11, 7], "18 pods in the proportion 8:5");
 }
 
+/// Found by seed 62 of the simulator.
+#[test]
+fn scaling_down_in_a_rollout_leaves_enough_available() {
+    let mut world = World::new(deployment(5, "a:1", rolling_update(json!(2), json!(1))));
+    world.settle();
+    world.set_image("a:2");
+    for _ in 0..3 {
+        world.step();
+        world.run_pods(|set| if revision(set) == 1 { replicas(set) } else { 0 });
+    }
+    assert_eq!(world.sizes(), [4, 3]);
+    let spec = world.deployment.spec.as_mut().unwrap();
+    spec.replicas = Some(4);
+    spec.strategy = serde_json::from_value(rolling_update(json!(2), json!(0))).unwrap();
+    world.step();
+    assert_eq!(world.sizes(), [4, 2], "the old set's share would take an available pod");
+}
+
 #[test]
 fn paused_deployments_scale_but_do_not_roll() {
     let mut world = World::new(deployment(2, "a:1", json!(null)));
