@@ -21,6 +21,8 @@ use crate::{
 
 /// How long after a disturbance a decision may still rest on what was true before.
 const EXCUSED: Duration = Duration::from_secs(120);
+/// Longer than any news is on its way (`Faults::drawn`): a pod ready for less may be taken for one that is not.
+const NEWS: Duration = Duration::from_secs(6);
 
 type Objects<K> = BTreeMap<String, K>;
 
@@ -40,6 +42,8 @@ pub struct World {
     promises: BTreeMap<String, Vec<(i64, i32, i32)>>,
     /// When a workload (by uid) or a namespace was last disturbed by somebody else.
     disturbed: BTreeMap<String, Duration>,
+    /// Since when a pod (by uid) is ready.
+    ready_since: BTreeMap<String, Duration>,
     found: Vec<Violation>,
     /// Changes of objects other than heartbeats.
     pub changes: u64,
@@ -217,6 +221,15 @@ impl World {
         {
             self.disturb(at, &owner.uid.clone());
         }
+        match (before.as_ref().filter(|b| ready(b)), new.as_ref().filter(|now| ready(now))) {
+            (None, Some(now)) => {
+                self.ready_since.insert(uid(now).into(), at);
+            }
+            (Some(before), None) => {
+                self.ready_since.remove(uid(before));
+            }
+            _ => {}
+        }
         put(&mut self.pods, key, new);
         let Some(pod) = self.pods.get(key).cloned() else { return };
         let node = facts::node_name(&pod).map(str::to_string);
@@ -292,6 +305,9 @@ impl World {
         };
         if self.owned(&owner.uid).filter(|p| active(p)).count() as i32 <= set_size || !told_to_go {
             return self.disturb(at, &deployment);
+        }
+        if self.ready_since.get(uid(pod)).is_none_or(|since| at.saturating_sub(*since) < NEWS) {
+            return;
         }
         let gone = !self.deployments.values().any(|d| uid(d) == deployment && !deleting(d));
         let fewest = self.promises.get(&deployment).into_iter().flatten().map(|p| p.2).min();

@@ -12,6 +12,7 @@ use client::{Client, ListParams, ObjectList, Transport, WatchStream};
 use env::Env;
 use futures::{StreamExt, stream};
 use http::{Request, Response};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use store::Store;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,12 @@ pub struct Server {
     store: Arc<dyn Store>,
     signing_key: String,
     running: Mutex<Option<Running>>,
+    /// When the last request came, and how many came at that moment.
+    pace: Mutex<(Timestamp, usize)>,
 }
+
+/// More requests than this at one moment of simulated time: somebody goes round in circles, and would for ever.
+const MOST_AT_ONCE: usize = 20_000;
 
 #[derive(Clone)]
 struct Running {
@@ -32,7 +38,7 @@ struct Running {
 
 impl Server {
     pub fn new(env: Env, store: Arc<dyn Store>, signing_key: String) -> Arc<Self> {
-        Arc::new(Self { env, store, signing_key, running: Mutex::default() })
+        Arc::new(Self { env, store, signing_key, running: Mutex::default(), pace: Mutex::default() })
     }
 
     pub async fn start(&self) {
@@ -46,6 +52,17 @@ impl Server {
         if let Some(running) = self.running.lock().take() {
             running.env.crash();
             running.crashed.cancel();
+        }
+    }
+
+    /// Ends the process of this run when time stands still: no check would ever be reached.
+    fn count(&self, request: &Request<Bytes>) {
+        let mut pace = self.pace.lock();
+        let now = self.env.now();
+        *pace = if pace.0 == now { (now, pace.1 + 1) } else { (now, 1) };
+        if pace.1 > MOST_AT_ONCE {
+            eprintln!("a hot loop at {now}: {} requests, the last {} {}", pace.1, request.method(), request.uri());
+            std::process::exit(1);
         }
     }
 
@@ -83,6 +100,7 @@ pub fn unreachable(why: &str) -> ApiError {
 impl Transport for Reach {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         let (running, client) = self.now()?;
+        self.server.count(&request);
         let served = running.env.spawn(async move { client.transport().send(request).await });
         served.await.unwrap_or_else(|_| Err(unreachable("connection reset by peer")))
     }

@@ -15,7 +15,7 @@ use k8s_openapi::{
     api::batch::v1::{CronJob, CronJobStatus, Job},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use plan::{Action, plan, surplus};
+use plan::{Action, job_name, plan, surplus};
 
 use crate::{
     indexes,
@@ -179,8 +179,7 @@ fn job(cron: &CronJob, at: Timestamp) -> Job {
     annotations.insert(SCHEDULED_AT.into(), scheduled);
     Job {
         metadata: ObjectMeta {
-            // Minutes, as upstream names them.
-            name: Some(format!("{}-{}", cron.name(), at.as_second() / 60)),
+            name: Some(job_name(cron, at)),
             namespace: cron.metadata.namespace.clone(),
             labels: meta.labels,
             annotations: Some(annotations),

@@ -40,6 +40,11 @@ pub fn zone(cron: &CronJob) -> Result<TimeZone, String> {
     }
 }
 
+/// Minutes, as upstream names them: a time has one job, whoever starts it.
+pub fn job_name(cron: &CronJob, at: Timestamp) -> String {
+    format!("{}-{}", cron.name(), at.as_second() / 60)
+}
+
 /// `running` are the unfinished jobs of this cron job.
 pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
@@ -76,13 +81,16 @@ pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
         plan.actions.push(warn("MissSchedule", format!("Missed scheduled time to start a job: {at}")));
         return plan;
     }
+    // The job of this very time is no obstacle: it was started by somebody who could not yet write that down.
+    let name = job_name(cron, due);
+    let mut others = running.iter().filter(|job| job.name() != name).peekable();
     match spec.concurrency_policy.as_deref() {
-        Some("Forbid") if !running.is_empty() => {
+        Some("Forbid") if others.peek().is_some() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
             plan.actions.push(Action::Event { warning: false, reason: "JobAlreadyActive", message: message.into() });
             return plan;
         }
-        Some("Replace") => plan.actions.extend(running.iter().map(|job| Action::Delete(Box::new((**job).clone())))),
+        Some("Replace") => plan.actions.extend(others.map(|job| Action::Delete(Box::new((**job).clone())))),
         _ => {}
     }
     plan.actions.push(Action::Start { at: due });
@@ -175,7 +183,10 @@ mod tests {
 
     #[test]
     fn when_to_start() {
-        let running = [Arc::new(serde_json::from_value::<Job>(json!({ "metadata": { "name": "c-1" } })).unwrap())];
+        let job =
+            |name: &str| Arc::new(serde_json::from_value::<Job>(json!({ "metadata": { "name": name } })).unwrap());
+        let running = [job("c-1")];
+        let restarted = [job("c-1"), job("c-29453770")];
         let check = |change: serde_json::Value, now: &str, running: &[Arc<Job>], expected: &[&str]| {
             let plan = plan(&cron(change), running, now.parse().unwrap());
             let words: Vec<String> = plan
@@ -201,6 +212,18 @@ mod tests {
             "2026-01-01T00:10:00Z",
             &running,
             &["-c-1", "2026-01-01T00:10:00Z"],
+        );
+        check(
+            json!({ "concurrencyPolicy": "Replace" }),
+            "2026-01-01T00:10:00Z",
+            &restarted,
+            &["-c-1", "2026-01-01T00:10:00Z"],
+        );
+        check(
+            json!({ "concurrencyPolicy": "Forbid" }),
+            "2026-01-01T00:10:00Z",
+            &restarted[1..],
+            &["2026-01-01T00:10:00Z"],
         );
         check(json!({ "timeZone": "Nowhere/Land" }), "2026-01-01T00:10:00Z", &[], &["UnknownTimeZone"]);
         check(json!({ "schedule": "bad" }), "2026-01-01T00:10:00Z", &[], &["UnparseableSchedule"]);
