@@ -45,7 +45,7 @@ pub struct EmbeddedStore {
     disk_bytes: Arc<AtomicU64>,
     torn_bytes: u64,
     /// Locked as long as the store is open. After `thread`, so that writing has ended when it is released.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl EmbeddedStore {
@@ -225,12 +225,22 @@ fn recover(path: &Path, ids: &[u32], core: &mut Core<Location>, segment_bytes: u
     Ok((log, torn_bytes))
 }
 
-pub(crate) fn lock(path: &Path) -> Result<File, StoreError> {
+/// The right to use a directory.
+pub(crate) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that is being started at this moment shares the file until it runs its program.
+        let _ = self.0.unlock();
+    }
+}
+
+pub(crate) fn lock(path: &Path) -> Result<Lock, StoreError> {
     let file = path.join(LOCK_FILE);
     let lock = File::options().create(true).truncate(false).write(true).open(&file);
     let lock = lock.map_err(|e| unreadable(&file, &e))?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(Lock(lock)),
         Err(TryLockError::WouldBlock) => Err(StoreError::Unavailable(format!(
             "{} is in use by another process; stop it or use another directory",
             path.display()

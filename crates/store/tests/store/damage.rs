@@ -247,3 +247,21 @@ async fn deletions_stay_deleted_over_openings() {
     let refused = store.range(under("/k/", 0, Some(last - 1))).await;
     assert!(matches!(refused, Err(StoreError::Compacted { oldest, .. }) if oldest == last), "{refused:?}");
 }
+
+#[tokio::test]
+async fn a_process_on_its_way_keeps_nothing_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path()).await;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let until = stop.clone();
+    let starter = std::thread::spawn(move || {
+        while !until.load(std::sync::atomic::Ordering::Relaxed) {
+            assert!(std::process::Command::new("true").status().unwrap().success());
+        }
+    });
+    for _ in 0..200 {
+        drop(open(directory.path()).unwrap());
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    starter.join().unwrap();
+}
