@@ -122,6 +122,9 @@ async fn containers_survive_containerd_and_its_supervisor() {
     // It has ended; this process, its first parent, may still have to collect it.
     let stat = std::fs::read_to_string(format!("/proc/{second}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    // Nobody is left who would start it again (that would take 50 ms).
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!dir.path().join("s/containerd.pid").exists());
     // Empty by now: only the parent that runc made for the sandbox is left.
     for entry in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
         let _ = std::fs::remove_dir(entry.path().join("minke-cri-test/life"));

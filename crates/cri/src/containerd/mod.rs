@@ -108,9 +108,15 @@ impl Containerd {
     }
 
     /// Ends containerd, with its containers left as they are.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.stop.notify_one();
-        let _ = self.supervisor.await;
+        let _ = (&mut self.supervisor).await;
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        self.supervisor.abort();
     }
 }
 
