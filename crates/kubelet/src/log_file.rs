@@ -12,8 +12,8 @@ use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use nix::libc;
 
-/// A runtime that holds on to a log for longer does not write what the container said.
-const LONGEST: Duration = Duration::from_secs(2);
+/// A busy disk may hold up the writer for seconds; one that takes longer does not write what the container said.
+const LONGEST: Duration = Duration::from_secs(5);
 /// From the kernel's `fcntl.h`; `libc` leaves it out.
 const F_SETSIG: libc::c_int = 10;
 
