@@ -59,7 +59,7 @@ impl Registry {
                 true => object.clone(),
                 false => std::mem::take(&mut object),
             };
-            let allocation = self.allocations.for_create(served, &mut object)?;
+            let allocation = self.allocations.for_create(served, &mut object).await?;
             canonicalize(served, &mut object);
             let object = self.validate_create(call, served, object, options).await?;
             let object = self.to_storage(served, object).await?;

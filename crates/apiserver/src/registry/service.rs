@@ -187,16 +187,16 @@ impl Allocations {
         contested.and_then(|(_, error)| error.clone()).map_or(Ok(()), Err)
     }
 
-    pub fn for_create(&self, served: &Served, object: &mut Value) -> Result<Allocation, ApiError> {
+    pub async fn for_create(&self, served: &Served, object: &mut Value) -> Result<Allocation, ApiError> {
         match is_service(served) {
-            true => self.allocate(object, &[]),
+            true => self.allocate(object, &[]).await,
             false => Ok(Allocation::default()),
         }
     }
 
-    pub fn for_update(&self, served: &Served, new: &mut Value, old: &Value) -> Result<Allocation, ApiError> {
+    pub async fn for_update(&self, served: &Served, new: &mut Value, old: &Value) -> Result<Allocation, ApiError> {
         match is_service(served) && new["spec"] != old["spec"] {
-            true => self.allocate(new, &holdings(old)),
+            true => self.allocate(new, &holdings(old)).await,
             false => Ok(Allocation::default()),
         }
     }
@@ -207,7 +207,20 @@ impl Allocations {
         Allocation { taken: Vec::new(), freed }
     }
 
-    fn allocate(&self, service: &mut Value, held: &[Held]) -> Result<Allocation, ApiError> {
+    /// A range is full only when nothing that another server freed is still on its way here.
+    async fn allocate(&self, service: &mut Value, held: &[Held]) -> Result<Allocation, ApiError> {
+        let before = service.clone();
+        match self.allocate_known(service, held) {
+            Err(full) if full.code == 500 => {
+                self.cluster.cache.wait_until_fresh().await?;
+                *service = before;
+                self.allocate_known(service, held)
+            }
+            done => done,
+        }
+    }
+
+    fn allocate_known(&self, service: &mut Value, held: &[Held]) -> Result<Allocation, ApiError> {
         let mut allocation = Allocation::default();
         if service["spec"]["type"] != "ExternalName" {
             self.addresses(service, held, &mut allocation)?;

@@ -156,7 +156,7 @@ impl Registry {
         let (mut new, old) = self.admit_update(change, new, old).await?;
         self.default(served, &mut new);
         self.prepare(change, &mut new, &old);
-        let mut allocation = self.allocations.for_update(served, &mut new, &old)?;
+        let mut allocation = self.allocations.for_update(served, &mut new, &old).await?;
         canonicalize(served, &mut new);
         let (new, old) = self.validate_update(change, new, old).await?;
         if managed::same(&new, &old) {
