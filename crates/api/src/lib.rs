@@ -8,6 +8,7 @@ pub mod kinds;
 pub mod managed_fields;
 pub mod names;
 pub mod object;
+mod object_view;
 pub mod openapi;
 pub mod patch;
 pub mod placement;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{ApiError, WatchKind};
+use crate::{ApiError, WatchKind, object_view::without_managed_fields};
 
 /// One version of one object. Shared as `Arc<Object>` by the watch cache, every watcher and every in-process consumer.
 pub struct Object {
@@ -105,12 +105,13 @@ impl Object {
         self.protobuf.get_or_init(|| encode(&self.json))
     }
 
-    /// The object as a `k8s-openapi` struct: parsed once per version, shared by everyone in the process.
+    /// The object as a `k8s-openapi` struct: parsed once per version, shared by everyone in the process. It has no
+    /// `managedFields`.
     pub fn typed<K: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<K>, ApiError> {
         if let Some(known) = self.typed.get().and_then(|any| any.clone().downcast::<K>().ok()) {
             return Ok(known);
         }
-        let read = serde_json::from_slice(&self.json)
+        let read = serde_json::from_slice(&without_managed_fields(&self.json))
             // Only what could not be read as it is pays for a second look.
             .or_else(|error| serde_json::from_slice(&encode(&with_unset_times(self.value()))).map_err(|_| error));
         let parsed: Arc<K> =

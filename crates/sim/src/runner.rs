@@ -107,8 +107,12 @@ pub fn play_all(program: &OsStr, seeds: &[u64]) -> std::io::Result<Vec<Outcome>>
 fn play_apart(program: &OsStr, seed: u64, primed: &Path) -> Outcome {
     match Command::new(program).arg("play").arg(seed.to_string()).arg(primed).output() {
         Ok(output) => {
-            let text =
-                [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+            let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            let mut text = said.concat();
+            // Killed from outside it could not speak for itself.
+            if output.status.code().is_none() {
+                text.push_str(&format!("seed {seed} ended by {}\n", output.status));
+            }
             Outcome { seed, holds: output.status.success(), text }
         }
         Err(error) => Outcome { seed, holds: false, text: format!("seed {seed} did not start: {error}\n") },
