@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ pub struct Object {
     /// The event that made this version as a JSON watch sends it; `json` is a part of these bytes.
     event: Option<(WatchKind, Bytes)>,
     protobuf: OnceLock<Bytes>,
-    typed: OnceLock<Arc<dyn Any + Send + Sync>>,
+    typed: RwLock<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
 /// The part of `metadata` (and the type) that the machinery reads. Everything else stays in the JSON.
@@ -74,7 +75,7 @@ impl Object {
         let json = json.into();
         let envelope: Envelope =
             serde_json::from_slice(&json).map_err(|e| ApiError::bad_request(format!("couldn't read object: {e}")))?;
-        Ok(Self { meta: envelope.metadata, json, event: None, protobuf: OnceLock::new(), typed: OnceLock::new() })
+        Ok(Self { meta: envelope.metadata, json, event: None, protobuf: OnceLock::new(), typed: RwLock::default() })
     }
 
     /// From an encoded watch event and the place of the object in it.
@@ -108,7 +109,8 @@ impl Object {
     /// The object as a `k8s-openapi` struct: parsed once per version, shared by everyone in the process. It has no
     /// `managedFields`.
     pub fn typed<K: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<K>, ApiError> {
-        if let Some(known) = self.typed.get().and_then(|any| any.clone().downcast::<K>().ok()) {
+        let known = self.typed.read().clone();
+        if let Some(known) = known.and_then(|any| any.downcast::<K>().ok()) {
             return Ok(known);
         }
         let read = serde_json::from_slice(&without_managed_fields(&self.json))
@@ -117,10 +119,13 @@ impl Object {
         let parsed: Arc<K> =
             Arc::new(read.map_err(|e| ApiError::internal(format!("couldn't read {}: {e}", self.key())))?);
         // A second type for the same version is legal (a status view, say); only the first is kept.
-        match self.typed.set(parsed.clone()) {
-            Ok(()) => Ok(parsed),
-            Err(_) => Ok(self.typed.get().and_then(|any| any.clone().downcast::<K>().ok()).unwrap_or(parsed)),
-        }
+        let kept = self.typed.write().get_or_insert_with(|| parsed.clone()).clone();
+        Ok(kept.downcast::<K>().unwrap_or(parsed))
+    }
+
+    /// Keeps only the bytes, which are a fraction of it: for versions that hardly anybody will look at again.
+    pub fn forget_typed(&self) {
+        *self.typed.write() = None;
     }
 
     /// `namespace/name`, or `name` for cluster-scoped objects: the key of caches and work queues.

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 type Failure = Box<dyn Error + Send + Sync>;
 
 const OBJECTS: usize = 10_000;
+const MANY_OBJECTS: usize = 100_000;
 const CLIENTS: usize = 32;
 const WATCHERS: [usize; 2] = [500, 1000];
 const WRITES: usize = 1000;
@@ -112,21 +113,31 @@ struct Bench {
 }
 
 impl Bench {
-    /// One request per object from all clients; requests per second, the slowest, and what the server worked for each.
+    /// One request per object; requests per second, the slowest, and what the server worked for each.
     async fn each(&mut self, name: &str, make: fn(usize) -> Request<Full<Bytes>>) -> Result<(), Failure> {
+        let (before, start) = (self.cpu(), self.env.monotonic());
+        let mut times = self.send(OBJECTS, make).await?;
+        let spent = (self.env.monotonic() - start).as_secs_f64();
+        self.figures.insert(format!("{name}/s"), OBJECTS as f64 / spent);
+        self.figures.insert(format!("-{name} p99 ms"), times.milliseconds(0.99));
+        self.figures.insert(format!("-{name} server µs"), (self.cpu() - before) * 1e6 / OBJECTS as f64);
+        Ok(())
+    }
+
+    /// Requests from all clients at once.
+    async fn send(&self, count: usize, make: fn(usize) -> Request<Full<Bytes>>) -> Result<Times, Failure> {
         let next = Arc::new(AtomicUsize::new(0));
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             clients.push(self.target.connect().await?);
         }
-        let (before, start) = (self.cpu(), self.env.monotonic());
         let tasks = clients.into_iter().map(|mut client| {
             let (next, env) = (next.clone(), self.env.clone());
             tokio::spawn(async move {
                 let mut times = Vec::new();
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= OBJECTS {
+                    if n >= count {
                         return Ok::<_, Failure>(times);
                     }
                     let sent = env.monotonic();
@@ -145,10 +156,20 @@ impl Bench {
         for task in tasks.collect::<Vec<_>>() {
             times.0.extend(task.await??);
         }
-        let spent = (self.env.monotonic() - start).as_secs_f64();
-        self.figures.insert(format!("{name}/s"), OBJECTS as f64 / spent);
-        self.figures.insert(format!("-{name} p99 ms"), times.milliseconds(0.99));
-        self.figures.insert(format!("-{name} server µs"), (self.cpu() - before) * 1e6 / OBJECTS as f64);
+        Ok(times)
+    }
+
+    /// What the server holds with many objects, against what it held with none.
+    async fn memory(&mut self, empty: f64) -> Result<(), Failure> {
+        const JSON: &str = "application/json";
+        self.send(MANY_OBJECTS, |n| request(Method::POST, PATH, JSON, &config_map(&format!("cm-{n}"), n))).await?;
+        let mut client = self.target.connect().await?;
+        let stored = client.send_request(request(Method::GET, &format!("{PATH}/cm-1000"), JSON, &Value::Null)).await?;
+        let size = stored.into_body().collect().await?.to_bytes().len() as f64;
+        let held = self.resident();
+        let each = (held - empty) / MANY_OBJECTS as f64;
+        self.figures.insert("-memory per object, x its JSON".into(), each / size);
+        self.figures.insert("-100,000 objects of 1 KiB, MiB".into(), held / f64::from(1 << 20));
         Ok(())
     }
 
@@ -290,14 +311,8 @@ async fn main() -> Result<(), Failure> {
 
 async fn measure(bench: &mut Bench) -> Result<(), Failure> {
     const JSON: &str = "application/json";
-    let before = bench.resident();
+    let empty = bench.resident();
     bench.each("create", |n| request(Method::POST, PATH, JSON, &config_map(&format!("cm-{n}"), n))).await?;
-    let growth = (bench.resident() - before) / OBJECTS as f64;
-    let path = format!("{PATH}/cm-1000");
-    let mut client = bench.target.connect().await?;
-    let stored = client.send_request(request(Method::GET, &path, JSON, &Value::Null)).await?;
-    let size = stored.into_body().collect().await?.to_bytes().len() as f64;
-    bench.figures.insert("-memory per object, x its JSON".into(), growth / size);
     bench.each("get", |n| request(Method::GET, &format!("{PATH}/cm-{n}"), JSON, &Value::Null)).await?;
     bench.lists().await?;
     bench
@@ -323,5 +338,5 @@ async fn measure(bench: &mut Bench) -> Result<(), Failure> {
         bench.watch(count).await?;
     }
     bench.each("delete", |n| request(Method::DELETE, &format!("{PATH}/cm-{n}"), JSON, &Value::Null)).await?;
-    Ok(())
+    bench.memory(empty).await
 }

@@ -41,6 +41,10 @@ impl Default for Limits {
     }
 }
 
+/// Whoever follows the changes has seen those so many before the newest. What the process made of their old versions
+/// would be most of what the ring keeps alive.
+const FOLLOWED: usize = 256;
+
 /// One object version, with what selectors ask of it computed at most once.
 pub struct Entry {
     pub object: Arc<Object>,
@@ -375,6 +379,10 @@ impl ResourceCache {
         let event = CacheEvent { revision, new, old };
         state.ring_bytes += event.size();
         state.ring.push_back(Arc::new(event));
+        let followed = state.ring.len().checked_sub(FOLLOWED).and_then(|at| state.ring[at].old.as_ref());
+        if let Some(old) = followed {
+            old.object.forget_typed();
+        }
         while state.ring.len() > self.limits.ring_events
             || (state.ring_bytes > self.limits.ring_bytes && state.ring.len() > self.limits.ring_minimum)
         {
@@ -544,6 +552,7 @@ pub fn store_error(error: StoreError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;
     use store::{MemoryStore, Operation, Transaction};
 
@@ -583,5 +592,27 @@ mod tests {
         let page = resource.list("a/", None, 2, cache.revision(), |_| true);
         let names: Vec<_> = page.entries.iter().map(|e| e.object.meta.name.as_str()).collect();
         assert_eq!((names, page.remaining, page.next.as_deref()), (vec!["before", "four"], 3, Some("a/one")));
+    }
+
+    #[tokio::test]
+    async fn keeps_no_parsed_form_of_what_everyone_has_seen() {
+        let env = Env::real();
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(env.clone()));
+        put(&*store, "one").await;
+        let cache = WatchCache::start(store.clone(), Limits::default(), env).await.unwrap();
+        let resource = cache.resource("/registry/configmaps/");
+        let parsed = |name: &str| resource.get(&format!("a/{name}")).unwrap().object.typed::<ConfigMap>().unwrap();
+        let (replaced, kept) = (parsed("one"), put(&*store, "two").await);
+        cache.wait_for(kept).await.unwrap();
+        let kept = parsed("two");
+        put(&*store, "one").await;
+        for _ in 0..FOLLOWED - 2 {
+            put(&*store, "three").await;
+        }
+        cache.wait_until_fresh().await.unwrap();
+        assert_eq!((Arc::strong_count(&replaced), Arc::strong_count(&kept)), (2, 2));
+        put(&*store, "three").await;
+        cache.wait_until_fresh().await.unwrap();
+        assert_eq!((Arc::strong_count(&replaced), Arc::strong_count(&kept)), (1, 2));
     }
 }

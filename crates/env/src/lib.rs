@@ -2,6 +2,8 @@
 //! Used by every other crate; depends on none of them.
 //! Invariant: nothing else in the workspace asks the system for the time or for a random number.
 
+pub mod memory;
+
 use std::{
     future::Future,
     sync::{

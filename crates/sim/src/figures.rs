@@ -323,6 +323,7 @@ const RATES: &[Rate] = &[
 ];
 
 fn main() {
+    env::memory::give_back_early();
     let only: Vec<String> = std::env::args().skip(1).collect();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
