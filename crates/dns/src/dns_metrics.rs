@@ -96,15 +96,5 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, env: Env) {
     let refused = |error: &std::io::Error| {
         tracing::warn!(%address, %error, "failed to serve DNS metrics: choose another --dns-metrics-port");
     };
-    let listener = http::listen(&env, address, refused).await;
-    http::serve(&env, listener, move |path| match path {
-        "/metrics" => {
-            let mut text = String::new();
-            metrics.render(&mut text);
-            metrics::process(&mut text);
-            Some(http::text(&text))
-        }
-        _ => None,
-    })
-    .await;
+    http::serve_metrics(&env, address, metrics, &[], refused).await;
 }

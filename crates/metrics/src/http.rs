@@ -10,6 +10,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
+use crate::{CONTENT_TYPE, Metrics, Text, process};
+
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_HEAD: usize = 8192;
 
@@ -60,11 +62,32 @@ async fn respond(mut stream: TcpStream, answer: &(impl Fn(&str) -> Option<String
     let _ = stream.shutdown().await;
 }
 
+/// Shows what a component counts at `/metrics`, and fixed texts at other paths. `refused` is called once when somebody
+/// else has the port; it is taken when it is free.
+pub async fn serve_metrics(
+    env: &Env,
+    address: SocketAddr,
+    metrics: Metrics,
+    texts: &'static [(&'static str, &'static str)],
+    refused: impl FnOnce(&std::io::Error),
+) {
+    let listener = listen(env, address, refused).await;
+    let answer = move |path: &str| {
+        if path != "/metrics" {
+            return texts.iter().find(|(known, _)| *known == path).map(|(_, body)| text(body));
+        }
+        let mut out = Text::default();
+        metrics.render(&mut out);
+        process(&mut out);
+        Some(text(&out.finish()))
+    };
+    serve(env, listener, answer).await;
+}
+
 /// An answer in plain text, as metrics are.
-pub fn text(body: &str) -> String {
+fn text(body: &str) -> String {
     format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
+        "HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
 }

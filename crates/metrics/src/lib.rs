@@ -1,16 +1,20 @@
 //! Counters, gauges and histograms in Prometheus' text form, and the few bytes of HTTP that show them.
-//! Used by the node's components; each has one table of its families, under upstream's names.
+//! Used by the node's components, each with one table of its families under upstream's names; the API server counts
+//! without locks on its own and takes the text form from here.
 //! Invariant: a family has a bounded number of series; what goes beyond is not counted, never kept.
 
 pub mod http;
+mod process;
+mod text;
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    fmt::Write as _,
     sync::Arc,
 };
 
 use parking_lot::Mutex;
+pub use process::process;
+pub use text::{CONTENT_TYPE, Labels, Samples, Text};
 
 /// Label sets of one family beyond this are not counted.
 const MOST_SERIES: usize = 4096;
@@ -58,7 +62,7 @@ impl Family {
 struct Series {
     /// The value, or the sum of what a histogram has seen.
     value: f64,
-    count: u64,
+    /// How often values up to each bound, and beyond the last, were seen.
     buckets: Box<[u64]>,
 }
 
@@ -100,13 +104,10 @@ impl Metrics {
         let Kind::Histogram(bounds) = family.kind else { return };
         self.change(family, labels, |series| {
             if series.buckets.is_empty() {
-                series.buckets = vec![0; bounds.len()].into();
+                series.buckets = vec![0; bounds.len() + 1].into();
             }
-            if let Some(bucket) = bounds.iter().position(|bound| value <= *bound) {
-                series.buckets[bucket] += 1;
-            }
+            series.buckets[bounds.partition_point(|bound| *bound < value)] += 1;
             series.value += value;
-            series.count += 1;
         });
     }
 
@@ -118,7 +119,7 @@ impl Metrics {
     }
 
     /// Everything, sorted by name.
-    pub fn render(&self, out: &mut String) {
+    pub fn render(&self, out: &mut Text) {
         for kept in self.0.lock().values() {
             kept.render(out);
         }
@@ -126,76 +127,23 @@ impl Metrics {
 }
 
 impl Kept {
-    fn render(&self, out: &mut String) {
+    fn render(&self, out: &mut Text) {
         let Family { name, kind, labels: names, help } = self.family;
-        head(out, self.family.name, *kind, help);
+        let word = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        let mut samples = out.family(name, word, help);
         for (values, series) in &self.series {
-            let labels = labels(names.iter().copied().zip(values.iter().map(|value| &**value)));
+            let labels: Vec<_> = names.iter().copied().zip(values.iter().map(|value| &**value)).collect();
             match kind {
-                Kind::Counter | Kind::Gauge => sample(out, name, &labels, series.value),
+                Kind::Counter | Kind::Gauge => samples.sample(&labels, series.value),
                 Kind::Histogram(bounds) => {
-                    let comma = if labels.is_empty() { "" } else { "," };
-                    let mut total = 0;
-                    for (bound, count) in bounds.iter().zip(&*series.buckets) {
-                        total += count;
-                        let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {total}");
-                    }
-                    let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {}", series.count);
-                    sample(out, &format!("{name}_sum"), &labels, series.value);
-                    sample(out, &format!("{name}_count"), &labels, series.count as f64);
+                    samples.histogram(&labels, bounds, series.buckets.iter().copied(), series.value);
                 }
             }
         }
-    }
-}
-
-pub fn head(out: &mut String, name: &str, kind: Kind, help: &str) {
-    let kind = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
-    };
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-pub fn sample(out: &mut String, name: &str, labels: &str, value: f64) {
-    let _ = match labels {
-        "" => writeln!(out, "{name} {value}"),
-        labels => writeln!(out, "{name}{{{labels}}} {value}"),
-    };
-}
-
-/// `a="x",b="y"`, with what the text form reserves escaped.
-pub fn labels<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let mut text = String::new();
-    for (name, value) in pairs {
-        let comma = if text.is_empty() { "" } else { "," };
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let _ = write!(text, "{comma}{name}=\"{value}\"");
-    }
-    text
-}
-
-/// What every Prometheus client says of its process, from the kernel.
-pub fn process(out: &mut String) {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
-    if let Some(kibibytes) = resident {
-        let kibibytes: f64 = kibibytes;
-        head(out, "process_resident_memory_bytes", Kind::Gauge, "Resident memory size in bytes.");
-        sample(out, "process_resident_memory_bytes", "", kibibytes * 1024.0);
-    }
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in the second field may hold spaces; it ends with the last parenthesis. Times are in hundredths.
-    let after = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: Vec<f64> = after.split_whitespace().skip(11).take(2).filter_map(|tick| tick.parse().ok()).collect();
-    if let [user, system] = ticks[..] {
-        head(out, "process_cpu_seconds_total", Kind::Counter, "Total user and system CPU time spent in seconds.");
-        sample(out, "process_cpu_seconds_total", "", (user + system) / 100.0);
-    }
-    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-        head(out, "process_open_fds", Kind::Gauge, "Number of open file descriptors.");
-        sample(out, "process_open_fds", "", open.count() as f64);
     }
 }
 
@@ -210,23 +158,23 @@ mod tests {
     #[test]
     fn families_are_shown_in_prometheus_text() {
         let metrics = Metrics::default();
-        metrics.count(&REQUESTS, &["200", "/a\"b"]);
-        metrics.count(&REQUESTS, &["200", "/a\"b"]);
+        metrics.count(&REQUESTS, &["200", "/a\"b\\\n"]);
+        metrics.count(&REQUESTS, &["200", "/a\"b\\\n"]);
         for value in [0.05, 0.5, 5.0] {
             metrics.observe(&TOOK, &[], value);
         }
         metrics.set(&LIVE, &["a"], 1.0);
         metrics.set(&LIVE, &["b"], 2.0);
         metrics.retain(&LIVE, |labels| &*labels[0] != "a");
-        let mut text = String::new();
+        let mut text = Text::default();
         metrics.render(&mut text);
         let expected = "# HELP live What lives.\n# TYPE live gauge\nlive{pod=\"b\"} 2\n\
             # HELP requests_total Requests.\n# TYPE requests_total counter\n\
-            requests_total{code=\"200\",path=\"/a\\\"b\"} 2\n\
+            requests_total{code=\"200\",path=\"/a\\\"b\\\\\\n\"} 2\n\
             # HELP took_seconds How long.\n# TYPE took_seconds histogram\n\
             took_seconds_bucket{le=\"0.1\"} 1\ntook_seconds_bucket{le=\"1\"} 2\ntook_seconds_bucket{le=\"+Inf\"} 3\n\
             took_seconds_sum 5.55\ntook_seconds_count 3\n";
-        assert_eq!(text, expected);
+        assert_eq!(text.finish(), expected);
     }
 
     #[test]

@@ -83,17 +83,5 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, env: Env) {
     let refused = |error: &std::io::Error| {
         tracing::warn!(%address, %error, "failed to serve the proxy's metrics: choose another --proxy-metrics-port");
     };
-    let listener = http::listen(&env, address, refused).await;
-    http::serve(&env, listener, move |path| match path {
-        "/metrics" => {
-            let mut text = String::new();
-            metrics.render(&mut text);
-            metrics::process(&mut text);
-            Some(http::text(&text))
-        }
-        "/proxyMode" => Some(http::text("nftables")),
-        "/healthz" => Some(http::text("ok")),
-        _ => None,
-    })
-    .await;
+    http::serve_metrics(&env, address, metrics, &[("/proxyMode", "nftables"), ("/healthz", "ok")], refused).await;
 }

@@ -9,7 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("env", &[]),
     ("api", &["env"]),
     ("store", &["env", "api"]),
-    ("apiserver", &["env", "api", "store"]),
+    ("apiserver", &["env", "api", "store", "metrics"]),
     ("client", &["env", "api"]),
     ("controllers", &["env", "api", "client"]),
     ("scheduler", &["env", "api", "client"]),

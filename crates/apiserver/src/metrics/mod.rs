@@ -2,13 +2,14 @@
 //! Filled by `pipeline` and what it calls; shown at `/metrics`.
 //! Invariant: labels come from a bounded set: paths and object names never become labels.
 
+mod histogram;
 mod process;
 mod requests;
 mod stored;
-mod text;
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
+use ::metrics::{CONTENT_TYPE, Text};
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 
@@ -24,7 +25,6 @@ use crate::{
 };
 pub use requests::{Labels, Open, Requests};
 pub use stored::{Measured, Operations};
-use text::Text;
 
 #[derive(Default)]
 pub struct Metrics {
@@ -60,7 +60,7 @@ impl Metrics {
 
     /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
     pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2], stored: u64) -> Response<Body> {
-        let mut out = Text::new();
+        let mut out = Text::default();
         self.requests.render(&mut out);
         let kinds = ["readOnly", "mutating"];
         let mut family = out.family("apiserver_dropped_requests_total", "counter", "Requests refused with 429.");
@@ -82,7 +82,7 @@ impl Metrics {
             family.sample(&[("name", &name)], u8::from(!available));
         }
         process::render(&mut out);
-        content_response(StatusCode::OK, out.finish().into(), text::CONTENT_TYPE)
+        content_response(StatusCode::OK, out.finish().into(), CONTENT_TYPE)
     }
 }
 

@@ -1,11 +1,7 @@
-//! What every Prometheus client says of its process, from the kernel.
+//! Which Kubernetes the server speaks, and what every Prometheus client says of its process.
 //! Shown by `Metrics::render`.
-//! Invariant: says nothing of what it can't read.
 
-use super::text::Text;
-
-/// The kernel counts processor time and start times in hundredths of a second for programs.
-const TICKS: f64 = 100.0;
+use ::metrics::{Text, process};
 
 pub fn render(out: &mut Text) {
     let version = crate::discovery::version();
@@ -23,37 +19,5 @@ pub fn render(out: &mut Text) {
     ];
     let labels = names.map(|(label, field)| (label, text(field)));
     out.family("kubernetes_build_info", "gauge", "The version of Kubernetes this server speaks.").sample(&labels, 1);
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let status = read("/proc/self/status");
-    let kibibytes = |field: &str| -> Option<u64> {
-        status.lines().find_map(|l| l.strip_prefix(field)?.trim().strip_suffix(" kB")?.trim().parse().ok())
-    };
-    if let Some(resident) = kibibytes("VmRSS:") {
-        out.single("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", resident * 1024);
-    }
-    if let Some(virtual_size) = kibibytes("VmSize:") {
-        out.single("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", virtual_size * 1024);
-    }
-    let stat = read("/proc/self/stat");
-    // The name in the second field may hold spaces; it ends with the last parenthesis.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|t| t.parse::<f64>().ok());
-    if let (Some(user), Some(system)) = (ticks(11), ticks(12)) {
-        let seconds = (user + system) / TICKS;
-        out.single("process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds.", seconds);
-    }
-    let booted = read("/proc/stat").lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<f64>().ok());
-    if let (Some(booted), Some(started)) = (booted, ticks(19)) {
-        let seconds = booted + started / TICKS;
-        out.single("process_start_time_seconds", "gauge", "Start of the process since the unix epoch.", seconds);
-    }
-    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-        out.single("process_open_fds", "gauge", "Open file descriptors.", open.count());
-    }
-    let limits = read("/proc/self/limits");
-    let most =
-        limits.lines().find_map(|l| l.strip_prefix("Max open files")?.split_whitespace().next()?.parse::<u64>().ok());
-    if let Some(most) = most {
-        out.single("process_max_fds", "gauge", "File descriptors the process may open.", most);
-    }
+    process(out);
 }

@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use ::metrics::Text;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 
-use super::text::{Histogram, Text};
+use super::histogram::Histogram;
 use crate::request_info::RequestInfo;
 
 pub const SECONDS: &[f64] = &[
@@ -240,7 +241,7 @@ impl Requests {
     pub fn render(&self, out: &mut Text) {
         let series = self.series.read();
         let answered = || series.iter().filter(|(_, s)| s.duration.count() > 0);
-        let with = |key: &Key, extra: &[(&'static str, &str)], render: &mut dyn FnMut(&super::text::Labels<'_>)| {
+        let with = |key: &Key, extra: &[(&'static str, &str)], render: &mut dyn FnMut(&::metrics::Labels<'_>)| {
             let labels: Vec<(&'static str, &str)> = extra.iter().copied().chain(key.labels()).collect();
             render(&labels);
         };
@@ -262,16 +263,16 @@ impl Requests {
         let mut family = out.family(name, "histogram", "Response latency by verb and resource.");
         for (key, series) in answered() {
             let extra = [("dry_run", key.dry_run)];
-            with(key, &extra, &mut |labels| family.histogram(labels, &series.duration));
+            with(key, &extra, &mut |labels| series.duration.show(&mut family, labels));
         }
         let name = "apiserver_request_sli_duration_seconds";
         let mut family = out.family(name, "histogram", "Response latency without what webhooks took.");
         for (key, level) in answered().filter_map(|(key, s)| Some((key, s.level.as_ref()?))) {
-            family.histogram(&key.labels(), level);
+            level.show(&mut family, &key.labels());
         }
         let mut family = out.family("apiserver_response_sizes", "histogram", "Bytes of answers to reads.");
         for (key, sizes) in answered().filter_map(|(key, s)| Some((key, s.sizes.as_ref()?))) {
-            family.histogram(&key.labels(), sizes);
+            sizes.show(&mut family, &key.labels());
         }
         let name = "apiserver_longrunning_requests";
         let mut family = out.family(name, "gauge", "Watches, logs, execs and the like under way.");
@@ -296,7 +297,7 @@ impl Requests {
         let mut family =
             out.family("apiserver_watch_events_sizes", "histogram", "Bytes of events sent to watch clients.");
         for (key, series) in watches.iter() {
-            family.histogram(&labels(key), &series.0);
+            series.0.show(&mut family, &labels(key));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use ::metrics::Text;
 use async_trait::async_trait;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::RwLock;
@@ -14,10 +15,7 @@ use parking_lot::RwLock;
 use env::Env;
 use store::{Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
 
-use super::{
-    requests::SECONDS,
-    text::{Histogram, Text},
-};
+use super::{histogram::Histogram, requests::SECONDS};
 use crate::storage;
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.
@@ -67,7 +65,7 @@ impl Operations {
         all.iter().for_each(|(key, series)| family.sample(&labels(key), series.errors.load(Ordering::Relaxed)));
         let name = "etcd_request_duration_seconds";
         let mut family = out.family(name, "histogram", "Latency of the store by operation and resource.");
-        all.iter().for_each(|(key, series)| family.histogram(&labels(key), &series.duration));
+        all.iter().for_each(|(key, series)| series.duration.show(&mut family, &labels(key)));
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use api::ApiError;
 use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
-use metrics::{Family, Metrics};
+use metrics::{Family, Metrics, Text};
 
 use crate::{
     container_config::POD_UID,
@@ -23,7 +23,7 @@ use crate::{
 
 /// `/metrics`.
 pub async fn page(shared: &Shared) -> Result<String, ApiError> {
-    let mut text = String::with_capacity(32 << 10);
+    let mut text = Text::default();
     let present = Metrics::default();
     runtime(shared, &present).await.map_err(|error| ApiError::internal(error.to_string()))?;
     pods(shared, &present);
@@ -37,14 +37,14 @@ pub async fn page(shared: &Shared) -> Result<String, ApiError> {
     shared.metrics.render(&mut text);
     present.render(&mut text);
     metrics::process(&mut text);
-    Ok(text)
+    Ok(text.finish())
 }
 
 /// `/metrics/probes`.
 pub fn probes(shared: &Shared) -> String {
-    let mut text = String::new();
+    let mut text = Text::default();
     shared.probes.metrics.render(&mut text);
-    text
+    text.finish()
 }
 
 /// What the runtime has of ours.
