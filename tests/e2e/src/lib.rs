@@ -11,5 +11,5 @@ mod process;
 pub use cluster::{Cluster, Options, free_port, minke};
 pub use images::{BUSYBOX, NGINX, busybox_archive, nginx_archive};
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
-pub use load::{Load, Outcome, http_get};
+pub use load::{http_get, update_under_load};
 pub use process::Process;

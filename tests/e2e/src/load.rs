@@ -13,13 +13,37 @@ use std::{
     time::Duration,
 };
 
+use crate::{Kubectl, eventually};
+
 /// Together they send at most 200 requests a second.
 const CLIENTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longer than a lost packet takes to be sent again, several times.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub struct Load {
+/// Replaces every pod of the Deployment `web` while the Service of that name is asked; nothing may fail.
+#[track_caller]
+pub fn update_under_load(kubectl: &Kubectl, replicas: usize) {
+    let address = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    let address: SocketAddr = format!("{address}:80").parse().expect("an address");
+    eventually("the Service answers", || http_get(address).map_err(|e| e.to_string()));
+    let load = Load::start(address);
+    load.let_pass(100);
+    kubectl.run(&["set", "env", "deployment/web", "VERSION=2"]);
+    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
+    // The last of the old ones end after the rollout counts as done.
+    eventually("the old pods are gone", || {
+        let pods = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "name"]).lines().count();
+        if pods == replicas { Ok(()) } else { Err(pods) }
+    });
+    load.let_pass(100);
+    let outcome = load.finish();
+    let failed = outcome.failures.len();
+    assert!(outcome.failures.is_empty(), "{failed} of {} failed: {:?}", outcome.requests, outcome.failures);
+    assert!(outcome.requests > 200, "{outcome:?}");
+}
+
+struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     clients: Vec<JoinHandle<Vec<String>>>,
@@ -27,9 +51,9 @@ pub struct Load {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Outcome {
-    pub requests: u64,
-    pub failures: Vec<String>,
+struct Outcome {
+    requests: u64,
+    failures: Vec<String>,
 }
 
 /// One request on a connection of its own; the whole answer.
@@ -46,7 +70,7 @@ pub fn http_get(address: SocketAddr) -> std::io::Result<String> {
 }
 
 impl Load {
-    pub fn start(address: SocketAddr) -> Self {
+    fn start(address: SocketAddr) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let client = |_| {
             let (stop, sent) = (stop.clone(), sent.clone());
@@ -66,14 +90,14 @@ impl Load {
     }
 
     /// Waits until so many more requests were sent.
-    pub fn let_pass(&self, requests: u64) {
+    fn let_pass(&self, requests: u64) {
         let until = self.sent.load(Ordering::Relaxed) + requests;
         while self.sent.load(Ordering::Relaxed) < until {
             std::thread::sleep(PAUSE);
         }
     }
 
-    pub fn finish(self) -> Outcome {
+    fn finish(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
         let failures = self.clients.into_iter().flat_map(|client| client.join().expect("a client ends"));
         let failures = failures.collect();

@@ -1,31 +1,8 @@
 //! A rolling update under load drops nothing: an endpoint is out of the rules before its server is told to stop.
 
-use std::net::SocketAddr;
-
-use e2e::{Cluster, Load, NGINX, Namespace, eventually, http_get, nginx_archive};
+use e2e::{Cluster, NGINX, nginx_archive, update_under_load};
 
 use crate::{kubectl, web};
-
-/// Replaces every pod of the Deployment `web` while its Service is asked; nothing may fail.
-fn update_under_load(ns: &Namespace, replicas: usize) {
-    let address = ns.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
-    let address: SocketAddr = format!("{address}:80").parse().expect("an address");
-    eventually("the Service answers", || http_get(address).map_err(|e| e.to_string()));
-    let load = Load::start(address);
-    load.let_pass(100);
-    ns.run(&["set", "env", "deployment/web", "VERSION=2"]);
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
-    // The last of the old ones end after the rollout counts as done.
-    eventually("the old pods are gone", || {
-        let pods = ns.run(&["get", "pods", "-o", "name"]).lines().count();
-        if pods == replicas { Ok(()) } else { Err(pods) }
-    });
-    load.let_pass(100);
-    let outcome = load.finish();
-    let failed = outcome.failures.len();
-    assert!(outcome.failures.is_empty(), "{failed} of {} failed: {:?}", outcome.requests, outcome.failures);
-    assert!(outcome.requests > 200, "{outcome:?}");
-}
 
 #[test]
 fn a_rolling_update_under_load_drops_nothing() {

@@ -1,12 +1,9 @@
 //! The halves apart: `minke server` on a real etcd, `minke agent` joins it over HTTPS with a token; and the node's halves,
 //! `minke kubelet` and `minke proxy`, as processes of their own.
 
-use std::{
-    net::SocketAddr,
-    process::{Command, Stdio},
-};
+use std::process::{Command, Stdio};
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Load, Options, Process, eventually, free_port, http_get, minke};
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke, update_under_load};
 
 use crate::foreign::Bridge;
 
@@ -127,18 +124,6 @@ spec:
     ));
     kubectl.run(&["rollout", "status", "deployment/web", "--timeout=120s"]);
     kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
-    let address = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
-    let address: SocketAddr = format!("{address}:80").parse().expect("an address");
-    eventually("the Service answers", || http_get(address).map_err(|e| e.to_string()));
-    let load = Load::start(address);
-    load.let_pass(50);
-    kubectl.run(&["set", "env", "deployment/web", "VERSION=2"]);
-    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
-    eventually("the old pods are gone", || {
-        let count = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "name"]).lines().count();
-        if count == 4 { Ok(()) } else { Err(count) }
-    });
-    let outcome = load.finish();
-    assert!(outcome.failures.is_empty(), "of {}: {:?}", outcome.requests, outcome.failures);
+    update_under_load(&kubectl, 4);
     kubectl.run(&["delete", "deployment", "web", "--timeout=60s"]);
 }

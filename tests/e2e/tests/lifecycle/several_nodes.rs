@@ -1,9 +1,9 @@
 //! `minke up --nodes 3`: pods reach each other across nodes, an update under load drops nothing, a cable is cut and
 //! healed, an agent is killed, a node stopped and started.
 
-use std::{net::SocketAddr, process::Command};
+use std::process::Command;
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Load, Options, eventually, http_get, minke};
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually, minke, update_under_load};
 
 fn node(cluster: &Cluster, arguments: &[&str]) -> String {
     let output = Command::new(minke()).arg("node").args(arguments).arg("--data-dir").arg(&cluster.data).output();
@@ -56,26 +56,6 @@ fn reaches(kubectl: &Kubectl, from: &str, address: &str) -> Result<(), String> {
     // Debian's busybox crashes on wget's own -T.
     let output = kubectl.try_run(&["exec", from, "--", "timeout", "5", "wget", "-q", "-O", "-", &url], "");
     if output.ok { Ok(()) } else { Err(output.stderr) }
-}
-
-/// Endpoints on other nodes leave the rules of this one before their servers stop.
-fn update_under_load(kubectl: &Kubectl) {
-    servers(kubectl, "Deployment", "web", "replicas: 6");
-    kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
-    let address = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
-    let address: SocketAddr = format!("{address}:80").parse().expect("an address");
-    eventually("the Service answers", || http_get(address).map_err(|e| e.to_string()));
-    let load = Load::start(address);
-    load.let_pass(50);
-    kubectl.run(&["set", "env", "deployment/web", "VERSION=2"]);
-    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
-    eventually("the old pods are gone", || {
-        let count = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "name"]).lines().count();
-        if count == 6 { Ok(()) } else { Err(count) }
-    });
-    let outcome = load.finish();
-    assert!(outcome.failures.is_empty(), "of {}: {:?}", outcome.requests, outcome.failures);
-    kubectl.run(&["delete", "deployment,service", "web"]);
 }
 
 /// Lets this machine take every node's address on the switch for certain, as it does for a while after it has heard of
@@ -134,6 +114,10 @@ fn check(network: &str) {
     let cluster = Cluster::start(Options { extra });
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
+    let nodes = kubectl.json(&["get", "nodes"]);
+    let nodes = nodes["items"].as_array().expect("nodes");
+    let open = |node: &&serde_json::Value| node["spec"]["taints"].is_null() && node["spec"]["unschedulable"].is_null();
+    assert_eq!((nodes.len(), nodes.iter().filter(open).count()), (3, 3), "all take pods: {nodes:#?}");
     servers(&kubectl, "DaemonSet", "each", "minReadySeconds: 0");
     let found = pods(&kubectl);
     assert_eq!(found.len(), 3, "{found:?}");
@@ -143,7 +127,11 @@ fn check(network: &str) {
         }
     }
     node_ports(&kubectl, &found);
-    update_under_load(&kubectl);
+    // Endpoints on other nodes leave the rules of this one before their servers stop.
+    servers(&kubectl, "Deployment", "web", "replicas: 6");
+    kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
+    update_under_load(&kubectl, 6);
+    kubectl.run(&["delete", "deployment,service", "web"]);
     drain(&kubectl, "node-1-2");
 
     let of = |node: &str| found.iter().find(|[on, ..]| on == node).expect("a pod on every node").clone();
