@@ -1,7 +1,9 @@
 //! Tests that share one running cluster, each in a namespace of its own.
 
 mod access;
+mod guestbook;
 mod journey;
+mod kubectl_client;
 mod names;
 mod network;
 mod network_kinds;
