@@ -1,6 +1,8 @@
-//! What the workspace says about itself, for tests about its shape.
-//! Used by `tests/tidy.rs`.
-//! Invariant: reads the workspace's own files and cargo's metadata only.
+//! What the workspace says about itself, for tests about its shape and about what its tests cover.
+//! Used by `tests/tidy.rs` and by the tables of conformance texts.
+//! Invariant: reads the workspace's own files, cargo's metadata and the published API only.
+
+pub mod conformance;
 
 use std::{collections::BTreeMap, path::PathBuf, process::Command};
 

@@ -217,7 +217,16 @@ impl Registry {
         if revision > cache.revision() {
             cache.wait_for(revision).await.map_err(|_| too_large(revision, cache.revision()))?;
         }
+        let end = store::prefix_end(&format!("{}{}", served.prefix, selection.prefix));
+        let mut start = format!("{}{}", served.prefix, token.start);
+        let continued = token.start != selection.prefix;
         if resource.unchanged_since(revision) {
+            // What the store has forgotten is over for everyone, or tokens would expire only where something changed.
+            let one = Range { start: start.clone(), end: format!("{start}\0"), limit: 1, revision: Some(revision) };
+            match self.cluster.store.range(one).await {
+                Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token.start)),
+                found => drop(found.map_err(store_error)?),
+            }
             let keep = |e: &Entry| selection.matches(served, e);
             let snapshot = resource.list(&selection.prefix, Some(&token.start), limit, revision, keep);
             // Checked again: a change in between would have mixed two moments.
@@ -227,9 +236,6 @@ impl Registry {
                 return self.list_reply(served, selection, entries, revision, next, remaining).await;
             }
         }
-        let end = store::prefix_end(&format!("{}{}", served.prefix, selection.prefix));
-        let mut start = format!("{}{}", served.prefix, token.start);
-        let continued = token.start != selection.prefix;
         let mut entries: Vec<Arc<Entry>> = Vec::new();
         loop {
             let range = Range { start, end: end.clone(), limit: limit.max(1000), revision: Some(revision) };

@@ -123,9 +123,60 @@ impl Server {
         response.extensions().get::<ObjectStream>().unwrap_or_else(|| panic!("no stream for {path}")).take().unwrap()
     }
 
+    /// Asks again until `holds`, for what is kept in the background.
+    pub async fn until(&self, path: &str, holds: impl Fn(&Answer) -> bool) -> Value {
+        for _ in 0..2000 {
+            let found = self.get(path).await;
+            if holds(&found) {
+                return found.value;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        panic!("{path} never came to be as it should: {}", self.get(path).await.value);
+    }
+
+    /// Defines a custom resource and waits until it is served; where its objects are, in `default` or the cluster.
+    pub async fn define(&self, definition: &Value) -> String {
+        self.post(DEFINITIONS, definition.clone()).await.expect(201);
+        let spec = &definition["spec"];
+        let text = |value: &Value| value.as_str().unwrap().to_string();
+        let place = if spec["scope"] == "Namespaced" { "/namespaces/default" } else { "" };
+        let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
+        let path = |version: &Value| format!("/apis/{group}/{}{place}/{plural}", text(&version["name"]));
+        for version in spec["versions"].as_array().unwrap().iter().filter(|v| v["served"] == true) {
+            self.until(&path(version), |a| a.code == 200).await;
+        }
+        path(&spec["versions"][0])
+    }
+
     pub async fn create_config_map(&self, name: &str) -> Answer {
         self.post("/api/v1/namespaces/default/configmaps", config_map(name)).await
     }
+}
+
+pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// A definition whose versions have one schema; the first is stored.
+pub fn definition(group: &str, kind: &str, scope: &str, versions: &[&str], schema: &Value) -> Value {
+    let plural = format!("{}s", kind.to_lowercase());
+    let version = |(i, name): (usize, &&str)| json!({ "name": name, "served": true, "storage": i == 0, "schema": { "openAPIV3Schema": schema } });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group, "scope": scope, "names": { "plural": plural, "kind": kind },
+            "versions": Vec::from_iter(versions.iter().enumerate().map(version)),
+        },
+    })
+}
+
+/// Takes whatever it is given.
+pub fn any_object() -> Value {
+    json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+pub fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
 }
 
 pub fn config_map(name: &str) -> Value {

@@ -1,6 +1,11 @@
 //! Stock kubectl of several versions over TLS: those `tools/kubectl` brought, or the one on the PATH.
 
-use std::{io::Write, path::PathBuf, process::Stdio, sync::Arc};
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
@@ -18,7 +23,7 @@ fn programs() -> Vec<PathBuf> {
     found.sort();
     if found.is_empty() {
         let on_path = PathBuf::from("kubectl");
-        match std::process::Command::new(&on_path).arg("help").output() {
+        match Command::new(&on_path).arg("help").output() {
             Ok(_) => found.push(on_path),
             Err(_) => println!("skipped: kubectl is not installed; tools/kubectl brings it"),
         }
@@ -26,15 +31,16 @@ fn programs() -> Vec<PathBuf> {
     found
 }
 
-struct Kubectl {
-    program: PathBuf,
-    server: Arc<Listening>,
+pub struct Kubectl {
+    pub program: PathBuf,
+    pub server: Arc<Listening>,
 }
 
 impl Kubectl {
-    fn command(&self, arguments: &[&str], input: &str, token: Option<&str>) -> (bool, String) {
+    /// Not yet started, as an administrator or whoever the token is for.
+    pub fn prepare(&self, arguments: &[&str], token: Option<&str>) -> Command {
         let path = |name: &str| self.server.path(name).display().to_string();
-        let mut command = std::process::Command::new(&self.program);
+        let mut command = Command::new(&self.program);
         command
             .args(arguments)
             .env("KUBECONFIG", path("none"))
@@ -47,7 +53,12 @@ impl Kubectl {
                 .arg(format!("--client-certificate={}", path("admin.pem")))
                 .arg(format!("--client-key={}", path("admin-key.pem"))),
         };
-        let mut child = command
+        command
+    }
+
+    pub fn command(&self, arguments: &[&str], input: &str, token: Option<&str>) -> (bool, String) {
+        let mut child = self
+            .prepare(arguments, token)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -60,16 +71,23 @@ impl Kubectl {
     }
 
     #[track_caller]
-    fn ok(&self, arguments: &str, input: &str, expected: &str) -> String {
+    pub fn ok(&self, arguments: &str, input: &str, expected: &str) -> String {
         let words: Vec<_> = arguments.split_whitespace().collect();
         let (ok, text) = self.command(&words, input, None);
         assert!(ok && text.contains(expected), "{} {arguments}: {text}", self.program.display());
         text
     }
+
+    #[track_caller]
+    pub fn refused(&self, arguments: &str, input: &str, expected: &str) {
+        let words: Vec<_> = arguments.split_whitespace().collect();
+        let (ok, text) = self.command(&words, input, None);
+        assert!(!ok && text.contains(expected), "{} {arguments}: {text}", self.program.display());
+    }
 }
 
 /// Runs `steps` with every kubectl there is, each against a server of its own.
-async fn with_every_kubectl(steps: fn(&Kubectl)) {
+pub async fn with_every_kubectl(steps: fn(&Kubectl)) {
     for program in programs() {
         let kubectl = Kubectl { program, server: Arc::new(start().await) };
         tokio::task::spawn_blocking(move || steps(&kubectl)).await.unwrap();

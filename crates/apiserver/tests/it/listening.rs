@@ -45,8 +45,13 @@ impl Authority {
 
     /// Certificate and key, as PEM.
     pub fn issue(&self, name: &str, group: &str, expired: bool) -> (String, String) {
+        self.issue_for(&["127.0.0.1"], name, group, expired)
+    }
+
+    /// The same for a server that is reached by these names.
+    pub fn issue_for(&self, hosts: &[&str], name: &str, group: &str, expired: bool) -> (String, String) {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+        let mut params = CertificateParams::new(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.distinguished_name.push(DnType::OrganizationName, group);
         if expired {

@@ -1,24 +1,37 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! Invariant: no sockets except in `aggregation`, `kubectl`, `clients`, `proxy` and `shared_etcd`.
+//! Invariant: no sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy` and
+//! `shared_etcd`.
 
 mod aggregation;
 mod allocation;
 mod clients;
 mod conformance;
+mod conversion;
 mod crd;
+mod definitions;
+mod discovery;
 #[path = "../../../store/tests/store/etcd_server.rs"]
 mod etcd_server;
+mod events;
 mod every_kind;
+mod field_validation;
 mod flow_control;
 mod harness;
 mod identities;
 mod kubectl;
+mod kubectl_commands;
+mod kubectl_custom;
 mod listening;
 mod metrics;
 mod minimal;
+mod namespaces;
 mod negotiation;
+mod old_extension;
+mod outside;
+mod pages;
 mod proxy;
+mod published;
 mod reads;
 mod restart;
 mod shared_etcd;

@@ -18,6 +18,14 @@ async fn next(events: &mut Events) -> (WatchKind, String) {
     (event.kind, event.object.meta.name.clone())
 }
 
+/// Also what the ConfigMap holds as `n`.
+async fn next_number(events: &mut Events) -> (WatchKind, String, String) {
+    let event = tokio::time::timeout(Duration::from_secs(5), events.next()).await.expect("an event in time");
+    let event = event.expect("no end").map_err(|e| e.message.clone()).unwrap();
+    let number = event.object.value()["data"]["n"].as_str().unwrap_or_default().to_string();
+    (event.kind, event.object.meta.name.clone(), number)
+}
+
 #[tokio::test]
 async fn starts_where_asked() {
     let s = server().await;
@@ -59,6 +67,14 @@ async fn selectors_turn_changes_into_comings_and_goings() {
     assert_eq!(event.kind, WatchKind::Deleted);
     assert_eq!(event.object.meta.labels["l"], "x", "shown as it was last seen");
     assert_eq!(event.object.meta.resource_version.to_string(), left["metadata"]["resourceVersion"]);
+    // Nothing is heard of it until it is selected again.
+    s.patch("merge-patch", &path, json!({ "data": { "n": "2" } })).await.expect(200);
+    s.patch("merge-patch", &path, label(json!("x"))).await.expect(200);
+    s.patch("merge-patch", &path, json!({ "data": { "n": "3" } })).await.expect(200);
+    s.delete(&path, json!(null)).await.expect(200);
+    for (kind, n) in [(WatchKind::Added, "2"), (WatchKind::Modified, "3"), (WatchKind::Deleted, "3")] {
+        assert_eq!(next_number(&mut events).await, (kind, "a".into(), n.into()));
+    }
 }
 
 #[tokio::test]
@@ -103,5 +119,99 @@ async fn every_write_reaches_every_watcher_in_order() {
     for watcher in watchers {
         let seen: Vec<u64> = watcher.take(100).map(|e| e.unwrap().object.meta.resource_version).collect().await;
         assert!(seen.windows(2).all(|w| w[0] < w[1]), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_watcher_hears_of_what_it_selects() {
+    let s = server().await;
+    let watch = async |selector: &str| s.watch(&format!("{MAPS}?watch=1&labelSelector={selector}")).await;
+    let (mut a, mut b, mut both) = (watch("l%3Da").await, watch("l%3Db").await, watch("l%20in%20(a,b)").await);
+    let labeled = |name: &str, label: &str| {
+        let mut map = config_map(name);
+        map["metadata"]["labels"] = json!({ "l": label });
+        map
+    };
+    let mut map = s.post(MAPS, labeled("first", "a")).await.expect(201);
+    for n in ["1", "2"] {
+        map["data"]["n"] = n.into();
+        map = s.put(&format!("{MAPS}/first"), map).await.expect(200);
+    }
+    s.delete(&format!("{MAPS}/first"), json!(null)).await.expect(200);
+    s.post(MAPS, labeled("second", "b")).await.expect(201);
+    s.delete(&format!("{MAPS}/second"), json!(null)).await.expect(200);
+    // What comes last shows that nothing else came before it.
+    s.post(MAPS, labeled("neither", "c")).await.expect(201);
+    s.post(MAPS, labeled("last-a", "a")).await.expect(201);
+    s.post(MAPS, labeled("last-b", "b")).await.expect(201);
+    use WatchKind::{Added, Deleted, Modified};
+    let first = [(Added, "first", ""), (Modified, "first", "1"), (Modified, "first", "2"), (Deleted, "first", "2")];
+    let second = [(Added, "second", ""), (Deleted, "second", "")];
+    let (last_a, last_b) = ([(Added, "last-a", "")], [(Added, "last-b", "")]);
+    for (events, expected) in [
+        (&mut a, [&first[..], &last_a].concat()),
+        (&mut b, [&second[..], &last_b].concat()),
+        (&mut both, [&first[..], &second, &last_a, &last_b].concat()),
+    ] {
+        for (kind, name, n) in expected {
+            assert_eq!(next_number(events).await, (kind, name.into(), n.into()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_where_another_ended() {
+    let s = server().await;
+    let path = format!("{MAPS}/a");
+    let write = async |n: &str| s.patch("merge-patch", &path, json!({ "data": { "n": n } })).await.expect(200);
+    let mut ended = s.watch(&format!("{MAPS}?watch=1")).await;
+    s.create_config_map("a").await.expect(201);
+    write("1").await;
+    assert_eq!(next(&mut ended).await, (WatchKind::Added, "a".into()));
+    let last = ended.next().await.unwrap().unwrap();
+    assert_eq!(last.kind, WatchKind::Modified);
+    drop(ended);
+    write("2").await;
+    // From what the first saw last, and from long after everything is over.
+    let version = last.object.meta.resource_version;
+    let mut resumed = s.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
+    s.delete(&path, json!(null)).await.expect(200);
+    let mut late = s.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
+    for events in [&mut resumed, &mut late] {
+        assert_eq!(next_number(events).await, (WatchKind::Modified, "a".into(), "2".into()));
+        assert_eq!(next_number(events).await, (WatchKind::Deleted, "a".into(), "2".into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_begun_at_any_moment_see_the_same_order() {
+    let s = std::sync::Arc::new(server().await);
+    let mut first = s.watch(&format!("{MAPS}?watch=1")).await;
+    let writer = s.clone();
+    let writing = tokio::spawn(async move {
+        for i in 0..20 {
+            let path = format!("{MAPS}/m{i}");
+            writer.create_config_map(&format!("m{i}")).await.expect(201);
+            writer.patch("merge-patch", &path, json!({ "data": { "n": "1" } })).await.expect(200);
+            writer.delete(&path, json!(null)).await.expect(200);
+        }
+    });
+    let (mut order, mut others) = (Vec::new(), Vec::new());
+    while order.len() < 60 {
+        let event = first.next().await.unwrap().unwrap();
+        let version = event.object.meta.resource_version;
+        order.push((event.kind, version));
+        others.push(s.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await);
+    }
+    writing.await.unwrap();
+    for (i, watch) in others.into_iter().enumerate() {
+        let rest = &order[i + 1..];
+        let seen: Vec<_> = watch
+            .take(rest.len())
+            .map(|event| event.unwrap())
+            .map(|event| (event.kind, event.object.meta.resource_version))
+            .collect()
+            .await;
+        assert_eq!(seen, rest);
     }
 }

@@ -1,11 +1,10 @@
-//! Which test of ours covers which of the official conformance texts about workloads, scheduling and garbage.
-//! `make test-reference` compares the first column with the published list.
+//! Which test of ours covers which of the official conformance texts about workloads and scheduling.
+//! Checked by `testkit`; `make test-reference` compares the first column with the published list.
 //! Invariant: a row names a test that exists.
 
-use std::{fs, path::Path};
+use testkit::conformance::{self, Group, Row};
 
-/// The text after its group, and where it is covered: file and test.
-const COVERED: &[(&str, &str, &str)] = &[
+const APPS: &[Row] = &[
     (
         "ControllerRevision should manage the lifecycle of a ControllerRevision",
         ENDPOINTS,
@@ -198,6 +197,9 @@ const COVERED: &[(&str, &str, &str)] = &[
         ENDPOINTS,
         "statuses_are_written_by_themselves",
     ),
+];
+
+const SCHEDULING_TEXTS: &[Row] = &[
     (
         "LimitRange should create a LimitRange with defaults and ensure pod has those defaults applied.",
         LIMITS,
@@ -249,42 +251,9 @@ const COVERED: &[(&str, &str, &str)] = &[
         PREEMPTION,
         "critical_pods_take_the_place_of_others",
     ),
-    (
-        "Garbage collector should delete RS created by deployment when not orphaning",
-        MAIN,
-        "a_deployment_rolls_out_is_served_and_goes",
-    ),
-    (
-        "Garbage collector should delete pods created by rc when not orphaning",
-        COLLECTING,
-        "pods_go_with_their_controller_or_stay_as_asked",
-    ),
-    (
-        "Garbage collector should keep the rc around until all its pods are deleted if the deleteOptions says so",
-        COLLECTING,
-        "an_owner_waits_for_those_that_go_before_it",
-    ),
-    ("Garbage collector should not be blocked by dependency circle", BAD_INPUT, "owners_that_loop"),
-    (
-        "Garbage collector should not delete dependents that have both valid owner and owner that's waiting for dependents to be deleted",
-        COLLECTING,
-        "a_second_owner_that_stays_keeps_what_both_own",
-    ),
-    (
-        "Garbage collector should orphan RS created by deployment when deleteOptions.PropagationPolicy is Orphan",
-        MAIN,
-        "foreground_and_orphan_deletions",
-    ),
-    (
-        "Garbage collector should orphan pods created by rc if delete options say so",
-        COLLECTING,
-        "pods_go_with_their_controller_or_stay_as_asked",
-    ),
 ];
 
 const MAIN: &str = "crates/controllers/tests/cluster/main.rs";
-const BAD_INPUT: &str = "crates/controllers/tests/cluster/bad_input.rs";
-const COLLECTING: &str = "crates/controllers/tests/cluster/collecting.rs";
 const ENDPOINTS: &str = "crates/controllers/tests/cluster/endpoints.rs";
 const GUARDS: &str = "crates/controllers/tests/cluster/guards.rs";
 const JOBS: &str = "crates/controllers/tests/cluster/jobs.rs";
@@ -302,40 +271,15 @@ const EVERY: &str = "crates/apiserver/tests/it/every_kind.rs";
 const JOURNEY: &str = "tests/e2e/tests/cluster/journey.rs";
 const KINDS: &str = "tests/e2e/tests/cluster/workloads.rs";
 
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
+const GROUPS: &[Group<'_>] = &[("sig-apps", &[APPS]), ("sig-scheduling", &[SCHEDULING_TEXTS])];
 
 #[test]
 fn the_tests_exist() {
-    for (text, file, test) in COVERED {
-        let source = fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-        assert!(source.contains(&format!("fn {test}(")), "{text}: {file} has no {test}");
-    }
+    conformance::tests_exist(GROUPS);
 }
 
-/// The name without its group and marks.
-fn text_of(name: &str) -> Option<String> {
-    let (group, text) = name.split_once("] ")?;
-    let ours = matches!(group, "[sig-apps" | "[sig-scheduling") || text.starts_with("Garbage collector ");
-    let words = text.split(' ').filter(|word| !(word.starts_with('[') && word.ends_with(']')));
-    ours.then(|| words.collect::<Vec<_>>().join(" "))
-}
-
-/// Every published text about workloads, scheduling and garbage is in the table.
 #[test]
 #[ignore = "needs MINKE_REFERENCE; run by make test-reference"]
 fn the_published_texts_are_covered() {
-    let reference = std::env::var("MINKE_REFERENCE").expect("MINKE_REFERENCE names a checkout of the published API");
-    let list = fs::read_to_string(Path::new(&reference).join("conformance.yaml")).unwrap();
-    // Long names are folded over lines that begin with more spaces.
-    let list = list.replace("\n    ", " ");
-    let names = list.lines().filter_map(|l| l.trim().strip_prefix("codename: "));
-    let mut found = 0;
-    for name in names.map(|n| n.trim_matches('\'').replace("''", "'")) {
-        let Some(text) = text_of(&name) else { continue };
-        found += 1;
-        assert!(COVERED.iter().any(|(covered, ..)| *covered == text), "{text}");
-    }
-    assert_eq!(found, COVERED.len());
+    conformance::published_texts_are_covered(GROUPS);
 }

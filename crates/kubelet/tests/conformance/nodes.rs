@@ -2,8 +2,9 @@
 //! Part of the table in `main`.
 //! Invariant: a row names a test that exists.
 
-/// The text without its marks, and where it is covered: file and test.
-pub const TEXTS: &[(&str, &str, &str)] = &[
+use testkit::conformance::Row;
+
+pub const TEXTS: &[Row] = &[
     (
         "ConfigMap should be consumable as environment variable names with various prefixes",
         ENVIRONMENT,

@@ -1,11 +1,10 @@
-//! Which test of ours covers which of the official conformance texts about identity, permission and admission.
-//! `make test-reference` compares the first column with the published list.
+//! The conformance texts of `[sig-api-machinery]` about admission: webhooks and policies.
+//! Part of the table in `mod`.
 //! Invariant: a row names a test that exists.
 
-use std::{fs, path::Path};
+use testkit::conformance::Row;
 
-/// The text after its group, and where it is covered: file and test.
-const COVERED: &[(&str, &str, &str)] = &[
+pub const TEXTS: &[Row] = &[
     (
         "AdmissionWebhook listing mutating webhooks should work",
         WEBHOOKS,
@@ -112,78 +111,8 @@ const COVERED: &[(&str, &str, &str)] = &[
         "every_verb_on_every_kind_in_every_format",
     ),
     ("ValidatingAdmissionPolicy should validate against a Deployment", ADMISSION, "policies_decide_by_expressions"),
-    ("Certificates API should support CSR API operations", EVERY, "every_verb_on_every_kind_in_every_format"),
-    (
-        "ServiceAccounts ServiceAccountIssuerDiscovery should support OIDC discovery of service account issuer",
-        AUTHENTICATION,
-        "service_account_tokens_and_their_forgeries",
-    ),
-    (
-        "ServiceAccounts should allow opting out of API token automount",
-        ACCOUNTS,
-        "tokens_are_mounted_unless_someone_opts_out",
-    ),
-    (
-        "ServiceAccounts should create a serviceAccountToken and ensure a successful TokenReview",
-        AUTHENTICATION,
-        "service_account_tokens_and_their_forgeries",
-    ),
-    (
-        "ServiceAccounts should guarantee kube-root-ca.crt exist in any namespace",
-        CONTROLLERS,
-        "the_ca_is_in_every_namespace_whatever_people_do",
-    ),
-    ("ServiceAccounts should mount an API token into pods", E2E, "a_pod_calls_the_api_with_its_token"),
-    ("ServiceAccounts should mount projected service account token", E2E, "a_pod_calls_the_api_with_its_token"),
-    (
-        "ServiceAccounts should run through the lifecycle of a ServiceAccount",
-        EVERY,
-        "every_verb_on_every_kind_in_every_format",
-    ),
-    ("ServiceAccounts should update a ServiceAccount", EVERY, "every_verb_on_every_kind_in_every_format"),
-    ("SubjectReview should support SubjectReview API operations", KUBECTL, "kubectl_asks_who_may_do_what"),
 ];
 
 const ADMISSION: &str = "crates/apiserver/src/admission/tests.rs";
 const WEBHOOKS: &str = "crates/apiserver/src/admission/webhook_tests.rs";
-const ACCOUNTS: &str = "crates/apiserver/src/admission/service_account.rs";
-const AUTHENTICATION: &str = "crates/apiserver/src/authn/tests.rs";
 const EVERY: &str = "crates/apiserver/tests/it/every_kind.rs";
-const KUBECTL: &str = "crates/apiserver/tests/it/kubectl.rs";
-const CONTROLLERS: &str = "crates/controllers/tests/cluster/guards.rs";
-const E2E: &str = "tests/e2e/tests/cluster/access.rs";
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
-#[test]
-fn the_tests_exist() {
-    for (text, file, test) in COVERED {
-        let source = fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-        assert!(source.contains(&format!("fn {test}(")), "{text}: {file} has no {test}");
-    }
-}
-
-/// Every published text about who may do what is in the table.
-#[test]
-#[ignore = "needs MINKE_REFERENCE; run by make test-reference"]
-fn the_published_texts_are_covered() {
-    let reference = std::env::var("MINKE_REFERENCE").expect("MINKE_REFERENCE names a checkout of the published API");
-    let list = fs::read_to_string(Path::new(&reference).join("conformance.yaml")).unwrap();
-    // Long names are folded over lines that begin with more spaces.
-    let list = list.replace("\n    ", " ");
-    let names = list.lines().filter_map(|l| l.trim().strip_prefix("codename: '"));
-    let mut found = 0;
-    for name in names.map(|n| n.trim_end_matches('\'').replace("''", "'")) {
-        let admission = name.starts_with("[sig-api-machinery]") && name.contains("Admission");
-        if !name.starts_with("[sig-auth]") && !admission {
-            continue;
-        }
-        found += 1;
-        let plain = name.replace(" [Privileged:ClusterAdmin]", "").replace(" [Conformance]", "");
-        let text = plain.split_once("] ").map_or(plain.as_str(), |(_, text)| text).trim();
-        assert!(COVERED.iter().any(|(covered, ..)| *covered == text), "{text}");
-    }
-    assert_eq!(found, COVERED.len());
-}
