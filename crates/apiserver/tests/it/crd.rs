@@ -1,12 +1,9 @@
 //! Custom resources, from definition to deletion.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::harness::{Server, server};
+use crate::harness::{DEFINITIONS as CRDS, server};
 
-const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
 fn definition() -> Value {
@@ -42,16 +39,6 @@ fn definition() -> Value {
     })
 }
 
-async fn eventually(s: &Server, path: &str, code: u16) {
-    for _ in 0..200 {
-        if s.get(path).await.code == code {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{path} never answered {code}");
-}
-
 fn widget(name: &str, spec: Value) -> Value {
     json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": name }, "spec": spec })
 }
@@ -60,7 +47,7 @@ fn widget(name: &str, spec: Value) -> Value {
 async fn custom_resources_live_like_built_in_ones() {
     let s = server().await;
     s.post(CRDS, definition()).await.expect(201);
-    eventually(&s, WIDGETS, 200).await;
+    s.until(WIDGETS, |a| a.code == 200).await;
     let crd = s.get(&format!("{CRDS}/widgets.example.com")).await.expect(200);
     let conditions = crd["status"]["conditions"].as_array().unwrap();
     assert!(conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True"), "{crd}");
@@ -112,6 +99,6 @@ async fn custom_resources_live_like_built_in_ones() {
     );
 
     s.delete(&format!("{CRDS}/widgets.example.com"), Value::Null).await.expect(200);
-    eventually(&s, &format!("{CRDS}/widgets.example.com"), 404).await;
-    eventually(&s, WIDGETS, 404).await;
+    s.until(&format!("{CRDS}/widgets.example.com"), |a| a.code == 404).await;
+    s.until(WIDGETS, |a| a.code == 404).await;
 }

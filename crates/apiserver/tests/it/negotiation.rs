@@ -17,26 +17,11 @@ fn content_type(answer: &Answer) -> &str {
     answer.headers["content-type"].to_str().unwrap()
 }
 
-async fn widgets(s: &Server) -> &'static str {
-    let crd = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "widgets.example.com" },
-        "spec": {
-            "group": "example.com", "scope": "Namespaced", "names": { "plural": "widgets", "kind": "Widget" },
-            "versions": [{ "name": "v1", "served": true, "storage": true,
-                "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }],
-        },
-    });
-    s.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.expect(201);
-    let path = "/apis/example.com/v1/namespaces/default/widgets";
+async fn widgets(s: &Server) -> String {
+    let path = s.define(&definition("example.com", "Widget", "Namespaced", &["v1"], &any_object())).await;
     let widget = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" } });
-    for _ in 0..200 {
-        if s.post(path, widget.clone()).await.code == 201 {
-            return path;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-    }
-    panic!("widgets were never served");
+    s.post(&path, widget).await.expect(201);
+    path
 }
 
 #[tokio::test]
@@ -91,7 +76,7 @@ async fn what_is_not_accepted_is_refused_in_upstreams_words() {
 #[tokio::test]
 async fn custom_resources_have_no_protobuf_but_their_metadata_does() {
     let s = server().await;
-    let path = widgets(&s).await;
+    let path = &*widgets(&s).await;
     let protobuf = "application/vnd.kubernetes.protobuf";
     let refused = s.send("GET", path, &[("accept", protobuf)], Vec::new()).await;
     // A Status has a protobuf form, so that is what says so.
