@@ -1,6 +1,7 @@
 //! Replies of handlers as HTTP responses in the form the client accepts.
 //! Called by `pipeline` with what `registry` returns.
 //! Invariant: an object's bytes are copied at most once on their way out, and never encoded again as JSON.
+//! Lists of built-in kinds leave the type out of their items, as upstream does: it is cut off the front.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -231,7 +232,7 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
         }
         View::Object if output.media == Media::Json && !output.pretty => Ok(json_list(&list, &metadata)),
         View::Object => {
-            let items: Vec<Value> = list.objects.iter().map(|o| o.value()).collect();
+            let items: Vec<Value> = list.objects.iter().map(|o| served.list_item(o.value())).collect();
             let value = json!({
                 "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": metadata, "items": items,
             });
@@ -253,8 +254,16 @@ fn json_list(list: &ListReply, metadata: &Value) -> Response<Body> {
         json!(list.served.list_kind),
         json!(list.served.api_version())
     );
-    let mut rest: VecDeque<Bytes> = list.objects.iter().map(|o| o.json().clone()).collect();
-    let total: usize = rest.iter().map(|b| b.len() + 1).sum();
+    let served = &list.served;
+    let own_type = format!("{{\"kind\":{},\"apiVersion\":{},", json!(served.kind), json!(served.api_version()));
+    let item = |object: &Arc<Object>| match served.custom.is_some() {
+        true => object.json().slice(1..),
+        // Only bytes that were not made here begin differently.
+        false if object.json().starts_with(own_type.as_bytes()) => object.json().slice(own_type.len()..),
+        false => Bytes::from(served.list_item(object.value()).to_string()).slice(1..),
+    };
+    let mut rest: VecDeque<Bytes> = list.objects.iter().map(item).collect();
+    let total: usize = rest.iter().map(|b| b.len() + 2).sum();
     let mut buffer = BytesMut::with_capacity(head.len() + total.min(PIECE) + 4);
     buffer.put_slice(head.as_bytes());
     if fill(&mut buffer, &mut rest, true) {
@@ -278,12 +287,11 @@ fn json_list(list: &ListReply, metadata: &Value) -> Response<Body> {
     response
 }
 
-/// Appends objects until the buffer holds a piece. True once everything, the closing included, is in.
+/// Appends objects, each given without its first brace, until the buffer holds a piece. True once everything, the
+/// closing included, is in.
 fn fill(buffer: &mut BytesMut, rest: &mut VecDeque<Bytes>, mut first: bool) -> bool {
     while let Some(object) = rest.pop_front() {
-        if !std::mem::take(&mut first) {
-            buffer.put_u8(b',');
-        }
+        buffer.put_slice(if std::mem::take(&mut first) { &b"{"[..] } else { b",{" });
         buffer.put_slice(&object);
         if buffer.len() >= PIECE && !rest.is_empty() {
             return false;

@@ -5,6 +5,7 @@
 use std::{collections::HashMap, ops::Deref, sync::Arc};
 
 use parking_lot::RwLock;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use api::{Resource, schema::TypeId};
@@ -46,12 +47,21 @@ impl Served {
         Forms { views: self.stored(), protobuf: self.custom.is_none(), stream }
     }
 
+    /// An object as an item of a list: built-in kinds leave their type to the list.
+    pub fn list_item(&self, mut object: Value) -> Value {
+        if let (None, Some(fields)) = (&self.custom, object.as_object_mut()) {
+            fields.remove("kind");
+            fields.remove("apiVersion");
+        }
+        object
+    }
+
     /// Fields a selector may name beyond the metadata.
     pub fn selectable_names(&self) -> Vec<String> {
         self.behavior.selectable_field_names()
     }
 
-    pub fn selectable_values(&self, object: &serde_json::Value) -> Vec<(String, String)> {
+    pub fn selectable_values(&self, object: &Value) -> Vec<(String, String)> {
         self.behavior.selectable_fields(object)
     }
 

@@ -163,8 +163,9 @@ impl Transport for HttpsTransport {
         let body = collect(response.into_body()).await?;
         let list: List<'_> =
             serde_json::from_slice(&body).map_err(|e| ApiError::internal(format!("couldn't read a list: {e}")))?;
+        let own_type = own_type(resource);
         let objects = list.items.unwrap_or_default().into_iter();
-        let objects = objects.map(|raw| Object::from_json(raw.get().as_bytes().to_vec()).map(Arc::new));
+        let objects = objects.map(|raw| Object::from_json(typed_item(raw.get().as_bytes(), &own_type)).map(Arc::new));
         Ok(ObjectList { objects: objects.collect::<Result<_, _>>()?, resource_version: list.metadata.resource_version })
     }
 
@@ -185,6 +186,20 @@ impl Transport for HttpsTransport {
             .map_err(|e| ApiError::new(Reason::ServiceUnavailable, format!("the watch broke off: {e}")));
         let events = lines(chunks.boxed()).map(|line| line.and_then(|line| parse_event(&line)));
         Ok(events.boxed())
+    }
+}
+
+/// What an object of a resource begins with, without the first brace.
+fn own_type(resource: &Resource) -> String {
+    format!("\"kind\":{:?},\"apiVersion\":{:?},", resource.kind, resource.api_version())
+}
+
+/// An item of a list with its type, which servers leave out of the items of built-in kinds: those begin with their
+/// metadata, and an `Object` says what it is.
+fn typed_item(item: &[u8], own_type: &str) -> Vec<u8> {
+    match item.starts_with(b"{\"metadata\":") {
+        true => [b"{", own_type.as_bytes(), &item[1..]].concat(),
+        false => item.to_vec(),
     }
 }
 
@@ -227,5 +242,22 @@ fn parse_event(line: &[u8]) -> Result<WatchEvent, ApiError> {
             let status: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
             Err(ApiError::from_status(status["code"].as_u64().unwrap_or(500) as u16, bytes))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_lists_say_what_they_are() {
+        let pods = ::api::kinds::find("", "v1", "pods").unwrap();
+        let check = |item: &str, expected: &str| {
+            assert_eq!(typed_item(item.as_bytes(), &own_type(pods)), expected.as_bytes(), "{item}");
+        };
+        check(r#"{"metadata":{"name":"a"}}"#, r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#);
+        let custom = r#"{"apiVersion":"g/v1","kind":"K","metadata":{"name":"a"}}"#;
+        check(custom, custom);
+        check("{}", "{}");
     }
 }

@@ -45,7 +45,7 @@ impl Registry {
         let mut deletions = stream::iter(deletions).buffered(AT_ONCE);
         while let Some(deleted) = deletions.next().await {
             match deleted {
-                Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(object.value()),
+                Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(served.list_item(object.value())),
                 Err(e) if e.is_not_found() => {}
                 Err(e) => return Err(e),
             }

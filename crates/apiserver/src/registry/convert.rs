@@ -9,7 +9,7 @@ use serde_json::Value;
 use api::{ApiError, Object, Resource};
 
 use super::Registry;
-use crate::{cluster::Cluster, served::Served};
+use crate::{cluster::Cluster, served::Served, storage};
 
 /// A stored object as `served` shows it.
 pub(super) async fn view(cluster: &Cluster, served: &Served, object: &Arc<Object>) -> Result<Arc<Object>, ApiError> {
@@ -59,7 +59,8 @@ fn builtin_view(served: &Served, object: &Object) -> Result<Arc<Object>, ApiErro
         return Err(ApiError::internal(format!("{:?} has no stored version", served.resource)));
     };
     let value = api::kinds::convert(stored, &served.resource, object.value());
-    Ok(Arc::new(Object::from_value(&value)?))
+    // In the form of stored bytes: lists count on where they have their type.
+    Ok(Arc::new(storage::decode(&storage::encode(&value), object.meta.resource_version)?))
 }
 
 fn storage_resource(served: &Served) -> Option<&'static Arc<Resource>> {

@@ -170,7 +170,7 @@ fn component_statuses(call: &Call, served: &Served) -> Result<Reply, ApiError> {
             StatusCode::OK,
             json!({
                 "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": {},
-                "items": [component("etcd-0")],
+                "items": [served.list_item(component("etcd-0"))],
             }),
         )),
         "etcd-0" => Ok(Reply::Value(StatusCode::OK, component("etcd-0"))),

@@ -256,6 +256,7 @@ fn reply(call: &Call, one: bool, items: Vec<Value>) -> Result<Reply, ApiError> {
     let value = match output.view {
         View::Object if one => items.into_iter().next().unwrap_or_default(),
         View::Object => {
+            let items: Vec<Value> = items.into_iter().map(without_type).collect();
             let kind = if call.info.resource == "nodes" { "NodeMetricsList" } else { "PodMetricsList" };
             json!({ "kind": kind, "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {}, "items": items })
         }
@@ -271,6 +272,15 @@ fn reply(call: &Call, one: bool, items: Vec<Value>) -> Result<Reply, ApiError> {
         }
     };
     Ok(Reply::Value(StatusCode::OK, value))
+}
+
+/// An item of a list leaves its type to the list.
+fn without_type(mut item: Value) -> Value {
+    if let Some(fields) = item.as_object_mut() {
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    item
 }
 
 fn columns() -> Value {

@@ -190,6 +190,14 @@ pub fn pod(name: &str) -> Value {
     })
 }
 
+/// Serves a custom resource, with one object, and says where.
+pub async fn widgets(s: &Server) -> String {
+    let path = s.define(&definition("example.com", "Widget", "Namespaced", &["v1"], &any_object())).await;
+    let widget = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" } });
+    s.post(&path, widget).await.expect(201);
+    path
+}
+
 pub async fn default_account(server: &Server) {
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" } });
     let made = server.post("/api/v1/namespaces/default/serviceaccounts", account).await;

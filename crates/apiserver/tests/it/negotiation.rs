@@ -17,13 +17,6 @@ fn content_type(answer: &Answer) -> &str {
     answer.headers["content-type"].to_str().unwrap()
 }
 
-async fn widgets(s: &Server) -> String {
-    let path = s.define(&definition("example.com", "Widget", "Namespaced", &["v1"], &any_object())).await;
-    let widget = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" } });
-    s.post(&path, widget).await.expect(201);
-    path
-}
-
 #[tokio::test]
 async fn what_is_not_accepted_is_refused_in_upstreams_words() {
     let s = server().await;

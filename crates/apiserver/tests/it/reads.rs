@@ -1,8 +1,8 @@
 //! Get, list, tables, forms, discovery.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{config_map, server};
+use crate::harness::{config_map, server, widgets};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -84,6 +84,67 @@ async fn forms_of_an_answer() {
     fresh["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     let bytes = api::codec::encode(&fresh, api::codec::ContentType::Protobuf).unwrap();
     assert_eq!(s.send("POST", MAPS, &[kind], bytes).await.expect(201)["data"]["k"], "v");
+}
+
+/// Upstream's lists of built-in kinds say once what their items are; those of custom resources say it of each.
+#[tokio::test]
+async fn items_of_built_in_kinds_leave_their_type_to_the_list() {
+    let s = server().await;
+    s.create_config_map("a").await.expect(201);
+    s.create_config_map("b").await.expect(201);
+    let event = json!({
+        "metadata": { "name": "e" }, "reason": "Because", "involvedObject": { "kind": "Pod", "namespace": "default" },
+    });
+    s.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    let autoscaler = json!({
+        "metadata": { "name": "h" },
+        "spec": { "maxReplicas": 2, "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" } },
+    });
+    s.post("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", autoscaler).await.expect(201);
+    let widgets = &*widgets(&s).await;
+    let check = async |path: &str, accept: &str, of: [Option<&str>; 2]| {
+        let answer = s.send("GET", path, &[("accept", accept)], Vec::new()).await;
+        let list: Value = match accept {
+            "application/json" => answer.expect(200),
+            _ => api::codec::decode(&answer.bytes, api::codec::ContentType::Yaml, None).unwrap().value,
+        };
+        let items = list["items"].as_array().unwrap();
+        assert!(!items.is_empty() && items.iter().all(|i| i["metadata"]["name"].is_string()), "{path}: {list}");
+        for item in items {
+            assert_eq!(["kind", "apiVersion"].map(|f| item[f].as_str()), of, "{path} {accept}");
+        }
+    };
+    for accept in ["application/json", "application/yaml"] {
+        for path in [
+            MAPS,
+            "/api/v1/namespaces/default/configmaps?pretty=1",
+            "/api/v1/configmaps?limit=1",
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "/api/v1/events",
+            "/apis/events.k8s.io/v1/events",
+            "/apis/autoscaling/v1/horizontalpodautoscalers",
+            "/apis/autoscaling/v2/horizontalpodautoscalers",
+            "/api/v1/componentstatuses",
+        ] {
+            check(path, accept, [None, None]).await;
+        }
+        check(widgets, accept, [Some("Widget"), Some("example.com/v1")]).await;
+    }
+    let partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let list = s.send("GET", MAPS, &[("accept", partial)], Vec::new()).await.expect(200);
+    assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let path = format!("{MAPS}?includeObject=Object");
+    let rows = s.send("GET", &path, &[("accept", table)], Vec::new()).await.expect(200);
+    assert_eq!(rows["rows"][0]["object"]["kind"], "ConfigMap");
+    let protobuf = s.send("GET", MAPS, &[("accept", "application/vnd.kubernetes.protobuf")], Vec::new()).await;
+    let list = api::codec::decode(&protobuf.bytes, api::codec::ContentType::Protobuf, None).unwrap().value;
+    assert_eq!(
+        (list["kind"].as_str(), list["items"][0]["metadata"]["name"].as_str()),
+        (Some("ConfigMapList"), Some("a"))
+    );
+    let gone = s.delete(MAPS, json!(null)).await.expect(200);
+    assert!(gone["items"][0]["kind"].is_null() && gone["kind"] == "ConfigMapList", "{gone}");
 }
 
 #[tokio::test]
