@@ -264,6 +264,10 @@ impl ApiError {
     pub fn from_status(code: u16, body: &[u8]) -> Self {
         let status: Value = serde_json::from_slice(body).unwrap_or_default();
         let Some(message) = status["message"].as_str() else {
+            // A path that nobody serves is told of in plain text.
+            if code == 404 {
+                return Self::new(Reason::NotFound, "the server could not find the requested resource");
+            }
             let text = String::from_utf8_lossy(body);
             return Self::new(Reason::Unknown, format!("the server answered {code}: {text}")).with_code(code);
         };
@@ -291,6 +295,8 @@ mod tests {
             let back = ApiError::from_status(code, error.to_status().to_string().as_bytes());
             assert_eq!((back.reason, &back.message), (error.reason, &error.message));
         };
+        let plain = ApiError::from_status(404, b"404 page not found\n");
+        assert_eq!((plain.is_not_found(), plain.code), (true, 404));
         check(ApiError::not_found("", "pods", "web"), 404, "pods \"web\" not found");
         check(ApiError::already_exists("apps", "deployments", "web"), 409, "deployments.apps \"web\" already exists");
         check(

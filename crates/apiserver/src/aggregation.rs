@@ -9,18 +9,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use api::{ApiError, Reason};
+use api::ApiError;
 
 use crate::{
     authn::User,
     body,
     call::Call,
     cluster::Cluster,
-    loopback,
+    loopback, not_found,
     pipeline::ApiServer,
     registry::timestamp,
     respond::Reply,
@@ -101,10 +101,21 @@ pub async fn serve(server: &ApiServer, call: &Call, body: Bytes) -> Option<Resul
     let path = call.uri.path_and_query().map_or("/".to_string(), ToString::to_string);
     let target = match target(&server.cluster, &service, path) {
         Ok(target) => target.with_headers(identity(&call.user)),
-        Err(e) => return Some(Err(ApiError::new(Reason::ServiceUnavailable, e))),
+        Err(e) => {
+            tracing::debug!(error = e, group, version, "an extension server has no address");
+            return Some(Ok(unavailable("service unavailable")));
+        }
     };
     let body = call.stream.lock().take().unwrap_or_else(|| body::full(body));
-    Some(forward(call, &server.config, target, body).await.map(Reply::Raw))
+    Some(match forward(call, &server.config, target, body).await {
+        Err(e) if e.code == 503 => Ok(unavailable(&e.message)),
+        answered => answered.map(Reply::Raw),
+    })
+}
+
+/// Upstream's aggregator speaks plain text.
+fn unavailable(why: &str) -> Reply {
+    Reply::Raw(not_found::text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")))
 }
 
 /// The caller, as front proxies say it.

@@ -30,6 +30,7 @@ mod local_services;
 mod loopback;
 mod metrics;
 mod negotiate;
+mod not_found;
 mod openapi;
 mod pipeline;
 mod proxy_rewrite;

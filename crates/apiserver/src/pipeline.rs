@@ -28,7 +28,7 @@ use crate::{
     config::Config,
     crd, debug, discovery, health, local_services,
     metrics::{self, Labels, Measured, Metrics},
-    negotiate, openapi,
+    negotiate, not_found, openapi,
     query::Query,
     registry::{Allocations, Registry, not_found_path, repair_services},
     request_info::RequestInfo,
@@ -292,7 +292,8 @@ impl ApiServer {
         match self.serve_path(call) {
             // A discovery document of an extension server.
             Err(e) if e.is_not_found() => {
-                Box::pin(aggregation::serve(self, call, Default::default())).await.unwrap_or(Err(e))
+                let extension = Box::pin(aggregation::serve(self, call, Default::default())).await;
+                extension.unwrap_or_else(|| not_found::reply(&call.info.path))
             }
             answered => answered,
         }
@@ -305,10 +306,10 @@ impl ApiServer {
             "api" | "apis" => discovery::serve(self, call),
             "openapi" => openapi::serve(self, call),
             "healthz" | "livez" | "readyz" => health::serve(self, call),
-            "version" => Ok(by_hand(&discovery::version())),
+            "version" if path == "/version" => Ok(by_hand(&discovery::version())),
             "debug" => self.debug.serve(path),
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
-            "" => Ok(by_hand(&discovery::paths(self))),
+            "" if path.is_empty() => Ok(by_hand(&discovery::paths(self))),
             _ => Err(not_found_path()),
         }
     }

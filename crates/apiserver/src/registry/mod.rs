@@ -43,6 +43,8 @@ use crate::{
     config::Config,
     metrics::Metrics,
     negotiate::{self, Forms},
+    not_found,
+    request_info::RequestInfo,
     respond::Reply,
     served::Served,
     storage,
@@ -78,7 +80,12 @@ impl Registry {
     pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
         let set = self.cluster.served.current();
-        let served = set.find(&info.group, &info.version, &info.resource).cloned().ok_or_else(not_found_path)?;
+        let Some(served) = set.find(&info.group, &info.version, &info.resource).cloned() else {
+            return not_found::reply(&info.path);
+        };
+        if served.custom.is_some() && out_of_scope(&served, &call.info) {
+            return Ok(not_found::page());
+        }
         self.check_scope(&served, call)?;
         if !info.is_long_running() {
             // Before anything is written: an answer nobody accepts must not have effects.
@@ -115,14 +122,9 @@ impl Registry {
     /// Namespaced kinds are written in a namespace; cluster-scoped kinds are not found in one.
     fn check_scope(&self, served: &Served, call: &Call) -> Result<(), ApiError> {
         let info = &call.info;
-        let inside = !info.namespace.is_empty() && info.resource != "namespaces";
-        if inside && !served.namespaced() {
-            return Err(not_found_path());
-        }
-        let whole = matches!(info.verb.as_str(), "list" | "watch");
-        if served.namespaced() && info.namespace.is_empty() && !whole {
+        if out_of_scope(served, info) {
             return Err(match info.verb.as_str() {
-                "create" | "deletecollection" => not_allowed_path(),
+                "create" | "deletecollection" if served.namespaced() => not_allowed_path(),
                 _ => not_found_path(),
             });
         }
@@ -231,6 +233,15 @@ impl Registry {
     }
 }
 
+/// Whether the path lacks the namespace that a kind needs, or has one that it does not have.
+fn out_of_scope(served: &Served, info: &RequestInfo) -> bool {
+    let whole = matches!(info.verb.as_str(), "list" | "watch");
+    match served.namespaced() {
+        true => info.namespace.is_empty() && !whole,
+        false => !info.namespace.is_empty() && info.resource != "namespaces",
+    }
+}
+
 /// Unknown and duplicate fields: refused, reported or ignored, as asked for.
 pub fn report_problems(
     call: &Call,
@@ -253,6 +264,7 @@ pub fn report_problems(
 }
 
 /// The answer to a path that is nothing here.
+/// As a router of built-in kinds says it; see `not_found` for the others.
 pub fn not_found_path() -> ApiError {
     ApiError::new(Reason::NotFound, "the server could not find the requested resource").with_details(json!({}))
 }

@@ -18,11 +18,17 @@ const PROXY_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD
 impl Registry {
     pub(super) async fn subresource(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
-        let sub = served.subresource(&info.subresource).ok_or_else(not_found_path)?;
+        let sub = served.subresource(&info.subresource).ok_or_else(|| match served.custom.is_some() {
+            true => ApiError::not_found(&served.group, &served.plural, &info.name),
+            false => not_found_path(),
+        })?;
         // What is behind a proxy decides for itself which methods it knows.
         let passed_on = info.subresource == "proxy" && PROXY_METHODS.contains(&call.method.as_str());
         if !passed_on && !sub.verbs.contains(&info.verb) {
-            return Err(not_allowed_path());
+            return Err(match served.custom.is_some() {
+                true => ApiError::method_not_allowed(&served.group, &served.plural, &info.verb),
+                false => not_allowed_path(),
+            });
         }
         match (info.subresource.as_str(), info.verb.as_str()) {
             ("scale", _) => self.scale(call, served, &body).await,

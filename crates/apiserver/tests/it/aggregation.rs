@@ -77,7 +77,7 @@ async fn another_server_serves_its_group_through_us() {
         config.kubelet_client = Some(KubeletClient { certificate_pem, key_pem, ca_pem: Vec::new() });
     })
     .await;
-    s.get(WIDGETS).await.refused(404, "NotFound", "");
+    s.get(WIDGETS).await.said(404, "404 page not found\n");
     let services = "/apis/apiregistration.k8s.io/v1/apiservices";
     let service = json!({
         "metadata": { "name": format!("v1.{GROUP}") },
@@ -89,7 +89,7 @@ async fn another_server_serves_its_group_through_us() {
     let path = format!("{services}/v1.{GROUP}");
     // Its Service is not there yet.
     until(async || s.get(&path).await, |a| condition(&a.value) == ("False".into(), "ServiceNotFound".into())).await;
-    s.get(WIDGETS).await.refused(503, "ServiceUnavailable", "");
+    s.get(WIDGETS).await.said(503, "service unavailable\n");
     let external =
         json!({ "metadata": { "name": "extension" }, "spec": { "type": "ExternalName", "externalName": "localhost" } });
     s.post("/api/v1/namespaces/default/services", external).await.expect(201);
@@ -145,7 +145,8 @@ async fn another_server_serves_its_group_through_us() {
     s.patch("merge-patch", &path, json!({ "spec": { "service": { "port": 1 } } })).await.expect(200);
     until(async || s.get(&path).await, |a| condition(&a.value) == ("False".into(), "FailedDiscoveryCheck".into()))
         .await;
-    s.get(WIDGETS).await.refused(503, "ServiceUnavailable", "");
+    let gone = s.get(WIDGETS).await;
+    assert_eq!((gone.code, gone.headers["content-type"].to_str().unwrap()), (503, "text/plain; charset=utf-8"));
     s.delete(&path, Value::Null).await.expect(200);
     until(async || s.get(WIDGETS).await, |a| a.code == 404).await;
 }

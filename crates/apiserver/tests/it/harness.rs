@@ -218,6 +218,14 @@ impl Answer {
         self.value
     }
 
+    /// An answer in plain text, as handlers outside of the API give it.
+    #[track_caller]
+    pub fn said(self, code: u16, text: &str) {
+        let content = self.headers["content-type"].to_str().unwrap();
+        let found = String::from_utf8_lossy(&self.bytes);
+        assert_eq!((self.code, content, &*found), (code, "text/plain; charset=utf-8", text));
+    }
+
     #[track_caller]
     pub fn refused(self, code: u16, reason: &str, message: &str) {
         let found = self.value["message"].as_str().unwrap_or_default();

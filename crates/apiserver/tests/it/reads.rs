@@ -195,6 +195,58 @@ async fn discovery_names_what_is_served() {
     assert!(s.get(&address).await.expect(200)["components"]["schemas"]["io.k8s.api.core.v1.Pod"].is_object());
 }
 
+/// Below a built-in group its router says that there is nothing; everywhere else nobody is responsible.
+#[tokio::test]
+async fn paths_that_nobody_serves_are_not_found_in_upstreams_words() {
+    let s = server().await;
+    let widgets = widgets(&s).await;
+    for path in [
+        "/api/v2",
+        "/api/v2/pods",
+        "/api/v1/nothing",
+        "/api/v1/namespaces/default/nothing/x",
+        "/api/v1/namespaces/default/nodes",
+        "/api/v1/namespaces/default/pods/x/nothing",
+        "/apis/apps/v9",
+        "/apis/apps/v9/deployments",
+        "/apis/apps/v1/nothing",
+        "/version/x",
+    ] {
+        let answer = s.get(path).await;
+        let expected = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound",
+            "message": "the server could not find the requested resource", "details": {}, "code": 404,
+        });
+        assert_eq!((answer.code, &answer.value), (404, &expected), "{path}");
+    }
+    for path in [
+        "/nonexistent",
+        "/nonexistent/x",
+        "/apis/nogroup",
+        "/apis/nogroup/v1",
+        "/apis/nogroup/v1/things",
+        "/apis/nogroup/v1/namespaces/default/things/x",
+        "/apis/example.com/v9",
+        "/apis/example.com/v9/widgets",
+        "/apis/example.com/v1/nothing",
+        "/healthz/nothing",
+        "/openid/v1/nothing",
+        "/openapi/v4",
+        "/debug/nothing",
+    ] {
+        let answer = s.get(path).await;
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+        answer.said(404, "404 page not found\n");
+        let nobody = s.anonymous().get(path).await;
+        nobody.refused(403, "Forbidden", "User \"system:anonymous\" cannot ");
+    }
+    // A custom resource is not there without its namespace; what it has no part for is told as of the object.
+    s.post("/apis/example.com/v1/widgets", json!({})).await.said(404, "404 page not found\n");
+    s.get(&format!("{widgets}/w/status")).await.refused(404, "NotFound", "widgets.example.com \"w\" not found");
+    s.get("/openapi/v3/apis/nogroup/v1").await.said(404, "");
+    assert_eq!(s.send("HEAD", "/nonexistent", &[], Vec::new()).await.headers["content-length"], "19");
+}
+
 #[tokio::test]
 async fn strangers_learn_nothing() {
     let s = server().await;
