@@ -30,6 +30,8 @@ impl Media {
 const MEDIA: [Media; 3] = [Media::Json, Media::Yaml, Media::Protobuf];
 const ALL: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
+const STREAMS: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+
 /// The object itself, or a view of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
@@ -60,7 +62,7 @@ pub struct Forms {
     pub views: bool,
     /// The objects themselves in protobuf. Custom resources have none; their metadata alone does.
     pub protobuf: bool,
-    /// A watch, whose forms have other names.
+    /// A watch: YAML has no frames.
     pub stream: bool,
 }
 
@@ -146,15 +148,18 @@ pub fn output(headers: &HeaderMap, pretty: bool, forms: Forms) -> Result<Output,
         };
         let found = offered.iter().find_map(|media| Some((*media, forms.has(*media, &clause)?)));
         if let Some((media, view)) = found {
+            // As upstream: what comes later in the client's list is not looked at.
+            if forms.stream && media == Media::Yaml {
+                return Err(not_acceptable(STREAMS));
+            }
             return Ok(Output { media, view, pretty: pretty || clause.param("pretty") == Some("1") });
         }
     }
-    let accepted = match forms.stream {
-        // YAML has no frames that upstream would tell of.
-        true => "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
-        false => ALL,
-    };
-    Err(ApiError::new(Reason::NotAcceptable, format!("only the following media types are accepted: {accepted}")))
+    Err(not_acceptable(ALL))
+}
+
+fn not_acceptable(accepted: &str) -> ApiError {
+    ApiError::new(Reason::NotAcceptable, format!("only the following media types are accepted: {accepted}"))
 }
 
 /// The form of a request's body. An absent Content-Type is JSON, as upstream has it.

@@ -358,8 +358,8 @@ fn watch_reply(
 
 fn stream_type(media: Media) -> &'static str {
     match media {
-        Media::Json => "application/json",
-        Media::Yaml => "application/yaml;stream=watch",
+        // There is no watch in YAML: `negotiate` refuses it.
+        Media::Json | Media::Yaml => "application/json",
         Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
     }
 }
@@ -368,7 +368,7 @@ fn frame(event: WatchKind, object: &Object, view: Option<Value>, output: Output)
     let kind = event.as_str();
     match (view, output.media) {
         (Some(value), _) => frame_value(kind, &value, output),
-        (None, Media::Json) => {
+        (None, Media::Json | Media::Yaml) => {
             // The same bytes for every watcher.
             if let Some(encoded) = object.event(event) {
                 return encoded.clone();
@@ -386,15 +386,13 @@ fn frame(event: WatchKind, object: &Object, view: Option<Value>, output: Output)
             Some(bytes) => codec::protobuf_watch_frame(kind, &bytes),
             None => frame_value(kind, &object.value(), output),
         },
-        (None, Media::Yaml) => frame_value(kind, &object.value(), output),
     }
 }
 
 fn frame_value(kind: &str, object: &Value, output: Output) -> Bytes {
     let event = json!({ "type": kind, "object": object });
     match output.media {
-        Media::Json => json_bytes(&event, false),
-        Media::Yaml => [b"---\n", &codec::yaml(&event)[..]].concat().into(),
+        Media::Json | Media::Yaml => json_bytes(&event, false),
         Media::Protobuf => match codec::protobuf(object) {
             Some(bytes) => codec::protobuf_watch_frame(kind, &bytes),
             None => Bytes::new(),

@@ -28,8 +28,8 @@ async fn what_is_not_accepted_is_refused_in_upstreams_words() {
         (&one, "application/cbor", ALL),
         (&one, "application/json;as=Sausage;g=meta.k8s.io;v=v1", ALL),
         (&one, "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1", ALL),
-        (&watch, "text/html", STREAMS),
-        (&watch, "application/json;stream=other", STREAMS),
+        (&watch, "text/html", ALL),
+        (&watch, "application/json;stream=other", ALL),
     ] {
         let refused = s.send("GET", path, &[("accept", accept)], Vec::new()).await;
         let message = format!("only the following media types are accepted: {accepted}");
@@ -42,6 +42,13 @@ async fn what_is_not_accepted_is_refused_in_upstreams_words() {
             (406, "application/json", &status),
             "{accept}"
         );
+    }
+    // YAML has no stream, and only the first form that an object has is looked at. The refusal has one.
+    for accept in ["application/yaml", "application/yaml, application/json;q=0.5"] {
+        let refused = s.send("GET", &watch, &[("accept", accept)], Vec::new()).await;
+        let words = format!("only the following media types are accepted: {STREAMS}");
+        assert_eq!((refused.code, content_type(&refused)), (406, "application/yaml"), "{accept}");
+        assert!(String::from_utf8_lossy(&refused.bytes).contains(&words), "{:?}", refused.bytes);
     }
     // Nothing is made of what could not be shown.
     let made = s.send("POST", MAPS, &[("accept", "text/html")], config_map("b").to_string().into_bytes()).await;
