@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::{
     body,
     call::Call,
     cluster::Cluster,
-    loopback, not_found,
+    loopback, not_found, openapi_merge,
     pipeline::ApiServer,
     registry::timestamp,
     respond::Reply,
@@ -37,7 +37,14 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// What extension servers serve, by group and version.
 #[derive(Default)]
-pub struct Extensions(RwLock<BTreeMap<(String, String), Extension>>);
+pub struct Extensions(RwLock<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_version: BTreeMap<(String, String), Extension>,
+    /// Changes with every change.
+    generation: u64,
+}
 
 #[derive(Clone, PartialEq)]
 struct Extension {
@@ -45,12 +52,24 @@ struct Extension {
     list: Value,
     /// Where its OpenAPI v3 document is, if it has one.
     openapi: Option<String>,
+    schemas: Schemas,
+}
+
+/// Its part of `/openapi/v2`.
+#[derive(Clone, PartialEq)]
+enum Schemas {
+    /// Encoded: wanted rarely, and then merged.
+    Known(Bytes),
+    /// It has none that could be used; asked again when something else about it changes.
+    Unusable,
+    /// It did not answer; asked again.
+    Unheard,
 }
 
 impl Extensions {
     /// Everything beyond the table: what extension servers have, and `usage` where none took its place.
     pub fn lists(&self, cluster: &Cluster) -> Vec<((String, String), Value)> {
-        let mut lists: Vec<_> = self.0.read().iter().map(|(k, v)| (k.clone(), v.list.clone())).collect();
+        let mut lists: Vec<_> = self.0.read().by_version.iter().map(|(k, v)| (k.clone(), v.list.clone())).collect();
         if extension(cluster, usage::GROUP, usage::VERSION).is_none() {
             lists.push(((usage::GROUP.into(), usage::VERSION.into()), usage::resources()));
         }
@@ -62,7 +81,28 @@ impl Extensions {
         let address = |((group, version), extension): (&(String, String), &Extension)| {
             Some((format!("apis/{group}/{version}"), extension.openapi.clone()?))
         };
-        self.0.read().iter().filter_map(address).collect()
+        self.0.read().by_version.iter().filter_map(address).collect()
+    }
+
+    /// Their parts of `/openapi/v2`, and a number that changes with them.
+    pub fn schemas(&self) -> (u64, Vec<Bytes>) {
+        let known = self.0.read();
+        let part = |extension: &Extension| match &extension.schemas {
+            Schemas::Known(part) => Some(part.clone()),
+            _ => None,
+        };
+        (known.generation, known.by_version.values().filter_map(part).collect())
+    }
+
+    fn known(&self, group: &str, version: &str) -> Option<Extension> {
+        self.0.read().by_version.get(&(group.to_string(), version.to_string())).cloned()
+    }
+
+    fn replace(&self, found: BTreeMap<(String, String), Extension>) {
+        let mut known = self.0.write();
+        if known.by_version != found {
+            *known = Known { by_version: found, generation: known.generation + 1 };
+        }
     }
 }
 
@@ -174,14 +214,13 @@ async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
     let server = server.upgrade()?;
     let cluster = &server.cluster;
     let mut found = BTreeMap::new();
+    let mut conditions = Vec::new();
     let (mut any, mut settled) = (false, true);
     for service in cluster.list("apiservices", "") {
         let service = service.value();
         if !service["spec"]["service"].is_object() {
             let local = ("True", "Local", "Local APIServices are always available".to_string());
-            if let Err(error) = write_condition(&server, &service, local).await {
-                tracing::debug!(error = %error.message, "failed to write the condition of an APIService");
-            }
+            conditions.push((service, local));
             continue;
         }
         any = true;
@@ -189,8 +228,8 @@ async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
         let (group, version) = (text("group"), text("version"));
         let condition = match ask(&server, &service, &group, &version).await {
             Ok(list) => {
-                let openapi = openapi_address(&server, &service, &group, &version).await;
-                found.insert((group, version), Extension { list, openapi });
+                let extension = look_at(&server, &service, &group, &version, list).await;
+                found.insert((group, version), extension);
                 ("True", "Passed", "all checks passed".to_string())
             }
             Err((reason, message)) => {
@@ -198,15 +237,29 @@ async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
                 ("False", reason, message)
             }
         };
+        conditions.push((service, condition));
+    }
+    // What is said to be available is in discovery.
+    server.extensions.replace(found);
+    for (service, condition) in conditions {
         if let Err(error) = write_condition(&server, &service, condition).await {
             tracing::debug!(error = %error.message, "failed to write the condition of an APIService");
         }
     }
-    let changed = *server.extensions.0.read() != found;
-    if changed {
-        *server.extensions.0.write() = found;
-    }
     Some((any, settled))
+}
+
+/// What there is to know of an extension that serves `list`.
+async fn look_at(server: &ApiServer, service: &Value, group: &str, version: &str, list: Value) -> Extension {
+    let openapi = openapi_address(server, service, group, version).await;
+    // The address changes with the schemas, so it tells whether there is news.
+    let same = |k: &Extension| k.list == list && k.openapi == openapi && k.schemas != Schemas::Unheard;
+    let known = server.extensions.known(group, version).filter(|k| openapi.is_some() && same(k));
+    let schemas = match known {
+        Some(known) => known.schemas,
+        None => schemas(server, service, group, version).await,
+    };
+    Extension { list, openapi, schemas }
 }
 
 /// Where an extension server says its OpenAPI v3 document is. Having none is no fault.
@@ -216,6 +269,24 @@ async fn openapi_address(server: &ApiServer, service: &Value, group: &str, versi
     address.as_str().filter(|a| a.starts_with("/openapi/v3/")).map(str::to_string)
 }
 
+/// What an extension server adds to `/openapi/v2`. A broken document is left out, and said so.
+async fn schemas(server: &ApiServer, service: &Value, group: &str, version: &str) -> Schemas {
+    let document = match fetch(server, service, "/openapi/v2".into()).await {
+        Ok(document) => document,
+        Err((_, why)) => {
+            tracing::debug!(group, version, error = why, "an extension server has no OpenAPI v2 document");
+            return Schemas::Unheard;
+        }
+    };
+    match openapi_merge::part(&document, group, version) {
+        Some(part) => Schemas::Known(part.to_string().into()),
+        None => {
+            tracing::warn!(group, version, "the OpenAPI v2 document of an extension server is broken: left out");
+            Schemas::Unusable
+        }
+    }
+}
+
 /// A document of an extension server; why there is none, with the reason of a condition.
 async fn fetch(server: &ApiServer, service: &Value, path: String) -> Result<Value, (&'static str, String)> {
     let target = target(&server.cluster, service, path.clone()).map_err(|e| match e.contains("not found") {
@@ -223,7 +294,9 @@ async fn fetch(server: &ApiServer, service: &Value, path: String) -> Result<Valu
         false => ("MissingEndpoints", e),
     })?;
     let user = User::new("system:kube-aggregator", &["system:masters"]);
-    let target = target.with_headers(identity(&user));
+    let mut headers = identity(&user);
+    headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+    let target = target.with_headers(headers);
     let asked = exchange(&server.config, target, Method::GET);
     let answer = server.cluster.env.timeout(ANSWER, asked).await;
     let failed = |why: String| ("FailedDiscoveryCheck", format!("failing or missing response from {path}: {why}"));

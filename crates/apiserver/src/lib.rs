@@ -32,6 +32,7 @@ mod metrics;
 mod negotiate;
 mod not_found;
 mod openapi;
+mod openapi_merge;
 mod pipeline;
 mod proxy_rewrite;
 mod query;

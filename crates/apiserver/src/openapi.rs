@@ -16,7 +16,7 @@ use env::Env;
 use crate::{
     body::Body,
     call::Call,
-    negotiate,
+    negotiate, openapi_merge,
     pipeline::ApiServer,
     registry::not_found_path,
     respond::{Reply, content_response},
@@ -106,19 +106,24 @@ fn resources(set: &Set) -> Vec<Arc<Resource>> {
 
 fn v2(server: &ApiServer, call: &Call, set: &Set) -> Result<Response<Body>, ApiError> {
     let extra = crate::crd::extra_schemas(set);
-    let json = || -> Bytes { api::openapi::v2(&resources(set), &extra).to_string().into() };
+    let (generation, parts) = server.extensions.schemas();
+    let whole = || {
+        let mut document = api::openapi::v2(&resources(set), &extra);
+        for part in parts.iter().filter_map(|part| serde_json::from_slice(part).ok()) {
+            openapi_merge::merge(&mut document, part);
+        }
+        document
+    };
     // client-go sends the parameter where others send a plain type.
     let protobuf = negotiate::accept(&call.headers)
         .iter()
         .any(|c| c.media.starts_with("application/com.github.proto-openapi.spec.v2"));
+    let get = |name: &str, make: &dyn Fn() -> Bytes| {
+        server.openapi.get(&server.cluster.env, set.generation, &format!("{name} {generation}"), make)
+    };
     Ok(match protobuf {
-        true => {
-            let make = || api::openapi::v2_protobuf(&api::openapi::v2(&resources(set), &extra)).into();
-            document(call, server.openapi.get(&server.cluster.env, set.generation, "v2+protobuf", make), V2_PROTOBUF)
-        }
-        false => {
-            document(call, server.openapi.get(&server.cluster.env, set.generation, "v2", json), "application/json")
-        }
+        true => document(call, get("v2+protobuf", &|| api::openapi::v2_protobuf(&whole()).into()), V2_PROTOBUF),
+        false => document(call, get("v2", &|| whole().to_string().into()), "application/json"),
     })
 }
 

@@ -25,7 +25,8 @@ use crate::{
     proxy_rewrite::Rewriter,
 };
 
-const EXCHANGE_BYTES: usize = 4 << 20;
+/// The largest are the OpenAPI documents of extension servers.
+const EXCHANGE_BYTES: usize = 16 << 20;
 /// Longer pages are passed on with the links they have.
 const PAGE_BYTES: usize = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

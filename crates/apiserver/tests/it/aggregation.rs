@@ -108,6 +108,13 @@ async fn another_server_serves_its_group_through_us() {
     let address = index["paths"][format!("apis/{GROUP}/v1")]["serverRelativeURL"].as_str().unwrap().to_string();
     let schemas = s.get(&address).await.expect(200)["components"]["schemas"].clone();
     assert!(schemas.as_object().unwrap().values().any(|v| v["description"] == "A widget of an extension."));
+    let whole = s.get("/openapi/v2").await.expect(200);
+    assert!(whole["paths"]["/apis/ext.example.com/v1/namespaces/{namespace}/widgets"]["post"].is_object());
+    let widget = &whole["definitions"]["com.example.ext.v1.Widget"];
+    assert_eq!(widget["x-kubernetes-group-version-kind"][0]["group"], GROUP);
+    // What both have alike is there once.
+    let twice = whole["definitions"].as_object().unwrap().keys().find(|name| name.ends_with("_v2")).cloned();
+    assert_eq!(twice, None);
 
     // Every verb goes through, watches too.
     let watch = s.raw("GET", &format!("{WIDGETS}?watch=1&resourceVersion=0"), &[], Vec::new()).await;
@@ -149,4 +156,5 @@ async fn another_server_serves_its_group_through_us() {
     assert_eq!((gone.code, gone.headers["content-type"].to_str().unwrap()), (503, "text/plain; charset=utf-8"));
     s.delete(&path, Value::Null).await.expect(200);
     until(async || s.get(WIDGETS).await, |a| a.code == 404).await;
+    until(async || s.get("/openapi/v2").await, |a| a.value["definitions"]["com.example.ext.v1.Widget"].is_null()).await;
 }
