@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use api::{
     ApiError,
@@ -13,7 +13,7 @@ use api::{
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{Expression, authorizer, types::Type},
+    cel::{CALL_LIMIT, Expression, authorizer, types::Type},
     codec,
     served::Set,
 };
@@ -89,6 +89,7 @@ impl<'a> List<'a> {
     }
 
     fn check_selectors(&self, names: &[(&str, Type)], errors: &mut ErrorList) {
+        let device = device_schema();
         for selector in self.rows("selectors").map(|s| s.part("cel")) {
             let source = selector.new["expression"].as_str().unwrap_or_default();
             // What is empty or too long has been told already.
@@ -96,10 +97,15 @@ impl<'a> List<'a> {
                 continue;
             }
             let path = selector.path.child("expression");
-            match check_source(source, names) {
+            let compiled = Expression::compile(source).and_then(|e| Ok((e.check(names)?, e)));
+            match compiled {
                 Err(why) => errors.invalid(&path, source, &why),
-                Ok(Type::Bool | Type::Dyn) => {}
-                Ok(other) => {
+                Ok((Type::Bool | Type::Dyn, expression)) => {
+                    if expression.highest_cost(&[("device", &device)]) > CALL_LIMIT {
+                        errors.forbidden(&path, "too complex, exceeds cost limit");
+                    }
+                }
+                Ok((other, _)) => {
                     errors.invalid(&path, source, format!("must evaluate to bool or the unknown type, not {other}"));
                 }
             }
@@ -139,6 +145,18 @@ fn device_names() -> Vec<(&'static str, Type)> {
     ];
     let fields = fields.map(|(name, of)| (name.to_string(), of)).to_vec();
     vec![("device", Type::Record("DRADevice", Arc::new(fields)))]
+}
+
+/// How large a device can be, for what a selector may cost: each map has as many entries as a device may have
+/// attributes and capacities, and each attribute a value of limited length.
+fn device_schema() -> Value {
+    let by_domain = |of: Value| json!({ "maxProperties": 32, "additionalProperties": { "maxProperties": 32, "additionalProperties": of } });
+    json!({ "properties": {
+        "driver": { "maxLength": 63 },
+        "attributes": by_domain(json!({ "maxLength": 64 })),
+        "capacity": by_domain(json!({})),
+        "allowMultipleAllocations": {},
+    } })
 }
 
 /// What every expression of admission can name.

@@ -53,6 +53,12 @@ impl Expression {
         if cost > CALL_LIMIT { Err(TOO_COSTLY.into()) } else { Ok(cost) }
     }
 
+    /// What it costs at most if its names are of these schemas.
+    pub fn highest_cost(&self, schemas: &[(&str, &Value)]) -> u64 {
+        let scope = schemas.iter().map(|(name, schema)| (name.to_string(), Shape::Schema(schema))).collect();
+        Estimate::within(&self.parsed, scope).cost
+    }
+
     pub fn evaluate(&self, variables: &Variables) -> Result<CelValue, String> {
         ROOT.with(|root| {
             let mut context = root.new_inner_scope();

@@ -15,6 +15,8 @@ const UNBOUNDED: u64 = 1_500_000;
 pub enum Shape<'a> {
     Schema(&'a Value),
     Data(&'a Value),
+    /// A list written out in the expression.
+    Items(u64),
     Unknown,
 }
 
@@ -24,6 +26,7 @@ impl<'a> Shape<'a> {
             Shape::Schema(s) => s["maxItems"].as_u64().or(s["maxProperties"].as_u64()).unwrap_or(UNBOUNDED),
             Shape::Data(Value::Array(items)) => items.len() as u64,
             Shape::Data(Value::Object(map)) => map.len() as u64,
+            Shape::Items(length) => length,
             _ => 1,
         }
     }
@@ -34,6 +37,23 @@ impl<'a> Shape<'a> {
             // The keys of a map are plain text.
             Shape::Data(Value::Array(items)) => items.first().map_or(Shape::Unknown, Shape::Data),
             _ => Shape::Unknown,
+        }
+    }
+
+    /// What an index leads to.
+    fn element(self) -> Self {
+        match self {
+            Shape::Schema(s) if s["additionalProperties"].is_object() => Shape::Schema(&s["additionalProperties"]),
+            other => other.item(),
+        }
+    }
+
+    /// The length of a text, as far as it is bounded.
+    fn text(self) -> u64 {
+        match self {
+            Shape::Data(Value::String(text)) => text.len() as u64,
+            Shape::Schema(s) => s["maxLength"].as_u64().unwrap_or(0),
+            _ => 0,
         }
     }
 
@@ -52,7 +72,7 @@ impl<'a> Shape<'a> {
                 }
             }
             Shape::Data(data) => Ok(data.get(unescape(name)).map_or(Shape::Unknown, Shape::Data)),
-            Shape::Unknown => Ok(Shape::Unknown),
+            Shape::Items(_) | Shape::Unknown => Ok(Shape::Unknown),
         }
     }
 }
@@ -61,9 +81,7 @@ impl<'a> Shape<'a> {
 fn function_cost(name: &str, target: Option<Shape<'_>>) -> u64 {
     match (name, target) {
         ("check", Some(_)) => CHECK_COST,
-        ("contains" | "matches" | "find" | "findAll" | "split" | "replace", Some(Shape::Data(Value::String(text)))) => {
-            text.len() as u64 / 10
-        }
+        ("contains" | "matches" | "find" | "findAll" | "split" | "replace", Some(text)) => text.text() / 10,
         _ => 0,
     }
 }
@@ -120,7 +138,7 @@ impl<'a> Estimate<'a> {
                 }
                 cost = cost.saturating_add(function_cost(&call.func_name, target.map(|(_, shape)| shape)));
                 let indexed = call.func_name == "_[_]";
-                (cost, shapes.first().filter(|_| indexed).map_or(Shape::Unknown, |s| s.item()))
+                (cost, shapes.first().filter(|_| indexed).map_or(Shape::Unknown, |s| s.element()))
             }
             Expr::Comprehension(loops) => {
                 let (range, shape) = self.visit(&loops.iter_range.expr);
@@ -135,7 +153,7 @@ impl<'a> Estimate<'a> {
             }
             Expr::List(list) => {
                 let costs: Vec<u64> = list.elements.iter().map(|e| self.visit(&e.expr).0).collect();
-                (costs.into_iter().fold(10, u64::saturating_add), Shape::Unknown)
+                (costs.into_iter().fold(10, u64::saturating_add), Shape::Items(list.elements.len() as u64))
             }
             Expr::Map(map) => {
                 let mut cost = 30u64;
