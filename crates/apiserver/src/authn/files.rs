@@ -20,13 +20,22 @@ pub struct PasswordFile(HashMap<String, (String, User)>);
 
 impl TokenFile {
     pub fn load(path: &Path) -> Result<Self, String> {
-        Ok(Self(read(path)?.into_iter().collect()))
+        read(path, Self::parse)
+    }
+
+    /// From the text of a file, or the line that is wrong and why.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+        Ok(Self(parse(text)?.into_iter().collect()))
     }
 }
 
 impl PasswordFile {
     pub fn load(path: &Path) -> Result<Self, String> {
-        let entries = read(path)?.into_iter();
+        read(path, Self::parse)
+    }
+
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let entries = parse(text)?.into_iter();
         Ok(Self(entries.map(|(secret, user)| (user.name.clone(), (secret, user))).collect()))
     }
 
@@ -61,7 +70,7 @@ impl TokenAuthenticator for TokenFile {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<(String, User)>, String> {
+fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, (usize, String)>) -> Result<T, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("failed to read {}: {e}", path.display()))?;
     parse(&text).map_err(|(line, why)| format!("failed to read {}, line {line}: {why}", path.display()))
 }

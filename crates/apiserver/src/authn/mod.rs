@@ -26,13 +26,13 @@ use api::ApiError;
 
 use self::{
     bootstrap_token::BootstrapTokens,
-    files::{PasswordFile, TokenFile},
     service_account::ServiceAccountTokens,
     webhook::WebhookTokens,
     x509::{Authorities, FrontProxy},
 };
 use crate::{cluster::Cluster, config::Config};
 
+pub use files::{PasswordFile, TokenFile};
 pub use impersonation::{Impersonation, impersonation};
 pub use jwks::serve as serve_keys;
 

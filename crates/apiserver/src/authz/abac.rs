@@ -45,7 +45,8 @@ impl Abac {
             .map_err(|(line, why)| format!("error reading policy file {}, line {line}: {why}", path.display()))
     }
 
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    /// From the text of a file, or the line that is wrong and why.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let lines = text.lines().zip(1..).map(|(line, number)| (line.trim(), number));
         let policies = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
         policies.map(|(line, number)| policy(line).map_err(|why| (number, why))).collect::<Result<_, _>>().map(Self)

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use api::ApiError;
 
-use self::{abac::Abac, node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
+use self::{node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
+pub use abac::Abac;
 pub use node::identity as node_identity;
 
 use crate::{authn::User, cluster::Cluster, config::Config, request_info::RequestInfo};

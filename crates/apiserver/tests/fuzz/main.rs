@@ -30,6 +30,8 @@ const TARGETS: &[(&str, Target)] = &[
     ("field_selector", pure::field_selector),
     ("quantity", pure::quantity),
     ("cel", pure::cel),
+    ("policy_file", pure::policy_file),
+    ("token_file", pure::token_file),
     ("create", server::create),
     ("patch", server::patch),
     ("delete_options", server::delete_options),

@@ -1,4 +1,4 @@
-//! Targets that need no server: codecs, patches, apply, selectors, quantities, expressions.
+//! Targets that need no server: codecs, patches, apply, selectors, quantities, expressions, files of the administrator.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,13 @@ use api::{
     schema::{self, Schema, TypeId},
     selectors::{FieldSelector, LabelSelector},
 };
-use apiserver::cel;
+use apiserver::{
+    authn::{Credentials, PasswordFile, TokenFile, User},
+    authz::{Abac, Attributes, Authorizer},
+    cel,
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use futures::FutureExt;
 use serde_json::{Value, json};
 
 fn kind(group: &str, version: &str, kind: &str) -> (&'static Schema, TypeId) {
@@ -185,4 +191,42 @@ pub fn cel(bytes: &[u8]) {
     variables.set("self", &deployment());
     variables.set("oldSelf", &Value::Null);
     let _ = program.evaluate(&variables);
+}
+
+/// The line an error names is one of the file.
+fn names_a_line(text: &str, line: usize) {
+    assert!((1..=text.lines().count()).contains(&line), "line {line} of {text:?}");
+}
+
+pub fn policy_file(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let abac = match Abac::parse(&text) {
+        Ok(abac) => abac,
+        Err((line, _)) => return names_a_line(&text, line),
+    };
+    let user = User::new("alice", &["readers"]);
+    let mut attributes =
+        Attributes { user: user.clone(), verb: "get".into(), path: "/x".into(), ..Attributes::default() };
+    abac.authorize(&attributes).now_or_never().unwrap();
+    attributes.is_resource = true;
+    abac.authorize(&attributes).now_or_never().unwrap();
+    abac.rules(&user, "default").now_or_never().unwrap();
+}
+
+/// No error tells a secret.
+pub fn token_file(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match (TokenFile::parse(&text), PasswordFile::parse(&text)) {
+        (Ok(_), Ok(passwords)) => {
+            let basic = format!("Basic {}", BASE64_STANDARD.encode("alice:secret"));
+            let headers = http::HeaderMap::from_iter([(http::header::AUTHORIZATION, basic.parse().unwrap())]);
+            let extensions = http::Extensions::default();
+            let _ = passwords.user(&Credentials { headers: &headers, extensions: &extensions });
+        }
+        (Err((line, why)), Err(_)) => {
+            names_a_line(&text, line);
+            assert!(!why.contains("secret"), "{why}");
+        }
+        _ => panic!("a token file and a password file are written alike"),
+    }
 }
