@@ -58,7 +58,7 @@ impl Controller for CronJobs {
             self.delete(&about, &job).await?;
         }
         let mut status = cron.status.clone().unwrap_or_default();
-        self.note_jobs(&mut status, &about, &jobs);
+        self.note_jobs(&cron, &mut status, &about, &jobs).await?;
         let mut running: Vec<_> = jobs.into_iter().filter(|job| finished(job).is_none() && !job.deleting()).collect();
         running.sort_by_key(|job| job.name().to_string());
         let now = self.context.env.now();
@@ -97,8 +97,17 @@ impl Controller for CronJobs {
 }
 
 impl CronJobs {
-    /// Brings the list of active jobs in line with the jobs there are.
-    fn note_jobs(&self, status: &mut CronJobStatus, about: &ObjectRef, jobs: &[Arc<Job>]) {
+    /// Brings the list of active jobs in line with the jobs there are. Either cache may be behind the other, so the
+    /// server is asked before anything surprising is said.
+    async fn note_jobs(
+        &self,
+        cron: &CronJob,
+        status: &mut CronJobStatus,
+        about: &ObjectRef,
+        jobs: &[Arc<Job>],
+    ) -> Result<(), ApiError> {
+        let api = self.context.client.namespaced::<CronJob>(cron.namespace());
+        let mut newest: Option<CronJob> = None;
         let mut active = status.active.take().unwrap_or_default();
         for job in jobs {
             let listed = active.iter().any(|reference| reference.uid == job.metadata.uid);
@@ -109,6 +118,14 @@ impl CronJobs {
                     self.recorder.normal(about, "SawCompletedJob", message);
                 }
                 (None, false) if !job.deleting() => {
+                    if newest.is_none() {
+                        newest = api.find(cron.name()).await?;
+                    }
+                    let known = newest.as_ref().and_then(|c| c.status.as_ref()?.active.as_ref());
+                    if !known.is_some_and(|known| known.iter().any(|r| r.uid == job.metadata.uid)) {
+                        let message = format!("Saw a job that the controller did not create or forgot: {}", job.name());
+                        self.recorder.warning(about, "UnexpectedJob", message);
+                    }
                     active.push(ObjectRef { resource_version: None, ..reference(&**job) })
                 }
                 _ => {}
@@ -118,15 +135,20 @@ impl CronJobs {
                 status.last_successful_time = ended;
             }
         }
-        active.retain(|reference| {
-            let here = jobs.iter().any(|job| job.metadata.uid == reference.uid);
+        for listed in std::mem::take(&mut active) {
+            let name = listed.name.as_deref().unwrap_or_default();
+            let mut here = jobs.iter().any(|job| job.metadata.uid == listed.uid);
             if !here {
-                let message = format!("Active job went missing: {}", reference.name.as_deref().unwrap_or_default());
-                self.recorder.normal(about, "MissingJob", message);
+                let found = self.context.client.namespaced::<Job>(cron.namespace()).find(name).await?;
+                here = found.is_some_and(|job| job.metadata.uid == listed.uid);
             }
-            here
-        });
+            match here {
+                true => active.push(listed),
+                false => self.recorder.normal(about, "MissingJob", format!("Active job went missing: {name}")),
+            }
+        }
         status.active = Some(active).filter(|active| !active.is_empty());
+        Ok(())
     }
 
     /// `None` when the job of that time exists already and is not ours to list, or can't exist any more.

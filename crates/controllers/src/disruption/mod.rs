@@ -28,20 +28,33 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     indexes::by_namespace(&budgets);
     indexes::by_namespace(&pods);
     setup.on_keys(&budgets);
+    let recorder = setup.context.recorder("controllermanager");
     setup.on(&pods, {
-        let budgets = budgets.clone();
+        let (budgets, recorder) = (budgets.clone(), recorder.clone());
         move |change, queue| {
             let Some(namespace) = change.new.as_ref().or(change.old.as_ref()).map(|p| p.namespace()) else { return };
+            let mut covering = Vec::new();
             for budget in budgets.by_index(indexes::NAMESPACE, namespace) {
                 let Some(selector) = selector(&budget) else { continue };
-                if change.old.iter().chain(&change.new).any(|pod| selector.matches(labels(pod.meta()))) {
+                let covers = |pod: &Arc<Pod>| selector.matches(labels(pod.meta()));
+                if change.old.iter().chain(&change.new).any(covers) {
                     queue.add(budget.key());
                 }
+                if change.new.as_ref().is_some_and(covers) {
+                    covering.push(budget);
+                }
+            }
+            if let (Some(pod), [first, _, ..]) = (&change.new, &covering[..]) {
+                let (namespace, name, first) = (pod.namespace(), pod.name(), first.name());
+                let message = format!(
+                    "Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily."
+                );
+                recorder.warning(&reference(&**pod), "MultiplePodDisruptionBudgets", message);
             }
         }
     });
     Arc::new(Disruption {
-        recorder: setup.context.recorder("controllermanager"),
+        recorder,
         sets: setup.informer(),
         deployments: setup.informer(),
         stateful_sets: setup.informer(),
@@ -94,6 +107,10 @@ impl Controller for Disruption {
             let selector = LabelSelector::from_meta(budget.spec.as_ref().and_then(|s| s.selector.as_ref()));
             let selector = selector.map(|s| s.to_string()).unwrap_or_default();
             self.recorder.warning(&about, "UnmanagedPods", unmanaged(&selector));
+        }
+        for pod in plan::not_deleted(&budget, &pods, now) {
+            let message = format!("Pod was expected by PDB {key} to be deleted but it wasn't");
+            self.recorder.warning(&reference(&**pod), "NotDeleted", message);
         }
         let (status, again) = match plan::expected(&budget, pods.len(), scale) {
             Ok(numbers) => plan::status(&budget, &pods, numbers, now),

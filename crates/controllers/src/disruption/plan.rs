@@ -48,6 +48,16 @@ pub fn follows_scale(budget: &PodDisruptionBudget) -> bool {
     spec.is_some_and(|s| s.max_unavailable.is_some() || matches!(s.min_available, Some(IntOrString::String(_))))
 }
 
+/// Pods whose eviction was granted and that are still there when that is forgotten.
+pub fn not_deleted<'a>(budget: &PodDisruptionBudget, pods: &'a [Arc<Pod>], now: Timestamp) -> Vec<&'a Arc<Pod>> {
+    let granted = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
+    let overdue = |pod: &&Arc<Pod>| {
+        let at = granted.and_then(|map| map.get(pod.name()));
+        !pod.deleting() && at.is_some_and(|at| pods::until(now, at.0 + DELETION_TIMEOUT).is_zero())
+    };
+    pods.iter().filter(overdue).collect()
+}
+
 /// The new status where it differs, and when a granted eviction is to be forgotten.
 pub fn status(
     budget: &PodDisruptionBudget,
@@ -146,6 +156,9 @@ mod tests {
                 .chain((0..unready).map(|i| pod(format!("u{i}"), false)))
                 .collect();
             let numbers = expected(&budget, pods.len(), Ok(scale)).unwrap();
+            assert!(not_deleted(&budget, &pods, now).is_empty());
+            let later = not_deleted(&budget, &pods, now + Duration::from_secs(61));
+            assert_eq!(later.len(), disrupted);
             let (status, again) = status(&budget, &pods, numbers, now);
             assert_eq!(status.unwrap().disruptions_allowed, allowed, "{spec}");
             assert_eq!(again, (disrupted > 0).then_some(Duration::from_secs(60)));

@@ -70,6 +70,7 @@ impl Controller for LegacyEndpoints {
         }
         let pods = selection::selected_pods(&self.pods, &service);
         let wanted = wanted(&service, &pods, existing.as_deref());
+        let about = reference(&wanted);
         let result = match &existing {
             Some(old) if **old == wanted => return Ok(None),
             Some(_) => api.replace(name, &stamped(wanted, &service, &pods)).await,
@@ -79,12 +80,12 @@ impl Controller for LegacyEndpoints {
             Err(error) if namespace_terminating(&error) => Ok(None),
             Err(error) => {
                 if !error.is_conflict() && !error.is_already_exists() {
-                    let (reason, verb) = match existing {
-                        Some(_) => ("FailedToUpdateEndpoint", "update"),
-                        None => ("FailedToCreateEndpoint", "create"),
+                    let (reason, what) = match existing {
+                        Some(_) => ("FailedToUpdateEndpoint", "update endpoint"),
+                        None => ("FailedToCreateEndpoint", "create endpoint for service"),
                     };
-                    let message = format!("Failed to {verb} endpoint {key}: {}", error.message);
-                    self.recorder.warning(&reference(&*service), reason, message);
+                    let message = format!("Failed to {what} {key}: {}", error.message);
+                    self.recorder.warning(&about, reason, message);
                 }
                 Err(error)
             }

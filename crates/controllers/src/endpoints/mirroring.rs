@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
-use client::Informer;
+use client::{EventRecorder, Informer, reference};
 use k8s_openapi::{
     api::{
         core::v1::{EndpointAddress, Endpoints, Service},
@@ -35,17 +35,26 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on_keys(&endpoints);
     setup.on_keys(&services);
     let slices = SliceControl::new(setup, MANAGER);
-    Arc::new(Mirroring { endpoints, services, slices })
+    let recorder = setup.context.recorder("endpoint-slice-mirroring-controller");
+    Arc::new(Mirroring { endpoints, services, slices, recorder })
 }
 
 struct Mirroring {
     endpoints: Informer<Endpoints>,
     services: Informer<Service>,
     slices: SliceControl,
+    recorder: EventRecorder,
 }
 
 fn mirrored(endpoints: &Endpoints) -> bool {
     endpoints.label(SKIP) != Some("true") && endpoints.annotation(LEADER).is_none() && !endpoints.deleting()
+}
+
+/// Addresses beyond what is mirrored of each subset.
+fn skipped(endpoints: &Endpoints) -> usize {
+    let count = |addresses: &Option<Vec<EndpointAddress>>| addresses.as_ref().map_or(0, Vec::len);
+    let beyond = endpoints.subsets.iter().flatten().map(|s| count(&s.addresses) + count(&s.not_ready_addresses));
+    beyond.map(|all| all.saturating_sub(MAX_ADDRESSES)).sum()
 }
 
 /// The slices that show the same as `endpoints`.
@@ -116,7 +125,17 @@ impl Controller for Mirroring {
         let endpoints = self.endpoints.get(key).filter(|e| mirrored(e));
         let selectorless = self.services.get(key).is_some_and(|s| selection::selector(&s).is_none() && !s.deleting());
         let plan = match endpoints.filter(|_| selectorless) {
-            Some(endpoints) => plan(&endpoints, &existing),
+            Some(endpoints) => {
+                let skipped = skipped(&endpoints);
+                if skipped > 0 {
+                    let message = format!(
+                        "A max of {MAX_ADDRESSES} addresses can be mirrored to EndpointSlices per Endpoints subset. \
+                         {skipped} addresses were skipped"
+                    );
+                    self.recorder.warning(&reference(&*endpoints), "TooManyAddressesToMirror", message);
+                }
+                plan(&endpoints, &existing)
+            }
             None if existing.is_empty() => return Ok(None),
             None => Plan { delete: existing, ..Plan::default() },
         };
@@ -138,6 +157,11 @@ mod tests {
                 "notReadyAddresses": [{ "ip": "192.0.2.2" }], "ports": [{ "port": 80 }] }],
         }))
         .unwrap();
+        assert_eq!(skipped(&endpoints), 0);
+        let mut large = endpoints.clone();
+        let addresses = large.subsets.as_mut().unwrap()[0].addresses.as_mut().unwrap();
+        addresses.resize(MAX_ADDRESSES + 1, EndpointAddress { ip: "192.0.2.9".into(), ..EndpointAddress::default() });
+        assert_eq!(skipped(&large), 2);
         let plan = plan(&endpoints, &[]);
         let shape: Vec<_> = plan.create.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect();
         assert_eq!(shape, [("IPv4", 2), ("IPv6", 1)]);

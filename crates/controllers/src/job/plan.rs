@@ -312,6 +312,10 @@ impl Planner<'_> {
         } else {
             self.set_condition("Complete", "True", reason, message);
             self.status.completion_time = Some(time(self.input.now));
+            if self.spec.completions.is_some_and(|wanted| self.status.succeeded.unwrap_or(0) > wanted) {
+                let message = "Too many succeeded pods running after completion count reached";
+                self.plan.events.push((EventType::Warning, "TooManySucceededPods".into(), message.into()));
+            }
             self.plan.events.push((EventType::Normal, "Completed".into(), "Job completed".into()));
         }
     }

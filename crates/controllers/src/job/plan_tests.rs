@@ -112,6 +112,18 @@ fn jobs_run_to_their_end() {
     assert_eq!(world.events, ["Completed"]);
 }
 
+/// More may run than are still needed, when somebody else's pods match or the number was lowered.
+#[test]
+fn more_successes_than_asked_for_are_told() {
+    let mut world = World::new(json!({ "completions": 3, "parallelism": 3 }));
+    world.step();
+    world.end(|_| 0);
+    world.job.spec.as_mut().unwrap().completions = Some(2);
+    world.run(|_| 0);
+    assert_eq!((world.condition().0.as_str(), world.counts()), ("Complete", (3, 0)));
+    assert_eq!(world.events, ["TooManySucceededPods", "Completed"]);
+}
+
 #[test]
 fn indexes_fail_alone() {
     let spec = json!({ "completionMode": "Indexed", "completions": 4, "parallelism": 4,

@@ -3,7 +3,11 @@
 //! Invariant: a pod's deadline counts from when the taint was added; a taint that does not say so was added when it
 //! was first seen.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::placement::tolerates;
 use async_trait::async_trait;
@@ -52,6 +56,19 @@ impl FirstSeen {
     }
 }
 
+/// Pods that wait for their deadline, so that it can be said when they need not go any more.
+#[derive(Clone, Default)]
+struct Condemned(Arc<Mutex<HashSet<String>>>);
+
+impl Condemned {
+    fn spare(&self, recorder: &EventRecorder, pod: &Pod) {
+        if self.0.lock().remove(&pod.key()) {
+            let message = format!("Cancelling deletion of Pod {}", pod.key());
+            recorder.normal(&reference(pod), "TaintManagerEviction", message);
+        }
+    }
+}
+
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
     indexes::by_node(&pods);
@@ -69,17 +86,21 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             }
         }
     });
+    let recorder = setup.context.recorder("taint-eviction-controller");
+    let condemned = Condemned::default();
     setup.on(&pods, {
-        let nodes = nodes.clone();
+        let (nodes, condemned, recorder) = (nodes.clone(), condemned.clone(), recorder.clone());
         move |change, queue| {
+            if let (Some(gone), None) = (&change.old, &change.new) {
+                condemned.spare(&recorder, gone);
+            }
             let Some(pod) = change.new.as_ref().filter(|p| !p.deleting()) else { return };
             if nodes.get(pods::node_name(pod)).is_some_and(|node| !no_execute(&node).is_empty()) {
                 queue.add(change.key.clone());
             }
         }
     });
-    let recorder = setup.context.recorder("taint-eviction-controller");
-    Arc::new(TaintEviction { context: setup.context.clone(), nodes, pods, seen, recorder })
+    Arc::new(TaintEviction { context: setup.context.clone(), nodes, pods, seen, condemned, recorder })
 }
 
 fn no_execute(node: &Node) -> Vec<Taint> {
@@ -112,6 +133,7 @@ struct TaintEviction {
     nodes: Informer<Node>,
     pods: Informer<Pod>,
     seen: FirstSeen,
+    condemned: Condemned,
     recorder: EventRecorder,
 }
 
@@ -122,11 +144,16 @@ impl Controller for TaintEviction {
         let Some(node) = self.nodes.get(pods::node_name(&pod)) else { return Ok(None) };
         let now = self.context.env.now();
         let taints = self.seen.date(node.name(), no_execute(&node), now);
-        let Some(at) = deadline(&pod, &taints, now) else { return Ok(None) };
+        let Some(at) = deadline(&pod, &taints, now) else {
+            self.condemned.spare(&self.recorder, &pod);
+            return Ok(None);
+        };
         let left = pods::until(now, at);
         if !left.is_zero() {
+            self.condemned.0.lock().insert(key.to_string());
             return Ok(Some(left));
         }
+        self.condemned.0.lock().remove(key);
         let message = format!("Marking for deletion Pod {key}");
         self.recorder.normal(&reference(&*pod), "TaintManagerEviction", message);
         let api = self.context.client.namespaced::<Pod>(pod.namespace());

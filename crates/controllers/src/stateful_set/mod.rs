@@ -5,7 +5,7 @@
 mod plan;
 mod pod;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use api::ApiError;
 use async_trait::async_trait;
@@ -114,6 +114,7 @@ impl Controller for StatefulSets {
             r.name() == current.name() || pods.iter().any(|p| p.label(revisions::HASH_LABEL) == Some(r.name()))
         };
         revisions::delete(client, &history.surplus(limit, live)).await?;
+        self.keep_identities(&set, &pods).await?;
         self.keep_claims(&set).await?;
         Ok(plan.again)
     }
@@ -204,6 +205,30 @@ impl StatefulSets {
         }
     }
 
+    /// The labels that say which pod of the set it is come back when somebody takes them away.
+    async fn keep_identities(&self, set: &StatefulSet, pods: &[Arc<Pod>]) -> Result<(), ApiError> {
+        for pod in pods.iter().filter(|p| !p.deleting()) {
+            let Some(ordinal) = plan::ordinal(set, pod) else { continue };
+            let wanted = pod::identity(pod.name(), ordinal);
+            if wanted.iter().all(|(key, value)| pod.label(key) == Some(value)) {
+                continue;
+            }
+            let what = format!("update Pod {} in StatefulSet {}", pod.name(), set.name());
+            let patch = json!({ "metadata": { "uid": pod.uid(), "labels": BTreeMap::from(wanted) } });
+            let api = self.context.client.namespaced::<Pod>(set.namespace());
+            match api.patch(pod.name(), &Patch::Merge(patch)).await {
+                Ok(_) => self.recorder.normal(&reference(set), "SuccessfulUpdate", format!("{what} successful")),
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => {
+                    let message = format!("{what} failed error: {}", error.message);
+                    self.recorder.warning(&reference(set), "FailedUpdate", message);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Claims of pods that stay follow the set's retention policy.
     async fn keep_claims(&self, set: &StatefulSet) -> Result<(), ApiError> {
         let first = plan::start(set);
@@ -218,6 +243,15 @@ impl StatefulSets {
         for claim in pod::claims(set, ordinal) {
             let Some(known) = self.claims.get(&claim.key()) else { continue };
             let have = known.metadata.owner_references.clone().unwrap_or_default();
+            if pod::conflicting_controller(set, &format!("{}-{ordinal}", set.name()), &have) {
+                let message = format!(
+                    "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a manging controller, the \
+                     retention policy is ignored for this claim",
+                    known.name()
+                );
+                self.recorder.warning(&reference(set), "ConflictingController", message);
+                continue;
+            }
             let wanted = pod::claim_owners(set, condemned, have.clone());
             if wanted != have {
                 let meta = json!({ "resourceVersion": known.metadata.resource_version, "ownerReferences": wanted });

@@ -23,6 +23,11 @@ fn templates(set: &StatefulSet) -> impl Iterator<Item = &PersistentVolumeClaim> 
     set.spec.as_ref().and_then(|s| s.volume_claim_templates.as_ref()).into_iter().flatten()
 }
 
+/// The labels that tell the pods of a set apart.
+pub fn identity(name: &str, ordinal: i32) -> [(&'static str, String); 2] {
+    [(POD_NAME, name.to_string()), (POD_INDEX, ordinal.to_string())]
+}
+
 /// The pod of `ordinal` as `template` (that of its revision) says.
 pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, ordinal: i32, revision: &str) -> Pod {
     let name = format!("{}-{ordinal}", set.name());
@@ -30,8 +35,7 @@ pub fn pod(set: &StatefulSet, template: &PodTemplateSpec, ordinal: i32, revision
     pod.metadata.name = Some(name.clone());
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(HASH_LABEL.into(), revision.to_string());
-    labels.insert(POD_NAME.into(), name.clone());
-    labels.insert(POD_INDEX.into(), ordinal.to_string());
+    labels.extend(identity(&name, ordinal).map(|(key, value)| (key.to_string(), value)));
     let spec = pod.spec.get_or_insert_default();
     spec.hostname = Some(name);
     spec.subdomain = set.spec.as_ref().and_then(|s| s.service_name.clone()).filter(|name| !name.is_empty());
@@ -70,6 +74,20 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
 
 fn retention(set: &StatefulSet) -> StatefulSetPersistentVolumeClaimRetentionPolicy {
     set.spec.as_ref().and_then(|s| s.persistent_volume_claim_retention_policy.clone()).unwrap_or_default()
+}
+
+/// Whether someone else controls a claim that the retention policy is about: then the policy is not followed for it.
+pub fn conflicting_controller(set: &StatefulSet, pod: &str, have: &[OwnerReference]) -> bool {
+    let policy = retention(set);
+    let retain = |when: &Option<String>| when.as_deref().is_none_or(|when| when == "Retain");
+    if retain(&policy.when_deleted) && retain(&policy.when_scaled) {
+        return false;
+    }
+    have.iter().any(|owner| match (owner.kind.as_str(), owner.name.as_str()) {
+        ("StatefulSet", name) if name == set.name() => owner.uid != set.uid(),
+        ("Pod", name) if name == pod => false,
+        _ => owner.controller == Some(true),
+    })
 }
 
 /// The owners a claim should have: the set where it goes with the set, the condemned pod where it goes with that.
@@ -132,6 +150,13 @@ mod tests {
         assert_eq!(volumes[1].persistent_volume_claim.as_ref().unwrap().claim_name, "data-db-2");
         assert_eq!(claims(&set, 2)[0].label("app"), Some("db"));
         assert!(claim_owners(&set, None, Vec::new()).is_empty());
+        let conflicts = |kind: &str, name: &str, uid: &str, controller: bool| {
+            let owner = json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": uid, "controller": controller });
+            conflicting_controller(&set, "web-0", &[serde_json::from_value(owner).unwrap()])
+        };
+        assert!(conflicts("Other", "x", "x", true) && conflicts("StatefulSet", set.name(), "former", true));
+        assert!(!conflicts("Other", "x", "x", false) && !conflicts("StatefulSet", set.name(), set.uid(), true));
+        assert!(!conflicts("Pod", "web-0", "p", false));
         assert_eq!(claim_owners(&set, Some(&pod), Vec::new())[0].kind, "Pod");
     }
 }

@@ -7,6 +7,7 @@ mod collecting;
 mod conformance;
 mod counting;
 mod endpoints;
+mod events;
 mod guards;
 mod jobs;
 mod namespaces;
