@@ -8,14 +8,18 @@ use api::ApiError;
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::StorageClass,
 };
 use serde_json::{Value, json};
 
-use super::matching::{best, claim_ref, class_of_claim, reserved_for};
+use super::{
+    matching::{best, claim_ref, class_of_claim, mismatch, reserved_for},
+    protection::{USERS, by_claim, claims_of},
+};
 use crate::{
     meta::{self, Object},
+    pods,
     shell::{Context, Controller, Outcome, Setup},
 };
 
@@ -57,8 +61,19 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     setup.on(&classes, move |_, queue| wake_pending(queue));
+    let pods = setup.informer::<Pod>();
+    by_claim(&pods);
+    setup.on(&pods, {
+        let claims = claims.clone();
+        move |change, queue| {
+            // A claim that waits for its first consumer can now say whom it waits for.
+            let Some(pod) = change.new.as_ref().filter(|_| change.old.is_none()) else { return };
+            let waits = |key: &String| claims.get(key).is_some_and(|claim| !bound(&claim));
+            claims_of(pod).into_iter().filter(waits).for_each(|key| queue.add(key));
+        }
+    });
     let recorder = setup.context.recorder("persistentvolume-controller");
-    Arc::new(Binder { context: setup.context.clone(), claims, volumes, classes, recorder })
+    Arc::new(Binder { context: setup.context.clone(), claims, volumes, classes, pods, recorder })
 }
 
 fn bound(claim: &PersistentVolumeClaim) -> bool {
@@ -70,6 +85,7 @@ struct Binder {
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
+    pods: Informer<Pod>,
     recorder: EventRecorder,
 }
 
@@ -93,16 +109,30 @@ impl Controller for Binder {
 
 impl Binder {
     async fn look_at_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
+        let settled = claim.annotation(BIND_COMPLETED).is_some();
         if let Some(name) = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|n| !n.is_empty()) {
             return match self.volumes.get(&name) {
-                Some(volume) if claim_ref(&volume).is_none() || reserved_for(&volume, claim) => {
-                    self.bind(&volume, claim).await
+                Some(volume) if reserved_for(&volume, claim) => self.bind(&volume, claim).await,
+                Some(volume) if claim_ref(&volume).is_none() => match mismatch(&volume, claim).filter(|_| !settled) {
+                    None => self.bind(&volume, claim).await,
+                    Some(why) => {
+                        let message = format!("Cannot bind to requested volume {name:?}: {why}");
+                        self.recorder.warning(&reference(claim), "VolumeMismatch", message);
+                        self.set_claim_phase(claim, "Pending").await
+                    }
+                },
+                Some(_) if settled => {
+                    let message = "Two claims are bound to the same volume, this one is bound incorrectly";
+                    self.lose(claim, "ClaimMisbound", message).await
                 }
-                Some(_) => self.set_claim_phase(claim, "Pending").await,
-                None if bound(claim) || claim.annotation(BIND_COMPLETED).is_some() => {
+                Some(_) => {
+                    let message = format!("volume {name:?} already bound to a different claim.");
+                    self.recorder.warning(&reference(claim), "FailedBinding", message);
+                    self.set_claim_phase(claim, "Pending").await
+                }
+                None if settled || bound(claim) => {
                     let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
-                    self.recorder.warning(&reference(claim), "ClaimLost", message);
-                    self.set_claim_phase(claim, "Lost").await
+                    self.lose(claim, "ClaimLost", message).await
                 }
                 None => self.set_claim_phase(claim, "Pending").await,
             };
@@ -113,8 +143,8 @@ impl Binder {
         let reserved = volumes.iter().any(|v| reserved_for(v, claim));
         let waits = class.as_ref().and_then(|c| c.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
         if waits && !reserved && claim.annotation(SELECTED_NODE).is_none() {
-            let message = "waiting for first consumer to be created before binding";
-            self.recorder.normal(&reference(claim), "WaitForFirstConsumer", message);
+            let (reason, message) = self.awaited(claim);
+            self.recorder.normal(&reference(claim), reason, message);
             return self.set_claim_phase(claim, "Pending").await;
         }
         if let Some(volume) = best(claim, &volumes) {
@@ -122,6 +152,26 @@ impl Binder {
         }
         self.say_why_pending(claim, class.as_deref()).await?;
         self.set_claim_phase(claim, "Pending").await
+    }
+
+    /// What a claim that waits for its consumer waits for.
+    fn awaited(&self, claim: &PersistentVolumeClaim) -> (&'static str, String) {
+        let users = self.pods.by_index(USERS, &claim.key());
+        let waiting = users.iter().filter(|p| !pods::finished(p) && pods::node_name(p).is_empty());
+        let names: Vec<&str> = waiting.map(|p| p.name()).collect();
+        match names[..] {
+            [] => ("WaitForFirstConsumer", "waiting for first consumer to be created before binding".into()),
+            [one] => ("WaitForPodScheduled", format!("waiting for pod {one} to be scheduled")),
+            _ => ("WaitForPodScheduled", format!("waiting for pods {} to be scheduled", names.join(","))),
+        }
+    }
+
+    /// Said once: the phase is final.
+    async fn lose(&self, claim: &PersistentVolumeClaim, reason: &str, message: &str) -> Result<(), ApiError> {
+        if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Lost") {
+            self.recorder.warning(&reference(claim), reason, message);
+        }
+        self.set_claim_phase(claim, "Lost").await
     }
 
     async fn say_why_pending(

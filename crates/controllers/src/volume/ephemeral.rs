@@ -35,7 +35,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     Arc::new(Ephemeral { context: setup.context.clone(), pods, claims, recorder })
 }
 
-/// Names and templates of the claims that a living pod needs.
+/// The volumes of a living pod that need a claim, with its template.
 fn wanted(pod: &Pod) -> Vec<(String, PersistentVolumeClaimTemplate)> {
     if pod.deleting() || pods::finished(pod) {
         return Vec::new();
@@ -43,7 +43,7 @@ fn wanted(pod: &Pod) -> Vec<(String, PersistentVolumeClaimTemplate)> {
     let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
     let template = |volume: &k8s_openapi::api::core::v1::Volume| {
         let template = volume.ephemeral.as_ref()?.volume_claim_template.clone()?;
-        Some((format!("{}-{}", pod.name(), volume.name), template))
+        Some((volume.name.clone(), template))
     };
     volumes.into_iter().flatten().filter_map(template).collect()
 }
@@ -59,18 +59,23 @@ struct Ephemeral {
 impl Controller for Ephemeral {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(pod) = self.pods.get(key) else { return Ok(None) };
-        for (name, template) in wanted(&pod) {
-            if let Some(known) = self.claims.get(&meta::key(pod.namespace(), &name)) {
+        for (volume, template) in wanted(&pod) {
+            let name = format!("{}-{volume}", pod.name());
+            let failed = |why: String| {
+                let message = format!("ephemeral volume {volume}: {why}");
+                self.recorder.warning(&reference(&*pod), "FailedBinding", message);
+            };
+            let key = meta::key(pod.namespace(), &name);
+            if let Some(known) = self.claims.get(&key) {
                 if !known.controlled_by(pod.uid()) {
-                    let message = format!("PVC {name} was not created for pod {} (pod is not owner)", pod.name());
-                    self.recorder.warning(&reference(&*pod), "EphemeralVolumeConflict", message);
+                    failed(format!("PVC {key} was not created for pod {} (pod is not owner)", pod.key()));
                 }
                 continue;
             }
             let meta = template.metadata.unwrap_or_default();
             let claim = PersistentVolumeClaim {
                 metadata: ObjectMeta {
-                    name: Some(name),
+                    name: Some(name.clone()),
                     namespace: pod.metadata.namespace.clone(),
                     labels: meta.labels,
                     annotations: meta.annotations,
@@ -81,7 +86,10 @@ impl Controller for Ephemeral {
                 status: None,
             };
             match self.context.client.namespaced::<PersistentVolumeClaim>(pod.namespace()).create(&claim).await {
-                Err(error) if !error.is_already_exists() && !namespace_terminating(&error) => return Err(error),
+                Err(error) if !error.is_already_exists() && !namespace_terminating(&error) => {
+                    failed(format!("create PVC {name}: {}", error.message));
+                    return Err(error);
+                }
                 _ => {}
             }
         }
@@ -105,7 +113,7 @@ mod tests {
             .unwrap();
             assert_eq!(wanted(&pod).into_iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
         };
-        check("Pending", &["p-own"]);
+        check("Pending", &["own"]);
         check("Succeeded", &[]);
     }
 }

@@ -64,6 +64,26 @@ pub fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
         && !volume.deleting()
 }
 
+/// Why a volume that a claim names itself does not do.
+pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+    let (have, want) = (volume.spec.clone().unwrap_or_default(), claim.spec.clone().unwrap_or_default());
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".into());
+    let class = |class: &Option<String>| class.clone().unwrap_or_default();
+    let offered = have.access_modes.unwrap_or_default();
+    let why = match () {
+        () if volume.deleting() => return Some(format!("the volume is marked for deletion {:?}", volume.name())),
+        () if capacity(volume) < request(claim) => "requested PV is too small",
+        () if class_of_volume(volume) != class_of_claim(claim) => "storageClassName does not match",
+        () if class(&have.volume_attributes_class_name) != class(&want.volume_attributes_class_name) => {
+            "volumeAttributesClassName does not match"
+        }
+        () if mode(&have.volume_mode) != mode(&want.volume_mode) => "incompatible volumeMode",
+        () if !want.access_modes.iter().flatten().all(|m| offered.contains(m)) => "incompatible accessMode",
+        () => return None,
+    };
+    Some(why.into())
+}
+
 /// The volume reserved for the claim, or else the smallest free one that fits.
 pub fn best(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> Option<Arc<PersistentVolume>> {
     if let Some(reserved) = volumes.iter().find(|v| reserved_for(v, claim)) {
@@ -109,6 +129,8 @@ mod tests {
             }))
             .unwrap();
             assert_eq!(best(&claim, &volumes).map(|v| v.name().to_string()).as_deref(), expected);
+            let why = mismatch(&volumes[0], &claim);
+            assert_eq!(why.is_none(), fits(&volumes[0], &claim), "{why:?}");
         };
         check("a", "2Gi", "", "ReadWriteOnce", Some("medium"));
         check("a", "1Gi", "", "ReadWriteOnce", Some("small"));

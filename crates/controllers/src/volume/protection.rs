@@ -23,11 +23,12 @@ use crate::{
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
 const CLASS: &str = "kubernetes.io/vac-protection";
-const USERS: &str = "claim users";
+/// Pods by the claims that they mount.
+pub(super) const USERS: &str = "claim users";
 const NAMED: &str = "attributes class";
 
 /// Names of the claims that a pod mounts, generic ephemeral ones too.
-fn claims_of(pod: &Pod) -> Vec<String> {
+pub(super) fn claims_of(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
     let name = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral)
     {
@@ -38,9 +39,13 @@ fn claims_of(pod: &Pod) -> Vec<String> {
     volumes.into_iter().flatten().filter_map(name).map(|name| meta::key(pod.namespace(), &name)).collect()
 }
 
+pub(super) fn by_claim(pods: &Informer<Pod>) {
+    pods.add_index(USERS, |object| object.typed::<Pod>().map(|pod| claims_of(&pod)).unwrap_or_default());
+}
+
 pub fn make_claims(setup: &mut Setup) -> Arc<dyn Controller> {
     let (claims, pods) = (setup.informer::<PersistentVolumeClaim>(), setup.informer::<Pod>());
-    pods.add_index(USERS, |object| object.typed::<Pod>().map(|pod| claims_of(&pod)).unwrap_or_default());
+    by_claim(&pods);
     setup.on_keys(&claims);
     setup.on(&pods, |change, queue| {
         let free = change.new.as_ref().is_none_or(|pod| pods::finished(pod));

@@ -5,8 +5,9 @@
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     batch::v1::{CronJob, Job},
-    core::v1::{Event, Node, Pod},
+    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     policy::v1::PodDisruptionBudget,
+    storage::v1::StorageClass,
 };
 use serde_json::{Value, json};
 
@@ -57,6 +58,50 @@ async fn of_nothing_when_a_cron_job_works() {
     for reason in ["UnexpectedJob", "MissingJob"] {
         assert_eq!(said(&cluster, "tick", reason).await, [""; 0], "{reason}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_claims_that_cannot_have_their_volume() {
+    let cluster = Cluster::start(config()).await;
+    let claim = |name: &str, size: &str, class: &str, volume: &str| {
+        let mut claim = json!({ "metadata": { "name": name }, "spec": { "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class, "resources": { "requests": { "storage": size } } } });
+        if !volume.is_empty() {
+            claim["spec"]["volumeName"] = volume.into();
+        }
+        claim
+    };
+    let volume = json!({ "metadata": { "name": "pv" }, "spec": { "capacity": { "storage": "5Gi" },
+        "accessModes": ["ReadWriteOnce"], "hostPath": { "path": "/data" }, "storageClassName": "manual" } });
+    cluster.create::<PersistentVolume>(volume).await;
+    cluster.create::<PersistentVolumeClaim>(claim("large", "9Gi", "manual", "pv")).await;
+    cluster.create::<PersistentVolumeClaim>(claim("other", "1Gi", "else", "pv")).await;
+    cluster.settle().await;
+    for (name, why) in [("large", "requested PV is too small"), ("other", "storageClassName does not match")] {
+        let expected = format!("Cannot bind to requested volume \"pv\": {why}");
+        assert_eq!(said(&cluster, name, "VolumeMismatch").await, [expected]);
+        let phase = cluster.api::<PersistentVolumeClaim>().get(name).await.unwrap().status.unwrap().phase;
+        assert_eq!(phase.as_deref(), Some("Pending"));
+    }
+    cluster.create::<PersistentVolumeClaim>(claim("first", "1Gi", "manual", "pv")).await;
+    cluster.settle().await;
+    cluster.create::<PersistentVolumeClaim>(claim("second", "1Gi", "manual", "pv")).await;
+    cluster.settle().await;
+    let expected = "volume \"pv\" already bound to a different claim.";
+    assert_eq!(said(&cluster, "second", "FailedBinding").await, [expected]);
+
+    let class = json!({ "metadata": { "name": "late" }, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer" });
+    cluster.create::<StorageClass>(class).await;
+    cluster.create::<PersistentVolumeClaim>(claim("waits", "1Gi", "late", "")).await;
+    cluster.settle().await;
+    assert_eq!(said(&cluster, "waits", "WaitForPodScheduled").await, [""; 0]);
+    let mut user = pod("user");
+    user["spec"]["schedulingGates"] = json!([{ "name": "example.com/later" }]);
+    user["spec"]["volumes"] = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "waits" } }]);
+    cluster.create::<Pod>(user).await;
+    cluster.settle().await;
+    assert_eq!(said(&cluster, "waits", "WaitForPodScheduled").await, ["waiting for pod user to be scheduled"]);
 }
 
 #[tokio::test(start_paused = true)]
