@@ -20,6 +20,7 @@ use crate::{
     backoff::Backoff,
     container_config::security::ImageUser,
     node_metrics::{IMAGE_PULL_DURATION, image_size},
+    pod_start::Pulls,
     pod_status::WaitingReason,
 };
 
@@ -43,6 +44,7 @@ pub struct ImageManager {
     backoff: Backoff,
     last_errors: Mutex<HashMap<String, String>>,
     failed_at: Mutex<HashMap<String, Duration>>,
+    pulls: Pulls,
 }
 
 impl ImageManager {
@@ -64,6 +66,7 @@ impl ImageManager {
             backoff: Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
             last_errors: Mutex::default(),
             failed_at: Mutex::default(),
+            pulls: Pulls::default(),
         }
     }
 
@@ -120,7 +123,12 @@ impl ImageManager {
                 self.recorder.normal(about, "Pulled", message);
                 Ok(found)
             }
-            (policy, _) => self.pull(about, pod_uid, named, &image, policy, pull_secrets).await,
+            (policy, _) => {
+                let began = self.env.monotonic();
+                let pulled = self.pull(about, pod_uid, named, &image, policy, pull_secrets).await;
+                self.pulls.note(pod_uid, began, self.env.monotonic());
+                pulled
+            }
         }
     }
 
@@ -224,10 +232,16 @@ impl ImageManager {
         self.backoff.remaining(key, failed, self.env.monotonic()).map(|(left, _)| left)
     }
 
+    /// How long the pod has waited for images.
+    pub fn pulling_time(&self, pod_uid: &str) -> Duration {
+        self.pulls.total(pod_uid)
+    }
+
     /// The pod is gone.
     pub fn forget(&self, pod_uid: &str) {
         let prefix = format!("{pod_uid}_");
         self.backoff.forget(&prefix);
+        self.pulls.forget(pod_uid);
         self.last_errors.lock().retain(|key, _| !key.starts_with(&prefix));
         self.failed_at.lock().retain(|key, _| !key.starts_with(&prefix));
     }

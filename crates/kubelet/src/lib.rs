@@ -30,6 +30,7 @@ pub mod pleg;
 pub mod pod_actions;
 pub mod pod_manager;
 pub mod pod_spec;
+mod pod_start;
 pub mod pod_status;
 pub mod pod_workers;
 pub mod probe_manager;

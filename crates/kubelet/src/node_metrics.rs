@@ -89,6 +89,12 @@ pub static POD_START_DURATION: Family = Family::histogram(
     START_BUCKETS,
     "From the moment the node heard of a pod until it was Running.",
 );
+pub static POD_START_SLI_DURATION: Family = Family::histogram(
+    "kubelet_pod_start_sli_duration_seconds",
+    &[],
+    START_BUCKETS,
+    "From a pod's creation until all its containers ran, without image pulls and init containers.",
+);
 pub static POD_START_TOTAL_DURATION: Family = Family::histogram(
     "kubelet_pod_start_total_duration_seconds",
     &[],

@@ -24,9 +24,10 @@ use crate::{
     container_manager::ContainerManager,
     eviction::Pressures,
     image_manager::ImageManager,
-    node_metrics::{POD_START_DURATION, POD_START_TOTAL_DURATION, POD_WORKER_DURATION},
+    node_metrics::{POD_START_DURATION, POD_START_SLI_DURATION, POD_START_TOTAL_DURATION, POD_WORKER_DURATION},
     pod_manager::PodManager,
     pod_spec::{self, Kind},
+    pod_start,
     pod_status::{self, WaitingReason},
     probe_manager::ProbeManager,
     referenced_objects::ReferencedObjects,
@@ -221,6 +222,8 @@ struct Worker {
     followed: Option<PodRuntimeStatus>,
     /// When the node heard of the pod, until it was Running for the first time.
     starting_since: Option<Duration>,
+    /// Until all its containers ran for the first time.
+    starting: bool,
 }
 
 impl Worker {
@@ -229,6 +232,7 @@ impl Worker {
             fresh: false,
             followed: None,
             starting_since: Some(shared.env.monotonic()),
+            starting: true,
             shared,
             handle,
             uid,
@@ -273,6 +277,13 @@ impl Worker {
     fn note_start(&mut self, pod: &Pod, status: &PodStatus) {
         if status.phase.as_deref() != Some("Running") {
             return;
+        }
+        if self.starting && pod_start::has_started(status) {
+            self.starting = false;
+            let pulling = self.shared.images.pulling_time(&self.uid);
+            if let Some(seconds) = pod_start::indicator(pod, status, pulling, self.shared.env.now()) {
+                self.shared.metrics.observe(&POD_START_SLI_DURATION, &[], seconds);
+            }
         }
         let (Some(since), env) = (self.starting_since.take(), &self.shared.env) else { return };
         let seconds = env.monotonic().saturating_sub(since).as_secs_f64();

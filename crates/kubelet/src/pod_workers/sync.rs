@@ -105,6 +105,7 @@ impl Worker {
         // What runs already was admitted before we were restarted.
         if !status.sandboxes.is_empty() {
             self.starting_since = None;
+            self.starting = false;
         } else {
             let others: Vec<Arc<Pod>> = self
                 .shared
