@@ -13,7 +13,7 @@ use std::{
 };
 
 use api::ApiError;
-use client::{Client, InformerFactory, ListParams, Patch};
+use client::{Client, Informer, InformerFactory, ListParams, Patch};
 use env::Env;
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -49,13 +49,13 @@ impl PretendNode {
 
     pub async fn run(self: Arc<Self>) {
         let informers = InformerFactory::new(self.client.clone(), self.env.clone(), CancellationToken::new());
-        // Deleted in the same moment: `stay_ready` sees that.
+        // Deleted in the same moment: `heartbeat` sees that.
         self.insist(|| self.register().boxed()).await.ok();
-        let node = self.clone();
-        self.env.spawn(async move { node.heartbeat().await });
         let me = informers.informer_with::<Node>(ListParams::fields(format!("metadata.name={}", self.name)));
+        let (node, changes) = (self.clone(), me.subscribe());
+        self.env.spawn(async move { node.stay_ready(changes).await });
         let node = self.clone();
-        self.env.spawn(async move { node.stay_ready(me.subscribe()).await });
+        self.env.spawn(async move { node.heartbeat(me).await });
         let own = ListParams::fields(format!("spec.nodeName={}", self.name));
         let mut pods = informers.informer_with::<Pod>(own).subscribe();
         let mut workers: HashMap<String, watch::Sender<Arc<Pod>>> = HashMap::new();
@@ -132,7 +132,8 @@ impl PretendNode {
         }
     }
 
-    async fn heartbeat(&self) {
+    /// Registers again where the deletion itself was never seen: it came before the first look.
+    async fn heartbeat(&self, me: Informer<Node>) {
         loop {
             let now = self.env.now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
             let config = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -141,6 +142,9 @@ impl PretendNode {
             let apply = Patch::Apply { manager: "sim".into(), force: true, config };
             let beaten = self.client.namespaced::<Lease>("kube-node-lease").patch(&self.name, &apply).await;
             self.env.sleep(if beaten.is_ok() { HEARTBEAT } else { Duration::from_secs(1) }).await;
+            if me.get(&self.name).is_none() {
+                self.insist(|| self.register().boxed()).await.ok();
+            }
         }
     }
 

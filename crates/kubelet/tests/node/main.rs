@@ -40,6 +40,8 @@ impl Node {
             node_ips: vec!["127.0.0.1".parse().unwrap()],
             manifest_dir: Some(dir.join("manifests")),
             healthz_port: 0,
+            // A test machine may be short of disk.
+            eviction_hard: Default::default(),
             ..Default::default()
         };
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
