@@ -123,7 +123,10 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
             agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(None);
         }
-        ranges::check(&flags.pod_cidr, &flags.service_cidr, &ranges::local(&flags.node, &instance)?)?;
+        // A kubelet alone leaves pod networks to others.
+        if parts == Parts::All {
+            ranges::check(&flags.pod_cidr, &flags.service_cidr, &ranges::local(&flags.node, &instance)?)?;
+        }
         kubelet_flags::check(&flags.node)?;
         let pid = PidFile::take(&instance)?;
         // Who is not let in starts nothing.

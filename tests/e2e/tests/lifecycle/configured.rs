@@ -11,6 +11,8 @@ use std::{
 use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke};
 use serde_json::Value;
 
+use crate::foreign::Bridge;
+
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
 fn with(file: &Path, text: &str) -> Options {
@@ -174,6 +176,9 @@ fn the_kubelet_alone_takes_upstreams_flags() {
     std::fs::write(&bootstrap, text).expect("written");
     let config = node.data.join("kubelet.yaml");
     std::fs::write(&config, format!("{HEAD}maxPods: 5\npodsPerCore: 100\n")).expect("written");
+    // Another cluster's pods have the range that would be the default: none of this kubelet's business.
+    let other = Bridge::new("mko");
+    other.hold("10.244.255.1/32");
     let _kubelet = Process::spawn(
         Command::new(minke())
             .args(["kubelet", "--data-dir"])

@@ -74,6 +74,14 @@ impl Bridge {
         Self(format!("{prefix}{}", std::process::id() % 100_000))
     }
 
+    /// Makes it now, with this address.
+    pub fn hold(&self, address: &str) {
+        for arguments in [&["link", "add", &self.0, "type", "bridge"][..], &["addr", "add", address, "dev", &self.0]] {
+            let done = Command::new("ip").args(arguments).output().expect("ip");
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+    }
+
     /// Debian's standard plugins, as somebody else would configure them.
     pub fn configure(&self, data: &Path, range: &str) {
         let directory = data.join("cni/net.d");
