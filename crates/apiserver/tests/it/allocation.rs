@@ -123,8 +123,10 @@ async fn an_address_in_use_comes_back_when_it_is_deleted() {
     let env = Env::real();
     let store = Arc::new(MemoryStore::new(env.clone()));
     let s = small(&store, &env).await;
-    let made = s.post(SERVICES, service("a")).await.expect(201);
-    let address = made["spec"]["clusterIP"].as_str().unwrap();
+    let address = "10.7.0.9";
+    let mut chosen = service("a");
+    chosen["spec"]["clusterIP"] = address.into();
+    s.post(SERVICES, chosen).await.expect(201);
     let path = format!("{ADDRESSES}/{address}");
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap().to_string();
     let before = s.get(&path).await.expect(200);
