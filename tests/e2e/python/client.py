@@ -1,5 +1,6 @@
 """Drives a cluster with the PyPI client: typed objects, watches, patches, exec, logs. Exits non-zero on any surprise."""
 import sys
+import time
 
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
@@ -53,13 +54,19 @@ pod = client.V1Pod(
     ),
 )
 core.create_namespaced_pod(namespace, pod)
-for event in watch.Watch().stream(core.list_namespaced_pod, namespace, timeout_seconds=60):
+for event in watch.Watch().stream(core.list_namespaced_pod, namespace, timeout_seconds=180):
     conditions = event["object"].status.conditions or []
     if any(c.type == "Ready" and c.status == "True" for c in conditions):
         break
 else:
     raise AssertionError("the pod did not become ready")
-assert core.read_namespaced_pod_log("worker", namespace).strip() == "hello"
+# It is ready once it runs; what it says comes a moment later.
+for _ in range(180):
+    said = core.read_namespaced_pod_log("worker", namespace).strip()
+    if said:
+        break
+    time.sleep(1)
+assert said == "hello", said
 answer = stream(core.connect_get_namespaced_pod_exec, "worker", namespace, command=["echo", "through exec"],
                 stdout=True, stderr=True, stdin=False, tty=False)
 assert answer.strip() == "through exec", answer

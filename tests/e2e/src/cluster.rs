@@ -16,24 +16,40 @@ pub fn minke() -> PathBuf {
     std::env::var_os("MINKE").map(PathBuf::from).expect("set MINKE to the binary, or use tests/e2e/run")
 }
 
+/// A port that nobody listens on, another one each time. None of those that the kernel gives to whoever asks for any:
+/// they might be taken before the one who is told of it listens.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let start = std::process::id() as usize * 37;
+    (0..PORTS)
+        .map(|_| FIRST_PORT + ((start + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS) as u16)
+        .find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok())
+        .expect("a port that is free")
 }
+
+/// Below the ports of Services and of outgoing connections.
+const FIRST_PORT: u16 = 20_000;
+const PORTS: usize = 9_000;
 
 /// How far a test cluster's service range lies from its pod range.
 const SERVICES: usize = 110;
 
-/// The second byte of a pod range that no address or route of this machine lies in.
+/// The second byte of a pod range that no address or route of this machine lies in, nor in that of its Services.
 fn free_range() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let taken = Command::new("ip").args(["-4", "route", "show", "table", "all"]).output().expect("ip runs");
     let taken = text(&taken.stdout);
     let start = std::process::id() as usize % 20 * 5;
+    let free =
+        |number: usize| !taken.contains(&format!(" 10.{number}.")) && !taken.contains(&format!("\n10.{number}."));
     (0..100)
         .map(|_| 20 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 100)
-        .find(|number| !taken.contains(&format!(" 10.{number}.")) && !taken.contains(&format!("\n10.{number}.")))
+        .find(|number| free(*number) && free(*number + SERVICES))
         .expect("a range that is free")
 }
+
+/// For a node: where the disk is nearly full it must not lose the images and pods under test.
+pub const KEEP: [&str; 4] = ["--image-gc-high-threshold", "100", "--eviction-hard", "memory.available<100Mi"];
 
 pub struct Cluster {
     pub data: PathBuf,
@@ -68,11 +84,6 @@ impl Cluster {
             free_port().to_string(),
             "--healthz-port".into(),
             "0".into(),
-            // A machine whose disk is nearly full must not lose the images and pods under test.
-            "--image-gc-high-threshold".into(),
-            "100".into(),
-            "--eviction-hard".into(),
-            "memory.available<100Mi".into(),
             "--node-name".into(),
             "node-1".into(),
             "--pod-cidr".into(),
@@ -80,6 +91,7 @@ impl Cluster {
             "--service-cidr".into(),
             format!("10.{}.0.0/16", number + SERVICES),
         ];
+        arguments.extend(KEEP.map(str::to_string));
         arguments.extend(options.extra);
         Self { data: directory.path().to_path_buf(), arguments, owned: true, _directory: Some(directory) }
     }
@@ -92,7 +104,12 @@ impl Cluster {
     }
 
     pub fn up(&self) -> std::process::Output {
-        Command::new(minke()).arg("up").args(&self.arguments).stdin(Stdio::null()).output().expect("minke runs")
+        let mut command = Command::new(minke());
+        let output = command.arg("up").args(&self.arguments).stdin(Stdio::null()).output().expect("minke runs");
+        if output.status.success() {
+            self.kubectl().has_account();
+        }
+        output
     }
 
     pub fn down(&self, purge: bool) -> std::process::Output {

@@ -114,7 +114,17 @@ impl Kubectl {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         self.run(&["create", "namespace", &name]);
-        Namespace { kubectl: Self { namespace: Some(name.clone()), ..self.clone() }, name }
+        let kubectl = Self { namespace: Some(name.clone()), ..self.clone() };
+        kubectl.has_account();
+        Namespace { kubectl, name }
+    }
+
+    /// Waits for the account that pods run as: a controller makes it, and without it none is accepted.
+    pub fn has_account(&self) {
+        eventually("a default ServiceAccount", || {
+            let found = self.try_run(&["get", "serviceaccount", "default"], "");
+            if found.ok { Ok(()) } else { Err(found) }
+        });
     }
 }
 
@@ -137,14 +147,14 @@ impl Drop for Namespace {
     }
 }
 
-/// Tries until it gives something, for what has no event to wait for. Panics with the last state after 60 s, however
-/// long one attempt takes.
+/// Tries until it gives something, for what has no event to wait for. Panics with the last state after three minutes,
+/// however long one attempt takes: a slow machine with other work is no reason to fail.
 #[track_caller]
 pub fn eventually<T, S: std::fmt::Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, S>) -> T {
-    let (late, minute) = (Arc::new(AtomicBool::new(false)), Duration::from_secs(60));
+    let (late, patience) = (Arc::new(AtomicBool::new(false)), Duration::from_secs(180));
     let timer = late.clone();
     std::thread::spawn(move || {
-        std::thread::sleep(minute);
+        std::thread::sleep(patience);
         timer.store(true, Ordering::Relaxed);
     });
     let mut last = None;
@@ -155,5 +165,5 @@ pub fn eventually<T, S: std::fmt::Debug>(what: &str, mut attempt: impl FnMut() -
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    panic!("{what} did not happen within a minute; last seen: {last:?}")
+    panic!("{what} did not happen within three minutes; last seen: {last:?}")
 }

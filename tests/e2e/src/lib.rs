@@ -8,7 +8,7 @@ mod kubectl;
 mod load;
 mod process;
 
-pub use cluster::{Cluster, Options, free_port, minke};
+pub use cluster::{Cluster, KEEP, Options, free_port, minke};
 pub use images::{BUSYBOX, NGINX, busybox_archive, nginx_archive};
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
 pub use load::{http_get, update_under_load};

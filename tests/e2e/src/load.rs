@@ -18,8 +18,8 @@ use crate::{Kubectl, eventually};
 /// Together they send at most 200 requests a second.
 const CLIENTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longer than a lost packet takes to be sent again, several times.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than a lost packet takes to be sent again, several times, and than a loaded machine takes to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Replaces every pod of the Deployment `web` while the Service of that name is asked; nothing may fail.
 #[track_caller]

@@ -33,7 +33,7 @@ impl Fixture {
     /// The policy's warnings, once it was checked in its present form.
     async fn type_checked(&self, name: &str) -> Vec<(String, String)> {
         let path = format!("{REGISTRATION}/validatingadmissionpolicies/{name}");
-        let checked = tokio::time::timeout(Duration::from_secs(30), async {
+        let checked = tokio::time::timeout(Duration::from_secs(120), async {
             loop {
                 let policy = self.ok(Method::GET, &path, Value::Null).await;
                 let status = &policy["status"];
@@ -165,7 +165,7 @@ async fn expressions_ask_about_permissions() {
 
     // Conditions of webhooks may ask, too.
     let (port, ca, asked) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
-    let mut hook = configuration("v", port, &ca, "Fail", 10);
+    let mut hook = configuration("v", port, &ca, "Fail", 30);
     hook["webhooks"][0]["matchConditions"][0]["expression"] =
         "!authorizer.group('').resource('nodes').check('delete').allowed()".into();
     f.ok(Method::POST, &format!("{REGISTRATION}/validatingwebhookconfigurations"), hook).await;
@@ -193,7 +193,7 @@ async fn other_versions_of_a_resource_are_meant_too() {
     let (port, ca, asked) = webhook(mutate).await;
     let (exact_port, exact_ca, exact) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
     for (name, port, ca, policy) in [("m", port, &ca, "Equivalent"), ("exact", exact_port, &exact_ca, "Exact")] {
-        let mut hook = configuration(name, port, ca, "Fail", 10);
+        let mut hook = configuration(name, port, ca, "Fail", 30);
         hook["webhooks"][0]["matchPolicy"] = policy.into();
         hook["webhooks"][0]["rules"] = json!([
             { "apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["widgets"] },

@@ -101,11 +101,11 @@ async fn a_list_of_objects_stored_in_different_versions_is_of_one() {
     let both = json!(["v1", "v2"]);
     s.until(&path, |a| a.value["status"]["storedVersions"] == both).await;
     // The server follows its own definitions a moment later.
-    for _ in 0..1000 {
+    let stored_in = || {
         let served = s.api.cluster.served.find("stable.example.com", "v1", "tests").unwrap();
-        if served.storage_version.version == "v2" {
-            break;
-        }
+        served.storage_version.version.clone()
+    };
+    while stored_in() != "v2" {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     s.post(V1, v1("b", "two:2")).await.expect(201);

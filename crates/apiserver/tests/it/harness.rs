@@ -125,7 +125,7 @@ impl Server {
 
     /// Asks again until `holds`, for what is kept in the background.
     pub async fn until(&self, path: &str, holds: impl Fn(&Answer) -> bool) -> Value {
-        for _ in 0..2000 {
+        for _ in 0..6000 {
             let found = self.get(path).await;
             if holds(&found) {
                 return found.value;

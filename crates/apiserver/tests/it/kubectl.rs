@@ -148,6 +148,8 @@ async fn kubectl_asks_who_may_do_what() {
         let (ok, text) = as_robot(&["auth", "can-i", "list", "pods"]);
         assert!(!ok && text.starts_with("no"), "{text}");
         kubectl.ok("create rolebinding r --clusterrole=view --serviceaccount=default:robot", "", "created");
+        // Decisions may be a moment behind; a read is not, and they are no further behind than it.
+        kubectl.ok("get rolebinding r", "", "ClusterRole/view");
         let (ok, text) = as_robot(&["auth", "can-i", "list", "pods"]);
         assert!(ok && text.starts_with("yes"), "{text}");
         let (ok, text) = as_robot(&["auth", "can-i", "--list"]);

@@ -15,6 +15,11 @@ fn define(kubectl: &Kubectl, group: &str, kind: &str, schema: &Value) {
     kubectl.ok("create -f -", &crd.to_string(), "created");
     let name = crd["metadata"]["name"].as_str().unwrap();
     kubectl.ok(&format!("wait crd/{name} --for=condition=Established --timeout=60s"), "", "condition met");
+    // Established is said a moment before it is served.
+    let path = format!("/apis/{group}/v1/{}", crd["spec"]["names"]["plural"].as_str().unwrap());
+    while !kubectl.command(&["get", "--raw", &path], "", None).0 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
 }
 
 fn object(group: &str, kind: &str, more: Value) -> String {

@@ -13,14 +13,14 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 type Events = futures::stream::BoxStream<'static, Result<api::WatchEvent, api::ApiError>>;
 
 async fn next(events: &mut Events) -> (WatchKind, String) {
-    let event = tokio::time::timeout(Duration::from_secs(5), events.next()).await.expect("an event in time");
+    let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
     let event = event.expect("no end").map_err(|e| e.message.clone()).unwrap();
     (event.kind, event.object.meta.name.clone())
 }
 
 /// Also what the ConfigMap holds as `n`.
 async fn next_number(events: &mut Events) -> (WatchKind, String, String) {
-    let event = tokio::time::timeout(Duration::from_secs(5), events.next()).await.expect("an event in time");
+    let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
     let event = event.expect("no end").map_err(|e| e.message.clone()).unwrap();
     let number = event.object.value()["data"]["n"].as_str().unwrap_or_default().to_string();
     (event.kind, event.object.meta.name.clone(), number)

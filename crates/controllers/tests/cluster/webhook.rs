@@ -21,7 +21,7 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::ValidatingWebhookConfiguration,
         apps::v1::{Deployment, ReplicaSet},
-        core::v1::{Event, Pod},
+        core::v1::{Event, Pod, ServiceAccount},
     },
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -97,10 +97,13 @@ async fn until(cluster: &Cluster, what: &str, done: impl AsyncFn() -> bool) {
 #[tokio::test]
 async fn a_webhook_that_denies() {
     let cluster = Cluster::start_in(config(), Env::real()).await;
+    // Without their account the pods would be refused for that.
+    until(&cluster, "the account is made", async || !cluster.list::<ServiceAccount>().await.is_empty()).await;
     let webhook = Webhook::default();
     let (port, ca) = webhook.listen().await;
     let hook = json!({ "metadata": { "name": "closed" }, "webhooks": [{
         "name": "closed.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 30,
         "clientConfig": { "url": format!("https://127.0.0.1:{port}/"), "caBundle": ByteString(ca.into_bytes()) },
         "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
     }] });
@@ -123,15 +126,15 @@ async fn a_webhook_that_denies() {
         message.contains("admission webhook \"closed.example.com\" denied the request: pods are closed today"),
         "{message}"
     );
-    let status = cluster.list::<ReplicaSet>().await[0].status.clone().unwrap();
-    let condition = &status.conditions.unwrap()[0];
-    assert_eq!((condition.type_.as_str(), condition.reason.as_deref()), ("ReplicaFailure", Some("FailedCreate")));
+    let conditions = async || {
+        let status = cluster.list::<ReplicaSet>().await[0].status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default().into_iter();
+        conditions.map(|c| (c.type_, c.reason.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let failed = [("ReplicaFailure".to_string(), "FailedCreate".to_string())];
+    until(&cluster, "the condition says so", async || conditions().await == failed).await;
 
     webhook.allows.store(true, Ordering::Relaxed);
     until(&cluster, "all pods are made", async || cluster.list::<Pod>().await.len() == 30).await;
-    until(&cluster, "the condition goes", async || {
-        let status = cluster.list::<ReplicaSet>().await[0].status.clone().unwrap();
-        status.conditions.unwrap_or_default().is_empty()
-    })
-    .await;
+    until(&cluster, "the condition goes", async || conditions().await.is_empty()).await;
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const CGROUP: &str = "minke-kubelet-test";
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(180);
 
 struct Node {
     api: FakeApi,
@@ -42,6 +42,7 @@ impl Node {
             healthz_port: 0,
             // A test machine may be short of disk.
             eviction_hard: Default::default(),
+            image_gc_high_percent: 100,
             ..Default::default()
         };
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
@@ -88,6 +89,7 @@ fn host_pod(container: Value) -> Value {
     json!({"hostNetwork": true, "restartPolicy": "Always", "terminationGracePeriodSeconds": 5, "containers": [container]})
 }
 
+const FOREVER: &str = "while true; do sleep 0.1; done";
 const TRAP: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +133,7 @@ async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: 
     init_and_sidecar(&node).await;
     volumes_and_environment(&node).await;
     crash_loop(&node).await;
-    probes(&node).await;
+    probes(&node, &dir.join("probe")).await;
     hooks_and_force(&node).await;
     bad_image(&node).await;
     static_pod(&node, &dir).await;
@@ -242,18 +244,29 @@ async fn crash_loop(node: &Node) {
     gone(node, "crash").await;
 }
 
-async fn probes(node: &Node) {
-    let mut main = container("touch /tmp/ok; sleep 2; rm /tmp/ok; trap 'exit 0' TERM; while true; do sleep 0.1; done");
-    main["command"][2] = "/bin/busybox touch /tmp/ok; sleep 2; /bin/busybox rm /tmp/ok; trap 'exit 0' TERM; while true; do sleep 0.1; done".into();
-    let check = json!({"exec": {"command": ["cat", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1});
-    main["readinessProbe"] = check.clone();
-    main["livenessProbe"] = check;
-    main["livenessProbe"]["failureThreshold"] = 2.into();
-    node.api.create_pod("probed", host_pod(main));
+/// A container makes the files that its probes look for, and only this test takes them away: every state stays until
+/// it has been seen, however slow the machine.
+async fn probes(node: &Node, files: &Path) {
+    std::fs::create_dir_all(files).unwrap();
+    let mut main = container(&format!("trap 'exit 0' TERM; touch /probe/ready /probe/alive; {FOREVER}"));
+    let check = |file: &str, failures: u32| {
+        json!({"exec": {"command": ["cat", format!("/probe/{file}")]}, "periodSeconds": 1, "timeoutSeconds": 60,
+            "failureThreshold": failures})
+    };
+    main["startupProbe"] = check("alive", 100);
+    main["readinessProbe"] = check("ready", 1);
+    main["livenessProbe"] = check("alive", 2);
+    main["volumeMounts"] = json!([{"name": "files", "mountPath": "/probe"}]);
+    let mut spec = host_pod(main);
+    spec["volumes"] = json!([{"name": "files", "hostPath": {"path": files}}]);
+    node.api.create_pod("probed", spec);
     node.wait_ready("probed").await;
+    std::fs::remove_file(files.join("ready")).unwrap();
     node.wait("probed", "unready", |pod| condition(pod, "Ready") == "False").await;
-    node.wait("probed", "restarted", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == 1).await;
-    node.wait_ready("probed").await;
+    std::fs::remove_file(files.join("alive")).unwrap();
+    let restarted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
+    node.wait("probed", "restarted", restarted).await;
+    node.wait("probed", "ready again", |pod| restarted(pod) && condition(pod, "Ready") == "True").await;
     node.api.delete_pod("probed", 1);
     gone(node, "probed").await;
 }
@@ -311,7 +324,8 @@ async fn resized(node: &Node) {
     node.api.put(&fake_api::pod_path("resized"), pod);
     let told = |pod: &Value| {
         let done = node.api.find("/events/").iter().any(|event| event["reason"] == "ResizeCompleted");
-        done && pod["status"]["observedGeneration"] == 2
+        let limit = &pod["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"];
+        done && pod["status"]["observedGeneration"] == 2 && *limit == "200m"
     };
     let after = node.wait("resized", "resized", told).await;
     let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();

@@ -11,24 +11,25 @@ use std::{
 
 use serde_json::json;
 
-use crate::{Node, feed::Feed, inside};
+use crate::{Node, PATIENCE, eventually, feed::Feed, inside};
 
-fn http(node: &Node, from: &str, to: &'static str, path: &'static str) -> String {
-    inside(&format!("{}{from}", node.name), move || {
-        let mut stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+/// Asked again while nobody listens yet, and when the server gave up on a client that was slow.
+pub fn http(node: &Node, from: &str, to: &'static str, path: &'static str) -> String {
+    let ask = move || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(to)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
         let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    })
-    .join()
-    .unwrap()
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let namespace = format!("{}{from}", node.name);
+    eventually("an answer", || inside(&namespace, ask).join().unwrap().ok().filter(|text| !text.is_empty()))
 }
 
 /// The message of the Event with this reason, once it is written.
 fn event_of(feed: &Feed, reason: &str) -> String {
-    for _ in 0..200 {
+    for _ in 0..2400 {
         if let Some(event) = feed.events().iter().find(|event| event["reason"] == reason) {
             return event["message"].as_str().unwrap_or_default().to_owned();
         }
@@ -79,7 +80,7 @@ fn the_proxys_own_health_is_told_in_upstreams_form() {
         if said.starts_with("HTTP/1.1 200 OK") && said.contains("\"nodeEligible\":true") {
             break;
         }
-        assert!(attempt < 100, "{said}");
+        assert!(attempt < 2400, "{said}");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(http(&node, "-out", "192.0.2.1:10256", "/else").starts_with("HTTP/1.1 404"));

@@ -71,7 +71,8 @@ async fn child_writes() {
     writers.join_next().await;
 }
 
-/// Runs the child until `life` is over; the last acknowledged write and the highest revision per writer.
+/// Runs the child until `life` has passed since its first acknowledged write; the last one and the highest revision per
+/// writer.
 fn run_and_kill(directory: &Path, round: usize, life: Duration) -> BTreeMap<usize, (usize, u64)> {
     let mut child = Command::new(std::env::current_exe().expect("this binary"))
         .args(["--exact", "crash::child_writes", "--nocapture", "--test-threads", "1"])
@@ -82,6 +83,7 @@ fn run_and_kill(directory: &Path, round: usize, life: Duration) -> BTreeMap<usiz
         .spawn()
         .expect("the child starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let (wrote, first) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut acknowledged = BTreeMap::new();
         for line in lines.map_while(Result::ok) {
@@ -90,11 +92,16 @@ fn run_and_kill(directory: &Path, round: usize, life: Duration) -> BTreeMap<usiz
                 && let (Ok(writer), Ok(n), Ok(revision)) = (writer.parse(), n.parse(), revision.parse())
             {
                 acknowledged.insert(writer, (n, revision));
+                let _ = wrote.send(());
             }
         }
         acknowledged
     });
-    std::thread::sleep(life);
+    // A busy machine may take long to start it.
+    if first.recv_timeout(Duration::from_secs(120)).is_ok() {
+        std::thread::sleep(life);
+    }
+    drop(first);
     child.kill().expect("the child runs until it is killed");
     child.wait().expect("our child");
     reader.join().expect("the reader")

@@ -1,9 +1,9 @@
 //! Watches on etcd go on when etcd is killed and started again; two stores on one etcd see each other's writes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use store::{
-    Operation, Outcome, Store, StoreError, Transaction,
+    Compare, Operation, Outcome, Store, StoreError, Transaction,
     contract::{next_events, put, under, write},
     prefix_end,
 };
@@ -25,12 +25,14 @@ async fn a_watch_survives_kill_and_restart() {
         server.kill();
         server.launch();
         let operations = vec![put("/w/a", &format!("{round}.after"))];
-        let transaction = Transaction { compare: vec![], operations };
+        let compare = vec![Compare { key: "/w/a".into(), mod_revision: want[want.len() - 1].0 }];
+        let transaction = Transaction { compare, operations };
         let revision = loop {
             match store.transact(transaction.clone()).await {
                 Ok(Outcome::Done { revision }) => break revision,
-                Ok(other) => panic!("{other:?}"),
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+                // The write came through and its answer did not; the value is compared below.
+                Ok(Outcome::Conflict { current, .. }) => break current[0].as_ref().expect("the key").mod_revision,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         };
         want.push((revision, format!("{round}.after")));
@@ -61,11 +63,12 @@ async fn two_stores_share_one_etcd_and_prefixes_keep_them_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_is_forgotten_once_for_all_servers() {
     let server = EtcdServer::start().await;
-    let (age, endpoints) = (std::time::Duration::from_millis(500), [server.endpoint()]);
+    let (age, endpoints) = (Duration::from_millis(500), [server.endpoint()]);
     let connect = || store::EtcdStore::connect_keeping(age, &endpoints, "", None, env::Env::real());
     let (one, _two) = (connect().await.unwrap(), connect().await.unwrap());
     let first = write(&one, vec![put("/h/a", "1")]).await;
-    for _ in 0..40 {
+    let end = tokio::time::Instant::now() + Duration::from_secs(120);
+    while tokio::time::Instant::now() < end {
         tokio::time::sleep(age / 4).await;
         write(&one, vec![put("/h/a", "2")]).await;
         match one.range(under("/h/", 0, Some(first))).await {

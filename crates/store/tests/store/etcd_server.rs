@@ -3,6 +3,7 @@
 use std::{
     net::TcpListener,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -33,7 +34,8 @@ impl EtcdServer {
         let child = Command::new("etcd")
             .arg("--data-dir")
             .arg(self.directory.path().join("data"))
-            .args(["--name", "one", "--log-level", "error"])
+            // What a killed process wrote is still there; only a busy disk's syncs are not waited for.
+            .args(["--name", "one", "--log-level", "error", "--unsafe-no-fsync"])
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("one={peer}")])
@@ -61,7 +63,7 @@ impl EtcdServer {
     pub async fn connect(&self, prefix: &str) -> EtcdStore {
         let endpoints = [self.endpoint()];
         let mut last = None;
-        for _ in 0..200 {
+        for _ in 0..1200 {
             match EtcdStore::connect(&endpoints, prefix, None, Env::real()).await {
                 Ok(store) => return store,
                 Err(error) => last = Some(error),
@@ -78,7 +80,15 @@ impl Drop for EtcdServer {
     }
 }
 
+/// Below the ports of outgoing connections: one of those could take it before etcd does, or while etcd is away.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(16);
+    let mut ports = (0..10_000).map(|_| 20_000 + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    let port = ports.find_map(|port| u16::try_from(port).ok().filter(|port| is_free(*port)));
+    port.expect("a free port")
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
 }

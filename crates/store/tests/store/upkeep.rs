@@ -41,13 +41,43 @@ async fn disk_space_is_given_back_and_nothing_else_changes() {
     }
     let before = contents(&store).await;
     assert_eq!(before.len(), 30 + store.count("/hot/", "/hot0").await.unwrap() as usize);
-    let size = store.size_bytes().await.unwrap();
-    assert!(size < 400 << 10, "{size} bytes for {} keys; about 3 MB were written", before.len());
+    // Space is given back between writes; what they left no time for comes now.
+    let end = tokio::time::Instant::now() + Duration::from_secs(120);
+    loop {
+        let size = store.size_bytes().await.unwrap();
+        if size < 400 << 10 {
+            break;
+        }
+        let late = tokio::time::Instant::now() >= end;
+        assert!(!late, "{size} bytes for {} keys; about 3 MB were written", before.len());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let revision = store.revision().await.unwrap();
     drop(store);
     let report = check(directory.path()).unwrap();
     assert_eq!((report.revision, report.keys), (revision, before.len() as u64));
     assert_eq!(contents(&open(directory.path(), limits)).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disk_space_is_given_back_while_writers_never_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { segment_bytes: 32 << 10, history_revisions: 50, ..Limits::default() };
+    let store = Arc::new(open(directory.path(), limits));
+    // So many at once that the queue is never empty, and so few keys that nearly nothing is needed for long.
+    let writers = (0..64).map(|writer| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut largest = 0;
+            for n in 0..100 {
+                write(&*store, vec![put(&format!("/hot/{writer}"), &format!("{n} ").repeat(200))]).await;
+                largest = largest.max(store.size_bytes().await.unwrap());
+            }
+            largest
+        })
+    });
+    let largest = futures::future::join_all(writers).await.into_iter().map(Result::unwrap).max().unwrap();
+    assert!(largest < 1 << 20, "{largest} bytes for 64 keys of 600 bytes");
 }
 
 #[tokio::test]
@@ -138,7 +168,7 @@ async fn slow_watchers_are_ended_and_others_hear_of_progress() {
     let newest = store.revision().await.unwrap();
     let mut reached = 0;
     while reached < newest {
-        match tokio::time::timeout(Duration::from_secs(5), outside.next()).await.expect("progress in time") {
+        match tokio::time::timeout(Duration::from_secs(120), outside.next()).await.expect("progress in time") {
             Some(Ok(WatchItem::Progress(revision))) => reached = revision,
             other => panic!("{other:?}"),
         }
@@ -193,6 +223,15 @@ async fn many_writers_share_syncs() {
             write(&*store, vec![put(&format!("/m/{writer}/{n}"), &"x".repeat(1000))]).await;
         }
     };
+    // What a write costs that shares its sync with nobody, on this disk at this time.
+    let lone = async || {
+        let began = env.monotonic();
+        for n in 0..20 {
+            write(&*store, vec![put(&format!("/lone/{n}"), &"x".repeat(1000))]).await;
+        }
+        (env.monotonic() - began) / 20
+    };
+    let before = lone().await;
     let began = env.monotonic();
     let writers: Vec<_> = (0..64).map(|w| tokio::spawn(write_some(store.clone(), w))).collect();
     for writer in writers {
@@ -201,7 +240,9 @@ async fn many_writers_share_syncs() {
     let took = env.monotonic() - began;
     println!("6400 durable writes of 1 KB by 64 writers in {took:?}: {:.0}/s", 6400.0 / took.as_secs_f64());
     assert_eq!(store.count("/m/", "/n").await.unwrap(), 6400);
-    assert!(took < Duration::from_secs(20), "{took:?}: writes do not share syncs");
+    let alone = before.max(lone().await);
+    let shared = took < Duration::from_secs(30) || took < alone * 6400 / 4;
+    assert!(shared, "{took:?}, and {alone:?} for one alone: writes do not share syncs");
 }
 
 /// Does nothing unless it is the child: memory is measured in a process of its own.

@@ -1,7 +1,7 @@
 // A server and a client for network tests, in one static program of the test image.
 // Compiled by build.rs with plain rustc. `net serve PORT…`: HTTP and UDP, says who answered and whom it saw, ends at
 // once on SIGTERM. `net get HOST:PORT[/path]` and `net udp HOST:PORT`: one question, within five seconds. `net grpc PORT
-// [SECONDS]`: a gRPC server of the health protocol that is healthy for so long.
+// [FILE]`: a gRPC server of the health protocol that is healthy until the file is there.
 use std::{
     ffi::c_int,
     io::{BufRead, BufReader, Read, Write},
@@ -33,9 +33,9 @@ fn main() {
         ["serve", ports @ ..] => serve(ports),
         ["get", target] => get(target),
         ["udp", target] => udp(target),
-        ["grpc", port] => grpc(port, u64::MAX),
-        ["grpc", port, seconds] => grpc(port, seconds.parse().unwrap_or(u64::MAX)),
-        _ => Err(std::io::Error::other("net serve PORT… | get HOST:PORT[/path] | udp HOST:PORT | grpc PORT [SECONDS]")),
+        ["grpc", port] => grpc(port, None),
+        ["grpc", port, file] => grpc(port, Some(*file)),
+        _ => Err(std::io::Error::other("net serve PORT… | get HOST:PORT[/path] | udp HOST:PORT | grpc PORT [FILE]")),
     };
     if let Err(error) = result {
         eprintln!("{words:?}: {error}");
@@ -105,7 +105,9 @@ fn get(target: &str) -> std::io::Result<()> {
     let (host, path) = target.split_once('/').unwrap_or((target, ""));
     let mut stream = TcpStream::connect_timeout(&resolve(host)?, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    // At once: a server that refuses the first bytes would cut off the rest, and what it says with it.
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut reader = BufReader::with_capacity(1 << 20, stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
@@ -132,14 +134,14 @@ fn get(target: &str) -> std::io::Result<()> {
     std::io::copy(&mut reader, &mut std::io::stdout()).map(drop)
 }
 
-/// gRPC over HTTP/2 without TLS: every call is taken for `grpc.health.v1.Health/Check` and answered by the clock.
-fn grpc(port: &str, seconds: u64) -> std::io::Result<()> {
+/// gRPC over HTTP/2 without TLS: every call is taken for `grpc.health.v1.Health/Check` and answered by that file.
+fn grpc(port: &str, illness: Option<&str>) -> std::io::Result<()> {
     let port: u16 = port.parse().map_err(std::io::Error::other)?;
     let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
-    let began = std::time::Instant::now();
     println!("serving");
     for stream in listener.incoming().flatten() {
-        std::thread::spawn(move || check_health(stream, || began.elapsed().as_secs() < seconds));
+        let illness = illness.map(std::path::PathBuf::from);
+        std::thread::spawn(move || check_health(stream, || illness.as_ref().is_none_or(|file| !file.exists())));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use e2e::Cluster;
+use e2e::{Cluster, eventually};
 
 use crate::kubectl;
 
@@ -93,7 +93,7 @@ spec:
         image = e2e::BUSYBOX
     );
     ns.apply(&manifest);
-    ns.run(&["wait", "--for=condition=Ready", "pod/caller", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/caller", "--timeout=180s"]);
     let inside = "/var/run/secrets/kubernetes.io/serviceaccount";
     for file in ["token", "ca.crt", "namespace"] {
         let held = ns.run(&["exec", "caller", "--", "cat", &format!("{inside}/{file}")]);
@@ -117,8 +117,10 @@ spec:
         "--clusterrole=view",
         &format!("--serviceaccount={}:default", account.trim()),
     ]);
-    let allowed = call(&["get", "pods"]);
-    assert!(allowed.ok && allowed.stdout.contains("caller"), "{allowed:?}");
+    eventually("the role is bound", || {
+        let allowed = call(&["get", "pods"]);
+        if allowed.ok && allowed.stdout.contains("caller") { Ok(()) } else { Err(allowed) }
+    });
     // A token for someone else is not good here.
     let vault = ns.run(&["exec", "caller", "--", "cat", "/vault/token"]);
     let other = call(&["get", "pods", "--token", vault.trim()]);

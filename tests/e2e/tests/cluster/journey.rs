@@ -15,7 +15,7 @@ fn a_deployment_from_apply_to_delete() {
     let ns = kubectl().namespace("journey");
     let applied = ns.apply(&web("web", 2));
     assert!(applied.contains("deployment.apps/web created"), "{applied}");
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
 
     let pods = ns.run(&["get", "pods", "-o", "wide"]);
     let header = pods.lines().next().unwrap_or_default();
@@ -29,25 +29,26 @@ fn a_deployment_from_apply_to_delete() {
     }
     let name = pods.lines().nth(1).and_then(|l| l.split_whitespace().next()).expect("a pod").to_string();
 
-    let described = ns.run(&["describe", "pod", &name]);
-    for reason in ["Scheduled", "Pulled", "Created", "Started"] {
-        assert!(described.contains(reason), "no event {reason} in\n{described}");
-    }
+    eventually("every event is told", || {
+        let described = ns.run(&["describe", "pod", &name]);
+        let told = ["Scheduled", "Pulled", "Created", "Started"].iter().all(|reason| described.contains(reason));
+        if told { Ok(()) } else { Err(described) }
+    });
     assert_eq!(ns.run(&["exec", &name, "--", "hostname"]).trim(), name);
     assert_eq!(ns.run_with(&["exec", "-i", &name, "--", "cat"], "through stdin\n"), "through stdin\n");
     let failed = ns.refused(&["exec", &name, "--", "sh", "-c", "exit 7"], "");
     assert!(failed.contains("exit code 7"), "{failed}");
 
     ns.run(&["scale", "deployment/web", "--replicas=3"]);
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     assert_eq!(ns.json(&["get", "deployment", "web"])["status"]["readyReplicas"], 3);
 
     ns.run(&["set", "env", "deployment/web", "VERSION=2"]);
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     let sets = ns.json(&["get", "replicasets", "-l", "app=web"]);
     assert_eq!(sets["items"].as_array().map(Vec::len), Some(2), "{sets}");
 
-    ns.run(&["delete", "deployment/web", "service/web", "--timeout=60s"]);
+    ns.run(&["delete", "deployment/web", "service/web", "--timeout=180s"]);
     eventually("the pods are gone", || {
         let left = ns.run(&["get", "pods", "-o", "name"]);
         if left.trim().is_empty() { Ok(()) } else { Err(left) }
@@ -60,7 +61,7 @@ fn logs_follow_what_the_container_says() {
     let command = r#"["sh","-c","i=0; while true; do echo line-$i; i=$((i+1)); sleep 0.2; done"]"#;
     ns.run(&["run", "talker", "--image", e2e::BUSYBOX, "--restart=Never", "--overrides",
         &format!(r#"{{"apiVersion":"v1","spec":{{"terminationGracePeriodSeconds":0,"containers":[{{"name":"talker","image":"{}","command":{command}}}]}}}}"#, e2e::BUSYBOX)]);
-    ns.run(&["wait", "--for=condition=Ready", "pod/talker", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/talker", "--timeout=180s"]);
     let mut follow = ns.spawn(&["logs", "-f", "talker"]);
     let lines = BufReader::new(follow.stdout.take().expect("piped")).lines();
     let seen: Vec<String> = lines.take(5).map(|l| l.expect("a line")).collect();
@@ -76,7 +77,7 @@ fn logs_follow_what_the_container_says() {
 fn exec_with_a_terminal() {
     let ns = kubectl().namespace("tty");
     ns.run(&["run", "shell", "--image", e2e::BUSYBOX, "--restart=Never", "--", "sleep", "1000"]);
-    ns.run(&["wait", "--for=condition=Ready", "pod/shell", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/shell", "--timeout=180s"]);
     let inner = ns.command(&["exec", "-it", "shell", "--", "sh", "-c", "test -t 0 && echo a terminal"]);
     let words: Vec<String> = std::iter::once(inner.get_program())
         .chain(inner.get_args())
@@ -92,7 +93,7 @@ fn exec_with_a_terminal() {
 fn port_forward_reaches_the_container() {
     let ns = kubectl().namespace("forward");
     ns.apply(&web("web", 1));
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     let mut forward = ns.spawn(&["port-forward", "deployment/web", ":8080"]);
     let mut lines = BufReader::new(forward.stdout.take().expect("piped")).lines();
     let line = lines.next().expect("kubectl says where it listens").expect("a line");
@@ -136,15 +137,18 @@ spec:
 "#,
         image = e2e::BUSYBOX
     ));
-    ns.run(&["wait", "--for=condition=Ready", "pod/polite", "pod/stubborn", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/polite", "pod/stubborn", "--timeout=180s"]);
     let mut follow = ns.spawn(&["logs", "-f", "polite"]);
+    let mut lines = BufReader::new(follow.stdout.take().expect("piped")).lines().map(|line| line.expect("a line"));
+    // Only now is somebody there to hear what it says, and it ready to say it.
+    assert_eq!(lines.next().as_deref(), Some("up"));
     ns.run(&["delete", "pod", "polite", "--wait=false"]);
     let pod = ns.try_run(&["get", "pod", "polite", "-o", "json"], "");
     assert!(!pod.ok || pod.stdout.contains("deletionTimestamp"), "{pod:?}");
-    let mut said = String::new();
-    follow.stdout.take().expect("piped").read_to_string(&mut said).expect("logs end with the container");
+    // Logs end with the container.
+    let said: Vec<String> = lines.collect();
     follow.wait().expect("kubectl ends");
-    assert!(said.contains("up") && said.contains("bye"), "{said}");
+    assert!(said.iter().any(|line| line == "bye"), "{said:?}");
     ns.run(&["delete", "pod", "stubborn", "--grace-period=0", "--force"]);
     eventually("both are gone", || {
         let left = ns.run(&["get", "pods", "-o", "name"]);

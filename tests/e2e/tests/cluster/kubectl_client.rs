@@ -27,7 +27,7 @@ spec:
         image: {BUSYBOX}
         command: [net, serve, '{port}']
         ports: [{{containerPort: {port}}}]
-        readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}
+        readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 30}}
 "#
     )
 }
@@ -47,13 +47,17 @@ fn ready(kubectl: &Kubectl, app: &str, count: usize) -> Vec<String> {
     })
 }
 
-/// Each line has its words, wherever in the text it is.
+/// Each line has its words, wherever in the text it is; at last, since events, counts and endpoints come on their own.
 #[track_caller]
-fn says(text: &str, lines: &[&[&str]]) {
-    for words in lines {
-        let found = text.lines().any(|line| words.iter().all(|word| line.contains(word)));
-        assert!(found, "no line with {words:?} in\n{text}");
-    }
+fn describes(kubectl: &Kubectl, what: &str, name: &str, lines: &[&[&str]]) {
+    eventually(&format!("{what} {name} is described"), || {
+        let text = kubectl.run(&["describe", what, name]);
+        let found = |words: &[&str]| text.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        match lines.iter().find(|words| !found(words)) {
+            None => Ok(()),
+            Some(words) => Err(format!("no line with {words:?} in\n{text}")),
+        }
+    });
 }
 
 #[test]
@@ -69,8 +73,10 @@ fn a_controller_is_described_exposed_and_its_pods_annotated() {
     let field = |what: &str, path: &str| ns.run(&["get", what, "-o", &format!("jsonpath={{{path}}}")]);
     let pod = format!("pod/{}", pods[0]);
     let (node, address) = (field(&pod, ".spec.nodeName"), field("service/store", ".spec.clusterIP"));
-    says(
-        &ns.run(&["describe", "pod", &pods[0]]),
+    describes(
+        &ns,
+        "pod",
+        &pods[0],
         &[
             &["Name:", "store-"],
             &["Namespace:", &ns.name],
@@ -97,9 +103,11 @@ fn a_controller_is_described_exposed_and_its_pods_annotated() {
         &["Image:", BUSYBOX],
         &["SuccessfulCreate", "Created pod: store-"],
     ];
-    says(&ns.run(&["describe", "rc", "store"]), rc);
-    says(
-        &ns.run(&["describe", "service", "store"]),
+    describes(&ns, "rc", "store", rc);
+    describes(
+        &ns,
+        "service",
+        "store",
         &[
             &["Selector:", "app=store", "role=primary"],
             &["Type:", "ClusterIP"],
@@ -109,8 +117,10 @@ fn a_controller_is_described_exposed_and_its_pods_annotated() {
             &["Session Affinity:", "None"],
         ],
     );
-    says(
-        &ns.run(&["describe", "node", &node]),
+    describes(
+        &ns,
+        "node",
+        &node,
         &[
             &["Name:", &node],
             &["Labels:", "kubernetes.io/"],
@@ -127,7 +137,7 @@ fn a_controller_is_described_exposed_and_its_pods_annotated() {
             &[&ns.name, &pods[0]],
         ],
     );
-    says(&ns.run(&["describe", "namespace", &ns.name]), &[&["Name:", &ns.name], &["Labels:"], &["Status:", "Active"]]);
+    describes(&ns, "namespace", &ns.name, &[&["Name:", &ns.name], &["Labels:"], &["Status:", "Active"]]);
 
     for (what, name, port) in [("rc/store", "rm2", 1234), ("service/rm2", "rm3", 2345)] {
         let flags = [format!("--name={name}"), format!("--port={port}")];
@@ -163,7 +173,7 @@ fn a_controller_is_scaled_and_stopped() {
     let ns = kubectl().namespace("scaled");
     ns.run_with(&["create", "-f", "-"], &controller("demo", 2, 8080));
     for count in [2, 1, 2] {
-        ns.run(&["scale", "rc", "demo", &format!("--replicas={count}"), "--timeout=120s"]);
+        ns.run(&["scale", "rc", "demo", &format!("--replicas={count}"), "--timeout=180s"]);
         for pod in ready(&ns, "demo", count) {
             let found = ns.json(&["get", "pod", &pod]);
             let status = &found["status"]["containerStatuses"][0];
@@ -174,7 +184,7 @@ fn a_controller_is_scaled_and_stopped() {
             assert!(answer.contains(&pod), "{answer}");
         }
     }
-    ns.run(&["delete", "rc", "demo", "--cascade=foreground", "--timeout=60s"]);
+    ns.run(&["delete", "rc", "demo", "--cascade=foreground", "--timeout=180s"]);
     assert_eq!(ns.run(&["get", "rc,pods", "-l", "app=demo", "-o", "name"]).trim(), "");
 }
 
@@ -182,7 +192,7 @@ fn a_controller_is_scaled_and_stopped() {
 fn a_pod_is_run_labeled_and_replaced() {
     let ns = kubectl().namespace("run");
     ns.run(&["run", "once", "--image", BUSYBOX, "--restart=Never", "--", "sleep", "100000"]);
-    ns.run(&["wait", "--for=condition=Ready", "pod/once", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/once", "--timeout=180s"]);
     let pod = ns.json(&["get", "pod", "once"]);
     assert_eq!(
         (&pod["spec"]["restartPolicy"], pod["spec"]["containers"].as_array().map(Vec::len)),
@@ -204,9 +214,14 @@ fn a_pod_is_run_labeled_and_replaced() {
         r#"{{"spec":{{"terminationGracePeriodSeconds":0,"containers":[{{"name":"c","image":"{BUSYBOX}","command":["sleep","100000"]}}]}}}}"#
     );
     ns.run(&["run", "replaced", "--image", BUSYBOX, "--overrides", &overrides]);
-    ns.run(&["wait", "--for=condition=Ready", "pod/replaced", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/replaced", "--timeout=180s"]);
     let pod = ns.run(&["get", "pod", "replaced", "-o", "json"]);
-    ns.run_with(&["replace", "-f", "-"], &pod.replace(BUSYBOX, OTHER));
+    // Whoever replaces says what was there before, and the node may have told something since.
+    eventually("it is replaced", || {
+        let now = ns.run(&["get", "pod", "replaced", "-o", "json"]);
+        let replaced = ns.try_run(&["replace", "-f", "-"], &now.replace(BUSYBOX, OTHER));
+        if replaced.ok { Ok(()) } else { Err(replaced) }
+    });
     let running = |image: &str| {
         eventually(&format!("{image} runs"), || {
             let pod = ns.json(&["get", "pod", "replaced"]);
@@ -230,7 +245,7 @@ fn logs_are_filtered() {
     let ns = kubectl().namespace("filtered");
     let script = "i=1; while [ $i -le 20 ]; do echo line-$i; i=$((i+1)); done; sleep 100000";
     ns.run(&["run", "talker", "--image", BUSYBOX, "--restart=Never", "--", "sh", "-c", script]);
-    ns.run(&["wait", "--for=condition=Ready", "pod/talker", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/talker", "--timeout=180s"]);
     let logs = |flags: &[&str]| ns.run(&[&["logs", "talker", "talker"], flags].concat());
     let all = eventually("it has said everything", || {
         let said = logs(&[]);

@@ -45,7 +45,7 @@ spec:
         image: {image}
         command: [sh, -c, "mkdir /www; hostname > /www/index.html; echo started; trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"]
         ports: [{{containerPort: 8080}}]
-        readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
+        readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1, timeoutSeconds: 30}}
 ---
 apiVersion: v1
 kind: Service

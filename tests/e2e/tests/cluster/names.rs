@@ -94,7 +94,7 @@ fn resolvers_are_configured_as_pods_ask() {
             "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{restartPolicy: Never, {spec}, containers: \
              [{{name: c, image: '{BUSYBOX}', command: [cat, /etc/resolv.conf]}}]}}}}"
         ));
-        ns.run(&["wait", "--for=jsonpath={.status.phase}=Succeeded", &format!("pod/{name}"), "--timeout=120s"]);
+        ns.run(&["wait", "--for=jsonpath={.status.phase}=Succeeded", &format!("pod/{name}"), "--timeout=180s"]);
         let said = ns.run(&["logs", name]);
         for line in expected {
             assert!(said.lines().any(|l| l == *line), "{name}: {line:?} in {said}");

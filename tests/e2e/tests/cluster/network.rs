@@ -26,17 +26,19 @@ fn get(address: &str) -> Result<String, String> {
 fn a_service_is_reached_from_the_host_and_by_name_from_a_pod() {
     let ns = kubectl().namespace("service");
     ns.apply(&web("web", 2));
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     let address = ns.run(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     assert!(address.starts_with("10.19."), "{address}");
     let answer = eventually("the Service answers", || get(&format!("{address}:80")));
     assert!(answer.contains("web-"), "{answer}");
 
     ns.run(&["run", "asker", "--image", e2e::BUSYBOX, "--restart=Never", "--", "sleep", "1000"]);
-    ns.run(&["wait", "--for=condition=Ready", "pod/asker", "--timeout=60s"]);
+    ns.run(&["wait", "--for=condition=Ready", "pod/asker", "--timeout=180s"]);
     for name in ["web".to_string(), format!("web.{}.svc.cluster.local", ns.name)] {
-        let answer = ns.run(&["exec", "asker", "--", "wget", "-qO-", &format!("http://{name}/")]);
-        assert!(answer.contains("web-"), "{name}: {answer}");
+        eventually(&format!("{name} answers"), || {
+            let answer = ns.try_run(&["exec", "asker", "--", "wget", "-qO-", &format!("http://{name}/")], "");
+            if answer.ok && answer.stdout.contains("web-") { Ok(()) } else { Err(answer) }
+        });
     }
     let token = "cat /var/run/secrets/kubernetes.io/serviceaccount/token";
     let answer = ns.run(&["exec", "asker", "--", "sh", "-c", token]);
@@ -49,7 +51,7 @@ fn a_node_port_is_reached_on_the_node() {
     let ns = kubectl().namespace("nodeport");
     ns.apply(&web("web", 1));
     ns.run(&["patch", "service", "web", "-p", r#"{"spec":{"type":"NodePort"}}"#]);
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     let port = ns.run(&["get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
     let node = node_address(&ns);
     let answer = eventually("the node port answers", || get(&format!("{node}:{port}")));

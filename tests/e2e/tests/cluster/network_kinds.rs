@@ -48,10 +48,12 @@ spec: {selector: {app: nobody}, ports: [{port: 80}]}
     let ip = field(&ns, "pod", "a", ".status.podIP");
     becomes(&ns, &addresses, &ip);
     becomes(&ns, &in_slices, &ip);
-    let ports = ["get", "endpointslices", "-l", slice, "-o", "jsonpath={.items[0].ports[*].port}"];
-    let mut found: Vec<String> = ns.run(&ports).split(' ').map(str::to_string).collect();
-    found.sort();
-    assert_eq!(found, ["8080", "8081"]);
+    let ports = ["get", "endpointslices", "-l", slice, "-o", "jsonpath={.items[*].ports[*].port}"];
+    eventually("the slice has both ports", || {
+        let mut found: Vec<String> = ns.run(&ports).split(' ').map(str::to_string).collect();
+        found.sort();
+        if found == ["8080", "8081"] { Ok(()) } else { Err(found) }
+    });
     ns.run(&["delete", "pod", "a"]);
     becomes(&ns, &addresses, "");
     becomes(&ns, &in_slices, "");
@@ -79,7 +81,7 @@ fn the_api_server_is_a_service_too() {
     let authority = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(authority.path(), secret("ca.crt")).expect("written");
     let curl = Command::new("curl")
-        .args(["--silent", "--max-time", "20", "--resolve", &format!("kubernetes.default.svc:443:{ip}"), "--cacert"])
+        .args(["--silent", "--max-time", "60", "--resolve", &format!("kubernetes.default.svc:443:{ip}"), "--cacert"])
         .arg(authority.path())
         .args(["-H", &format!("Authorization: Bearer {}", secret("token").trim())])
         .arg("https://kubernetes.default.svc/apis/authentication.k8s.io/v1/selfsubjectreviews")
@@ -90,8 +92,10 @@ fn the_api_server_is_a_service_too() {
     let said = String::from_utf8_lossy(&curl.stdout);
     assert!(said.contains(&format!("system:serviceaccount:{}:default", ns.name)), "{said} {curl:?}");
     // And the pod gets there: the server refuses plain text with a TLS alert.
-    let said = ns.refused(&["exec", "a", "--", "net", "get", "kubernetes.default.svc:443"], "");
-    assert!(said.contains("answered \"\\u{15}"), "{said}");
+    eventually("the pod gets to the server", || {
+        let asked = ns.try_run(&["exec", "a", "--", "net", "get", "kubernetes.default.svc:443"], "");
+        if !asked.ok && asked.stderr.contains("answered \"\\u{15}") { Ok(()) } else { Err(asked) }
+    });
 }
 
 #[test]

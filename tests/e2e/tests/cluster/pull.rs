@@ -90,8 +90,10 @@ fn an_image_is_pulled_with_a_secret_and_not_without() {
         "--docker-password=krill",
     ]);
     ns.apply(&pod("with", "  imagePullSecrets: [{name: registry}]\n"));
-    ns.run(&["wait", "--for=condition=Ready", "pod/with", "--timeout=60s"]);
-    let events = ns.run(&["get", "events", "--field-selector", "involvedObject.name=with"]);
-    assert!(events.contains("Successfully pulled image"), "{events}");
+    ns.run(&["wait", "--for=condition=Ready", "pod/with", "--timeout=180s"]);
+    eventually("the pull is told", || {
+        let events = ns.run(&["get", "events", "--field-selector", "involvedObject.name=with"]);
+        if events.contains("Successfully pulled image") { Ok(()) } else { Err(events) }
+    });
     ns.run(&["delete", "pod", "with", "without", "--grace-period=0", "--force"]);
 }

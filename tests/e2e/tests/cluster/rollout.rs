@@ -32,7 +32,7 @@ spec:
       - name: nginx
         image: {NGINX}
         ports: [{{containerPort: 80}}]
-        readinessProbe: {{httpGet: {{path: /, port: 80}}, periodSeconds: 1}}
+        readinessProbe: {{httpGet: {{path: /, port: 80}}, periodSeconds: 1, timeoutSeconds: 30}}
 ---
 apiVersion: v1
 kind: Service

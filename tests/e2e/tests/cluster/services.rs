@@ -19,7 +19,7 @@ spec:
   - name: net
     image: {BUSYBOX}
     command: [net, serve, {ports}]
-    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1, timeoutSeconds: 30}}
     ports: [{{name: web, containerPort: 8080}}, {{name: other, containerPort: 8081}}]
 "#
     ));
@@ -35,7 +35,7 @@ fn on_node(ns: &Namespace, name: &str) {
 
 pub fn ready(ns: &Namespace, pods: &[&str]) {
     for pod in pods {
-        ns.run(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), "--timeout=120s"]);
+        ns.run(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), "--timeout=180s"]);
     }
 }
 
@@ -257,7 +257,7 @@ spec:
   - name: net
     image: {BUSYBOX}
     command: [net, serve, '8080']
-    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1, timeoutSeconds: 30}}
     ports: [{{containerPort: 8080, hostPort: {port}, hostIP: "{ip}", protocol: {protocol}}}]
 "#
         ));

@@ -46,6 +46,15 @@ fn has(kubectl: &Kubectl, app: &str, count: usize) {
     });
 }
 
+/// What its container said comes a moment after it runs.
+#[track_caller]
+fn logs(kubectl: &Kubectl, what: &str, expected: &str) {
+    eventually(&format!("{what} says {expected:?}"), || {
+        let said = kubectl.try_run(&["logs", what], "");
+        if said.ok && said.stdout.contains(expected) { Ok(()) } else { Err(said) }
+    });
+}
+
 const SELECTOR: &str = "selector: {matchLabels: {app: NAME}}";
 
 #[test]
@@ -58,40 +67,40 @@ fn every_workload_kind_by_kubectl() {
     for kind in ["rc", "rs"] {
         ns.run(&["scale", &format!("{kind}/{kind}"), "--replicas=2"]);
         has(&ns, kind, 2);
-        ns.run(&["wait", "--for=condition=Ready", "pod", "-l", &format!("app={kind}"), "--timeout=120s"]);
+        ns.run(&["wait", "--for=condition=Ready", "pod", "-l", &format!("app={kind}"), "--timeout=180s"]);
         eventually("each replica answers", || {
             let said: Vec<_> = pods(&ns, kind).iter().map(|pod| ns.try_run(&["logs", pod], "").stdout).collect();
             if said.iter().all(|s| s.contains("version 1")) { Ok(()) } else { Err(said) }
         });
-        ns.run(&["delete", &format!("{kind}/{kind}"), "--cascade=foreground", "--timeout=60s"]);
+        ns.run(&["delete", &format!("{kind}/{kind}"), "--cascade=foreground", "--timeout=180s"]);
         assert!(pods(&ns, kind).is_empty());
     }
 
     let spec = format!("replicas: 2\n  serviceName: sts\n  {}", selector("sts"));
     ns.apply(&workload("apps/v1", "StatefulSet", "sts", &spec, ""));
-    ns.run(&["rollout", "status", "statefulset/sts", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "statefulset/sts", "--timeout=180s"]);
     assert_eq!(pods(&ns, "sts"), ["pod/sts-0", "pod/sts-1"]);
     ns.run(&["set", "env", "statefulset/sts", "VERSION=2"]);
-    ns.run(&["rollout", "status", "statefulset/sts", "--timeout=120s"]);
-    assert!(ns.run(&["logs", "sts-0"]).contains("version 2"));
+    ns.run(&["rollout", "status", "statefulset/sts", "--timeout=180s"]);
+    logs(&ns, "sts-0", "version 2");
     assert_eq!(
         ns.run(&["rollout", "history", "statefulset/sts"]).lines().filter(|l| l.starts_with(['1', '2'])).count(),
         2
     );
     ns.run(&["rollout", "undo", "statefulset/sts"]);
-    ns.run(&["rollout", "status", "statefulset/sts", "--timeout=120s"]);
-    assert!(ns.run(&["logs", "sts-0"]).contains("version 1"));
+    ns.run(&["rollout", "status", "statefulset/sts", "--timeout=180s"]);
+    logs(&ns, "sts-0", "version 1");
     ns.run(&["scale", "statefulset/sts", "--replicas=1"]);
     has(&ns, "sts", 1);
 
     ns.apply(&workload("apps/v1", "DaemonSet", "ds", &selector("ds"), ""));
-    ns.run(&["rollout", "status", "daemonset/ds", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "daemonset/ds", "--timeout=180s"]);
     ns.run(&["set", "env", "daemonset/ds", "VERSION=2"]);
-    ns.run(&["rollout", "status", "daemonset/ds", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "daemonset/ds", "--timeout=180s"]);
     has(&ns, "ds", 1);
-    assert!(ns.run(&["logs", "daemonset/ds"]).contains("version 2"));
+    logs(&ns, "daemonset/ds", "version 2");
     ns.run(&["rollout", "undo", "daemonset/ds"]);
-    ns.run(&["rollout", "status", "daemonset/ds", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "daemonset/ds", "--timeout=180s"]);
 }
 
 #[test]
@@ -99,18 +108,18 @@ fn deployments_are_paused_resumed_and_undone() {
     let ns = kubectl().namespace("undo");
     let spec = format!("replicas: 2\n  {}", SELECTOR.replace("NAME", "web"));
     ns.apply(&workload("apps/v1", "Deployment", "web", &spec, ""));
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     ns.run(&["rollout", "pause", "deployment/web"]);
     ns.run(&["set", "env", "deployment/web", "VERSION=2"]);
     let sets = ns.json(&["get", "replicasets", "-l", "app=web"]);
     assert_eq!(sets["items"].as_array().map(Vec::len), Some(1), "nothing rolls while it is paused");
     ns.run(&["rollout", "resume", "deployment/web"]);
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     ns.run(&["rollout", "undo", "deployment/web"]);
-    ns.run(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     has(&ns, "web", 2);
     for pod in pods(&ns, "web") {
-        assert!(ns.run(&["logs", &pod]).contains("version 1"));
+        logs(&ns, &pod, "version 1");
     }
     let history = ns.run(&["rollout", "history", "deployment/web"]);
     assert!(history.lines().any(|l| l.starts_with('3')) && !history.lines().any(|l| l.starts_with('1')), "{history}");
@@ -120,9 +129,9 @@ fn deployments_are_paused_resumed_and_undone() {
 fn jobs_are_waited_for() {
     let ns = kubectl().namespace("jobs");
     ns.apply(&workload("batch/v1", "Job", "good", "completions: 2\n  parallelism: 2", "echo done"));
-    ns.run(&["wait", "--for=condition=Complete", "job/good", "--timeout=120s"]);
+    ns.run(&["wait", "--for=condition=Complete", "job/good", "--timeout=180s"]);
     ns.apply(&workload("batch/v1", "Job", "bad", "backoffLimit: 0", "exit 3"));
-    ns.run(&["wait", "--for=condition=Failed", "job/bad", "--timeout=120s"]);
+    ns.run(&["wait", "--for=condition=Failed", "job/bad", "--timeout=180s"]);
     let bad = ns.json(&["get", "job", "bad"]);
     assert_eq!(bad["status"]["failed"], 1, "{bad}");
     let command = format!("{{name: c, image: {BUSYBOX}, command: [sh, -c, echo tick]}}");
@@ -131,5 +140,5 @@ fn jobs_are_waited_for() {
          jobTemplate: {{spec: {{template: {{spec: {{restartPolicy: Never, containers: [{command}]}}}}}}}}\n"
     ));
     ns.run(&["create", "job", "now", "--from=cronjob/tick"]);
-    ns.run(&["wait", "--for=condition=Complete", "job/now", "--timeout=120s"]);
+    ns.run(&["wait", "--for=condition=Complete", "job/now", "--timeout=180s"]);
 }

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke, update_under_load};
+use e2e::{BUSYBOX, Cluster, KEEP, Kubectl, Options, Process, eventually, free_port, minke, update_under_load};
 
 use crate::foreign::Bridge;
 
@@ -48,6 +48,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
             .arg("--data-dir")
             .arg(&agent.data)
             .args(["--node-name", "apart", "--kubelet-port", &free_port().to_string(), "--healthz-port", "0"])
+            .args(KEEP)
             .args(ranges),
     );
     eventually("the node is ready", || {
@@ -56,7 +57,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     });
     agent.import_busybox();
     kubectl.run(&["create", "deployment", "far", "--image", BUSYBOX, "--", "sleep", "1000"]);
-    kubectl.run(&["rollout", "status", "deployment/far", "--timeout=60s"]);
+    kubectl.run(&["rollout", "status", "deployment/far", "--timeout=180s"]);
     let pod = kubectl.run(&["get", "pods", "-l", "app=far", "-o", "jsonpath={.items[0].metadata.name}"]);
     assert_eq!(kubectl.run(&["exec", &pod, "--", "hostname"]).trim(), pod);
 }
@@ -86,6 +87,7 @@ fn a_kubelet_and_a_proxy_as_two_processes_drop_nothing() {
     let _kubelet = Process::spawn(
         Command::new(minke())
             .args(["kubelet", "--hostname-override", "apart", "--healthz-port=0", "--port", &free_port().to_string()])
+            .args(KEEP)
             .arg("--data-dir")
             .arg(&node.data)
             .arg("--kubeconfig")
@@ -119,11 +121,11 @@ spec:
       - name: net
         image: {BUSYBOX}
         command: [net, serve, '8080']
-        readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+        readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1, timeoutSeconds: 30}}
 "#
     ));
-    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
     kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
     update_under_load(&kubectl, 4);
-    kubectl.run(&["delete", "deployment", "web", "--timeout=60s"]);
+    kubectl.run(&["delete", "deployment", "web", "--timeout=180s"]);
 }

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use e2e::{Cluster, Options, minke};
+use e2e::{Cluster, Options, eventually, minke};
 
 /// Runs `minke up` and expects one line with `text`; afterwards nothing of it runs.
 #[track_caller]
@@ -79,8 +79,10 @@ struct Unmount<'a>(&'a std::path::Path);
 
 impl Drop for Unmount<'_> {
     fn drop(&mut self) {
-        let status = Command::new("umount").arg(self.0).status();
-        assert!(status.is_ok_and(|s| s.success()), "{} stays mounted", self.0.display());
+        eventually(&format!("{} is unmounted", self.0.display()), || {
+            let done = Command::new("umount").arg(self.0).output().expect("umount runs");
+            if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
+        });
     }
 }
 

@@ -62,8 +62,11 @@ fn fields_take_effect() {
     assert_eq!(kept, (64 + 200) * 1024, "reserved and kept free");
     assert_eq!(node["spec"]["providerID"], "example://one");
     assert_eq!(node["spec"]["taints"][0]["key"], "careful", "{}", node["spec"]);
-    let lease = kubectl.json(&["get", "lease", "-n", "kube-node-lease", "node-1"]);
-    assert_eq!(lease["spec"]["leaseDurationSeconds"], 20);
+    let lease = ["get", "lease", "-n", "kube-node-lease", "node-1", "-o", "jsonpath={.spec.leaseDurationSeconds}"];
+    eventually("the node holds its lease", || {
+        let found = kubectl.try_run(&lease, "");
+        if found.stdout == "20" { Ok(()) } else { Err(found) }
+    });
 
     let manifest = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: fixed}}\nspec:\n  terminationGracePeriodSeconds: 0\n  \
@@ -75,7 +78,10 @@ fn fields_take_effect() {
         let pod = kubectl.try_run(&["get", "pod", "fixed-node-1"], "");
         if pod.stdout.contains("Running") { Ok(()) } else { Err(pod) }
     });
-    assert_eq!(kubectl.run(&["logs", "fixed-node-1"]), "10000\n");
+    eventually("it has what it asked for", || {
+        let logs = kubectl.try_run(&["logs", "fixed-node-1"], "");
+        if logs.stdout == "10000\n" { Ok(()) } else { Err(logs) }
+    });
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the read-only port");
     stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").expect("sent");
     let mut answer = String::new();
@@ -112,7 +118,7 @@ fn a_runtime_that_stops_answering_is_told_of() {
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
     kubectl.run(&["run", "steady", "--image", BUSYBOX, "--restart=Never", "--", "sleep", "1000"]);
-    kubectl.run(&["wait", "--for=condition=Ready", "pod/steady", "--timeout=60s"]);
+    kubectl.run(&["wait", "--for=condition=Ready", "pod/steady", "--timeout=180s"]);
     let containerd = std::fs::read_dir("/proc").expect("proc").flatten().find_map(|entry| {
         let words = std::fs::read(entry.path().join("cmdline")).ok()?;
         let words = String::from_utf8_lossy(&words).replace('\0', " ");

@@ -22,10 +22,10 @@ spec:
   - name: net
     image: {BUSYBOX}
     command: [net, serve, '{port}']
-    readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}
+    readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 30}}
 "#
     ));
-    kubectl.run(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=120s"]);
+    kubectl.run(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=180s"]);
     let ips = kubectl.run(&["get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}"]);
     ips.split(' ').map(|ip| ip.parse().expect("an address")).collect()
 }

@@ -58,7 +58,7 @@ fn down_leaves_nothing_behind_and_up_twice_changes_nothing() {
     let kubectl = cluster.kubectl();
     kubectl.run(&["create", "configmap", "kept"]);
     kubectl.run(&["create", "deployment", "busy", "--image", BUSYBOX, "--replicas=2", "--", "sleep", "1000"]);
-    kubectl.run(&["rollout", "status", "deployment/busy", "--timeout=60s"]);
+    kubectl.run(&["rollout", "status", "deployment/busy", "--timeout=180s"]);
     let id = id(&cluster);
     for kind in ["process", "mount", "interface", "table", "cgroup", "directory"] {
         let found = traces(&cluster, &id);
@@ -73,7 +73,7 @@ fn down_leaves_nothing_behind_and_up_twice_changes_nothing() {
     assert!(cluster.data.join("store").exists(), "down keeps the data");
     assert!(cluster.up().status.success(), "up again on the same data");
     kubectl.run(&["get", "configmap", "kept"]);
-    kubectl.run(&["rollout", "status", "deployment/busy", "--timeout=60s"]);
+    kubectl.run(&["rollout", "status", "deployment/busy", "--timeout=180s"]);
     assert!(cluster.down(true).status.success());
     assert_eq!(traces(&cluster, &id), [] as [String; 0], "after down --purge");
     assert!(!cluster.data.exists(), "purge removes the data");

@@ -37,7 +37,7 @@ spec:
       - name: web
         image: {BUSYBOX}
         command: [sh, -c, "mkdir /www; hostname > /www/index.html; trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"]
-        readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1}}
+        readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1, timeoutSeconds: 30}}
 "#
     ));
     kubectl.run(&["rollout", "status", &format!("{kind}/{name}"), "--timeout=180s"]);
@@ -88,7 +88,7 @@ fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
             );
             eventually(&format!("{from} gets every answer from {node}:{port}"), || {
                 know_neighbours(&nodes);
-                let output = kubectl.try_run(&["exec", from, "--", "timeout", "10", "sh", "-c", &script], "");
+                let output = kubectl.try_run(&["exec", from, "--", "timeout", "60", "sh", "-c", &script], "");
                 if output.ok { Ok(()) } else { Err(output.stderr) }
             });
         }
@@ -114,10 +114,11 @@ fn check(network: &str) {
     let cluster = Cluster::start(Options { extra });
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
-    let nodes = kubectl.json(&["get", "nodes"]);
-    let nodes = nodes["items"].as_array().expect("nodes");
     let open = |node: &&serde_json::Value| node["spec"]["taints"].is_null() && node["spec"]["unschedulable"].is_null();
-    assert_eq!((nodes.len(), nodes.iter().filter(open).count()), (3, 3), "all take pods: {nodes:#?}");
+    eventually("all take pods", || {
+        let nodes = kubectl.json(&["get", "nodes"])["items"].as_array().cloned().unwrap_or_default();
+        if (nodes.len(), nodes.iter().filter(open).count()) == (3, 3) { Ok(()) } else { Err(nodes) }
+    });
     servers(&kubectl, "DaemonSet", "each", "minReadySeconds: 0");
     let found = pods(&kubectl);
     assert_eq!(found.len(), 3, "{found:?}");

@@ -38,7 +38,7 @@ fn killed_processes_lose_nothing_and_containers_go_on() {
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
     kubectl.run(&["create", "deployment", "steady", "--image", BUSYBOX, "--replicas=3", "--", "sleep", "100000"]);
-    kubectl.run(&["rollout", "status", "deployment/steady", "--timeout=60s"]);
+    kubectl.run(&["rollout", "status", "deployment/steady", "--timeout=180s"]);
     let before = pods(&kubectl);
     assert_eq!(before.len(), 3);
 

@@ -85,7 +85,7 @@ async fn roles_and_bindings_decide_and_guard_themselves() {
     extra["metadata"]["labels"] = json!({ "rbac.authorization.k8s.io/aggregate-to-view": "true" });
     assert_eq!(send(&server, &admin, Method::POST, &format!("{RBAC}/clusterroles"), extra).await.0, 201);
     let view = format!("{RBAC}/clusterroles/view");
-    let found = tokio::time::timeout(Duration::from_secs(10), async {
+    let found = tokio::time::timeout(Duration::from_secs(120), async {
         loop {
             let (_, view) = send(&server, &admin, Method::GET, &view, Value::Null).await;
             if view["rules"].to_string().contains("widgets") {

@@ -56,7 +56,7 @@ fn broken_pods_say_why_and_go() {
     // None of them keeps another from running, nor itself from being deleted.
     broken("fine", "image: IMAGE, command: [sleep, '1000']");
     super::phase(&ns, "fine", "Running");
-    ns.run(&["delete", "pods", "--all", "--timeout=60s"]);
+    ns.run(&["delete", "pods", "--all", "--timeout=180s"]);
 }
 
 #[test]

@@ -14,15 +14,15 @@ kind: Pod
 metadata: {name: ordered}
 spec:
   restartPolicy: Never
-  terminationGracePeriodSeconds: 5
+  terminationGracePeriodSeconds: 60
   volumes: [{name: w, emptyDir: {}}]
   initContainers:
   - {name: one, image: IMAGE, command: [sh, -c, 'echo one >> /w/order'], volumeMounts: [{name: w, mountPath: /w}]}
   - name: side
     image: IMAGE
     restartPolicy: Always
-    command: [sh, -c, 'echo side >> /w/order; touch /w/ready; trap \"exit 0\" TERM; while true; do sleep 0.1; done']
-    startupProbe: {exec: {command: [test, -e, /w/ready]}, periodSeconds: 1}
+    command: [sh, -c, 'trap \"exit 0\" TERM; echo side >> /w/order; touch /w/ready; while true; do sleep 0.1; done']
+    startupProbe: {exec: {command: [test, -e, /w/ready]}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 180}
     volumeMounts: [{name: w, mountPath: /w}]
   - {name: two, image: IMAGE, command: [sh, -c, 'echo two >> /w/order'], volumeMounts: [{name: w, mountPath: /w}]}
   containers:
@@ -105,7 +105,7 @@ spec:
     image: IMAGE
     command: [sh, -c, 'mkdir /www; echo ok > /www/started; echo ok > /www/stopped; echo ok > /www/by-command; httpd -f -vv -p 8080 -h /www']
     ports: [{containerPort: 8080}]
-    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
 ",
     );
     let listener = until(&ns, "listener", "is ready", |pod| container(pod, "c")["ready"] == true);
@@ -118,11 +118,11 @@ apiVersion: v1
 kind: Pod
 metadata: {{name: hooked}}
 spec:
-  terminationGracePeriodSeconds: 4
+  terminationGracePeriodSeconds: 60
   containers:
   - name: by-request
     image: IMAGE
-    command: [sleep, '1000']
+    command: [sh, -c, 'trap \"exit 0\" TERM; sleep 1000 & wait']
     lifecycle:
       postStart: {{httpGet: {{host: {address}, port: 8080, path: /started}}}}
       preStop: {{httpGet: {{host: {address}, port: 8080, path: /stopped}}}}
@@ -132,7 +132,10 @@ spec:
     lifecycle:
       postStart: {{exec: {{command: [sh, -c, 'touch /tmp/started']}}}}
       preStop: {{exec: {{command: [sh, -c, 'wget -q -O /dev/null http://{address}:8080/by-command; touch /stopped']}}}}
-  - {{name: by-sleep, image: IMAGE, command: [sleep, '1000'], lifecycle: {{preStop: {{sleep: {{seconds: 1}}}}}}}}
+  - name: by-sleep
+    image: IMAGE
+    command: [sh, -c, 'trap \"exit 0\" TERM; sleep 1000 & wait']
+    lifecycle: {{preStop: {{sleep: {{seconds: 1}}}}}}
 "
         ),
     );
@@ -140,11 +143,11 @@ spec:
         ["by-request", "by-command", "by-sleep"].iter().all(|name| container(pod, name)["ready"] == true)
     });
     ns.run(&["exec", "hooked", "-c", "by-command", "--", "test", "-e", "/tmp/started"]);
-    ns.run(&["delete", "pod", "hooked", "--timeout=60s"]);
-    let logs = ns.run(&["logs", "listener"]);
-    for path in ["/started", "/stopped", "by-command"] {
-        assert!(logs.contains(path), "{path} was not asked for:\n{logs}");
-    }
+    ns.run(&["delete", "pod", "hooked", "--timeout=180s"]);
+    e2e::eventually("every path was asked for", || {
+        let logs = ns.run(&["logs", "listener"]);
+        if ["/started", "/stopped", "by-command"].iter().all(|path| logs.contains(path)) { Ok(()) } else { Err(logs) }
+    });
     apply(
         &ns,
         "{apiVersion: v1, kind: Pod, metadata: {name: bad}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, image: IMAGE, \
@@ -285,10 +288,13 @@ spec:
     ]);
     assert_eq!(limit.trim(), (128 << 20).to_string());
     // The same by replacing the whole.
-    let mut whole = pod(&ns, "sized");
-    whole["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "150m".into();
-    let replaced = ns.try_run(&["replace", "--subresource=resize", "-f", "-"], &whole.to_string());
-    assert!(replaced.ok, "{}", replaced.stderr);
+    e2e::eventually("it is replaced", || {
+        // The node may tell something between the two.
+        let mut whole = pod(&ns, "sized");
+        whole["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "150m".into();
+        let replaced = ns.try_run(&["replace", "--subresource=resize", "-f", "-"], &whole.to_string());
+        if replaced.ok { Ok(()) } else { Err(replaced) }
+    });
     until(&ns, "sized", "has less", |pod| container(pod, "c")["resources"]["limits"]["cpu"] == "150m");
     let far = r#"{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"900"},"limits":{"cpu":"900"}}}]}}"#;
     ns.run(&["patch", "pod", "sized", "--subresource=resize", "-p", far]);

@@ -30,13 +30,16 @@ spec:
     );
     phase(&ns, "busy", "Running");
     phase(&ns, "quiet", "Running");
-    let nodes = ns.run(&["top", "node"]);
+    let nodes = eventually("the node is measured", || {
+        let said = ns.try_run(&["top", "node"], "");
+        if said.ok { Ok(said.stdout) } else { Err(said) }
+    });
     let header: Vec<&str> = nodes.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(header, ["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"], "{nodes}");
     assert!(nodes.lines().nth(1).is_some_and(|line| line.starts_with("e2e ") && line.contains("Mi")), "{nodes}");
     let milli = |text: &str| text.trim_end_matches('m').parse::<u32>().unwrap_or(0);
     eventually("the busy pod is seen", || {
-        let pods = ns.run(&["top", "pod"]);
+        let pods = ns.try_run(&["top", "pod"], "").stdout;
         let rows: Vec<Vec<&str>> = pods.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         let of = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| milli(row[1]));
         match (of("busy"), of("quiet")) {
@@ -44,9 +47,11 @@ spec:
             _ => Err(pods),
         }
     });
-    let containers = ns.run(&["top", "pod", "busy", "--containers"]);
-    let names: Vec<&str> = containers.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
-    assert_eq!(names, ["idle", "spin"], "{containers}");
+    eventually("both containers are seen", || {
+        let said = ns.try_run(&["top", "pod", "busy", "--containers"], "").stdout;
+        let names: Vec<&str> = said.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
+        if names == ["idle", "spin"] { Ok(()) } else { Err(said) }
+    });
     let chosen = ns.run(&["top", "pod", "-l", "load=high", "--no-headers"]);
     assert_eq!(chosen.lines().count(), 1, "{chosen}");
     let table = ns.run(&["get", "pods.metrics.k8s.io"]);
@@ -59,7 +64,10 @@ spec:
     ns.run(&["create", "serviceaccount", "viewer"]);
     ns.run(&["create", "rolebinding", "viewer", "--clusterrole=view", &format!("--serviceaccount={}:viewer", ns.name)]);
     let viewer = format!("--as=system:serviceaccount:{}:viewer", ns.name);
-    ns.run(&["top", "pod", &viewer]);
+    eventually("the role is bound", || {
+        let said = ns.try_run(&["top", "pod", &viewer], "");
+        if said.ok { Ok(()) } else { Err(said) }
+    });
     assert!(ns.refused(&["top", "node", &viewer], "").contains("forbidden"));
 }
 

@@ -212,8 +212,9 @@ spec:
     }
     ns.run(&["delete", "configmap", "late"]);
     e2e::eventually("the optional file goes again", || {
-        let found = ns.run(&["exec", "follower", "--", "ls", "/late"]);
-        if found.trim().is_empty() { Ok(()) } else { Err(found) }
+        // `ls` fails when the file goes while it looks.
+        let found = ns.try_run(&["exec", "follower", "--", "ls", "/late"], "");
+        if found.ok && found.stdout.trim().is_empty() { Ok(()) } else { Err(found) }
     });
 }
 
@@ -320,9 +321,9 @@ spec:
         ),
     );
     super::faults::event(&ns, "wrong", "FailedMount", "hostPath type check failed");
-    ns.run(&["delete", "pod", "wrong", "claims", "--timeout=60s"]);
-    ns.run(&["delete", "pvc", "claim", "--timeout=60s"]);
-    ns.run(&["delete", "pv", &volume, "--timeout=60s"]);
+    ns.run(&["delete", "pod", "wrong", "claims", "--timeout=180s"]);
+    ns.run(&["delete", "pvc", "claim", "--timeout=180s"]);
+    ns.run(&["delete", "pv", &volume, "--timeout=180s"]);
 }
 
 /// Fifty maps in fifty volumes of every pod, several pods at once.
@@ -440,5 +441,5 @@ spec:
     });
     ns.run(&["annotate", "pod", "later", "place=somewhere"]);
     phase(&ns, "later", "Running");
-    ns.run(&["delete", "pods", "absolute", "outside", "later", "--timeout=60s"]);
+    ns.run(&["delete", "pods", "absolute", "outside", "later", "--timeout=180s"]);
 }
