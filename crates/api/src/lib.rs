@@ -17,6 +17,7 @@ pub mod quantity;
 pub mod schema;
 pub mod selectors;
 pub mod status;
+pub mod views;
 pub mod watch;
 
 pub use kinds::{Resource, Scope};

@@ -3,18 +3,16 @@
 //! Invariant: an `Object` never changes; a new version is a new `Object`.
 
 use std::{
-    any::Any,
     collections::BTreeMap,
     ops::Range,
     sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
-use parking_lot::RwLock;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{ApiError, WatchKind, object_view::without_managed_fields};
+use crate::{ApiError, WatchKind, object_view::without_managed_fields, views::Slot};
 
 /// One version of one object. Shared as `Arc<Object>` by the watch cache, every watcher and every in-process consumer.
 pub struct Object {
@@ -24,7 +22,7 @@ pub struct Object {
     /// The event that made this version as a JSON watch sends it; `json` is a part of these bytes.
     event: Option<(WatchKind, Bytes)>,
     protobuf: OnceLock<Bytes>,
-    typed: RwLock<Option<Arc<dyn Any + Send + Sync>>>,
+    typed: Arc<Slot>,
 }
 
 /// The part of `metadata` (and the type) that the machinery reads. Everything else stays in the JSON.
@@ -75,7 +73,7 @@ impl Object {
         let json = json.into();
         let envelope: Envelope =
             serde_json::from_slice(&json).map_err(|e| ApiError::bad_request(format!("couldn't read object: {e}")))?;
-        Ok(Self { meta: envelope.metadata, json, event: None, protobuf: OnceLock::new(), typed: RwLock::default() })
+        Ok(Self { meta: envelope.metadata, json, event: None, protobuf: OnceLock::new(), typed: Arc::default() })
     }
 
     /// From an encoded watch event and the place of the object in it.
@@ -106,11 +104,10 @@ impl Object {
         self.protobuf.get_or_init(|| encode(&self.json))
     }
 
-    /// The object as a `k8s-openapi` struct: parsed once per version, shared by everyone in the process. It has no
-    /// `managedFields`.
+    /// The object as a `k8s-openapi` struct: parsed once while it is in use (see `views`), shared by everyone in the
+    /// process. It has no `managedFields`.
     pub fn typed<K: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<K>, ApiError> {
-        let known = self.typed.read().clone();
-        if let Some(known) = known.and_then(|any| any.downcast::<K>().ok()) {
+        if let Some(known) = self.typed.get(self.json.len()).and_then(|any| any.downcast::<K>().ok()) {
             return Ok(known);
         }
         let read = serde_json::from_slice(&without_managed_fields(&self.json))
@@ -119,13 +116,13 @@ impl Object {
         let parsed: Arc<K> =
             Arc::new(read.map_err(|e| ApiError::internal(format!("couldn't read {}: {e}", self.key())))?);
         // A second type for the same version is legal (a status view, say); only the first is kept.
-        let kept = self.typed.write().get_or_insert_with(|| parsed.clone()).clone();
+        let kept = self.typed.put(parsed.clone(), self.json.len());
         Ok(kept.downcast::<K>().unwrap_or(parsed))
     }
 
     /// Keeps only the bytes, which are a fraction of it: for versions that hardly anybody will look at again.
     pub fn forget_typed(&self) {
-        *self.typed.write() = None;
+        self.typed.clear();
     }
 
     /// `namespace/name`, or `name` for cluster-scoped objects: the key of caches and work queues.

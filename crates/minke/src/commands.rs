@@ -50,6 +50,7 @@ async fn until_stopped<T>(start: impl AsyncFnOnce(&Env, &CancellationToken, &Rep
     let env = Env::real();
     let shutdown = CancellationToken::new();
     let report = Reporter::new(env.clone());
+    env.spawn(api::views::tend(env.clone()));
     let running = start(&env, &shutdown, &report).await.inspect_err(|error| report.failed(&format!("{error:#}")))?;
     report.ready();
     process::until_stopped().await?;

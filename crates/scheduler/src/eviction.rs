@@ -24,7 +24,7 @@ pub async fn evict(reports: &Reports, victim: &Arc<PodInfo>, by: &PodInfo, node:
         "message": format!("{}: preempting to accommodate a higher priority pod", by.scheduler_name()),
         "lastTransitionTime": reports.env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
     });
-    if let Some(generation) = victim.pod.metadata.generation {
+    if let Some(generation) = victim.generation {
         condition["observedGeneration"] = json!(generation);
     }
     let patch = json!({"metadata": {"uid": victim.uid()}, "status": {"conditions": [condition]}});

@@ -3,28 +3,32 @@
 //! Invariant: never changes after it is made.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use api::{
     placement::{HostPort, host_ports},
     selectors::{LabelSelector, Operator, Requirement},
 };
+use client::{ObjectRef, reference};
+use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Affinity, Pod, PodAffinityTerm, PodSpec, Toleration, WeightedPodAffinityTerm},
+    api::core::v1::{Affinity, Pod, PodAffinityTerm, PodCondition, PodSpec, Toleration, WeightedPodAffinityTerm},
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 
 use crate::{
     cluster::Cluster,
+    plugins::volume_restrictions::Disk,
     resources::{Resources, pod_requests},
 };
 
-static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// One pod affinity or anti-affinity term.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AffinityTerm {
     pub namespaces: BTreeSet<String>,
     /// Namespaces by their labels, beside those named.
@@ -48,7 +52,7 @@ impl AffinityTerm {
     }
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AffinityTerms {
     pub required: Vec<AffinityTerm>,
     pub preferred: Vec<AffinityTerm>,
@@ -58,9 +62,21 @@ pub struct AffinityTerms {
 
 #[derive(Debug)]
 pub struct PodInfo {
+    /// The whole pod while it waits for a node; an empty one once it is placed.
     pub pod: Arc<Pod>,
     /// `namespace/name`.
     pub key: String,
+    uid: String,
+    resource_version: Option<String>,
+    pub generation: Option<i64>,
+    labels: BTreeMap<String, String>,
+    scheduler_name: Cow<'static, str>,
+    node_name: Option<String>,
+    is_terminating: bool,
+    is_finished: bool,
+    /// Marked by a scheduler as leaving to make room.
+    pub is_preempted: bool,
+    pub started: Option<Timestamp>,
     pub priority: i32,
     pub requests: Resources,
     /// With defaults for containers that ask for nothing; compared, never filtered on.
@@ -69,21 +85,29 @@ pub struct PodInfo {
     pub affinity: Option<Box<AffinityTerms>>,
     /// `namespace/name` of the claims it mounts, ephemeral ones by their generated names.
     pub claims: Vec<String>,
+    pub disks: Vec<Disk>,
     /// Why the pod's terms can't be read, if they can't.
     pub error: Option<String>,
 }
 
 impl PodInfo {
+    /// The same for a pod that has its node: there may be a hundred thousand, and nobody asks for the rest of them.
+    pub fn without_the_rest(self) -> Self {
+        static NOTHING: LazyLock<Arc<Pod>> = LazyLock::new(Arc::default);
+        Self { pod: NOTHING.clone(), ..self }
+    }
+
     pub fn new(pod: Arc<Pod>) -> Self {
         let (requests, compared_requests) = pod_requests(&pod);
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let name = pod.metadata.name.clone().unwrap_or_default();
-        let labels = pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS);
-        let spec = pod.spec.as_ref();
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
+        let text = |text: Option<&String>| text.filter(|t| !t.is_empty()).cloned();
         let terms = spec
             .and_then(|s| s.affinity.as_ref())
             .filter(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some())
-            .map(|a| affinity_terms(a, &namespace, labels))
+            .map(|a| affinity_terms(a, &namespace, &labels))
             .transpose();
         let (affinity, error) = match terms {
             Ok(terms) => (terms.map(Box::new), None),
@@ -91,6 +115,20 @@ impl PodInfo {
         };
         Self {
             key: format!("{namespace}/{name}"),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            resource_version: pod.metadata.resource_version.clone(),
+            generation: pod.metadata.generation,
+            scheduler_name: match text(spec.and_then(|s| s.scheduler_name.as_ref())) {
+                Some(name) if name != DEFAULT_SCHEDULER => Cow::Owned(name),
+                _ => Cow::Borrowed(DEFAULT_SCHEDULER),
+            },
+            node_name: text(spec.and_then(|s| s.node_name.as_ref())),
+            is_terminating: pod.metadata.deletion_timestamp.is_some(),
+            is_finished: matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
+            is_preempted: status.and_then(|s| s.conditions.as_ref()).into_iter().flatten().any(says_preempted),
+            started: status.and_then(|s| s.start_time.as_ref()).map(|time| time.0),
+            disks: spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten().filter_map(Disk::of).collect(),
+            labels,
             priority: spec.and_then(|s| s.priority).unwrap_or(0),
             requests,
             compared_requests,
@@ -103,73 +141,94 @@ impl PodInfo {
     }
 
     pub fn namespace(&self) -> &str {
-        self.pod.metadata.namespace.as_deref().unwrap_or_default()
+        self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
     pub fn name(&self) -> &str {
-        self.pod.metadata.name.as_deref().unwrap_or_default()
+        self.key.split_once('/').map_or("", |(_, name)| name)
     }
 
     pub fn uid(&self) -> &str {
-        self.pod.metadata.uid.as_deref().unwrap_or_default()
+        &self.uid
     }
 
     pub fn labels(&self) -> &BTreeMap<String, String> {
-        self.pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+        &self.labels
     }
 
+    /// For events about it.
+    pub fn reference(&self) -> ObjectRef {
+        let metadata = meta::ObjectMeta {
+            name: Some(self.name().into()),
+            namespace: Some(self.namespace().into()),
+            uid: Some(self.uid.clone()),
+            resource_version: self.resource_version.clone(),
+            ..meta::ObjectMeta::default()
+        };
+        reference(&Pod { metadata, ..Pod::default() })
+    }
+
+    /// Of a pod that waits.
     pub fn spec(&self) -> Option<&PodSpec> {
         self.pod.spec.as_ref()
     }
 
     /// The node it is bound to.
     pub fn node_name(&self) -> Option<&str> {
-        self.spec().and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty())
+        self.node_name.as_deref()
     }
 
+    /// Of a pod that waits.
     pub fn nominated_node_name(&self) -> Option<&str> {
         let status = self.pod.status.as_ref()?;
         status.nominated_node_name.as_deref().filter(|n| !n.is_empty())
     }
 
     pub fn scheduler_name(&self) -> &str {
-        self.spec().and_then(|s| s.scheduler_name.as_deref()).filter(|n| !n.is_empty()).unwrap_or("default-scheduler")
+        &self.scheduler_name
     }
 
+    /// Of a pod that waits.
     pub fn tolerations(&self) -> &[Toleration] {
         self.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
     }
 
+    /// Of a pod that waits.
     pub fn has_gates(&self) -> bool {
         self.spec().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
     }
 
     pub fn is_terminating(&self) -> bool {
-        self.pod.metadata.deletion_timestamp.is_some()
+        self.is_terminating
     }
 
     /// Succeeded or failed: it holds nothing any more.
     pub fn is_finished(&self) -> bool {
-        let phase = self.pod.status.as_ref().and_then(|s| s.phase.as_deref());
-        matches!(phase, Some("Succeeded" | "Failed"))
+        self.is_finished
     }
 
     /// Whether this and `other`, a version of the same pod on the same node, are alike to all that plugins ask about it.
     pub fn counts_as(&self, other: &Self) -> bool {
-        let affinity = |info: &Self| info.spec().and_then(|s| s.affinity.clone());
-        self.labels() == other.labels()
-            && self.is_terminating() == other.is_terminating()
+        self.labels == other.labels
+            && self.is_terminating == other.is_terminating
             && self.priority == other.priority
             && self.requests == other.requests
             && self.compared_requests == other.compared_requests
             && self.host_ports == other.host_ports
             && self.claims == other.claims
-            && (self.affinity.is_none() && other.affinity.is_none() || affinity(self) == affinity(other))
+            && self.disks == other.disks
+            && self.affinity == other.affinity
     }
 
     pub fn has_required_anti_affinity(&self) -> bool {
         self.affinity.as_ref().is_some_and(|a| !a.required_anti.is_empty())
     }
+}
+
+fn says_preempted(condition: &PodCondition) -> bool {
+    condition.type_ == "DisruptionTarget"
+        && condition.status == "True"
+        && condition.reason.as_deref() == Some("PreemptionByScheduler")
 }
 
 fn claims(spec: &PodSpec, namespace: &str, pod_name: &str) -> Vec<String> {

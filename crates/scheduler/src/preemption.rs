@@ -140,15 +140,11 @@ fn eligible(cluster: &Cluster, pod: &PodInfo, diagnosis: &Diagnosis) -> Result<(
 }
 
 fn is_leaving_for_another(pod: &PodInfo) -> bool {
-    let conditions = pod.pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    let preempted = |c: &k8s_openapi::api::core::v1::PodCondition| {
-        c.type_ == "DisruptionTarget" && c.status == "True" && c.reason.as_deref() == Some("PreemptionByScheduler")
-    };
-    pod.is_terminating() && conditions.iter().any(preempted)
+    pod.is_terminating() && pod.is_preempted
 }
 
 fn started(pod: &PodInfo) -> Timestamp {
-    pod.pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(Timestamp::MAX, |time| time.0)
+    pod.started.unwrap_or(Timestamp::MAX)
 }
 
 /// The fewest and least important pods whose removal lets `pod` in, or why none will do.

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use client::{Client, EventRecorder, EventType, Patch, reference};
+use client::{Client, EventRecorder, EventType, Patch};
 use env::Env;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
@@ -33,7 +33,7 @@ impl Reports {
     /// Says something about `pod` in the voice of the profile that schedules `on_behalf_of`.
     pub fn say(&self, kind: EventType, pod: &PodInfo, on_behalf_of: &PodInfo, reason: &str, message: String) {
         if let Some(recorder) = self.recorders.get(on_behalf_of.scheduler_name()) {
-            recorder.event(&reference(&*pod.pod), kind, reason, message);
+            recorder.event(&pod.reference(), kind, reason, message);
         }
     }
 

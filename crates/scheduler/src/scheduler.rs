@@ -253,13 +253,14 @@ impl Scheduler {
         if change.old.as_ref().is_some_and(|old| uid(old) != uid(&new)) {
             self.pod_gone(&change.key);
         }
-        let info = Arc::new(PodInfo::new(new));
+        let info = PodInfo::new(new);
         if info.is_finished() {
             return self.pod_gone(&info.key);
         }
         if info.node_name().is_some() {
-            return self.pod_placed(info);
+            return self.pod_placed(Arc::new(info.without_the_rest()));
         }
+        let info = Arc::new(info);
         let Some(profile) = self.profiles.get(info.scheduler_name()) else { return };
         // While a binding is on its way the decision stands; its outcome says what follows.
         if self.in_flight.contains_key(&info.key) || self.cluster.cache.is_assumed(&info.key) {

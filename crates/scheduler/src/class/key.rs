@@ -4,10 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint, Volume};
+use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 use serde::Serialize;
 
-use crate::{cluster::Cluster, plugins::default_selector::default_selector, pod_info::PodInfo, resources::Resources};
+use crate::{
+    cluster::Cluster,
+    plugins::{default_selector::default_selector, volume_restrictions::Disk},
+    pod_info::PodInfo,
+    resources::Resources,
+};
 
 /// Labels that controllers give each pod its own value of. They only matter to who selects by them.
 const OF_EACH_POD: &[&str] =
@@ -29,7 +34,7 @@ struct Relevant<'a> {
     affinity: Option<&'a Affinity>,
     tolerations: &'a [Toleration],
     spread: Option<&'a Vec<TopologySpreadConstraint>>,
-    disks: Vec<&'a Volume>,
+    disks: &'a [Disk],
 }
 
 type Amounts<'a> = (i64, i64, i64, &'a BTreeMap<String, i64>);
@@ -48,9 +53,6 @@ pub fn of(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
         labels.retain(|key, _| !OF_EACH_POD.contains(key));
     }
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let is_disk = |v: &&Volume| {
-        v.gce_persistent_disk.is_some() || v.aws_elastic_block_store.is_some() || v.iscsi.is_some() || v.rbd.is_some()
-    };
     let relevant = Relevant {
         scheduler: pod.scheduler_name(),
         namespace: pod.namespace(),
@@ -66,7 +68,7 @@ pub fn of(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
         affinity: spec.affinity.as_ref(),
         tolerations: pod.tolerations(),
         spread: spec.topology_spread_constraints.as_ref(),
-        disks: spec.volumes.iter().flatten().filter(is_disk).collect(),
+        disks: &pod.disks,
     };
     serde_json::to_string(&relevant).ok()
 }

@@ -109,7 +109,8 @@ impl World {
         let name = format!("p{}", self.next);
         let pod = json!({"metadata": {"name": name, "namespace": "default", "uid": name, "labels": {"app": app},
             "ownerReferences": owner}, "spec": spec});
-        Arc::new(PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap())))
+        let info = PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap()));
+        Arc::new(if node.is_some() { info.without_the_rest() } else { info })
     }
 
     /// Feasible nodes with their scores, by looking at all of them.

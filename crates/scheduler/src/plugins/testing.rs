@@ -52,8 +52,10 @@ pub fn cluster(nodes: &[Value], pods: Vec<(&str, PodInfo)>) -> Cluster {
         cluster.cache.set_node(Arc::new(serde_json::from_value(node.clone()).unwrap()));
     }
     for (at, (node, mut pod)) in pods.into_iter().enumerate() {
-        pod.key = format!("{}#{at}", pod.key);
-        cluster.cache.assume(Arc::new(pod), node);
+        if cluster.cache.pod(&pod.key).is_some() {
+            pod.key = format!("{}#{at}", pod.key);
+        }
+        cluster.cache.assume(Arc::new(pod.without_the_rest()), node);
     }
     cluster.cache.prepare_order();
     cluster

@@ -4,6 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Volume;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::table::Built;
@@ -24,30 +25,38 @@ pub fn build(_: &Value) -> Built {
     Ok(Arc::new(VolumeRestrictions))
 }
 
-/// An inline disk: what it is, and whether it is used read-only.
-fn disk(volume: &Volume) -> Option<(String, bool)> {
-    if let Some(disk) = &volume.gce_persistent_disk {
-        return Some((format!("gce/{}", disk.pd_name), disk.read_only.unwrap_or(false)));
-    }
-    if let Some(disk) = &volume.aws_elastic_block_store {
-        // Never shared, not even to read.
-        return Some((format!("aws/{}", disk.volume_id), false));
-    }
-    if let Some(disk) = &volume.iscsi {
-        return Some((format!("iscsi/{}", disk.iqn), disk.read_only.unwrap_or(false)));
-    }
-    let disk = volume.rbd.as_ref()?;
-    let pool = disk.pool.as_deref().unwrap_or("rbd");
-    Some((format!("rbd/{}/{pool}/{}", disk.monitors.join(","), disk.image), disk.read_only.unwrap_or(false)))
+/// A disk that a pod names itself, without a claim.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Disk {
+    id: String,
+    read_only: bool,
 }
 
-fn disks(pod: &PodInfo) -> Vec<(String, bool)> {
-    pod.spec().and_then(|s| s.volumes.as_ref()).into_iter().flatten().filter_map(disk).collect()
+impl Disk {
+    pub fn of(volume: &Volume) -> Option<Self> {
+        let (id, read_only) = if let Some(disk) = &volume.gce_persistent_disk {
+            (format!("gce/{}", disk.pd_name), disk.read_only)
+        } else if let Some(disk) = &volume.aws_elastic_block_store {
+            // Never shared, not even to read.
+            (format!("aws/{}", disk.volume_id), None)
+        } else if let Some(disk) = &volume.iscsi {
+            (format!("iscsi/{}", disk.iqn), disk.read_only)
+        } else {
+            let disk = volume.rbd.as_ref()?;
+            let pool = disk.pool.as_deref().unwrap_or("rbd");
+            (format!("rbd/{}/{pool}/{}", disk.monitors.join(","), disk.image), disk.read_only)
+        };
+        Some(Self { id, read_only: read_only.unwrap_or(false) })
+    }
+
+    fn clashes_with(&self, other: &Self) -> bool {
+        self.id == other.id && !(self.read_only && other.read_only)
+    }
 }
 
 #[derive(Clone)]
 struct Restricted<'a> {
-    disks: Vec<(String, bool)>,
+    disks: &'a [Disk],
     exclusive: HashSet<&'a str>,
     /// How many uses of the exclusive claims there are.
     uses: i64,
@@ -55,7 +64,7 @@ struct Restricted<'a> {
 
 impl Plugin for VolumeRestrictions {
     fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
-        let disks = disks(pod);
+        let disks = &pod.disks;
         let is_exclusive = |key: &&String| {
             let modes = cluster.claims.get(*key).and_then(|c| c.spec.as_ref()?.access_modes.as_ref());
             modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))
@@ -74,7 +83,7 @@ impl Plugin for VolumeRestrictions {
     fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::PodGone(gone) => {
-                gone.claims.iter().any(|claim| pod.claims.contains(claim)) || !disks(gone).is_empty()
+                gone.claims.iter().any(|claim| pod.claims.contains(claim)) || !gone.disks.is_empty()
             }
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Node { change, .. } => change.added,
@@ -86,11 +95,8 @@ impl Plugin for VolumeRestrictions {
 impl<'a> Filter<'a> for Restricted<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
         if !self.disks.is_empty() {
-            let used = node.pods.iter().flat_map(|pod| disks(pod));
-            let clash = |(id, read_only): (String, bool)| {
-                self.disks.iter().any(|(wanted, reads)| *wanted == id && !(*reads && read_only))
-            };
-            if used.into_iter().any(clash) {
+            let mut used = node.pods.iter().flat_map(|pod| &pod.disks);
+            if used.any(|disk| self.disks.iter().any(|wanted| wanted.clashes_with(disk))) {
                 return Err(Failure::resolvable(DISK));
             }
         }
