@@ -20,6 +20,10 @@ use nix::{
 
 use crate::instance::Instance;
 
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+/// Half a minute.
+const LOOKS_AT_A_DYING: u32 = 3000;
+
 /// Held for the life of the process.
 pub struct PidFile {
     _lock: Flock<File>,
@@ -46,20 +50,35 @@ impl PidFile {
     }
 }
 
-/// The process of a running cluster, if there is one.
+/// The process of a running cluster, if there is one. One that was killed is waited for: it holds its lock until the
+/// last of its threads has ended.
 pub fn running(instance: &Instance) -> Result<Option<i32>> {
-    let mut file = match OpenOptions::new().read(true).write(true).open(instance.pid_file()) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("can't open {}", instance.pid_file().display())),
-    };
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(_) => Ok(None),
-        Err((_, Errno::EWOULDBLOCK)) => Ok(text.trim().parse().ok()),
-        Err((_, error)) => Err(error.into()),
+    for _ in 0..LOOKS_AT_A_DYING {
+        let mut file = match OpenOptions::new().read(true).write(true).open(instance.pid_file()) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("can't open {}", instance.pid_file().display())),
+        };
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(_) => return Ok(None),
+            Err((_, Errno::EWOULDBLOCK)) => {}
+            Err((_, error)) => return Err(error.into()),
+        }
+        // Without a number it has only just begun to write it.
+        match text.trim().parse() {
+            Ok(pid) if is_alive(pid) => return Ok(Some(pid)),
+            _ => std::thread::sleep(BETWEEN_LOOKS),
+        }
     }
+    bail!("something still holds {}, though its process is gone: see `fuser` for what", instance.pid_file().display())
+}
+
+fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
 }
 
 /// Asks the process to end and waits; kills it when it takes too long.
@@ -110,4 +129,38 @@ pub async fn until_stopped() -> Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_counts_only_while_its_process_lives() {
+        let directory = tempfile::tempdir().unwrap();
+        let instance = Instance::new(directory.path());
+        assert_eq!(running(&instance).unwrap(), None);
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let hold = || {
+            let mut lock = PidFile::take(&instance).unwrap();
+            lock._lock.set_len(0).unwrap();
+            lock._lock.rewind().unwrap();
+            writeln!(lock._lock, "{}", child.id()).unwrap();
+            lock
+        };
+        let lock = hold();
+        assert_eq!(running(&instance).unwrap(), Some(child.id() as i32));
+        child.kill().unwrap();
+        while is_alive(child.id() as i32) {
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        // Nobody has waited for it: it is a zombie, and something of it still holds the lock.
+        let released = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(lock);
+        });
+        assert_eq!(running(&instance).unwrap(), None);
+        released.join().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -138,7 +138,8 @@ pub fn transaction(changes: &Changes, table: &str) -> String {
     text
 }
 
-/// One chain for all Services with `count` endpoints: the packet's own destination is the key.
+/// One chain for all Services with `count` endpoints: the packet's own destination is the key. It matches no protocol:
+/// who comes here has been found in `services`, and a set in each of these rules would be read by every `nft`.
 fn balancer(text: &mut String, words: &Words, count: u32, masquerade: bool) {
     let Words { table, ip, .. } = words;
     let name = balancer_name(count, masquerade);
@@ -148,7 +149,7 @@ fn balancer(text: &mut String, words: &Words, count: u32, masquerade: bool) {
     } else {
         let _ = writeln!(
             text,
-            "add rule {table} {name} meta l4proto {{ tcp, udp, sctp }} dnat {ip} to \
+            "add rule {table} {name} dnat {ip} to \
              {ip} daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints"
         );
     }

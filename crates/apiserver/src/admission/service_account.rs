@@ -2,18 +2,20 @@
 //! A row of the table in `admission`.
 //! Invariant: mirror pods and pods that opted out get no token.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use api::ApiError;
+use api::{ApiError, Object};
 
 use super::{Attributes, Operation, Plugin};
 use crate::cluster::Cluster;
 
 pub struct ServiceAccount(pub Arc<Cluster>);
 
+const LOOKS_FOR_DEFAULT: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(150);
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -38,7 +40,7 @@ impl Plugin for ServiceAccount {
         };
         spec["serviceAccountName"] = json!(name);
         spec["serviceAccount"] = json!(name);
-        let Some(account) = self.0.fresh_get("serviceaccounts", a.namespace, &name).await? else {
+        let Some(account) = self.account(a.namespace, &name).await? else {
             let why =
                 format!("error looking up service account {}/{name}: serviceaccount \"{name}\" not found", a.namespace);
             return Err(a.forbidden(&why));
@@ -57,6 +59,21 @@ impl Plugin for ServiceAccount {
             spec["imagePullSecrets"] = json!(secrets);
         }
         Ok(())
+    }
+}
+
+impl ServiceAccount {
+    /// In a namespace made a moment ago a controller is about to make the default account: that is waited for.
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, ApiError> {
+        let looks = if name == "default" { LOOKS_FOR_DEFAULT } else { 1 };
+        for look in 1.. {
+            let found = self.0.fresh_get("serviceaccounts", namespace, name).await?;
+            if found.is_some() || look >= looks {
+                return Ok(found);
+            }
+            self.0.env.sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(None)
     }
 }
 
@@ -160,5 +177,18 @@ mod tests {
         ] {
             check(account, of_pod, expected).await;
         }
+    }
+
+    #[tokio::test]
+    async fn the_default_account_of_a_new_namespace_is_waited_for() {
+        let f = fixture(&[]).await;
+        f.ok(Method::POST, "/api/v1/namespaces", json!({ "metadata": { "name": "new" } })).await;
+        f.refused(403, "/api/v1/namespaces/new/pods", pod("early", json!({}))).await;
+        let account = json!({ "metadata": { "name": "default" } });
+        let (made, _) = tokio::join!(
+            f.ok(Method::POST, "/api/v1/namespaces/new/pods", pod("p", json!({}))),
+            f.ok(Method::POST, "/api/v1/namespaces/new/serviceaccounts", account),
+        );
+        assert_eq!(made["spec"]["serviceAccountName"], "default");
     }
 }

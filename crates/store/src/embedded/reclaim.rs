@@ -61,6 +61,11 @@ impl Reclaimer {
         Ok(true)
     }
 
+    /// Whether writers have left it so little time that they must wait for it now.
+    pub fn is_far_behind(log: &Log) -> bool {
+        log.total_bytes() > 4 * (log.live_bytes() + log.segment_bytes())
+    }
+
     /// After a failure: not again before something was written.
     pub fn pause(&mut self, revision: Revision) {
         *self = Self { cursor: 0, blocked_until: revision };

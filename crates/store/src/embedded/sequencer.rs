@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Tick,
 }
 
+const CATCH_UP_STEPS: u32 = 8;
+
 pub(crate) struct Sequencer {
     pub shared: Arc<Shared<Location>>,
     pub log: Log,
@@ -85,23 +87,39 @@ impl Sequencer {
         self.log.close();
     }
 
-    /// The next command; gives disk space back while there is none.
+    /// The next command; gives disk space back while there is none, and before each one when it is far behind with it.
     fn next(&mut self) -> Option<Command> {
         loop {
             match self.commands.try_recv() {
-                Ok(command) => return Some(command),
+                Ok(command) => {
+                    // Faster than what a group of writes can add; no faster, so that they wait for little.
+                    for _ in 0..CATCH_UP_STEPS {
+                        if !Reclaimer::is_far_behind(&self.log) || !self.give_space_back() {
+                            break;
+                        }
+                    }
+                    return Some(command);
+                }
                 Err(mpsc::error::TryRecvError::Disconnected) => return None,
                 Err(mpsc::error::TryRecvError::Empty) => {}
             }
-            match self.reclaimer.step(&mut self.log, &self.shared) {
-                Ok(true) => self.disk_bytes.store(self.log.total_bytes(), Ordering::Relaxed),
-                Ok(false) => return self.commands.blocking_recv(),
-                Err(error) => {
-                    tracing::warn!(%error, "failed to give disk space back");
-                    self.reclaimer.pause(self.shared.core.read().revision());
-                }
+            if !self.give_space_back() {
+                return self.commands.blocking_recv();
             }
         }
+    }
+
+    /// Whether there may be more to do.
+    fn give_space_back(&mut self) -> bool {
+        match self.reclaimer.step(&mut self.log, &self.shared) {
+            Ok(true) => self.disk_bytes.store(self.log.total_bytes(), Ordering::Relaxed),
+            Ok(false) => return false,
+            Err(error) => {
+                tracing::warn!(%error, "failed to give disk space back");
+                self.reclaimer.pause(self.shared.core.read().revision());
+            }
+        }
+        true
     }
 
     fn write(&mut self, waiting: Vec<Waiting>) {
