@@ -47,7 +47,8 @@ impl Reclaimer {
         let (records, next) = oldest.records(from, end, STEP_BYTES)?;
         match survey(shared, records, floor) {
             Survey::Blocked(until) => {
-                *self = Self { cursor: 0, blocked_until: until };
+                // What was moved up to here stays moved.
+                *self = Self { cursor: from, blocked_until: until };
                 return Ok(false);
             }
             Survey::Move(needed) if !needed.is_empty() => relocate(log, shared, needed, revision, floor)?,
@@ -63,7 +64,7 @@ impl Reclaimer {
 
     /// Whether writers have left it so little time that they must wait for it now.
     pub fn is_far_behind(log: &Log) -> bool {
-        log.total_bytes() > 4 * (log.live_bytes() + log.segment_bytes())
+        log.total_bytes() > 4 * log.live_bytes() + 64 * log.segment_bytes()
     }
 
     /// After a failure: not again before something was written.
