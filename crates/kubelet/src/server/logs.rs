@@ -208,8 +208,13 @@ pub async fn read<F>(
 where
     F: AsyncFn() -> bool + Send + 'static,
 {
-    if ended && let Ok(file) = File::open(path).await {
-        log_file::complete(env, &file).await;
+    if ended {
+        // Just before the end a rotation may have begun, or left the last lines to be written to the file before.
+        for part in log_rotation::rotated(path).pop().into_iter().chain([path.to_path_buf()]) {
+            if let Ok(file) = File::open(part).await {
+                log_file::complete(env, &file).await;
+            }
+        }
     }
     // Before the first read, so that no write falls between reading and watching.
     let changes = if options.follow { Some(watch(path)?) } else { None };
@@ -444,6 +449,34 @@ mod tests {
         check(Some(&line("three")), Some(9), "one\ntwo\nthree\n").await;
         check(Some(&line("three")), Some(0), "").await;
         check(None, Some(1), "two\n").await;
+    }
+
+    /// The runtime has turned to the new file, and what it still held for the old one comes after the end.
+    #[tokio::test]
+    async fn the_file_before_is_waited_for_too() {
+        use std::io::Write;
+        for turned in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("0.log");
+            let mut old = std::fs::File::create(directory.path().join("0.log.20260101-000000")).unwrap();
+            old.write_all(b"2026-01-01T00:00:00Z stdout F one\n").unwrap();
+            if turned {
+                std::fs::write(&path, "").unwrap();
+            }
+            let reading = async {
+                let options = LogOptions { tail_lines: Some(1), ..LogOptions::default() };
+                let lines =
+                    read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+                Box::pin(lines).next().await.unwrap().unwrap()
+            };
+            let writing = async {
+                Env::real().sleep(std::time::Duration::from_millis(50)).await;
+                old.write_all(b"2026-01-01T00:00:01Z stdout F last\n").unwrap();
+                drop(old);
+            };
+            let (found, ()) = tokio::join!(reading, writing);
+            assert_eq!(found, "last\n", "{turned}");
+        }
     }
 
     /// What the runtime wrote to the old file after the reader had seen its end.
