@@ -21,8 +21,6 @@ pub(crate) type View = Arc<dyn Any + Send + Sync>;
 const MOST: usize = 16 << 20;
 /// Longer than the time between two renewals of a lease, which are the most frequent changes of an idle cluster.
 const TURN: Duration = Duration::from_secs(15);
-/// So many forgotten views leave free pages that are worth looking for.
-const MANY: usize = 1000;
 
 static RECENT: Recent = Recent { turn: AtomicU64::new(1), generations: Mutex::new(Generations::NONE) };
 
@@ -102,9 +100,7 @@ impl Recent {
 pub async fn tend(env: Env) {
     loop {
         env.sleep(TURN).await;
-        if RECENT.next_turn() > MANY {
-            env::memory::give_back_now();
-        }
+        RECENT.next_turn();
     }
 }
 

@@ -22,7 +22,6 @@ impl rustls::server::ResolvesServerCert for One {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    env::memory::give_back_early();
     rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
     let mut arguments = std::env::args().skip(1);
     let port: u16 = arguments.next().ok_or("usage: standalone PORT KUBECONFIG")?.parse()?;

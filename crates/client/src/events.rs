@@ -10,6 +10,7 @@ use std::{
 
 use ::api::kinds;
 use env::Env;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::{
     Metadata, Resource,
@@ -23,6 +24,9 @@ use crate::{Client, Patch};
 
 /// Events waiting to be written; more are dropped.
 const MAX_WAITING: usize = 1000;
+/// What is said within one is written together: the store syncs once for all.
+const MOMENT: Duration = Duration::from_millis(100);
+const IN_FLIGHT: usize = 32;
 /// Series remembered for counting.
 const MAX_SERIES: usize = 4096;
 /// Per object: a burst, then one more every so often.
@@ -82,9 +86,15 @@ impl EventRecorder {
             tokens: HashMap::new(),
             similar: HashMap::new(),
         };
+        let waiting = env.clone();
         env.spawn(async move {
-            while let Some(said) = receiver.recv().await {
-                writer.write(said).await;
+            let mut said = Vec::new();
+            while receiver.recv_many(&mut said, MAX_WAITING).await > 0 {
+                waiting.next_beat(MOMENT).await;
+                while let Ok(more) = receiver.try_recv() {
+                    said.push(more);
+                }
+                writer.write(said.drain(..)).await;
             }
         });
         Self { sender, env }
@@ -131,9 +141,31 @@ struct SeriesKey {
     message: String,
 }
 
+impl SeriesKey {
+    fn new(uid: String, said: &Said) -> Self {
+        Self {
+            uid,
+            name: said.about.name.clone().unwrap_or_default(),
+            namespace: said.about.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into()),
+            field_path: said.about.field_path.clone(),
+            kind: said.kind,
+            reason: said.reason.clone(),
+            message: said.message.clone(),
+        }
+    }
+}
+
 struct Series {
     event_name: String,
     count: i32,
+}
+
+/// What was said of one series in one moment.
+struct News {
+    key: SeriesKey,
+    said: Said,
+    last: Timestamp,
+    times: i32,
 }
 
 struct Writer {
@@ -149,49 +181,76 @@ struct Writer {
 }
 
 impl Writer {
-    async fn write(&mut self, mut said: Said) {
-        let uid = said.about.uid.clone().unwrap_or_default();
-        if !self.take_token(&uid) {
-            return;
-        }
-        said.message = self.combined(&uid, &said);
-        let key = SeriesKey {
-            uid,
-            name: said.about.name.clone().unwrap_or_default(),
-            namespace: said.about.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into()),
-            field_path: said.about.field_path.clone(),
-            kind: said.kind,
-            reason: said.reason.clone(),
-            message: said.message.clone(),
-        };
-        let api = self.client.namespaced::<Event>(&key.namespace);
-        if let Some(series) = self.series.get_mut(&key) {
-            series.count += 1;
-            let patch =
-                json!({ "count": series.count, "lastTimestamp": said.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() });
-            match api.patch(&series.event_name, &Patch::Strategic(patch)).await {
-                Ok(_) => return,
-                Err(error) if error.is_not_found() => {}
-                Err(error) => return tracing::debug!(%error, "couldn't count an event"),
+    async fn write(&mut self, said: impl Iterator<Item = Said>) {
+        let news = self.news(said);
+        let writer = &*self;
+        let written: Vec<_> =
+            stream::iter(news).map(|news| writer.send(news)).buffer_unordered(IN_FLIGHT).collect().await;
+        for (key, series) in written.into_iter().flatten() {
+            if self.series.len() >= MAX_SERIES {
+                self.series.clear();
             }
-        }
-        let event = self.event(&key, &said);
-        let event_name = event.metadata.name.clone().unwrap_or_default();
-        match api.create(&event).await {
-            Ok(_) => {
-                if self.series.len() >= MAX_SERIES {
-                    self.series.clear();
-                }
-                self.series.insert(key, Series { event_name, count: 1 });
-            }
-            // The namespace may be going away, or the server: an event is not worth a retry.
-            Err(error) => tracing::debug!(%error, "couldn't write an event"),
+            self.series.insert(key, series);
         }
     }
 
-    fn event(&self, key: &SeriesKey, said: &Said) -> Event {
+    /// What is worth telling, each series once.
+    fn news(&mut self, said: impl Iterator<Item = Said>) -> Vec<News> {
+        let mut news: Vec<News> = Vec::new();
+        let mut places: HashMap<SeriesKey, usize> = HashMap::new();
+        for mut said in said {
+            let uid = said.about.uid.clone().unwrap_or_default();
+            if !self.take_token(&uid) {
+                continue;
+            }
+            said.message = self.combined(&uid, &said);
+            let key = SeriesKey::new(uid, &said);
+            match places.get(&key) {
+                Some(place) => {
+                    news[*place].last = said.at;
+                    news[*place].times += 1;
+                }
+                None => {
+                    places.insert(key.clone(), news.len());
+                    news.push(News { key, last: said.at, said, times: 1 });
+                }
+            }
+        }
+        news
+    }
+
+    /// What is known of the series from now on.
+    async fn send(&self, news: News) -> Option<(SeriesKey, Series)> {
+        let api = self.client.namespaced::<Event>(&news.key.namespace);
+        if let Some(known) = self.series.get(&news.key) {
+            let series = Series { event_name: known.event_name.clone(), count: known.count + news.times };
+            let last = news.last.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let patch = json!({ "count": series.count, "lastTimestamp": last });
+            match api.patch(&series.event_name, &Patch::Strategic(patch)).await {
+                Err(error) if error.is_not_found() => {}
+                counted => {
+                    if let Err(error) = counted {
+                        tracing::debug!(%error, "couldn't count an event");
+                    }
+                    return Some((news.key, series));
+                }
+            }
+        }
+        let event = self.event(&news);
+        let event_name = event.metadata.name.clone().unwrap_or_default();
+        match api.create(&event).await {
+            Ok(_) => Some((news.key, Series { event_name, count: news.times })),
+            // The namespace may be going away, or the server: an event is not worth a retry.
+            Err(error) => {
+                tracing::debug!(%error, "couldn't write an event");
+                None
+            }
+        }
+    }
+
+    fn event(&self, News { key, said, last, times }: &News) -> Event {
         let suffix = format!("{:x}", unique(said.at));
-        let time = || Time(said.at.round(jiff::Unit::Second).unwrap_or(said.at));
+        let time = |at: &Timestamp| Some(Time(at.round(jiff::Unit::Second).unwrap_or(*at)));
         Event {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{suffix}", key.name)),
@@ -209,9 +268,9 @@ impl Writer {
                 component: Some(self.component.clone()),
                 host: Some(self.host.clone()).filter(|h| !h.is_empty()),
             }),
-            first_timestamp: Some(time()),
-            last_timestamp: Some(time()),
-            count: Some(1),
+            first_timestamp: time(&said.at),
+            last_timestamp: time(last),
+            count: Some(*times),
             reporting_component: Some(self.component.clone()),
             reporting_instance: Some(self.host.clone()),
             ..Event::default()
@@ -255,7 +314,61 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use ::api::{ApiError, Resource as Kind};
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
     use super::*;
+    use crate::{ListParams, ObjectList, Transport, WatchStream};
+
+    /// Keeps what was sent, and answers with it.
+    #[derive(Clone, Default)]
+    struct Sent(Arc<Mutex<Vec<(String, Value)>>>);
+
+    #[async_trait]
+    impl Transport for Sent {
+        async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+            let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+            self.0.lock().push((request.method().to_string(), body));
+            let event = json!({ "metadata": {}, "involvedObject": {} });
+            Ok(Response::new(Bytes::from(event.to_string())))
+        }
+
+        async fn list(&self, _: &Kind, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
+            Err(ApiError::internal("not served"))
+        }
+
+        async fn watch(&self, _: &Kind, _: Option<&str>, _: &ListParams, _: &str) -> Result<WatchStream, ApiError> {
+            Err(ApiError::internal("not served"))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_moment_is_told_once() {
+        let (sent, env) = (Sent::default(), Env::simulated(Timestamp::UNIX_EPOCH, 1));
+        let recorder = EventRecorder::new(Client::new(sent.clone()), env.clone(), "tester", "");
+        let pod = ObjectRef { name: Some("p".into()), namespace: Some("n".into()), ..ObjectRef::default() };
+        let check = async |said: &[&str], expected: &[(&str, &str, i64)]| {
+            said.iter().for_each(|reason| recorder.normal(&pod, reason, "message"));
+            env.sleep(2 * MOMENT).await;
+            let sent: Vec<_> = std::mem::take(&mut *sent.0.lock());
+            let told = |(method, body): &(String, Value)| {
+                let reason = body["reason"].as_str().unwrap_or_default().to_string();
+                (method.clone(), reason, body["count"].as_i64().unwrap_or_default())
+            };
+            let told: Vec<_> = sent.iter().map(told).collect();
+            let expected: Vec<_> = expected.iter().map(|(m, r, n)| (m.to_string(), r.to_string(), *n)).collect();
+            assert_eq!(told, expected, "{said:?}");
+        };
+        check(&["Pulled", "Created"], &[("POST", "Pulled", 1), ("POST", "Created", 1)]).await;
+        check(&["BackOff", "BackOff", "Killing", "BackOff"], &[("POST", "BackOff", 3), ("POST", "Killing", 1)]).await;
+        check(&["BackOff", "BackOff"], &[("PATCH", "", 5)]).await;
+    }
 
     #[test]
     fn events_of_one_instant_have_different_names() {

@@ -96,6 +96,12 @@ impl Env {
         tokio::time::sleep(duration).await;
     }
 
+    /// Sleeps until the next multiple of `period`: what can wait a moment goes on together, and shares what it costs.
+    pub async fn next_beat(&self, period: Duration) {
+        let into = self.monotonic().as_nanos() % period.as_nanos().max(1);
+        self.sleep(period.saturating_sub(Duration::from_nanos(into as u64))).await;
+    }
+
     /// `None` when `future` did not finish within `limit`.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::time::timeout(limit, future).await.ok()

@@ -1,30 +1,20 @@
-//! How the allocator treats memory that was freed.
-//! Called by every program that runs for long; see `mallopt(3)` and `malloc_trim(3)`.
-//! Invariant: changes no behaviour, only how soon the kernel gets pages back.
+//! The allocator of every program: jemalloc, which keeps its pace in a large heap full of holes.
+//! Comes with this crate; its options are in jemalloc's manual.
+//! Invariant: changes no behaviour, only speed and how soon the kernel gets pages back.
 
-/// Large blocks go back to the kernel when they are freed, however large earlier ones were. Left to itself the
-/// allocator raises both limits with the largest block it ever saw, and keeps twice as much for later.
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code)]
-pub fn give_back_early() {
-    const LIMIT: i32 = 128 << 10;
-    // SAFETY: sets two numbers of the allocator; both are valid.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LIMIT);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, LIMIT);
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Few arenas leave few half-used pages; a thread of the allocator's own gives back what was free for a second.
+#[allow(unsafe_code)] // The name under which jemalloc looks for its options.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static OPTIONS: &[u8; 70] = b"narenas:2,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_options_are_taken() {
+        assert_eq!(tikv_jemalloc_ctl::opt::narenas::read(), Ok(2));
+        assert_eq!(tikv_jemalloc_ctl::opt::background_thread::read(), Ok(true));
     }
 }
-
-#[cfg(not(target_env = "gnu"))]
-pub fn give_back_early() {}
-
-/// Gives back free pages between those in use: worth its time only after much was freed.
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code)]
-pub fn give_back_now() {
-    // SAFETY: takes the allocator's own locks and touches free memory only.
-    unsafe { libc::malloc_trim(0) };
-}
-
-#[cfg(not(target_env = "gnu"))]
-pub fn give_back_now() {}

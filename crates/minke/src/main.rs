@@ -33,7 +33,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    env::memory::give_back_early();
     let called_as = std::env::args().next().unwrap_or_default();
     if cni::called_as_plugin(&called_as) {
         return ExitCode::from(cni::main() as u8);

@@ -74,7 +74,6 @@ fn bare(env: &Env) -> Duration {
 }
 
 fn main() {
-    env::memory::give_back_early();
     // A namespace that ends with this process: nothing is left behind.
     unshare(CloneFlags::CLONE_NEWNET).expect("run it as root");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
