@@ -103,6 +103,8 @@ pub struct Config {
     pub cpu_cfs_quota: bool,
     /// `RuntimeDefault` for containers that name no seccomp profile.
     pub seccomp_default: bool,
+    /// The sandbox's program gives up by itself every system call it does not need: faster and less than any profile.
+    pub sandbox_guards_itself: bool,
     /// Beyond the safe ones; a trailing `*` stands for all that begin so.
     pub allowed_unsafe_sysctls: Vec<String>,
     pub crash_backoff_max: Duration,
@@ -192,6 +194,7 @@ impl Default for Config {
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             seccomp_default: false,
+            sandbox_guards_itself: false,
             allowed_unsafe_sysctls: vec![],
             crash_backoff_max: Duration::from_secs(300),
             runtime_request_timeout: Duration::from_secs(120),
@@ -242,5 +245,12 @@ impl Config {
     /// The directories of pods' logs are in here.
     pub fn pod_logs_dir(&self) -> PathBuf {
         self.pod_logs.clone().unwrap_or_else(|| self.log_dir.join("pods"))
+    }
+
+    /// Links to the logs of containers, for collectors: beside the pods', unless that is the top of the file system.
+    pub fn container_logs_dir(&self) -> PathBuf {
+        let logs = self.pod_logs_dir();
+        let beside = logs.parent().filter(|parent| parent.parent().is_some());
+        beside.unwrap_or(&self.log_dir).join("containers")
     }
 }

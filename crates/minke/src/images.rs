@@ -110,6 +110,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pause_keeps_only_the_system_calls_it_needs_and_ends_when_told() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("pause");
+        std::fs::write(&program, PAUSE_PROGRAM).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Another test may be starting a process, which holds what we wrote open for a moment.
+        let mut pause = loop {
+            match std::process::Command::new(&program).spawn() {
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                started => break started.unwrap(),
+            }
+        };
+        let status = format!("/proc/{}/status", pause.id());
+        let guarded = || std::fs::read_to_string(&status).is_ok_and(|text| text.contains("Seccomp:\t2"));
+        while !guarded() {
+            assert!(pause.try_wait().unwrap().is_none(), "it ended");
+            std::thread::yield_now();
+        }
+        let pid = nix::unistd::Pid::from_raw(pause.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(pause.wait().unwrap().success());
+    }
+
+    #[test]
     fn compressed_archives_are_unpacked() {
         let directory = tempfile::tempdir().unwrap();
         let archive = pause_archive().unwrap();
