@@ -42,11 +42,12 @@ pub fn prepare(conf: &NetConf) -> Result<(), Error> {
         .build()
         .map_err(|error| Error::io(format!("failed to start a runtime: {error}")))?;
     runtime.block_on(async { ensure_bridge(&Links::open()?, conf).await })?;
-    nft::Transaction::start(&nft::base(conf))?.finish()?;
-    // Pods that outlived the agent keep their host ports, whatever happened to the rules.
+    nft::base(conf).write()?;
+    // Pods that outlived the agent keep their host ports, whatever happened to the rules; others lose them.
     let ipam = Ipam::open(&conf.network_dir())?;
-    let ports = HostPorts::load(&ipam).all();
-    if ports.is_empty() { Ok(()) } else { nft::Transaction::start(&nft::host_ports(conf, &ports))?.finish() }
+    let ports = HostPorts::load(&ipam)?.all();
+    let rules = nft::host_ports(conf, &ports);
+    if ports.is_empty() { rules.ensure_under(&ipam) } else { rules.write_under(&ipam) }
 }
 
 fn owner(request: &Request) -> Owner {
@@ -123,18 +124,14 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
 fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Transaction>), Error> {
     let ipam = Ipam::open(&conf.network_dir())?;
     let addresses = ipam.allocate(&conf.pod_cidrs, owner)?;
-    let mut ports = HostPorts::load(&ipam);
+    let mut ports = HostPorts::load(&ipam)?;
     let wanted = portmap::resolve(&conf.runtime_config.port_mappings, &addresses)?;
     if wanted != ports.of(owner) {
         ports.set(owner, wanted);
         ports.save(&ipam)?;
     }
-    let all = ports.all();
-    if !all.is_empty() {
-        // Finished under the lock: the transactions of two plugins come in the order of what they say.
-        nft::Transaction::start(&nft::host_ports(conf, &all))?.finish()?;
-    }
-    Ok((addresses, nft::ensure_base(conf)?))
+    nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
+    Ok((addresses, nft::base(conf).start()?))
 }
 
 fn everywhere(like: IpAddr) -> IpNet {
@@ -196,10 +193,12 @@ async fn del(request: &Request, conf: &NetConf) -> Result<(), Error> {
     let owner = owner(request);
     Links::open()?.delete(&host_link_name(&owner)).await?;
     let ipam = Ipam::open(&conf.network_dir())?;
-    let mut ports = HostPorts::load(&ipam);
-    if ports.remove(&owner) {
+    let mut ports = HostPorts::load(&ipam)?;
+    let had = ports.remove(&owner);
+    // The rules go before the record of them: whoever comes after a failure knows what is left to do.
+    nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
+    if had {
         ports.save(&ipam)?;
-        nft::Transaction::start(&nft::host_ports(conf, &ports.all()))?.finish()?;
     }
     ipam.release(&owner)?;
     Ok(())
@@ -254,10 +253,11 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
         }
     }
     let ipam = Ipam::open(&conf.network_dir())?;
-    let mut ports = HostPorts::load(&ipam);
-    if ports.retain(|owner| keys.contains(owner)) {
+    let mut ports = HostPorts::load(&ipam)?;
+    let changed = ports.retain(|owner| keys.contains(owner));
+    nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
+    if changed {
         ports.save(&ipam)?;
-        nft::Transaction::start(&nft::host_ports(conf, &ports.all()))?.finish()?;
     }
     ipam.release_where(|holder| !valid.contains(holder))?;
     Ok(())
@@ -266,9 +266,7 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
 fn status(conf: &NetConf) -> Result<(), Error> {
     let unavailable = |error: Error| Error::plugin_not_available(error.message);
     Ipam::open(&conf.network_dir()).map_err(unavailable)?;
-    nft::Transaction::start("add table inet minke-cni-probe\ndelete table inet minke-cni-probe\n")
-        .and_then(nft::Transaction::finish)
-        .map_err(unavailable)
+    nft::probe().map_err(unavailable)
 }
 
 /// containerd calls `loopback` beside every network.

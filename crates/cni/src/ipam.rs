@@ -7,6 +7,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
 use ipnet::IpNet;
@@ -17,7 +18,7 @@ use crate::types::Error;
 /// The address book of one network, locked against every other process for as long as it lives.
 pub struct Ipam {
     dir: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,12 +41,18 @@ impl Ipam {
         let file =
             OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(failed)?;
         let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))?;
-        Ok(Self { dir: dir.to_owned(), _lock: lock })
+        Ok(Self { dir: dir.to_owned(), lock })
     }
 
     /// The directory, for others that keep state under the same lock.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The lock for a child process: it holds until both of us are done with it.
+    pub fn shared(&self) -> Result<Stdio, Error> {
+        let copy = self.lock.try_clone();
+        copy.map(Stdio::from).map_err(|error| Error::io(format!("failed to share the address store's lock: {error}")))
     }
 
     /// One address per network for `owner`. What the owner already holds is returned again: a repeated ADD is safe.

@@ -7,6 +7,7 @@ mod attach;
 mod cleanup;
 mod conflist;
 mod ipam;
+mod kernel_rules;
 mod link;
 mod netns;
 mod nft;

@@ -1,30 +1,79 @@
 //! The plugin's own nftables tables: masquerade for pods that leave the cluster, and host ports.
 //! Used by `attach` and `cleanup`; the rules of Services are the proxy's, in another table.
-//! Invariant: both transactions may be applied again at any time; that is how a flushed table is repaired.
+//! Invariant: rules may be written again at any time; that is how a flushed table is repaired.
 
 use std::{
     fmt::Write as _,
     io::Write as _,
     net::IpAddr,
-    os::fd::AsRawFd,
     process::{Child, Command, Stdio},
 };
 
 use ipnet::IpNet;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
 use crate::{
+    ipam::Ipam,
+    kernel_rules,
     portmap::HostPort,
     types::{Error, NetConf},
 };
 
+/// A table as it should be. Its last rule names the text, so the kernel can be asked whether all of it is there.
+pub struct Rules {
+    table: String,
+    text: String,
+    seal: String,
+    /// Whether no rule at all is as good.
+    optional: bool,
+}
+
+impl Rules {
+    fn new(table: String, mut text: String, optional: bool) -> Self {
+        let seal = format!("rules-{:016x}", fnv(&text));
+        let _ = writeln!(text, "add chain inet {table} seal\nflush chain inet {table} seal");
+        let _ = writeln!(text, "add rule inet {table} seal return comment \"{seal}\"");
+        Self { table, text, seal, optional }
+    }
+
+    /// Whether the kernel has them: much cheaper than writing them.
+    pub fn present(&self) -> bool {
+        let Ok(rules) = kernel_rules::list(&self.table) else { return false };
+        if rules.is_empty() {
+            return self.optional;
+        }
+        let sealed = |rule: &Vec<u8>| rule.windows(self.seal.len()).any(|part| part == self.seal.as_bytes());
+        let wanted = self.text.lines().filter(|line| line.starts_with("add rule ")).count();
+        rules.len() >= wanted && rules.iter().any(sealed)
+    }
+
+    /// Begins to write them unless they are there.
+    pub fn start(&self) -> Result<Option<Transaction>, Error> {
+        if self.present() { Ok(None) } else { Transaction::start(&self.text, Stdio::null()).map(Some) }
+    }
+
+    pub fn write(&self) -> Result<(), Error> {
+        Transaction::start(&self.text, Stdio::null())?.finish()
+    }
+
+    /// With `nft` holding the lock as well: when we are killed, nobody goes on before it has ended, so rules come in
+    /// the order of what the record says.
+    pub fn write_under(&self, lock: &Ipam) -> Result<(), Error> {
+        Transaction::start(&self.text, lock.shared()?)?.finish()
+    }
+
+    /// The same, unless they are there.
+    pub fn ensure_under(&self, lock: &Ipam) -> Result<(), Error> {
+        if self.present() { Ok(()) } else { self.write_under(lock) }
+    }
+}
+
 /// The table of the host ports, beside the one for everything else.
-fn ports_table(table: &str) -> String {
+pub fn ports_table(table: &str) -> String {
     format!("{table}-ports")
 }
 
 /// Masquerade and the guard: all that does not change with the pods. Replaces the table as a whole.
-pub fn base(conf: &NetConf) -> String {
+pub fn base(conf: &NetConf) -> Rules {
     let table = format!("inet {}", conf.table);
     let bridge = &conf.bridge;
     let mut text = format!("add table {table}\ndelete table {table}\nadd table {table}\n");
@@ -43,24 +92,7 @@ pub fn base(conf: &NetConf) -> String {
         let network = network.trunc();
         line(format!("add rule {table} postrouting {word} saddr {network} {word} daddr != {{ {inside} }} masquerade"));
     }
-    let marker = marker(&text);
-    text.push_str(&format!("add chain {table} {marker}\n"));
-    text
-}
-
-/// An empty chain whose name says which rules are in the table: looking for it is much cheaper than writing them.
-fn marker(text: &str) -> String {
-    format!("rules-{:016x}", fnv(text))
-}
-
-/// Writes the base rules unless they are there.
-pub fn ensure_base(conf: &NetConf) -> Result<Option<Transaction>, Error> {
-    let text = base(conf);
-    let marker = text.trim_end().rsplit(' ').next().unwrap_or_default();
-    if chain_exists(&conf.table, marker) {
-        return Ok(None);
-    }
-    Transaction::start(&text).map(Some)
+    Rules::new(conf.table.clone(), text, false)
 }
 
 /// The destinations that see a pod's own address. Multicast is among them: its answers would not find back.
@@ -78,8 +110,9 @@ fn words(ip: IpAddr) -> (&'static str, &'static str) {
 }
 
 /// All host ports of the node, in place of those that were there.
-pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> String {
-    let table = &format!("inet {}", ports_table(&conf.table));
+pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> Rules {
+    let name = ports_table(&conf.table);
+    let table = &format!("inet {name}");
     let mut text = String::new();
     let mut line = |rule: String| {
         text.push_str(&rule);
@@ -122,18 +155,18 @@ pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> String {
         };
         let _ = writeln!(text, "add element {table} hairpin{family} {{ {0} . {0} }}", port.pod_ip);
     }
-    text
+    Rules::new(name, text, host_ports.is_empty())
 }
 
 /// A transaction under way: started early, waited for at the end, so it runs beside the netlink work.
 pub struct Transaction(Child);
 
 impl Transaction {
-    pub fn start(text: &str) -> Result<Self, Error> {
+    fn start(text: &str, stdout: Stdio) -> Result<Self, Error> {
         let mut child = Command::new("nft")
             .args(["-f", "-"])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| Error::io(format!("failed to run nft (apt-get install nftables): {error}")))?;
@@ -161,40 +194,16 @@ pub fn delete_tables(table: &str) -> Result<(), Error> {
     let text = format!(
         "add table inet {table}\ndelete table inet {table}\nadd table inet {ports}\ndelete table inet {ports}\n"
     );
-    Transaction::start(&text)?.finish()
+    Transaction::start(&text, Stdio::null())?.finish()
+}
+
+/// Whether this machine takes rules at all.
+pub fn probe() -> Result<(), Error> {
+    let text = "add table inet minke-cni-probe\ndelete table inet minke-cni-probe\n";
+    Transaction::start(text, Stdio::null())?.finish()
 }
 
 /// FNV-1a: stable for ever, which the standard hasher does not promise.
 pub fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Asks the kernel directly: a hundredth of the time that `nft` takes. No answer counts as no.
-fn chain_exists(table: &str, chain: &str) -> bool {
-    const GET_CHAIN: u16 = 10 << 8 | 4;
-    const NEW_CHAIN: u16 = 10 << 8 | 3;
-    const FAMILY_INET: u8 = 1;
-    let mut body = vec![FAMILY_INET, 0, 0, 0];
-    for (kind, name) in [(1_u16, table), (3, chain)] {
-        body.extend(((4 + name.len() + 1) as u16).to_ne_bytes());
-        body.extend(kind.to_ne_bytes());
-        body.extend(name.as_bytes());
-        body.push(0);
-        body.resize(body.len().next_multiple_of(4), 0);
-    }
-    let mut message = Vec::with_capacity(16 + body.len());
-    message.extend(((16 + body.len()) as u32).to_ne_bytes());
-    message.extend(GET_CHAIN.to_ne_bytes());
-    // NLM_F_REQUEST, and a sequence number and sender that the kernel only repeats.
-    message.extend(1_u16.to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend(body);
-    let asked = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)
-        .and_then(|socket| {
-            send(socket.as_raw_fd(), &message, MsgFlags::empty())?;
-            let mut answer = [0; 4096];
-            recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-            Ok(u16::from_ne_bytes([answer[4], answer[5]]))
-        });
-    asked == Ok(NEW_CHAIN)
 }

@@ -33,9 +33,13 @@ impl HostPort {
 pub struct HostPorts(BTreeMap<String, Vec<HostPort>>);
 
 impl HostPorts {
-    pub fn load(ipam: &Ipam) -> Self {
-        // A file that cannot be read is written anew by the next change; running pods keep their rules until then.
-        fs::read(ipam.dir().join(FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    pub fn load(ipam: &Ipam) -> Result<Self, Error> {
+        match fs::read(ipam.dir().join(FILE)) {
+            // Nothing of ours writes half a file; what can't be parsed is written anew by the next change.
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(Error::io(format!("failed to read {FILE} in {}: {error}", ipam.dir().display()))),
+        }
     }
 
     pub fn save(&self, ipam: &Ipam) -> Result<(), Error> {

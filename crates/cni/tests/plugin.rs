@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::PermissionsExt},
     path::PathBuf,
     process::{Command, Output, Stdio},
     time::Duration,
@@ -61,7 +61,7 @@ impl Node {
         name
     }
 
-    fn conf(&self, ports: Value) -> Value {
+    fn conflist(&self) -> Value {
         let params = cni::ConfListParams {
             name: "test".into(),
             bridge: "mk0".into(),
@@ -71,7 +71,11 @@ impl Node {
             table: "mk-cni".into(),
             cluster_cidrs: vec!["10.99.0.0/16".parse().unwrap(), "fd99::/56".parse().unwrap()],
         };
-        let list = cni::conflist(&params);
+        cni::conflist(&params)
+    }
+
+    fn conf(&self, ports: Value) -> Value {
+        let list = self.conflist();
         let mut conf = list["plugins"][0].clone();
         conf["cniVersion"] = json!("1.1.0");
         conf["name"] = list["name"].clone();
@@ -89,7 +93,23 @@ impl Node {
     }
 
     fn call(&self, verb: &str, id: &str, conf: &Value) -> Result<Value, Value> {
-        let mut child = self.command(verb, id).spawn().unwrap();
+        self.finish(self.command(verb, id), conf)
+    }
+
+    /// The same on a machine whose `nft` refuses everything.
+    fn call_without_nft(&self, verb: &str, id: &str, conf: &Value) -> Result<Value, Value> {
+        let tools = self.data.path().join("tools");
+        fs::create_dir_all(&tools).unwrap();
+        let nft = tools.join("nft");
+        fs::write(&nft, "#!/bin/sh\ncat > /dev/null\necho no room >&2\nexit 1\n").unwrap();
+        fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = self.command(verb, id);
+        command.env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()));
+        self.finish(command, conf)
+    }
+
+    fn finish(&self, mut command: Command, conf: &Value) -> Result<Value, Value> {
+        let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         let value = match stdout.is_empty() {
@@ -108,6 +128,10 @@ impl Node {
             .collect();
         names.sort();
         names
+    }
+
+    fn nft(&self, command: &str) -> String {
+        shell(&format!("ip netns exec {} nft {command}", self.name))
     }
 
     fn veths(&self) -> usize {
@@ -236,7 +260,7 @@ fn pods_reach_each_other_and_the_world() {
     for _ in 0..2 {
         node.call("DEL", "b", &with_ports).unwrap();
     }
-    let rules = shell(&format!("ip netns exec {} nft list ruleset", node.name));
+    let rules = node.nft("list ruleset");
     assert!(!rules.contains("10.99.0.3"), "{rules}");
     assert_eq!(node.allocated(), ["10.99.0.2", "fd99::2"]);
     assert_eq!(node.call("CHECK", "b", &with_ports).unwrap_err()["code"], 100);
@@ -287,12 +311,45 @@ fn death_in_the_middle_leaks_nothing() {
             node.call("DEL", "a", &conf).unwrap();
             assert_eq!(node.allocated(), Vec::<String>::new(), "{verb} {step}");
             assert_eq!(node.veths(), 0, "{verb} {step}");
+            let rules = node.nft("list ruleset");
+            assert!(!rules.contains("8081 : 10.99.0."), "{verb} {step}: {rules}");
         }
     }
     println!("{died_during_add} died with an address in hand");
     assert!(died_during_add > 0, "no kill hit the middle of ADD");
     node.call("ADD", "a", &conf).unwrap();
     node.call("CHECK", "a", &conf).unwrap();
+}
+
+#[test]
+fn what_nft_refused_is_done_by_whoever_comes_next() {
+    let node = Node::new("refused");
+    node.pod("a");
+    let conf = node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]));
+    let mut gc = conf.clone();
+    gc["cni.dev/valid-attachments"] = json!([]);
+    let mapped = || node.nft("list ruleset").contains("8081 : 10.99.0.");
+    for (verb, conf) in [("DEL", &conf), ("GC", &gc)] {
+        node.call("ADD", "a", conf).unwrap();
+        assert!(mapped());
+        let error = node.call_without_nft(verb, "a", conf).unwrap_err();
+        assert!(error["msg"].as_str().unwrap().contains("no room"), "{error}");
+        node.call(verb, "a", conf).unwrap();
+        assert!(!mapped(), "{verb}");
+    }
+    // Rules that nobody has on record go as well.
+    let prepare = || {
+        let list = node.conflist();
+        inside(&node.name, move || cni::prepare(&list)).join().unwrap().unwrap();
+    };
+    let del = || drop(node.call("DEL", "a", &conf).unwrap());
+    for (name, repair) in [("DEL", &del as &dyn Fn()), ("prepare", &prepare)] {
+        node.call("ADD", "a", &conf).unwrap();
+        fs::remove_file(node.data.path().join("test/host_ports.json")).unwrap();
+        assert!(mapped());
+        repair();
+        assert!(!mapped(), "{name}");
+    }
 }
 
 #[test]
@@ -321,11 +378,11 @@ fn many_at_once_get_different_addresses() {
     }
 
     // A foreign flush is repaired by the next ADD.
-    let rules = |command: &str| shell(&format!("ip netns exec {} nft {command}", node.name));
-    rules("flush ruleset");
-    node.pod("late");
-    node.call("ADD", "late", &conf).unwrap();
-    assert!(rules("list ruleset").contains("masquerade"));
+    for flush in ["flush ruleset", "flush table inet mk-cni"] {
+        node.nft(flush);
+        node.call("ADD", "p0", &conf).unwrap();
+        assert!(node.nft("list ruleset").contains("masquerade"), "{flush}");
+    }
 
     let params = cni::CleanupParams {
         name: "test".into(),
@@ -337,7 +394,7 @@ fn many_at_once_get_different_addresses() {
         let params = params.clone();
         inside(&node.name, move || cni::cleanup(&params)).join().unwrap().unwrap();
     }
-    assert_eq!(rules("list ruleset"), "");
+    assert_eq!(node.nft("list ruleset"), "");
     assert_eq!(node.veths(), 0);
     assert!(node.allocated().is_empty());
     assert!(!shell(&format!("ip -n {} link show", node.name)).contains("mk0"));
