@@ -76,7 +76,8 @@ pub struct ServiceRules {
     pub chains: BTreeMap<(Family, Arc<str>), Vec<String>>,
     /// Client address sets for session affinity, with their timeout in seconds.
     pub affinity: BTreeMap<(Family, Arc<str>), u32>,
-    /// Health check port and the number of local endpoints it reports.
+    /// Health check port and the number of local endpoints it reports: only ready ones, so that a load balancer
+    /// turns away from a node whose last endpoint ends while that one still serves.
     pub health: Option<(u16, usize)>,
     /// Every endpoint address that may get a new connection.
     pub endpoints: BTreeSet<IpAddr>,
@@ -107,11 +108,11 @@ pub fn service_rules(
 ) -> Option<ServiceRules> {
     let service = state.service(key)?;
     let mut rules = ServiceRules::default();
-    let mut local_ips = BTreeSet::new();
+    let mut ready_here: BTreeSet<IpAddr> = BTreeSet::new();
     for port in &service.ports {
         for family in Family::ALL {
             let endpoints = Endpoints::choose(state, key, port, family);
-            local_ips.extend(endpoints.local.iter().map(|target| target.ip));
+            ready_here.extend(&endpoints.ready_here);
             for target in &endpoints.perhaps_here {
                 if !config.node_addresses.contains(&target.ip) {
                     rules.elements.insert(Key::Hairpin(target.ip), Value::Member);
@@ -130,7 +131,7 @@ pub fn service_rules(
     for ip in &service.cluster_ips {
         rules.elements.insert(Key::ClusterIp(*ip), Value::Member);
     }
-    rules.health = service.health_check_node_port.map(|port| (port, local_ips.len()));
+    rules.health = service.health_check_node_port.map(|port| (port, ready_here.len()));
     rules.pods = pods(state, key, &rules.endpoints);
     Some(rules)
 }
@@ -152,6 +153,7 @@ struct Endpoints {
     perhaps_here: BTreeSet<Target>,
     cluster: Vec<Target>,
     local: Vec<Target>,
+    ready_here: BTreeSet<IpAddr>,
 }
 
 impl Endpoints {
@@ -182,7 +184,10 @@ impl Endpoints {
             from.iter().filter(|(_, local)| **local).map(|(target, _)| *target).collect()
         };
         let or = |first: Vec<Target>, second: Vec<Target>| if first.is_empty() { second } else { first };
-        Self { cluster: or(all(&ready), all(&leaving)), local: or(local(&ready), local(&leaving)), perhaps_here }
+        let here = local(&ready);
+        let ready_here = here.iter().map(|target| target.ip).collect();
+        let cluster = or(all(&ready), all(&leaving));
+        Self { cluster, local: or(here, local(&leaving)), ready_here, perhaps_here }
     }
 }
 

@@ -122,6 +122,22 @@ fn terminating_endpoints_serve_only_when_nobody_else_does() {
 }
 
 #[test]
+fn the_health_check_counts_local_endpoints_that_are_ready() {
+    let check = |endpoints: &[&str], expected: usize| {
+        let spec = json!({
+            "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000,
+            "ports": [{ "name": "", "port": 80 }, { "name": "", "port": 81 }],
+        });
+        let rules = service_rules("d/s", &state(&spec, endpoints), &config(), None).unwrap();
+        assert_eq!(rules.health, Some((32000, expected)), "{endpoints:?}");
+    };
+    check(&["10.244.0.2 local", "10.244.0.3 local", "10.244.0.4"], 2);
+    check(&["10.244.0.2 local", "10.244.0.3 local leaving"], 1);
+    check(&["10.244.0.2 local leaving", "10.244.0.3"], 0);
+    check(&["10.244.0.2 local unready"], 0);
+}
+
+#[test]
 fn hairpin_is_for_pods_that_may_be_here() {
     let with = ["services 10.96.0.1 . tcp . 80 : goto balance-1", E1, "hairpin 10.244.0.2 . 10.244.0.2"];
     check(json!({}), &["10.244.0.2 local"], &with);
