@@ -96,6 +96,12 @@ impl FakeRuntime {
         self.state.lock().pullable.insert(name.into(), size);
     }
 
+    /// Sets the clock, in nanoseconds since the epoch, for those who compare it with their own. It never goes back.
+    pub fn set_clock(&self, now: i64) {
+        let mut state = self.state.lock();
+        state.clock = state.clock.max(now);
+    }
+
     /// Ends a container's process.
     pub fn exit(&self, id: &str, exit_code: i32) {
         self.state.lock().finish(id, exit_code);
@@ -218,7 +224,12 @@ impl Runtime for FakeRuntime {
         let mut state = self.state.lock();
         state.call("run_pod_sandbox", &config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default())?;
         let (id, created_at) = (state.id("sandbox-"), state.tick());
-        let ip = format!("10.88.0.{}", state.next);
+        let namespaces = config.linux.as_ref().and_then(|l| l.security_context.as_ref()?.namespace_options.as_ref());
+        // In the node's own network it has no address of its own.
+        let ip = match namespaces.map(|options| options.network()) {
+            Some(v1::NamespaceMode::Node) => String::new(),
+            _ => format!("10.88.0.{}", state.next),
+        };
         let status = v1::PodSandboxStatus {
             id: id.clone(),
             metadata: config.metadata,
@@ -293,7 +304,7 @@ impl Runtime for FakeRuntime {
         &self,
         sandbox_id: &str,
         config: v1::ContainerConfig,
-        _sandbox_config: v1::PodSandboxConfig,
+        sandbox_config: v1::PodSandboxConfig,
     ) -> Result<String> {
         let mut state = self.state.lock();
         state.call("create_container", &config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default())?;
@@ -312,7 +323,7 @@ impl Runtime for FakeRuntime {
             labels: config.labels,
             annotations: config.annotations,
             mounts: config.mounts,
-            log_path: config.log_path,
+            log_path: format!("{}/{}", sandbox_config.log_directory, config.log_path),
             resources: config
                 .linux
                 .and_then(|linux| linux.resources)
@@ -335,6 +346,8 @@ impl Runtime for FakeRuntime {
         }
         status.set_state(v1::ContainerState::ContainerRunning);
         status.started_at = now;
+        // Where somebody made room for logs, there is one.
+        let _ = std::fs::write(&status.log_path, "");
         drop(state);
         let _ = self.events.send(RuntimeEvent::Started { id: id.into() });
         Ok(())
@@ -404,6 +417,7 @@ impl Runtime for FakeRuntime {
 
     async fn exec_sync(&self, id: &str, command: Vec<String>, _timeout_seconds: i64) -> Result<v1::ExecSyncResponse> {
         self.hold("exec_sync", &command.join(" ")).await;
+        self.answer()?;
         let mut state = self.state.lock();
         state.call("exec_sync", &format!("{id} {}", command.join(" ")))?;
         Ok(state.exec_results.get_mut(id).and_then(VecDeque::pop_front).unwrap_or_default())

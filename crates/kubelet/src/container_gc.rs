@@ -1,4 +1,4 @@
-//! Removes dead containers beyond the last one of each name, and dead sandboxes that were replaced.
+//! Removes dead containers beyond the last one of each name, logs included, and dead sandboxes that were replaced.
 //! Run by `housekeeping`.
 //! Invariant: the newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
 
@@ -8,6 +8,7 @@ use cri::v1;
 
 use crate::{
     container_config::{CONTAINER_NAME, POD_UID},
+    container_logs,
     pod_workers::PodWorkers,
 };
 
@@ -20,8 +21,8 @@ pub async fn collect(workers: &PodWorkers) {
     let ours = |labels: &HashMap<String, String>| labels.get(POD_UID).is_some_and(|uid| workers.knows(uid));
     containers.retain(|container| ours(&container.labels));
     for id in superfluous(&containers) {
-        if let Err(error) = runtime.remove_container(&id).await {
-            tracing::warn!(id, %error, "failed to remove a dead container");
+        if let Err(error) = remove(workers, &id).await {
+            tracing::warn!(id, error, "failed to remove a dead container");
         }
     }
     let Ok(mut sandboxes) = runtime.list_pod_sandboxes(None).await else { return };
@@ -32,6 +33,18 @@ pub async fn collect(workers: &PodWorkers) {
             tracing::warn!(id, %error, "failed to remove a dead sandbox");
         }
     }
+}
+
+/// Its logs go first: those of a container that nobody knows any more would stay for good.
+async fn remove(workers: &PodWorkers, id: &str) -> Result<(), String> {
+    let runtime = &workers.shared.runtime.runtime;
+    match runtime.container_status(id, false).await {
+        Ok(answer) => container_logs::remove(&workers.shared.config, &answer.status.unwrap_or_default())
+            .map_err(|error| error.to_string())?,
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    }
+    runtime.remove_container(id).await.map_err(|error| error.to_string())
 }
 
 /// Ids of the dead containers to remove.

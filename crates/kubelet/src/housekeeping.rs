@@ -1,4 +1,4 @@
-//! Removes what nobody wants any more: sandboxes, directories and groups of pods that are gone.
+//! Removes what nobody wants any more: sandboxes, directories, logs and groups of pods that are gone.
 //! Run by `lib` at the start and at a slow rate.
 //! Invariant: touches only pods that this node made, that no source and no worker knows, and only after the sources
 //! were heard.
@@ -7,7 +7,7 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use crate::{
     container_config::{OWNER, POD_UID},
-    container_gc,
+    container_gc, container_logs,
     image_gc::ImageGc,
     pod_workers::PodWorkers,
 };
@@ -65,6 +65,7 @@ async fn remove_orphans(workers: &PodWorkers) {
             tracing::warn!(uid, error, "failed to remove an orphaned pod's directory");
         }
     }
+    container_logs::remove_orphans(&shared.config, |uid| wanted(uid) || running.contains(uid));
     for uid in shared.cgroups.pods().into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
         let _ = shared.cgroups.remove_pod(&uid);
     }

@@ -10,6 +10,7 @@ pub mod config;
 pub mod configuration;
 pub mod container_config;
 mod container_gc;
+mod container_logs;
 pub mod container_manager;
 mod disk;
 pub mod endpoint_gate;
@@ -126,7 +127,7 @@ async fn run_until(
 ) -> Result<(), Error> {
     let metrics = Metrics::default();
     let runtime: Arc<dyn Runtime> = Arc::new(instrumented::Instrumented::new(runtime, metrics.clone(), env.clone()));
-    for path in [config.pods_dir(), config.pod_logs_dir()] {
+    for path in [config.pods_dir(), config.pod_logs_dir(), config.container_logs_dir()] {
         std::fs::create_dir_all(&path)
             .map_err(|source| Error::Directory { path: path.display().to_string(), source })?;
     }

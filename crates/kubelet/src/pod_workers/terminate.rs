@@ -157,7 +157,7 @@ impl Worker {
         let pod = self.handle.pod();
         loop {
             let result = match self.snapshot(&pod).await {
-                Ok(status) => self.shared.runtime.remove_pod(&status).await,
+                Ok(status) => self.shared.runtime.remove_pod(&pod, &status).await,
                 Err(error) => Err(error),
             };
             match result {

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use super::{RuntimeManager, container_reference, hooks};
 use crate::{
     pod_spec::{self, Kind},
+    container_logs,
     runtime_status::{ContainerStatus, PodRuntimeStatus},
 };
 
@@ -133,7 +134,7 @@ impl RuntimeManager {
     }
 
     /// Removes every trace of the pod from the runtime.
-    pub async fn remove_pod(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
+    pub async fn remove_pod(&self, pod: &Pod, status: &PodRuntimeStatus) -> cri::Result<()> {
         let remove = async {
             for sandbox in &status.sandboxes {
                 self.runtime.stop_pod_sandbox(&sandbox.id).await?;
@@ -149,3 +150,6 @@ impl RuntimeManager {
         self.stops.take(remove).await
     }
 }
+            for container in &status.containers {
+                container_logs::unlink(&self.config, pod, &container.name, &container.id);
+            }

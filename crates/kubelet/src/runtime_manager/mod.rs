@@ -27,6 +27,7 @@ use crate::{
         mounts,
         network_files::{self, ClusterDns},
     },
+    container_logs,
     container_manager::ContainerManager,
     image_manager::{ImageManager, PresentImage},
     node_metrics::{CGROUP_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS, STARTED_PODS, STARTED_PODS_ERRORS},
@@ -202,6 +203,7 @@ impl RuntimeManager {
         kind: Kind,
         container: &Container,
     ) -> Result<BTreeMap<String, String>, WaitingReason> {
+        let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
         let about = container_reference(context.pod, kind, &container.name);
         let mut found = BTreeMap::new();
         for volume in pod_spec::spec(context.pod).volumes.iter().flatten() {
@@ -212,6 +214,7 @@ impl RuntimeManager {
             if let Some(problem) = self.features.without_image_volumes() {
                 let message = format!("ImageVolumeMountFailed: volume {:?}: {problem}", volume.name);
                 self.recorder.warning(&about, "Failed", format!("Error: {message}"));
+        container_logs::link(&self.config, pod, &container.name, &id, &log);
                 return Err(WaitingReason { reason: "CreateContainerError".into(), message });
             }
             let wanted = Container {

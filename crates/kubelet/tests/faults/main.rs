@@ -6,6 +6,9 @@
 mod fake_api;
 mod harness;
 mod life;
+mod logs;
+mod probes;
+mod statics;
 
 use std::time::Duration;
 
