@@ -198,8 +198,10 @@ impl Node {
             metrics.clone(),
         ));
         let cgroups = Arc::new(container_manager::ContainerManager::configured(&config, &machine));
-        let limit = machine.memory_bytes - config.reserved.memory_bytes;
-        cgroups.start(config.enforce_node_allocatable.then_some(limit)).map_err(Error::Groups)?;
+        let enforced = config.enforce_node_allocatable;
+        let memory = enforced.then_some(machine.memory_bytes - config.reserved.memory_bytes);
+        let reserved_cpu = if enforced { config.reserved.cpu_milli } else { 0 };
+        cgroups.start(machine.cpus * 1000 - reserved_cpu, memory).map_err(Error::Groups)?;
         let allocatable = node_status::allocatable(&machine, &config, &thresholds);
         let facts = container_config::downward::NodeFacts {
             cpu_milli: allocatable.cpu_milli,

@@ -114,31 +114,36 @@ pub struct PodLimits {
     pub memory_bytes: Option<i64>,
 }
 
-pub fn pod_limits(pod: &Pod) -> PodLimits {
-    let spec = pod_spec::spec(pod);
-    if let Some(own) = &spec.resources {
-        let limit = cpu_milli(&own.limits);
-        return PodLimits {
-            cpu_shares: cpu_shares(cpu_milli(&own.requests).or(limit).unwrap_or(0)),
-            cpu_quota: limit.map_or(0, cpu_quota),
-            memory_bytes: bytes(&own.limits, "memory"),
-        };
+fn overhead(pod: &Pod, name: &str) -> Option<Quantity> {
+    get(&pod_spec::spec(pod).overhead, name)
+}
+
+/// Thousandths of a processor that the pod asks for: the most at any time.
+pub fn pod_cpu_request(pod: &Pod) -> i64 {
+    let own = |r: &ResourceRequirements| cpu_milli(&r.requests).or_else(|| cpu_milli(&r.limits));
+    if let Some(resources) = &pod_spec::spec(pod).resources {
+        return own(resources).unwrap_or(0);
     }
-    let overhead = |name: &str, milli: bool| {
-        let amount = get(&spec.overhead, name);
-        amount.as_ref().and_then(|q| if milli { quantity::milli(q) } else { quantity::value(q) }).unwrap_or(0)
-    };
-    let limits = |container: &Container| container.resources.clone().unwrap_or_default();
-    let cpu_of = |c: &Container| cpu_milli(&limits(c).limits);
-    let memory_of = |c: &Container| bytes(&limits(c).limits, "memory");
-    let request_of = |c: &Container| Some(cpu_milli(&limits(c).requests).or_else(|| cpu_of(c)).unwrap_or(0));
-    let cpu = aggregate(pod, cpu_of);
-    let memory = aggregate(pod, memory_of);
-    let request = aggregate(pod, request_of).unwrap_or(0) + overhead("cpu", true);
+    let request = |c: &Container| Some(c.resources.as_ref().and_then(own).unwrap_or(0));
+    let overhead = overhead(pod, "cpu").as_ref().and_then(quantity::milli).unwrap_or(0);
+    aggregate(pod, request).unwrap_or(0) + overhead
+}
+
+pub fn pod_limits(pod: &Pod) -> PodLimits {
+    let cpu_shares = cpu_shares(pod_cpu_request(pod));
+    if let Some(own) = &pod_spec::spec(pod).resources {
+        let cpu_quota = cpu_milli(&own.limits).map_or(0, cpu_quota);
+        return PodLimits { cpu_shares, cpu_quota, memory_bytes: bytes(&own.limits, "memory") };
+    }
+    let limits = |container: &Container| container.resources.clone().unwrap_or_default().limits;
+    let cpu = aggregate(pod, |c| cpu_milli(&limits(c)));
+    let memory = aggregate(pod, |c| bytes(&limits(c), "memory"));
+    let more_cpu = overhead(pod, "cpu").as_ref().and_then(quantity::milli).unwrap_or(0);
+    let more_memory = overhead(pod, "memory").as_ref().and_then(quantity::value).unwrap_or(0);
     PodLimits {
-        cpu_shares: cpu_shares(request),
-        cpu_quota: cpu.map_or(0, |milli| cpu_quota(milli + overhead("cpu", true))),
-        memory_bytes: memory.map(|m| m + overhead("memory", false)),
+        cpu_shares,
+        cpu_quota: cpu.map_or(0, |milli| cpu_quota(milli + more_cpu)),
+        memory_bytes: memory.map(|m| m + more_memory),
     }
 }
 

@@ -110,6 +110,16 @@ impl Hierarchy {
         }
     }
 
+    /// The shares of a group, as far as they can be told from its weight.
+    pub fn shares(&self, path: &[String]) -> Option<i64> {
+        let place = self.of("cpu", path)?;
+        let read = |file: &str| std::fs::read_to_string(place.join(file)).ok()?.trim().parse::<i64>().ok();
+        match self {
+            Self::Unified { .. } => read("cpu.weight").map(|weight| 2 + (weight - 1) * 262_142 / 9999),
+            Self::Separate { .. } => read("cpu.shares"),
+        }
+    }
+
     pub fn set_memory(&self, path: &[String], bytes: i64) -> io::Result<()> {
         let Some(place) = self.of("memory", path) else { return Ok(()) };
         match self {

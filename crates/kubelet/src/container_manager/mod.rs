@@ -2,13 +2,16 @@
 //! Called by `pod_workers`; the runtime puts sandboxes and containers below what is made here.
 //! Invariant: touches nothing outside its own root, so several nodes live on one machine.
 
+mod burstable;
 mod hierarchy;
 mod systemd;
 
 use std::{io, path::PathBuf};
 
+use burstable::Burstable;
 use hierarchy::Hierarchy;
 use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
 
 use crate::{
     config::{CgroupDriver, Config},
@@ -28,6 +31,7 @@ pub struct ContainerManager {
     quota: bool,
     /// Sizes of huge pages this machine has, as pods name them ("2Mi").
     page_sizes: Vec<String>,
+    burstable: Mutex<Burstable>,
 }
 
 impl ContainerManager {
@@ -45,28 +49,71 @@ impl ContainerManager {
     fn with_hierarchy(hierarchy: Hierarchy, root: &str, driver: CgroupDriver) -> Self {
         let mut top: Vec<String> = root.split('/').filter(|part| !part.is_empty()).map(String::from).collect();
         top.push("kubepods".into());
-        Self { hierarchy, top, driver, pids: None, quota: true, page_sizes: vec![] }
+        Self { hierarchy, top, driver, pids: None, quota: true, page_sizes: vec![], burstable: Mutex::default() }
     }
 
-    /// Makes the groups of the classes. `memory_bytes` bounds all pods together.
-    pub fn start(&self, memory_bytes: Option<i64>) -> io::Result<()> {
-        let all = PodLimits { cpu_shares: resources::cpu_shares(1000), cpu_quota: 0, memory_bytes };
-        let classes = ["burstable", "besteffort"].map(|class| self.below(&[class]));
+    /// Makes the groups of the classes. All pods together get `cpu_milli` of the processors against what else runs here,
+    /// and `memory_bytes` at most.
+    pub fn start(&self, cpu_milli: i64, memory_bytes: Option<i64>) -> io::Result<()> {
+        let all = PodLimits { cpu_shares: resources::cpu_shares(cpu_milli), cpu_quota: 0, memory_bytes };
         // Whatever asks for nothing gets only what others leave.
         let least = PodLimits { cpu_shares: resources::MIN_SHARES, cpu_quota: 0, memory_bytes: None };
-        if self.driver == CgroupDriver::Systemd {
-            let unified = self.hierarchy.is_unified();
-            systemd::call(&systemd::start(&self.top, &systemd::properties(all, None, unified)))?;
-            return classes.iter().try_for_each(|class| {
-                systemd::call(&systemd::start(class, &systemd::properties(least, None, unified)))
-            });
+        let classes =
+            [(self.top.clone(), Some(all)), (self.burstable_group(), None), (self.best_effort_group(), Some(least))];
+        for (class, limits) in classes {
+            match self.driver {
+                CgroupDriver::Cgroupfs => self.hierarchy.create(&class)?,
+                CgroupDriver::Systemd => systemd::call(&systemd::start(&class, &[]))?,
+            }
+            if let Some(limits) = limits {
+                self.apply(&class, limits)?;
+            }
         }
-        self.hierarchy.create(&self.top)?;
-        if let Some(bytes) = memory_bytes {
-            self.hierarchy.set_memory(&self.top, bytes)?;
+        self.adopt();
+        Ok(())
+    }
+
+    /// What the pods of the Burstable class have that an earlier run left running.
+    fn adopt(&self) {
+        let place = self.place(&self.burstable_group());
+        let mut burstable = self.burstable.lock();
+        for name in self.hierarchy.children(&place) {
+            let group: Vec<String> = place.iter().cloned().chain([name.clone()]).collect();
+            let shares = self.hierarchy.shares(&group).unwrap_or(resources::MIN_SHARES);
+            if let Some(uid) = uid_of(name) {
+                burstable.set(&uid, Some(burstable::milli(shares)));
+            }
         }
-        classes.iter().try_for_each(|class| self.hierarchy.create(class))?;
-        self.hierarchy.set_cpu(&self.below(&["besteffort"]), resources::MIN_SHARES, 0)
+        drop(burstable);
+        self.share();
+    }
+
+    /// Gives the Burstable class what its pods ask for.
+    fn share(&self) {
+        // Held while writing, so that the last to change it is the last to write.
+        let mut burstable = self.burstable.lock();
+        let Some(shares) = burstable.wanted() else { return };
+        let limits = PodLimits { cpu_shares: shares, cpu_quota: 0, memory_bytes: None };
+        match self.apply(&self.burstable_group(), limits) {
+            Ok(()) => burstable.written = Some(shares),
+            Err(error) => tracing::warn!(%error, "failed to give the Burstable class its share of the processors"),
+        }
+    }
+
+    /// Counts what a pod asks for, if it is of the Burstable class.
+    fn count(&self, pod: &Pod) {
+        if pod_spec::qos_class(pod) == QosClass::Burstable {
+            self.burstable.lock().set(pod_spec::uid(pod), Some(resources::pod_cpu_request(pod)));
+            self.share();
+        }
+    }
+
+    fn burstable_group(&self) -> Vec<String> {
+        self.below(&["burstable"])
+    }
+
+    fn best_effort_group(&self) -> Vec<String> {
+        self.below(&["besteffort"])
     }
 
     fn below(&self, names: &[&str]) -> Vec<String> {
@@ -113,6 +160,7 @@ impl ContainerManager {
                 self.hierarchy.set_pids(&components, pids)?;
             }
         }
+        self.count(pod);
         let pages = resources::pod_hugepages(pod, &self.page_sizes);
         self.hierarchy.set_hugepages(&self.place(&components), &pages)
     }
@@ -127,7 +175,9 @@ impl ContainerManager {
     }
 
     pub fn set_limits(&self, pod: &Pod, limits: PodLimits) -> io::Result<()> {
-        self.apply(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)), self.enforced(limits))
+        self.apply(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)), self.enforced(limits))?;
+        self.count(pod);
+        Ok(())
     }
 
     fn apply(&self, components: &[String], limits: PodLimits) -> io::Result<()> {
@@ -144,6 +194,8 @@ impl ContainerManager {
 
     /// Removes the pod's groups. An error means that something still runs in them.
     pub fn remove_pod(&self, uid: &str) -> io::Result<()> {
+        self.burstable.lock().set(uid, None);
+        self.share();
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let components = self.components(class, uid);
             let there = || self.hierarchy.directories(&self.place(&components)).iter().any(|place| place.exists());
@@ -157,7 +209,7 @@ impl ContainerManager {
 
     /// UIDs of the pods that have groups.
     pub fn pods(&self) -> Vec<String> {
-        let places = [self.top.clone(), self.below(&["burstable"]), self.below(&["besteffort"])];
+        let places = [self.top.clone(), self.burstable_group(), self.best_effort_group()];
         let mut uids: Vec<String> =
             places.iter().flat_map(|place| self.hierarchy.children(&self.place(place))).filter_map(uid_of).collect();
         uids.sort();
@@ -274,6 +326,48 @@ mod tests {
                     manager.pod_directories(&pod).iter().find_map(|d| std::fs::read_to_string(d.join(file)).ok());
                 assert_eq!(found.as_deref(), Some(*text), "{file}");
             }
+        }
+    }
+
+    #[test]
+    fn classes_get_what_their_pods_ask_for() {
+        let named = |uid: &str, resources: serde_json::Value| {
+            let mut pod = pod(resources);
+            pod.metadata.uid = Some(uid.into());
+            pod
+        };
+        for (unify, file, values) in [
+            (true, "cpu.weight", ["137", "1", "1", "69", "79", "78"]),
+            (false, "cpu.shares", ["3584", "2", "2", "1792", "2048", "2048"]),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let hierarchy = || match unify {
+                true => Hierarchy::unified(dir.path()),
+                false => Hierarchy::separate(dir.path(), &["cpu", "memory"]),
+            };
+            let manager = ContainerManager::with_hierarchy(hierarchy(), "t", CgroupDriver::Cgroupfs);
+            manager.start(3500, None).unwrap();
+            let shares = |path: &[String]| {
+                let places = manager.hierarchy.directories(path);
+                places.iter().find_map(|d| std::fs::read_to_string(d.join(file)).ok()).unwrap_or_default()
+            };
+            let class = || shares(&manager.burstable_group());
+            assert_eq!([shares(&manager.top), shares(&manager.best_effort_group()), class()], values[..3], "{file}");
+            manager.create_pod(&named("a", json!({"requests": {"cpu": "1500m"}}))).unwrap();
+            manager.create_pod(&named("b", json!({"requests": {"memory": "1Mi"}, "limits": {"cpu": "250m"}}))).unwrap();
+            manager.create_pod(&named("c", json!({"limits": {"cpu": "1", "memory": "1Mi"}}))).unwrap();
+            assert_eq!(class(), values[3], "{file}: those of the class only");
+            manager.update_pod(&named("b", json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}))).unwrap();
+            assert_eq!(class(), values[4], "{file}: resized");
+            // One that is started again finds them.
+            std::fs::write(manager.hierarchy.directories(&manager.burstable_group())[0].join(file), "").unwrap();
+            let again = ContainerManager::with_hierarchy(hierarchy(), "t", CgroupDriver::Cgroupfs);
+            again.start(3500, None).unwrap();
+            assert_eq!(class(), values[5], "{file}: adopted");
+            // Files stand where the kernel has groups: nothing can be removed here.
+            let _ = again.remove_pod("a");
+            let _ = again.remove_pod("b");
+            assert_eq!(class(), values[2], "{file}: all gone");
         }
     }
 
