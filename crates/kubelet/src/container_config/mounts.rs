@@ -9,10 +9,10 @@ use std::{
 };
 
 use cri::v1;
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 
 use super::expansion::expand_noting;
-use crate::pod_spec;
+use crate::{pod_spec, volume_manager::claims};
 
 pub struct Input<'a> {
     pub pod: &'a Pod,
@@ -90,7 +90,9 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
         result.push(v1::Mount {
             container_path: container_path(mount),
             host_path: host_path.to_string_lossy().into_owned(),
-            readonly: mount.read_only.unwrap_or(false) || shows_objects(input.pod, &mount.name),
+            readonly: mount.read_only.unwrap_or(false)
+                || shows_objects(input.pod, &mount.name)
+                || claims::is_read_only(input.pod, &mount.name),
             propagation: match mount.mount_propagation.as_deref() {
                 Some("HostToContainer") => v1::MountPropagation::PropagationHostToContainer,
                 Some("Bidirectional") => v1::MountPropagation::PropagationBidirectional,
@@ -114,6 +116,27 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
         file(super::message_path(input.container), path);
     }
     Ok(result)
+}
+
+/// The devices behind claims that the container wants without a file system.
+pub fn devices(
+    pod: &Pod,
+    container: &Container,
+    volumes: &BTreeMap<String, PathBuf>,
+) -> Result<Vec<v1::Device>, String> {
+    let device = |wanted: &VolumeDevice| {
+        let path = volumes
+            .get(&wanted.name)
+            .ok_or_else(|| format!("failed to find volume {:?} of container {:?}", wanted.name, container.name))?;
+        // Without `m` a container can't make another node for it.
+        let permissions = if claims::is_read_only(pod, &wanted.name) { "r" } else { "mrw" };
+        Ok(v1::Device {
+            container_path: wanted.device_path.clone(),
+            host_path: path.to_string_lossy().into_owned(),
+            permissions: permissions.into(),
+        })
+    };
+    container.volume_devices.iter().flatten().map(device).collect()
 }
 
 fn container_path(mount: &VolumeMount) -> String {
@@ -197,6 +220,35 @@ mod tests {
         check(json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), true, Ok(true));
         check(json!({"readOnly": true, "recursiveReadOnly": "Enabled"}), false, Err("not supported by the runtime"));
         check(json!({"recursiveReadOnly": "Enabled"}), true, Err("but it is not read-only"));
+    }
+
+    #[test]
+    fn a_read_only_claim_is_read_only_in_every_way() {
+        use serde_json::json;
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            "volumes": [{"name": "ro", "persistentVolumeClaim": {"claimName": "a", "readOnly": true}},
+                {"name": "rw", "persistentVolumeClaim": {"claimName": "b"}}],
+            "containers": [{"name": "c",
+                "volumeMounts": [{"name": "ro", "mountPath": "/ro"}, {"name": "rw", "mountPath": "/rw"}],
+                "volumeDevices": [{"name": "ro", "devicePath": "/dev/ro"}, {"name": "rw", "devicePath": "/dev/rw"}]}]}}))
+        .unwrap();
+        let container = &pod_spec::containers(&pod)[0];
+        let volumes = BTreeMap::from(["ro", "rw"].map(|name| (name.to_string(), PathBuf::from("/host").join(name))));
+        let input = Input {
+            pod: &pod,
+            container,
+            volumes: &volumes,
+            images: &BTreeMap::new(),
+            environment: &BTreeMap::new(),
+            hosts_file: None,
+            message_file: None,
+            recursive_read_only: false,
+        };
+        let mounted: Vec<bool> = mounts(&input).unwrap().iter().map(|mount| mount.readonly).collect();
+        assert_eq!(mounted, [true, false]);
+        let show = |d: &v1::Device| format!("{} {} {}", d.host_path, d.container_path, d.permissions);
+        let devices: Vec<String> = devices(&pod, container, &volumes).unwrap().iter().map(show).collect();
+        assert_eq!(devices, ["/host/ro /dev/ro r", "/host/rw /dev/rw mrw"]);
     }
 
     #[test]

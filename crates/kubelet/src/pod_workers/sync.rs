@@ -20,7 +20,7 @@ use crate::{
     pod_status::WaitingReason,
     runtime_manager::{KillOrder, StartContext, container_reference},
     runtime_status::{PodRuntimeStatus, State},
-    volume_manager::{Facts, Mounted},
+    volume_manager::{Facts, Mounted, event_reason},
 };
 
 /// The first and the longest wait after a failure to make a sandbox or volumes.
@@ -295,7 +295,7 @@ impl Worker {
                 Some(Surroundings { sandbox_id, sandbox_config, references, mounted, pod_ips: ips })
             }
             Err(error) => {
-                shared.recorder.warning(&about, "FailedMount", error);
+                shared.recorder.warning(&about, event_reason(&error), error);
                 self.failed();
                 None
             }

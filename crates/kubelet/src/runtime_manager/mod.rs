@@ -339,6 +339,7 @@ impl RuntimeManager {
             return Ok(None);
         }
         let all = pod_spec::spec(context.pod).ephemeral_containers.iter().flatten();
+        config.devices = mounts::devices(pod, container, context.volumes)?;
         let target = all.filter(|e| e.name == container.name).find_map(|e| e.target_container_name.clone());
         let Some(target) = target.filter(|name| !name.is_empty()) else { return Ok(None) };
         match context.status.running().find(|c| c.name == target) {

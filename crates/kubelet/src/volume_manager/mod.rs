@@ -4,6 +4,7 @@
 //! after everything below it is unmounted.
 
 pub mod atomic_writer;
+pub mod claims;
 mod file_system;
 mod host_path;
 pub mod payload;
@@ -18,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use claims::{Behind, Ownership, Uses};
 use client::Client;
 use env::Env;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
@@ -31,6 +33,7 @@ use crate::{
     container_config::{
         downward::NodeFacts,
         environment::{self, References},
+        resources::pod_limits,
     },
     node_metrics::STORAGE_DURATION,
     pod_spec, quantity,
@@ -65,14 +68,20 @@ pub struct Mounted {
     pub refresh_after: Option<Duration>,
 }
 
-/// Stands for a local volume among the types of host paths.
-const LOCAL: &str = "local";
+const MOUNT: &str = "MountVolume.SetUp";
+const MAP: &str = "MapVolume.SetUpDevice";
 
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} : {message}")]
+#[error("{step} failed for volume {volume:?} : {message}")]
 pub struct MountError {
+    step: &'static str,
     pub volume: String,
     pub message: String,
+}
+
+/// The reason of the Event that tells of an error.
+pub fn event_reason(error: &str) -> &'static str {
+    if error.starts_with(MAP) { "FailedMapVolume" } else { "FailedMount" }
 }
 
 /// The ConfigMaps and Secrets that a pod names anywhere.
@@ -133,7 +142,9 @@ impl VolumeManager {
             let took = (self.env.monotonic() - began).as_secs_f64();
             let labels = [&plugin_name(volume), "volume_mount", status, "false"];
             self.metrics.observe(&STORAGE_DURATION, &labels, took);
-            let (path, refresh) = result.map_err(|message| MountError { volume: volume.name.clone(), message })?;
+            let step = if Uses::of(pod, &volume.name).device { MAP } else { MOUNT };
+            let (path, refresh) =
+                result.map_err(|message| MountError { step, volume: volume.name.clone(), message })?;
             mounted.paths.insert(volume.name.clone(), path);
             mounted.refresh_after = [mounted.refresh_after, refresh].into_iter().flatten().min();
         }
@@ -152,8 +163,10 @@ impl VolumeManager {
         let name = &volume.name;
         if let Some(source) = &volume.empty_dir {
             let path = self.volume_dir(uid, "empty-dir", name);
-            let (place, source) = (path.clone(), source.clone());
-            self.work(uid, name, move || empty_dir(&place, &source, group).map_err(|e| e.to_string())).await?;
+            let in_memory = source.medium.as_deref() == Some("Memory");
+            let size = in_memory.then(|| memory_size(source, pod, facts.node.memory_bytes));
+            let place = path.clone();
+            self.work(uid, name, move || empty_dir(&place, size, group).map_err(|e| e.to_string())).await?;
             return Ok((path, None));
         }
         if let Some(source) = &volume.host_path {
@@ -278,28 +291,16 @@ impl VolumeManager {
         if owner != claim.metadata.uid {
             return Err(format!("PV {volume_name} is not bound to PVC {namespace}/{name}"));
         }
-        let spec = volume.spec.unwrap_or_default();
-        let (path, kind) = match (spec.host_path, spec.local) {
-            (Some(source), _) => (PathBuf::from(&source.path), source.type_.unwrap_or_default()),
-            (None, Some(source)) => (PathBuf::from(&source.path), LOCAL.to_string()),
-            (None, None) => return Err(format!("PV {volume_name} has a source that this node does not support")),
-        };
+        let behind = Behind::of(volume, volume_in_pod, Uses::of(pod, volume_in_pod))?;
         let context = pod_spec::spec(pod).security_context.as_ref();
-        let when_root_differs = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-        let (place, group) = (path.clone(), fs_group(pod));
-        let check = move || {
-            match kind.as_str() {
-                LOCAL if !place.exists() => return Err(format!("path {:?} does not exist", place.display())),
-                LOCAL => {}
-                kind => host_path::check(&place, kind)?,
-            }
-            match group {
-                Some(group) => file_system::give_to_group(&place, group, false, when_root_differs)
-                    .map_err(|error| error.to_string()),
-                None => Ok(()),
-            }
+        let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
+        let ownership = Ownership {
+            group: fs_group(pod),
+            read_only: claims::is_read_only(pod, volume_in_pod),
+            only_when_root_differs: policy == Some("OnRootMismatch"),
         };
-        self.work(pod_spec::uid(pod), volume_in_pod, check).await?;
+        let path = behind.path.clone();
+        self.work(pod_spec::uid(pod), volume_in_pod, move || behind.prepare(ownership)).await?;
         Ok(path)
     }
 
@@ -330,14 +331,20 @@ fn fs_group(pod: &Pod) -> Option<u32> {
     u32::try_from(group).ok()
 }
 
-fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, group: Option<u32>) -> io::Result<()> {
+/// How large an emptyDir in memory may become: as it says, but no more than its pod or all pods may use.
+fn memory_size(source: &EmptyDirVolumeSource, pod: &Pod, allocatable: i64) -> Option<i64> {
+    let own = source.size_limit.as_ref().and_then(quantity::value);
+    let limits = [own, pod_limits(pod).memory_bytes, Some(allocatable)];
+    limits.into_iter().flatten().filter(|bytes| *bytes > 0).min()
+}
+
+/// `in_memory` has the size of one that is in memory.
+fn empty_dir(path: &Path, in_memory: Option<Option<i64>>, group: Option<u32>) -> io::Result<()> {
     let fresh = !path.exists();
     std::fs::create_dir_all(path)?;
-    let in_memory = source.medium.as_deref().is_some_and(|medium| medium == "Memory");
-    let limit = source.size_limit.as_ref().and_then(quantity::value);
-    let mounts_now = in_memory && !file_system::is_mount_point(path);
-    if mounts_now {
-        file_system::mount_tmpfs(path, limit)?;
+    let mounts_now = in_memory.is_some() && !file_system::is_mount_point(path);
+    if let Some(size) = in_memory.filter(|_| mounts_now) {
+        file_system::mount_tmpfs(path, size)?;
     }
     if fresh || mounts_now {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
@@ -390,6 +397,27 @@ fn volume_kind(volume: &Volume) -> String {
 mod tests {
     use super::*;
     use crate::no_api::NoApi;
+
+    #[test]
+    fn memory_is_bounded_by_the_volume_the_pod_and_the_node() {
+        let check = |size: Option<&str>, limit: Option<&str>, expected: i64| {
+            let source = EmptyDirVolumeSource {
+                medium: Some("Memory".into()),
+                size_limit: size.map(|size| k8s_openapi::apimachinery::pkg::api::resource::Quantity(size.into())),
+            };
+            let limits = limit.map_or(serde_json::json!({}), |limit| serde_json::json!({"memory": limit}));
+            let container = serde_json::json!({"name": "a", "resources": {"limits": limits}});
+            let pod = serde_json::from_value(serde_json::json!({"spec": {"containers": [container]}})).unwrap();
+            assert_eq!(memory_size(&source, &pod, 1 << 30), Some(expected), "{size:?} {limit:?}");
+        };
+        check(None, None, 1 << 30);
+        check(Some("10Mi"), None, 10 << 20);
+        check(Some("10Mi"), Some("5Mi"), 5 << 20);
+        check(Some("10Mi"), Some("50Mi"), 10 << 20);
+        check(None, Some("50Mi"), 50 << 20);
+        check(Some("0"), None, 1 << 30);
+        check(Some("4Gi"), Some("2Gi"), 1 << 30);
+    }
 
     #[tokio::test]
     async fn a_file_system_that_hangs_holds_one_thread_and_no_other_volume() {

@@ -50,6 +50,7 @@ fn pick(
     items: Option<&Vec<KeyToPath>>,
     optional: bool,
     default_mode: u32,
+    missing: &str,
 ) -> Result<Payload, String> {
     let Some(items) = items.filter(|items| !items.is_empty()) else {
         return Ok(content.into_iter().map(|(key, bytes)| (key, file(bytes, None, default_mode))).collect());
@@ -61,7 +62,7 @@ fn pick(
                 payload.insert(item.path.clone(), file(bytes.clone(), item.mode, default_mode));
             }
             None if optional => {}
-            None => return Err(format!("references non-existent config key: {}", item.key)),
+            None => return Err(format!("{missing}: {}", item.key)),
         }
     }
     Ok(payload)
@@ -84,7 +85,10 @@ pub fn config_map(
     optional: bool,
 ) -> Result<Payload, String> {
     match context.references.config_maps.get(name).cloned().flatten() {
-        Some(map) => pick(config_map_content(&map), items, optional, context.default_mode),
+        Some(map) => {
+            let missing = "configmap references non-existent config key";
+            pick(config_map_content(&map), items, optional, context.default_mode, missing)
+        }
         None if optional => Ok(Payload::new()),
         None => Err(format!("configmap {name:?} not found")),
     }
@@ -97,7 +101,10 @@ pub fn secret(
     optional: bool,
 ) -> Result<Payload, String> {
     match context.references.secrets.get(name).cloned().flatten() {
-        Some(secret) => pick(secret_content(&secret), items, optional, context.default_mode),
+        Some(secret) => {
+            let missing = "references non-existent secret key";
+            pick(secret_content(&secret), items, optional, context.default_mode, missing)
+        }
         None if optional => Ok(Payload::new()),
         None => Err(format!("secret {name:?} not found")),
     }
@@ -180,8 +187,11 @@ mod tests {
             "spec": {"containers": []}}))
         .unwrap();
         let map: ConfigMap = serde_json::from_value(json!({"data": {"k": "v"}, "binaryData": {"b": "AAE="}})).unwrap();
-        let references =
-            References { config_maps: HashMap::from([("cm".into(), Some(Arc::new(map)))]), secrets: HashMap::new() };
+        let secret: Secret = serde_json::from_value(json!({"data": {}})).unwrap();
+        let references = References {
+            config_maps: HashMap::from([("cm".into(), Some(Arc::new(map)))]),
+            secrets: HashMap::from([("there".into(), Some(Arc::new(secret)))]),
+        };
         let tokens = BTreeMap::from([(TokenKey { audience: String::new(), expiration_seconds: 600 }, "t".to_string())]);
         let node = downward::NodeFacts::default();
         let context = context(&pod, &references, &tokens, &node, 0o640);
@@ -206,7 +216,11 @@ mod tests {
         check(json!([{"secret": {"name": "s", "optional": true}}]), Ok(""));
         check(
             json!([{"configMap": {"name": "cm", "items": [{"key": "z", "path": "z"}]}}]),
-            Err("references non-existent config key: z"),
+            Err("configmap references non-existent config key: z"),
+        );
+        check(
+            json!([{"secret": {"name": "there", "items": [{"key": "z", "path": "z"}]}}]),
+            Err("references non-existent secret key: z"),
         );
     }
 

@@ -1,0 +1,204 @@
+//! What is behind a claim: a directory, or a device for pods that want one.
+//! Used by `volume_manager`, which has found the claim's volume; `prepare` runs on a thread that may hang.
+//! Invariant: never changes who owns a hostPath or what is mounted read-only, and never shows a pod a device in place
+//! of the file system it asked for.
+
+use std::{
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+
+use super::{file_system, host_path};
+use crate::pod_spec;
+
+/// Where the volume is on this node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Behind {
+    pub path: PathBuf,
+    source: Source,
+    /// A device without a file system.
+    block: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Source {
+    HostPath { kind: String },
+    Local,
+}
+
+/// How its files are to be given to a group.
+#[derive(Debug, Clone, Copy)]
+pub struct Ownership {
+    pub group: Option<u32>,
+    pub read_only: bool,
+    pub only_when_root_differs: bool,
+}
+
+/// How the containers of a pod use one of its volumes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Uses {
+    pub mounted: bool,
+    pub device: bool,
+}
+
+impl Uses {
+    pub fn of(pod: &Pod, volume: &str) -> Self {
+        let ephemeral = pod_spec::ephemeral_containers(pod);
+        let all = pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod)).chain(&ephemeral);
+        all.fold(Self::default(), |uses, container| Self {
+            mounted: uses.mounted || container.volume_mounts.iter().flatten().any(|m| m.name == volume),
+            device: uses.device || container.volume_devices.iter().flatten().any(|d| d.name == volume),
+        })
+    }
+}
+
+/// Whether a pod asked for its claim to be read-only, whatever each mount says.
+pub fn is_read_only(pod: &Pod, volume: &str) -> bool {
+    let mut volumes = pod_spec::spec(pod).volumes.iter().flatten();
+    volumes.any(|v| v.name == volume && v.persistent_volume_claim.as_ref().is_some_and(|c| c.read_only == Some(true)))
+}
+
+impl Behind {
+    /// `volume_in_pod` is for messages.
+    pub fn of(volume: PersistentVolume, volume_in_pod: &str, uses: Uses) -> Result<Self, String> {
+        let name = volume.metadata.name.unwrap_or_default();
+        let spec = volume.spec.unwrap_or_default();
+        let block = spec.volume_mode.as_deref() == Some("Block");
+        if block && uses.mounted {
+            return Err(format!("volume {volume_in_pod} has volumeMode Block, but is specified in volumeMounts"));
+        }
+        if !block && uses.device {
+            return Err(format!("volume {volume_in_pod} has volumeMode Filesystem, but is specified in volumeDevices"));
+        }
+        let (path, source) = match (spec.host_path, spec.local) {
+            (Some(source), _) if block => {
+                return Err(format!("PV {name} at {:?} is a hostPath, which has no device for a pod", source.path));
+            }
+            (Some(source), _) => (source.path.into(), Source::HostPath { kind: source.type_.unwrap_or_default() }),
+            (None, Some(source)) => (PathBuf::from(&source.path), Source::Local),
+            (None, None) => return Err(format!("PV {name} has a source that this node does not support")),
+        };
+        Ok(Self { path, source, block })
+    }
+
+    /// Checks what is there and gives it to the pod's group.
+    pub fn prepare(&self, ownership: Ownership) -> Result<(), String> {
+        let Source::HostPath { kind } = &self.source else { return self.prepare_local(ownership) };
+        host_path::check(&self.path, kind)
+    }
+
+    fn prepare_local(&self, ownership: Ownership) -> Result<(), String> {
+        let path = self.path.display();
+        if !self.path.exists() {
+            return Err(format!("path {path:?} does not exist"));
+        }
+        match (self.block, is_block_device(&self.path)) {
+            (true, true) => return Ok(()),
+            (true, false) => return Err(format!("path {path:?} is not a block device")),
+            (false, true) => {
+                return Err(format!(
+                    "path {path:?} is a block device: this node mounts no file system from it; mount it on the machine \
+                     and let the volume name the directory, or use volumeMode: Block"
+                ));
+            }
+            (false, false) => {}
+        }
+        match ownership.group.filter(|_| !ownership.read_only) {
+            Some(group) => file_system::give_to_group(&self.path, group, false, ownership.only_when_root_differs)
+                .map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn behind(spec: Value, uses: Uses) -> Result<Behind, String> {
+        let volume = serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).unwrap();
+        Behind::of(volume, "data", uses)
+    }
+
+    #[test]
+    fn a_claim_is_used_as_what_it_is() {
+        let (mounted, device) = (Uses { mounted: true, device: false }, Uses { mounted: false, device: true });
+        let check = |mode: &str, source: Value, uses, expected: Option<&str>| {
+            let mut spec = source;
+            spec["volumeMode"] = mode.into();
+            let found = behind(spec.clone(), uses).err();
+            assert!(found.as_deref().unwrap_or("").contains(expected.unwrap_or("")), "{spec}: {found:?}");
+            assert_eq!(found.is_some(), expected.is_some(), "{spec}: {found:?}");
+        };
+        let (local, host) = (json!({"local": {"path": "/d"}}), json!({"hostPath": {"path": "/d"}}));
+        check("Block", local.clone(), device, None);
+        check(
+            "Block",
+            local.clone(),
+            mounted,
+            Some("volume data has volumeMode Block, but is specified in volumeMounts"),
+        );
+        check("Filesystem", local.clone(), device, Some("volumeMode Filesystem, but is specified in volumeDevices"));
+        check("Filesystem", local, mounted, None);
+        check("Filesystem", host.clone(), mounted, None);
+        check("Block", host, device, Some("is a hostPath"));
+        check("Filesystem", json!({"nfs": {"path": "/", "server": "s"}}), mounted, Some("does not support"));
+    }
+
+    #[test]
+    fn devices_are_never_taken_for_directories() {
+        let mounted = Uses { mounted: true, device: false };
+        let ownership = Ownership { group: None, read_only: false, only_when_root_differs: false };
+        let not_a_device = behind(json!({"local": {"path": "/dev/null"}, "volumeMode": "Block"}), Uses::default());
+        assert!(not_a_device.unwrap().prepare(ownership).unwrap_err().contains("is not a block device"));
+        let mut devices = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
+        let Some(device) = devices.find(|path| is_block_device(path)) else { return };
+        let check = |mode: &str, uses, ok: bool| {
+            let found = behind(json!({"local": {"path": device}, "volumeMode": mode}), uses).unwrap();
+            assert_eq!(found.prepare(ownership).is_ok(), ok, "{mode}");
+        };
+        check("Block", Uses { mounted: false, device: true }, true);
+        check("Filesystem", mounted, false);
+    }
+
+    #[test]
+    fn only_writable_local_volumes_are_given_to_the_group() {
+        let check = |source: &str, read_only: bool, expected: bool| {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("file");
+            std::fs::write(&file, "").unwrap();
+            std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            let found = behind(json!({source: {"path": directory.path()}}), Uses::default()).unwrap();
+            // Our own group, so that nobody needs to be root.
+            let group = Some(file.metadata().unwrap().gid());
+            found.prepare(Ownership { group, read_only, only_when_root_differs: false }).unwrap();
+            let given = file.metadata().unwrap().mode() & 0o777 == 0o660;
+            assert_eq!(given, expected, "{source} {read_only}");
+        };
+        check("local", false, true);
+        check("local", true, false);
+        check("hostPath", false, false);
+    }
+
+    #[test]
+    fn a_claim_is_read_only_when_its_pod_says_so() {
+        let check = |source: Value, expected: bool| {
+            let volume = json!({"name": "v", "persistentVolumeClaim": source});
+            let pod = serde_json::from_value(json!({"spec": {"containers": [], "volumes": [volume]}})).unwrap();
+            assert_eq!(is_read_only(&pod, "v"), expected);
+            assert!(!is_read_only(&pod, "w"));
+        };
+        check(json!({"claimName": "c", "readOnly": true}), true);
+        check(json!({"claimName": "c"}), false);
+    }
+}
