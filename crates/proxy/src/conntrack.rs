@@ -1,66 +1,47 @@
 //! Removes UDP connection tracking entries that point where the rules no longer do.
-//! Called by `run` after a transaction, with what `Changes` found stale.
+//! Called by `run` after a transaction, with the frontends whose endpoints changed.
 //! Invariant: TCP is left alone; an open connection ends when its endpoint does.
 
-use std::{collections::BTreeSet, net::IpAddr, process::Stdio};
+use std::{collections::HashMap, net::IpAddr, process::Stdio, sync::Arc};
 
 use tokio::process::Command;
 
 use crate::{
     model::Protocol,
-    rules::{Family, Frontend},
+    rules::{Family, Frontend, Target},
 };
 
-type Flows = BTreeSet<(Frontend, Option<IpAddr>)>;
+/// Where flows through a frontend may go on going.
+type Kept = HashMap<Frontend, Arc<[Target]>>;
 
-/// Up to this many are deleted one by one; beyond, what the kernel has is listed and compared.
-const FEW: usize = 16;
-
-pub async fn forget(flows: Flows) {
-    if let Err(error) = try_forget(&flows).await {
+pub async fn forget(kept: Kept) {
+    if let Err(error) = try_forget(&kept).await {
         tracing::warn!(%error, "failed to run conntrack (apt-get install -y conntrack); UDP clients may stick to endpoints that are gone");
     }
 }
 
-async fn try_forget(flows: &Flows) -> std::io::Result<()> {
-    if flows.len() <= FEW {
-        for (frontend, endpoint) in flows {
-            delete(*frontend, *endpoint, &[]).await?;
-        }
-        return Ok(());
-    }
-    for family in [Family::V4, Family::V6] {
-        if !flows.iter().any(|(frontend, _)| Family::of(frontend.ip) == family) {
+async fn try_forget(kept: &Kept) -> std::io::Result<()> {
+    for family in Family::ALL {
+        if !kept.keys().any(|frontend| Family::of(frontend.ip) == family) {
             continue;
         }
         let output = Command::new("conntrack").args(["-L", "-p", "udp", "-f", family_name(family)]).output().await?;
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let Some(flow) = Flow::parse(line) else { continue };
-            let untranslated = flow.answers_from == flow.frontend.ip;
-            let stale = flows.contains(&(flow.frontend, Some(flow.answers_from)))
-                || (untranslated && flows.contains(&(flow.frontend, None)));
-            if stale {
-                let source =
-                    [("--orig-src", flow.source.to_string()), ("--orig-port-src", flow.source_port.to_string())];
-                delete(flow.frontend, None, &source).await?;
+            if kept.get(&flow.frontend).is_some_and(|targets| !targets.contains(&flow.answers)) {
+                delete(&flow).await?;
             }
         }
     }
     Ok(())
 }
 
-async fn delete(frontend: Frontend, endpoint: Option<IpAddr>, more: &[(&str, String)]) -> std::io::Result<()> {
+async fn delete(Flow { source, source_port, frontend, .. }: &Flow) -> std::io::Result<()> {
     let mut command = Command::new("conntrack");
-    command.args(["-D", "-f", family_name(Family::of(frontend.ip))]);
-    command.args(["-p", frontend.protocol.name(), "--orig-port-dst", &frontend.port.to_string()]);
-    command.args(["--orig-dst", &frontend.ip.to_string()]);
-    if let Some(ip) = endpoint {
-        command.args(["--dst-nat", &ip.to_string()]);
-    }
-    for (option, value) in more {
-        command.args([option, value.as_str()]);
-    }
-    // It exits with 1 when there was no such flow, which is the usual case.
+    command.args(["-D", "-f", family_name(Family::of(frontend.ip)), "-p", frontend.protocol.name()]);
+    command.args(["--orig-dst", &frontend.ip.to_string(), "--orig-port-dst", &frontend.port.to_string()]);
+    command.args(["--orig-src", &source.to_string(), "--orig-port-src", &source_port.to_string()]);
+    // It exits with 1 when there is no such flow any more.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().await.map(drop)
 }
 
@@ -77,7 +58,7 @@ struct Flow {
     source: IpAddr,
     source_port: u16,
     frontend: Frontend,
-    answers_from: IpAddr,
+    answers: Target,
 }
 
 impl Flow {
@@ -91,7 +72,7 @@ impl Flow {
                 protocol: Protocol::Udp,
                 port: values("dport=").next()?.parse().ok()?,
             },
-            answers_from: values("src=").nth(1)?.parse().ok()?,
+            answers: Target { ip: values("src=").nth(1)?.parse().ok()?, port: values("sport=").nth(1)?.parse().ok()? },
         })
     }
 }
@@ -107,7 +88,7 @@ mod tests {
         let flow = Flow::parse(line).unwrap();
         assert_eq!(flow.frontend.ip, "10.96.0.10".parse::<IpAddr>().unwrap());
         assert_eq!((flow.source_port, flow.frontend.port), (5555, 53));
-        assert_eq!(flow.answers_from, "10.244.0.2".parse::<IpAddr>().unwrap());
+        assert_eq!(flow.answers, Target { ip: "10.244.0.2".parse().unwrap(), port: 8080 });
         assert_eq!(Flow::parse("conntrack v1.4.7 (conntrack-tools): 2 flow entries have been shown."), None);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    model::{NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, State},
+    model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, State},
     ruleset::Ruleset,
 };
 
@@ -79,6 +79,9 @@ pub struct ServiceRules {
     /// Health check port and the number of local endpoints it reports: only ready ones, so that a load balancer
     /// turns away from a node whose last endpoint ends while that one still serves.
     pub health: Option<(u16, usize)>,
+    /// Every UDP frontend and where a flow through it may go on going. A flow is kept as a TCP connection would be:
+    /// by whoever serves, even while it ends, and whatever the traffic policies say about new ones. Sorted.
+    pub flows: BTreeMap<Frontend, Arc<[Target]>>,
     /// Every endpoint address that may get a new connection.
     pub endpoints: BTreeSet<IpAddr>,
     /// Every pod among the Service's endpoints, sorted, and whether it gets new connections although nobody said
@@ -121,8 +124,19 @@ pub fn service_rules(
             let slot = (family, port.protocol, port.port);
             let before = previous.and_then(|rules| rules.order.iter().find(|(held, _)| *held == slot));
             let order = settle(before.map(|(_, order)| order), &endpoints.cluster);
-            Writer { key, service, port, family, config, endpoints: &endpoints, order: &order, rules: &mut rules }
-                .write();
+            let flows = (port.protocol == Protocol::Udp).then(|| flow_targets(state, key, port, family));
+            Writer {
+                key,
+                service,
+                port,
+                family,
+                config,
+                endpoints: &endpoints,
+                order: &order,
+                flows,
+                rules: &mut rules,
+            }
+            .write();
             if !order.is_empty() {
                 rules.order.push((slot, order));
             }
@@ -146,6 +160,35 @@ fn pods(state: &State, key: &str, used: &BTreeSet<IpAddr>) -> Vec<(PodUid, bool)
     pods
 }
 
+/// The endpoints of one port in one family, in whatever state.
+fn endpoints_of<'a>(
+    state: &'a State,
+    key: &str,
+    port: &'a PortInfo,
+    family: Family,
+) -> impl Iterator<Item = (Target, &'a EndpointInfo)> {
+    state.slices(key).flat_map(move |slice| {
+        let matching =
+            slice.ports.iter().filter(|(name, protocol, _)| *name == port.name && *protocol == port.protocol);
+        matching.flat_map(move |(_, _, number)| {
+            let ours = slice.endpoints.iter().filter(move |endpoint| Family::of(endpoint.ip) == family);
+            ours.map(|endpoint| (Target { ip: endpoint.ip, port: *number }, endpoint))
+        })
+    })
+}
+
+/// Whoever serves. Where nobody does, whoever is known: an endpoint that may come back keeps its clients, one that is
+/// gone does not.
+fn flow_targets(state: &State, key: &str, port: &PortInfo, family: Family) -> Arc<[Target]> {
+    let all = || endpoints_of(state, key, port, family);
+    let targets = |serving: bool| -> BTreeSet<Target> {
+        all().filter(|(_, e)| !serving || e.serving || e.ready).map(|(target, _)| target).collect()
+    };
+    let serving = targets(true);
+    let kept = if serving.is_empty() { targets(false) } else { serving };
+    kept.into_iter().collect()
+}
+
 /// The endpoints of one port in one family, by who may use them.
 #[derive(Debug, Default)]
 struct Endpoints {
@@ -162,21 +205,14 @@ impl Endpoints {
         let mut ready = BTreeMap::new();
         let mut leaving = BTreeMap::new();
         let mut perhaps_here = BTreeSet::new();
-        for slice in state.slices(key) {
-            let matching =
-                slice.ports.iter().filter(|(name, protocol, _)| *name == port.name && *protocol == port.protocol);
-            for (_, _, number) in matching {
-                for endpoint in slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.ip) == family) {
-                    let target = Target { ip: endpoint.ip, port: *number };
-                    if !endpoint.elsewhere && (endpoint.ready || endpoint.serving && endpoint.terminating) {
-                        perhaps_here.insert(target);
-                    }
-                    if endpoint.ready {
-                        ready.insert(target, endpoint.local);
-                    } else if endpoint.serving && endpoint.terminating {
-                        leaving.insert(target, endpoint.local);
-                    }
-                }
+        for (target, endpoint) in endpoints_of(state, key, port, family) {
+            if !endpoint.elsewhere && (endpoint.ready || endpoint.serving && endpoint.terminating) {
+                perhaps_here.insert(target);
+            }
+            if endpoint.ready {
+                ready.insert(target, endpoint.local);
+            } else if endpoint.serving && endpoint.terminating {
+                leaving.insert(target, endpoint.local);
             }
         }
         let all = |from: &BTreeMap<Target, bool>| from.keys().copied().collect::<Vec<_>>();
@@ -220,20 +256,22 @@ struct Writer<'a> {
     config: &'a NodeConfig,
     endpoints: &'a Endpoints,
     order: &'a [Target],
+    /// Where UDP flows may go on going; `None` for other protocols.
+    flows: Option<Arc<[Target]>>,
     rules: &'a mut ServiceRules,
 }
 
 impl Writer<'_> {
     fn write(&mut self) {
         self.cluster_ips();
-        let mut external = self.of_family(&self.service.external_ips, self.port.port);
+        let mut external = self.frontends(&self.service.external_ips, self.port.port);
         if let Some(node_port) = self.port.node_port {
-            external.extend(self.of_family(&self.config.node_addresses, node_port));
+            external.extend(self.frontends(&self.config.node_addresses, node_port));
             if self.config.localhost_node_ports {
-                external.extend(self.of_family(&[IpAddr::V4(Ipv4Addr::LOCALHOST)], node_port));
+                external.extend(self.frontends(&[IpAddr::V4(Ipv4Addr::LOCALHOST)], node_port));
             }
         }
-        let balancers = self.of_family(&self.service.load_balancer_ips, self.port.port);
+        let balancers = self.frontends(&self.service.load_balancer_ips, self.port.port);
         if self.service.source_ranges.is_empty() {
             external.extend(balancers);
         } else {
@@ -242,13 +280,17 @@ impl Writer<'_> {
         self.external(&external);
     }
 
-    fn of_family(&self, ips: &[IpAddr], port: u16) -> Vec<Frontend> {
+    fn frontends(&mut self, ips: &[IpAddr], port: u16) -> Vec<Frontend> {
         let ours = ips.iter().filter(|ip| Family::of(**ip) == self.family);
-        ours.map(|ip| Frontend { ip: *ip, protocol: self.port.protocol, port }).collect()
+        let frontends: Vec<_> = ours.map(|ip| Frontend { ip: *ip, protocol: self.port.protocol, port }).collect();
+        if let Some(flows) = &self.flows {
+            self.rules.flows.extend(frontends.iter().map(|frontend| (*frontend, flows.clone())));
+        }
+        frontends
     }
 
     fn cluster_ips(&mut self) {
-        let frontends = self.of_family(&self.service.cluster_ips, self.port.port);
+        let frontends = self.frontends(&self.service.cluster_ips, self.port.port);
         if self.service.internal_local {
             let local = self.endpoints.local.clone();
             if local.is_empty() {

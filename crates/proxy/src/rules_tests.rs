@@ -276,21 +276,65 @@ fn the_first_owner_of_an_address_keeps_it() {
     assert_eq!(ruleset.get(&Key::Unserved(frontend)), Some(&Value::Reject));
 }
 
-#[test]
-fn stale_flows_are_those_of_udp_endpoints_that_left() {
-    let udp = json!({ "ports": [{ "port": 53, "protocol": "UDP" }] });
-    let with = |endpoints: &[&str]| {
-        let mut state = state(&udp, &[]);
-        let mut slice = slice(endpoints);
-        slice["ports"] = json!([{ "name": "", "port": 53, "protocol": "UDP" }]);
-        state.apply_slice("d/s-1", Some(&serde_json::from_value(slice).unwrap()), &config());
-        state
-    };
-    let mut ruleset = rules(&with(&["10.244.0.2", "10.244.0.3"]), &config());
-    let new = service_rules("d/s", &with(&["10.244.0.3"]), &config(), ruleset.service("d/s"));
+fn udp_state(extra: &Json, endpoints: &[&str], target_port: u16) -> State {
+    let mut udp = json!({ "ports": [{ "port": 53, "protocol": "UDP", "nodePort": 30053 }] });
+    for (field, value) in extra.as_object().unwrap() {
+        udp[field] = value.clone();
+    }
+    let mut state = state(&udp, &[]);
+    let mut slice = slice(endpoints);
+    slice["ports"] = json!([{ "name": "", "port": target_port, "protocol": "UDP" }]);
+    state.apply_slice("d/s-1", Some(&serde_json::from_value(slice).unwrap()), &config());
+    state
+}
+
+/// The UDP frontends whose flows are looked at when `before` becomes `after`, each with the targets that keep theirs.
+fn check_flows(before: &State, after: &State, expected: &[&str]) {
+    let mut ruleset = rules(before, &config());
+    let new = service_rules("d/s", after, &config(), ruleset.service("d/s"));
     let changes = ruleset.replace("d/s", new);
-    let flows: Vec<String> = changes.stale_flows.iter().map(|(_, ip)| ip.unwrap().to_string()).collect();
-    assert_eq!(flows, ["10.244.0.2"]);
+    let kept = changes.moved.iter().map(|frontend| {
+        let targets = ruleset.flows(*frontend);
+        let targets: Vec<String> = targets.iter().map(|target| format!("{}:{}", target.ip, target.port)).collect();
+        format!("{}:{} {}", frontend.ip, frontend.port, targets.join(" "))
+    });
+    assert_eq!(kept.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn udp_flows_stay_with_whoever_serves() {
+    let state = |endpoints: &[&str]| udp_state(&json!({}), endpoints, 53);
+    let both = |kept: &str| [format!("10.96.0.1:53 {kept}"), format!("192.0.2.1:30053 {kept}")];
+    let check = |before: &[&str], after: &[&str], kept: Option<&str>| {
+        let expected = kept.map(both);
+        let expected: Vec<&str> = expected.iter().flatten().map(String::as_str).collect();
+        check_flows(&state(before), &state(after), &expected);
+    };
+    let (a, b) = ("10.244.0.2", "10.244.0.3");
+    check(&[a, b], &[b], Some("10.244.0.3:53"));
+    // Who ends goes on serving the clients it has, also when no new ones come.
+    check(&[a, b], &["10.244.0.2 leaving", b], None);
+    check(&["10.244.0.2 leaving", b], &["10.244.0.2 dead", b], Some("10.244.0.3:53"));
+    // Not ready for a moment and the only one: as good as before. Gone: its clients are refused.
+    check(&[a], &["10.244.0.2 unready"], Some("10.244.0.2:53"));
+    check(&[a, "10.244.0.3 unready"], &[a], None);
+    check(&[a], &[], Some(""));
+    check(&[], &[a], Some("10.244.0.2:53"));
+    // Another address asked by the same clients.
+    let (one, two) = (json!({}), json!({ "externalIPs": ["198.51.100.7"] }));
+    check_flows(&udp_state(&one, &[a], 53), &udp_state(&two, &[a], 53), &["198.51.100.7:53 10.244.0.2:53"]);
+    check_flows(&udp_state(&two, &[a], 53), &udp_state(&one, &[a], 53), &["198.51.100.7:53 "]);
+    // Policies are for new connections.
+    let local = json!({ "internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local" });
+    check_flows(&udp_state(&one, &[a, "10.244.0.3 local"], 53), &udp_state(&local, &[a, "10.244.0.3 local"], 53), &[]);
+    // TCP is left alone.
+    check_flows(&super::tests::state(&one, &[a, b]), &super::tests::state(&one, &[b]), &[]);
+}
+
+#[test]
+fn udp_flows_are_told_apart_by_port_too() {
+    let state = |port| udp_state(&json!({}), &["10.244.0.2"], port);
+    check_flows(&state(53), &state(54), &["10.96.0.1:53 10.244.0.2:54", "192.0.2.1:30053 10.244.0.2:54"]);
 }
 
 #[test]

@@ -8,10 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    model::Protocol,
-    rules::{Family, Frontend, Key, ServiceRules, Value},
-};
+use crate::rules::{Family, Frontend, Key, ServiceRules, Target, Value};
 
 #[derive(Debug, Default)]
 pub struct Ruleset {
@@ -38,8 +35,8 @@ pub struct Changes {
     pub old_affinity: BTreeSet<(Family, Arc<str>)>,
     /// Not in the transaction: Services that newly claim what another has, with that other.
     pub clashes: Vec<(Arc<str>, Arc<str>, Frontend)>,
-    /// Not in the transaction: UDP connection tracking entries to forget after it.
-    pub stale_flows: BTreeSet<(Frontend, Option<IpAddr>)>,
+    /// Not in the transaction: UDP frontends whose flows have to be looked at after it.
+    pub moved: BTreeSet<Frontend>,
 }
 
 impl Changes {
@@ -48,23 +45,13 @@ impl Changes {
     }
 }
 
-/// UDP flows that the kernel would keep sending to where the rules no longer point: each old frontend with each
-/// endpoint that is gone, and new frontends whose flows were never translated.
-fn stale_flows(old: &ServiceRules, new: &ServiceRules) -> BTreeSet<(Frontend, Option<IpAddr>)> {
-    fn udp(rules: &ServiceRules) -> impl Iterator<Item = Frontend> + '_ {
-        rules.elements.keys().filter_map(|key| match key {
-            Key::Service(frontend) if frontend.protocol == Protocol::Udp => Some(*frontend),
-            _ => None,
-        })
-    }
-    let mut flows = BTreeSet::new();
-    for frontend in udp(old) {
-        let gone = old.endpoints.difference(&new.endpoints).filter(|ip| Family::of(**ip) == Family::of(frontend.ip));
-        flows.extend(gone.map(|ip| (frontend, Some(*ip))));
-    }
-    let fresh = udp(new).filter(|frontend| !old.elements.contains_key(&Key::Service(*frontend)));
-    flows.extend(fresh.map(|frontend| (frontend, None)));
-    flows
+/// UDP frontends through which the kernel may keep sending packets to where it should not: to an endpoint that does not
+/// serve any more, or, if the frontend is new, to nowhere at all.
+fn moved<'a>(old: &'a ServiceRules, new: &'a ServiceRules) -> impl Iterator<Item = Frontend> + 'a {
+    let served = |rules: &ServiceRules, frontend| rules.elements.contains_key(&Key::Service(frontend));
+    old.flows.keys().chain(new.flows.keys()).copied().filter(move |frontend| {
+        old.flows.get(frontend) != new.flows.get(frontend) || served(old, *frontend) != served(new, *frontend)
+    })
 }
 
 impl Ruleset {
@@ -105,7 +92,7 @@ impl Ruleset {
         changes.new_affinity.extend(fresh.map(|(name, seconds)| (name.clone(), *seconds)));
         let gone = old.affinity.keys().filter(|name| !wanted.affinity.contains_key(*name));
         changes.old_affinity.extend(gone.cloned());
-        changes.stale_flows.extend(stale_flows(&old, &wanted));
+        changes.moved.extend(moved(&old, &wanted));
         if wanted != ServiceRules::default() {
             self.services.insert(owner, wanted);
         }
@@ -171,12 +158,27 @@ impl Ruleset {
         self.claims.get(key).map(Claims::value)
     }
 
+    /// Where UDP flows through `frontend` may go on going, as the Service says that has it now.
+    pub fn flows(&self, frontend: Frontend) -> Arc<[Target]> {
+        let claims =
+            [Key::Service(frontend), Key::Unserved(frontend)].into_iter().find_map(|key| self.claims.get(&key));
+        let rules = claims.and_then(|claims| self.services.get(claims.holder()));
+        rules.and_then(|rules| rules.flows.get(&frontend)).cloned().unwrap_or_default()
+    }
+
     pub fn endpoints_of(&self, key: &str) -> impl Iterator<Item = &IpAddr> {
         self.services.get(key).into_iter().flat_map(|rules| rules.endpoints.iter())
     }
 }
 
 impl Claims {
+    fn holder(&self) -> &Arc<str> {
+        match self {
+            Self::One(holder, _) => holder,
+            Self::Many(list) => &list[0].0,
+        }
+    }
+
     fn value(&self) -> &Value {
         match self {
             Self::One(_, value) => value,

@@ -291,6 +291,7 @@ impl Proxy {
             let rules = service_rules(key, &self.state, &self.config.node, self.ruleset.service(key));
             self.ruleset.replace_into(key, rules, &mut changes);
         }
+        let moved = std::mem::take(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
         if !changes.is_empty() && !self.full_needed {
             let text = render::transaction(&changes, &self.config.table);
@@ -302,7 +303,7 @@ impl Proxy {
         }
         if self.full_needed {
             // Not needed any more, and large at the first start.
-            changes = Changes { stale_flows: changes.stale_flows, ..Changes::default() };
+            drop(changes);
             let clients = affinity::remembered(&self.nft, &self.ruleset, &self.config.table).await;
             let text = render::full(&self.ruleset, &self.config.node, &self.config.table) + &clients;
             match self.nft.apply(text).await {
@@ -325,7 +326,10 @@ impl Proxy {
         if something {
             self.count_sync(self.env.monotonic() - began, full);
         }
-        conntrack::forget(changes.stale_flows).await;
+        if !moved.is_empty() {
+            conntrack::forget(moved.into_iter().map(|frontend| (frontend, self.ruleset.flows(frontend))).collect())
+                .await;
+        }
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {
