@@ -7,7 +7,7 @@ use std::{path::PathBuf, sync::Arc};
 use api::{ApiError, Reason};
 use async_trait::async_trait;
 use cri::v1;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::Value;
 
 use crate::{
@@ -18,6 +18,8 @@ use crate::{
     server::{ContainerView, View},
     stats::Stats,
 };
+
+const CREATED: v1::ContainerState = v1::ContainerState::ContainerCreated;
 
 pub struct NodeView {
     shared: Arc<Shared>,
@@ -66,25 +68,27 @@ impl View for NodeView {
         if pod_spec::find_container(pod, name).is_none() {
             return Err(missing(format!("container {name:?} in pod {of:?} is not available")));
         }
-        let found = self.incarnations(pod, name).await?;
-        let Some(container) = found.get(usize::from(previous)) else {
-            return Err(missing(match previous {
-                true => format!("previous terminated container {name:?} in pod {of:?} not found"),
-                false => {
-                    let statuses = pod
-                        .status
-                        .iter()
-                        .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
-                    let waiting = statuses.filter(|s| s.name == name).find_map(|s| s.state.as_ref()?.waiting.clone());
-                    let reason = waiting.and_then(|w| w.reason).unwrap_or_default();
-                    format!("container {name:?} in pod {of:?} is waiting to start: {reason}")
-                }
-            }));
+        let id = match previous {
+            true => previous_container(pod, name),
+            // One that could not be started has said nothing.
+            false => match self.incarnations(pod, name).await?.into_iter().find(|c| c.state() != CREATED) {
+                Some(container) => Ok(container.id),
+                None => Err(waiting(pod, name)),
+            },
         };
-        let status = self.shared.runtime.runtime.container_status(&container.id, false).await;
-        let status = status.map_err(|e| ApiError::internal(e.to_string()))?.status.unwrap_or_default();
+        let id = id.map_err(missing)?;
+        let status = match self.shared.runtime.runtime.container_status(&id, false).await {
+            Ok(answer) => answer.status.unwrap_or_default(),
+            Err(error) if error.is_not_found() => {
+                return Err(missing(format!(
+                    "unable to retrieve container logs for {}://{id}",
+                    self.shared.runtime_name
+                )));
+            }
+            Err(error) => return Err(ApiError::internal(error.to_string())),
+        };
         Ok(ContainerView {
-            id: container.id.clone(),
+            id,
             running: status.state() == v1::ContainerState::ContainerRunning,
             log_path: PathBuf::from(status.log_path),
         })
@@ -117,5 +121,80 @@ impl View for NodeView {
 
     async fn metrics(&self, page: &str) -> Result<String, ApiError> {
         self.stats.metrics(page).await
+    }
+}
+
+fn reported<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    lists.into_iter().flatten().flatten().find(|status| status.name == name)
+}
+
+/// The id of the life before the present one, as the pod's status counts lives: while a container waits for its next
+/// one, the previous is the newest that the runtime has.
+fn previous_container(pod: &Pod, name: &str) -> Result<String, String> {
+    let last = reported(pod, name).and_then(|status| status.last_state.as_ref()?.terminated.as_ref());
+    let id = last.and_then(|terminated| terminated.container_id.as_deref()).unwrap_or_default();
+    match id.rsplit("://").next().unwrap_or_default() {
+        "" => Err(format!("previous terminated container {name:?} in pod {:?} not found", pod_spec::name(pod))),
+        id => Ok(id.into()),
+    }
+}
+
+/// Why a container that never ran has no log.
+fn waiting(pod: &Pod, name: &str) -> String {
+    let state = reported(pod, name).and_then(|status| status.state.as_ref());
+    let reason = state.and_then(|state| Some(state.waiting.as_ref()?.reason.as_deref().unwrap_or_default()));
+    let begins = format!("container {name:?} in pod {:?} is waiting to start", pod_spec::name(pod));
+    match reason {
+        Some("ErrImagePull") => format!("{begins}: image can't be pulled"),
+        Some("ImagePullBackOff") => format!("{begins}: trying and failing to pull image"),
+        Some(reason) => format!("{begins}: {reason}"),
+        None => format!("{begins} - no logs yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(list: &str, status: Value) -> Pod {
+        let mut whole = json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 2});
+        whole.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {list: [whole]}})).unwrap()
+    }
+
+    #[test]
+    fn the_previous_life_is_the_one_that_the_status_calls_so() {
+        let check = |status: Value, expected: Result<&str, &str>| {
+            let found = previous_container(&pod("containerStatuses", status.clone()), "c");
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{status}");
+        };
+        let ended = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": id}});
+        let none = Err("previous terminated container \"c\" in pod \"p\" not found");
+        // While it waits for its third life, the newest container is the previous life.
+        let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        check(
+            json!({"state": waiting, "lastState": ended("containerd://two"), "containerID": "containerd://two"}),
+            Ok("two"),
+        );
+        check(json!({"state": {"running": {}}, "lastState": ended("containerd://one")}), Ok("one"));
+        check(json!({"state": {"running": {}}, "lastState": {}}), none);
+        check(json!({"state": {"running": {}}, "lastState": ended("")}), none);
+    }
+
+    #[test]
+    fn what_never_ran_says_what_it_waits_for() {
+        let check = |list: &str, reason: Option<&str>, expected: &str| {
+            let state = reason.map_or(json!({}), |reason| json!({"waiting": {"reason": reason}}));
+            let expected = format!("container \"c\" in pod \"p\" is waiting to start{expected}");
+            assert_eq!(waiting(&pod(list, json!({"state": state})), "c"), expected);
+        };
+        check("containerStatuses", Some("ErrImagePull"), ": image can't be pulled");
+        check("initContainerStatuses", Some("ImagePullBackOff"), ": trying and failing to pull image");
+        check("ephemeralContainerStatuses", Some("ContainerCreating"), ": ContainerCreating");
+        check("containerStatuses", None, " - no logs yet");
     }
 }
