@@ -49,11 +49,17 @@ impl Auth {
             Some(user) => user,
             None => self.token_user(headers).await?,
         };
-        let (verb, subresource) = (verb(method), subresource(path));
-        if self.config.always_allow || self.allowed(&user, verb, subresource).await? {
+        if self.config.always_allow {
             return Ok(());
         }
-        let why = format!("user={}, verb={verb}, resource=nodes, subresource={subresource}", user.name);
+        let (verb, parts) = (verb(method), subresources(path));
+        for part in parts {
+            if self.allowed(&user, verb, part).await? {
+                return Ok(());
+            }
+        }
+        let parts = parts.join(" ");
+        let why = format!("user={}, verb={verb}, resource=nodes, subresource(s)=[{parts}]", user.name);
         Err(ApiError::forbidden("", "", "", &format!("Forbidden ({why})")))
     }
 
@@ -129,36 +135,88 @@ fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// Which part of `nodes` a path falls under.
-fn subresource(path: &str) -> &'static str {
+/// Which parts of `nodes` a path falls under; whoever may use one of them may use the path.
+fn subresources(path: &str) -> &'static [&'static str] {
     match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
-        "stats" => "stats",
-        "metrics" => "metrics",
-        "logs" => "log",
-        "configz" => "configz",
-        "healthz" => "healthz",
-        "pods" | "runningpods" => "pods",
+        "stats" => &["stats"],
+        "metrics" => &["metrics"],
+        "logs" => &["log"],
+        "checkpoint" => &["checkpoint"],
+        "statusz" => &["statusz"],
+        "flagz" => &["configz"],
+        "configz" => &["configz", "proxy"],
+        "healthz" => &["healthz", "proxy"],
+        "pods" | "runningpods" => &["pods", "proxy"],
         // Our own: nodes may ask each other this and nothing else.
-        "withdrawn" => "withdrawn",
-        _ => "proxy",
+        "withdrawn" => &["withdrawn"],
+        _ => &["proxy"],
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use client::{ListParams, ObjectList, Transport, WatchStream};
+    use http::{Request, Response};
+    use serde_json::{Value, json};
 
-    #[test]
-    fn paths_fall_under_upstreams_subresources() {
-        for (path, part) in [
-            ("/stats/summary", "stats"),
-            ("/metrics/cadvisor", "metrics"),
-            ("/exec/ns/pod/c", "proxy"),
-            ("/containerLogs/ns/pod/c", "proxy"),
-            ("/pods", "pods"),
-            ("/withdrawn/uid", "withdrawn"),
+    use super::*;
+    use crate::no_api::NoApi;
+
+    /// An API server that allows everyone one part of `nodes`.
+    struct Only(&'static str);
+
+    #[async_trait]
+    impl Transport for Only {
+        async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+            let mut review: Value = serde_json::from_slice(request.body()).unwrap();
+            let asked = review["spec"]["resourceAttributes"]["subresource"].clone();
+            review["status"] = json!({"allowed": asked == self.0});
+            Ok(Response::new(Bytes::from(review.to_string())))
+        }
+
+        async fn list(&self, r: &api::Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
+            NoApi.list(r, n, p).await
+        }
+
+        async fn watch(
+            &self,
+            resource: &api::Resource,
+            namespace: Option<&str>,
+            params: &ListParams,
+            version: &str,
+        ) -> Result<WatchStream, ApiError> {
+            NoApi.watch(resource, namespace, params, version).await
+        }
+    }
+
+    #[tokio::test]
+    async fn one_of_the_parts_that_a_path_falls_under_is_enough() {
+        for (allowed, path, expected) in [
+            ("stats", "/stats/summary", Ok(())),
+            ("proxy", "/stats/summary", Err("subresource(s)=[stats]")),
+            ("metrics", "/metrics/cadvisor", Ok(())),
+            ("proxy", "/exec/ns/pod/c", Ok(())),
+            ("pods", "/exec/ns/pod/c", Err("subresource(s)=[proxy]")),
+            ("proxy", "/containerLogs/ns/pod/c", Ok(())),
+            ("pods", "/pods", Ok(())),
+            ("proxy", "/pods", Ok(())),
+            ("proxy", "/runningpods/", Ok(())),
+            ("proxy", "/configz", Ok(())),
+            ("configz", "/configz", Ok(())),
+            ("stats", "/pods", Err("verb=get, resource=nodes, subresource(s)=[pods proxy]")),
+            ("withdrawn", "/withdrawn/uid", Ok(())),
+            ("proxy", "/withdrawn/uid", Err("subresource(s)=[withdrawn]")),
         ] {
-            assert_eq!(subresource(path), part, "{path}");
+            let config = Config { anonymous_auth: true, always_allow: false, ..Config::default() };
+            let auth = Auth::new(Client::new(Only(allowed)), Env::real(), Arc::new(config));
+            let found = auth.check(None, &HeaderMap::new(), &Method::GET, path).await;
+            match (found, expected) {
+                (Ok(()), Ok(())) => {}
+                (Err(error), Err(part)) => assert!(error.message.contains(part), "{path}: {}", error.message),
+                (found, expected) => panic!("{allowed} for {path}: {found:?} instead of {expected:?}"),
+            }
         }
     }
 }
