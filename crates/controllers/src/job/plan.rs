@@ -49,7 +49,8 @@ pub struct NewPod {
 #[derive(Debug, Default)]
 pub struct Plan {
     pub status: JobStatus,
-    /// Whose finalizers go, after the status was written.
+    /// Whose finalizers go, after the status was written and before anything is deleted: a pod that is deleted with
+    /// its finalizer counts as a failure.
     pub release: Vec<Arc<Pod>>,
     pub create: Vec<NewPod>,
     pub delete: Vec<Arc<Pod>>,
@@ -117,17 +118,13 @@ impl Planner<'_> {
         match verdict {
             Some((kind, reason, message)) => self.finish(&kind, &reason, &message),
             None if suspended => {
-                self.plan.delete = self.active();
+                self.withdraw(self.active());
                 self.set_condition("Suspended", "True", "JobSuspended", "Job suspended");
             }
             None => {
                 self.resume();
                 self.manage();
             }
-        }
-        if self.input.behind {
-            self.plan.create.clear();
-            self.plan.delete.clear();
         }
         self.write_counts();
         self.plan.status = self.status;
@@ -144,12 +141,20 @@ impl Planner<'_> {
         self.input.pods.iter().filter(|p| pods::active(p)).cloned().collect()
     }
 
+    /// Deletes pods that are of no more use. Nobody failed, so nothing is counted.
+    fn withdraw(&mut self, pods: Vec<Arc<Pod>>) {
+        if !self.input.behind {
+            self.plan.release.extend(pods.iter().filter(|p| tracked(p)).cloned());
+            self.plan.delete.extend(pods);
+        }
+    }
+
     fn terminating(&self) -> usize {
         self.input.pods.iter().filter(|p| p.deleting() && !pods::finished(p)).count()
     }
 
     fn replaces_only_failed(&self) -> bool {
-        self.spec.pod_replacement_policy.as_deref() == Some("Failed")
+        self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some()
     }
 
     fn failed(&self, pod: &Pod) -> bool {
@@ -196,11 +201,16 @@ impl Planner<'_> {
         }
     }
 
-    fn count_failure(&mut self, pod: &Pod) {
-        let ruling = if pods::phase(pod) == "Failed" { policy::ruling(self.input.job, pod) } else { Ruling::Count };
+    fn note_failure(&mut self, pod: &Pod) -> Ruling {
+        let ruling = policy::ruling(self.input.job, pod);
         if ruling != Ruling::Ignore {
             self.uncounted.1.insert(pod.uid().to_string());
         }
+        ruling
+    }
+
+    fn count_failure(&mut self, pod: &Pod) {
+        let ruling = self.note_failure(pod);
         if let Ruling::FailJob(message) = &ruling {
             self.fail_job.get_or_insert(message.clone());
         }
@@ -295,16 +305,16 @@ impl Planner<'_> {
     /// First the target, then, when nothing runs and everything is counted, the end.
     fn finish(&mut self, kind: &str, reason: &str, message: &str) {
         self.set_condition(kind, "True", reason, message);
-        self.plan.delete = self.active();
-        let settled = self.plan.delete.is_empty()
+        if self.input.behind {
+            return;
+        }
+        let settled = self.active().is_empty()
             && self.terminating() == 0
-            && !self.input.behind
             && !self.input.pods.iter().any(|p| tracked(p))
             && self.uncounted.0.is_empty()
             && self.uncounted.1.is_empty();
         if !settled {
-            // Pods that are deleted only because the job is over give their finalizers back at once.
-            return;
+            return self.end_pods(kind == "FailureTarget");
         }
         if kind == "FailureTarget" {
             self.set_condition("Failed", "True", reason, message);
@@ -318,6 +328,18 @@ impl Planner<'_> {
             }
             self.plan.events.push((EventType::Normal, "Completed".into(), "Job completed".into()));
         }
+    }
+
+    /// What has not ended when its job does: of a failed one it has failed too, of a complete one it counts as nothing.
+    fn end_pods(&mut self, failed: bool) {
+        let released: BTreeSet<String> = self.plan.release.iter().map(|p| p.uid().to_string()).collect();
+        for pod in self.input.pods.iter().filter(|p| tracked(p) && !released.contains(p.uid())) {
+            if failed {
+                self.note_failure(pod);
+            }
+            self.plan.release.push(pod.clone());
+        }
+        self.plan.delete = self.active();
     }
 
     fn resume(&mut self) {
@@ -370,18 +392,18 @@ impl Planner<'_> {
             active.sort_by_key(|p| (p.created(), p.name().to_string()));
             let mut seen = finished.clone();
             let (keep, surplus) = active.into_iter().partition(|p| index_of(p).is_some_and(|i| seen.insert(i)));
-            self.plan.delete.extend::<Vec<_>>(surplus);
+            self.withdraw(surplus);
             active = keep;
         }
         if active.len() > wanted {
             let surplus = active.len() - wanted;
             pods::sort_victims(&mut active, self.input.now, |_| 0);
-            self.plan.delete.extend(active.into_iter().take(surplus));
-            return;
+            active.truncate(surplus);
+            return self.withdraw(active);
         }
         let busy = active.len() + if self.replaces_only_failed() { self.terminating() } else { 0 };
         let missing = wanted.saturating_sub(busy).min(BURST);
-        if missing > 0 {
+        if missing > 0 && !self.input.behind {
             self.create(missing, &active, finished);
         }
     }

@@ -35,8 +35,13 @@ impl World {
                 pod.metadata.finalizers = None;
             }
         }
+        // A deleted pod is there for one more round at least, and until its finalizer goes.
+        self.pods.retain(|p| !p.deleting() || tracked(p));
+        let now = time(at(self.clock));
         for gone in &plan.delete {
-            self.pods.retain(|p| p.uid() != gone.uid());
+            for pod in self.pods.iter_mut().filter(|p| p.uid() == gone.uid()) {
+                pod.metadata.deletion_timestamp = Some(now.clone());
+            }
         }
         for new in &plan.create {
             let name = format!("p{}", self.clock * 1000 + self.pods.len() as i64);
@@ -56,11 +61,14 @@ impl World {
         plan
     }
 
-    /// Every running pod ends, with `code(index)`.
+    /// Every running pod ends, with `code(index)` unless that is below zero; one that is being deleted is killed.
     fn end(&mut self, code: impl Fn(i32) -> i32) {
         let now = at(self.clock);
         for pod in self.pods.iter_mut().filter(|p| pods::phase(p) == "Running") {
-            let code = code(index_of(pod).unwrap_or(0));
+            let code = if pod.deleting() { 137 } else { code(index_of(pod).unwrap_or(0)) };
+            if code < 0 {
+                continue;
+            }
             pod.status = serde_json::from_value(json!({
                 "phase": if code == 0 { "Succeeded" } else { "Failed" },
                 "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
@@ -182,6 +190,16 @@ fn success_policies() {
     let indexes = json!([{ "succeededIndexes": "0" }]);
     let world = check(indexed(1, indexes), |_| 0, ("Complete", "SuccessPolicy"), (1, 0));
     assert_eq!(world.job.status.unwrap().completed_indexes.as_deref(), Some("0"));
+    // Those that still run when it is enough have not failed.
+    let world = check(
+        json!({ "completionMode": "Indexed", "completions": 5, "parallelism": 5, "backoffLimit": 0,
+            "backoffLimitPerIndex": 0, "successPolicy": { "rules": [{ "succeededIndexes": "0" }] } }),
+        |index| if index == 0 { 0 } else { -1 },
+        ("Complete", "SuccessPolicy"),
+        (1, 0),
+    );
+    let status = world.job.status.unwrap();
+    assert_eq!((status.completed_indexes.as_deref(), status.failed_indexes.as_deref()), (Some("0"), Some("")));
 }
 
 #[test]
@@ -189,9 +207,8 @@ fn deadlines_suspension_and_backoff() {
     let mut late = World::new(json!({ "completions": 1, "activeDeadlineSeconds": 30 }));
     assert_eq!(late.step().again, Some(Duration::from_secs(30)));
     late.clock = 31;
-    late.step();
-    late.step();
-    assert_eq!(late.condition(), ("Failed".into(), "DeadlineExceeded".into()));
+    late.run(|_| -1);
+    assert_eq!((late.condition(), late.counts()), (("Failed".into(), "DeadlineExceeded".into()), (0, 1)));
 
     let mut paused = World::new(json!({ "completions": 1, "suspend": true }));
     paused.step();
@@ -209,11 +226,30 @@ fn deadlines_suspension_and_backoff() {
     assert_eq!(failing.step().create.len(), 1);
 }
 
+/// What the controller itself deletes has not failed: with a limit of 0 one failure would end the job.
 #[test]
-fn parallelism_shrinks() {
-    let mut world = World::new(json!({ "completions": 10, "parallelism": 4 }));
-    world.step();
-    assert_eq!(world.pods.len(), 4);
-    world.job.spec.as_mut().unwrap().parallelism = Some(1);
-    assert_eq!(world.step().delete.len(), 3);
+fn withdrawn_pods_are_no_failures() {
+    let check =
+        |mut spec: serde_json::Value, change: &dyn Fn(&mut JobSpec), back: &dyn Fn(&mut JobSpec), left: usize| {
+            spec["backoffLimit"] = json!(0);
+            let mut world = World::new(spec);
+            world.step();
+            assert_eq!(world.pods.len(), 4);
+            change(world.job.spec.as_mut().unwrap());
+            let plan = world.step();
+            assert_eq!((plan.delete.len(), plan.release.len()), (4 - left, 4 - left));
+            world.end(|_| -1);
+            world.step();
+            world.step();
+            assert_eq!((world.pods.len(), world.counts(), finished(&world.job).is_some()), (left, (0, 0), false));
+            back(world.job.spec.as_mut().unwrap());
+            world.run(|_| 0);
+            assert_eq!((world.condition().0.as_str(), world.counts()), ("Complete", (6, 0)));
+        };
+    for mode in ["NonIndexed", "Indexed"] {
+        let spec = || json!({ "completions": 6, "parallelism": 4, "completionMode": mode });
+        check(spec(), &|s| s.suspend = Some(true), &|s| s.suspend = Some(false), 0);
+        check(spec(), &|s| s.parallelism = Some(1), &|_| {}, 1);
+        check(spec(), &|s| s.parallelism = Some(0), &|s| s.parallelism = Some(4), 0);
+    }
 }
