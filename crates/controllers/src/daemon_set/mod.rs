@@ -121,11 +121,13 @@ impl Controller for DaemonSets {
         let pods = self.claim(&set, &selector).await?;
         let nodes = self.nodes.list();
         let hash = history.update_hash().to_string();
-        let input = Input { set: &set, nodes: &nodes, pods: &pods, hash: &hash, now };
+        let resting = self.resting(key);
+        let input = Input { set: &set, nodes: &nodes, pods: &pods, hash: &hash, resting: &resting, now };
         let (mut result, mut held) = (Ok(()), None);
         if waiting.is_none() {
-            let mut plan = plan::plan(&input);
-            held = self.hold_failed(key, &mut plan);
+            let plan = plan::plan(&input);
+            held = plan.again;
+            self.note_failures(key, &plan);
             result = self.carry_out(key, &set, plan, &hash).await;
             let limit = set.spec.as_ref().and_then(|s| s.revision_history_limit).unwrap_or(10);
             let live = |r: &ControllerRevision| {
@@ -147,27 +149,25 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LAST_WAIT: Duration = Duration::from_secs(15 * 60);
 
 impl DaemonSets {
-    /// A pod that fails again and again on a node is replaced ever more slowly. Says when the next may be.
-    fn hold_failed(&self, key: &str, plan: &mut Plan) -> Option<Duration> {
+    /// Nodes where a pod failed so lately that the next one that fails is left there, and how long.
+    fn resting(&self, key: &str) -> HashMap<String, Duration> {
         let now = self.context.env.monotonic();
         let mut failures = self.failures.lock();
         failures.retain(|_, (_, until)| *until + 2 * LAST_WAIT > now);
-        let mut next: Option<Duration> = None;
-        let mut held = Vec::new();
+        let of_set = failures.iter().filter(|((set, _), (_, until))| set == key && *until > now);
+        of_set.map(|((_, node), (_, until))| (node.clone(), *until - now)).collect()
+    }
+
+    /// A pod that fails again and again on a node is replaced ever more slowly.
+    fn note_failures(&self, key: &str, plan: &Plan) {
+        let now = self.context.env.monotonic();
+        let mut failures = self.failures.lock();
         for pod in plan.finished.iter().filter(|pod| pods::phase(pod) == "Failed") {
             let id = (key.to_string(), pods::node_name(pod).to_string());
             let (count, until) = failures.entry(id).or_insert((0, now));
-            if *until > now {
-                held.push(pod.uid().to_string());
-                next = Some(next.map_or(*until - now, |n| n.min(*until - now)));
-            } else {
-                *until = now + FIRST_WAIT.saturating_mul(1 << (*count).min(20)).min(LAST_WAIT);
-                *count += 1;
-            }
+            *until = now + FIRST_WAIT.saturating_mul(1 << (*count).min(20)).min(LAST_WAIT);
+            *count += 1;
         }
-        plan.finished.retain(|pod| !held.iter().any(|uid| uid == pod.uid()));
-        plan.delete.retain(|pod| !held.iter().any(|uid| uid == pod.uid()));
-        next
     }
 
     async fn claim(&self, set: &DaemonSet, selector: &Selector) -> Result<Vec<Arc<Pod>>, ApiError> {

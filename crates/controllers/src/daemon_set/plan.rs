@@ -3,7 +3,7 @@
 //! Invariant: without surge at most one pod per node; a rolling update keeps maxUnavailable.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -29,6 +29,8 @@ pub struct Input<'a> {
     pub pods: &'a [Arc<Pod>],
     /// The present template's hash.
     pub hash: &'a str,
+    /// Nodes where pods keep failing, and how long the failed one stays there.
+    pub resting: &'a HashMap<String, Duration>,
     pub now: Timestamp,
 }
 
@@ -39,6 +41,8 @@ pub struct Plan {
     pub delete: Vec<Arc<Pod>>,
     /// Failed and succeeded pods among those deleted, to be told about.
     pub finished: Vec<Arc<Pod>>,
+    /// When the first of the failed pods that stay for now may go.
+    pub again: Option<Duration>,
 }
 
 /// The template's pod spec as daemon pods have it: they stay on nodes that others must leave.
@@ -163,14 +167,18 @@ fn on_node(input: &Input, plan: &mut Plan, name: &str, on: &[&Arc<Pod>], wanted:
         return;
     }
     let mut running: Vec<&Arc<Pod>> = Vec::new();
+    let mut resting = None;
     for pod in on.iter().filter(|p| !p.deleting()) {
-        if pods::finished(pod) {
-            plan.finished.push((*pod).clone());
-            plan.delete.push((*pod).clone());
-        } else {
-            running.push(*pod);
+        match input.resting.get(name).filter(|_| pods::phase(pod) == "Failed") {
+            Some(left) => resting = Some(*left),
+            None if pods::finished(pod) => {
+                plan.finished.push((*pod).clone());
+                plan.delete.push((*pod).clone());
+            }
+            None => running.push(*pod),
         }
     }
+    plan.again = [plan.again, resting].into_iter().flatten().min();
     running.sort_by_key(|p| (p.created(), p.name().to_string()));
     if !surging {
         plan.delete.extend(running.iter().skip(1).map(|p| (*p).clone()));
@@ -296,12 +304,37 @@ mod tests {
     }
 
     fn check(set: DaemonSet, nodes: Vec<Arc<Node>>, pods: Vec<Arc<Pod>>, create: &[&str], delete: &[&str]) {
-        let plan = plan(&Input { set: &set, nodes: &nodes, pods: &pods, hash: "new", now: now() });
+        check_resting(&[], set, nodes, pods, create, delete);
+    }
+
+    fn check_resting(
+        resting: &[&str],
+        set: DaemonSet,
+        nodes: Vec<Arc<Node>>,
+        pods: Vec<Arc<Pod>>,
+        create: &[&str],
+        delete: &[&str],
+    ) {
+        let left = Duration::from_secs(7);
+        let resting: HashMap<_, _> = resting.iter().map(|node| (node.to_string(), left)).collect();
+        let input = Input { set: &set, nodes: &nodes, pods: &pods, hash: "new", resting: &resting, now: now() };
+        let plan = plan(&input);
         let deleted: Vec<_> = plan.delete.iter().map(|p| p.name().to_string()).collect();
         assert_eq!(
             (plan.create.iter().map(String::as_str).collect::<Vec<_>>(), deleted),
             (create.to_vec(), delete.iter().map(|d| d.to_string()).collect())
         );
+        assert_eq!(plan.again, resting.values().next().copied());
+    }
+
+    fn failed(name: &str, node: usize, hash: &str) -> Arc<Pod> {
+        let mut pod = (*pod(name, node, hash, false)).clone();
+        pod.status.as_mut().unwrap().phase = Some("Failed".into());
+        Arc::new(pod)
+    }
+
+    fn surge_and_spare(surge: i32, unavailable: i32) -> DaemonSet {
+        set(json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } }))
     }
 
     #[test]
@@ -314,18 +347,22 @@ mod tests {
         check(any(), nodes(1, Some(("gpu", "NoSchedule"))), vec![pod("a", 0, "new", true)], &[], &[]);
         check(any(), nodes(1, Some(("gpu", "NoExecute"))), vec![pod("a", 0, "new", true)], &[], &["a"]);
         check(any(), nodes(1, Some(("node.kubernetes.io/unschedulable", "NoSchedule"))), vec![], &["n0"], &[]);
-        let mut failed = (*pod("a", 0, "new", false)).clone();
-        failed.status.as_mut().unwrap().phase = Some("Failed".into());
-        check(any(), nodes(1, None), vec![Arc::new(failed)], &[], &["a"]);
+        check(any(), nodes(1, None), vec![failed("a", 0, "new")], &[], &["a"]);
+    }
+
+    /// A pod that fails again and again waits longer and longer; the update goes on around it.
+    #[test]
+    fn a_failed_pod_that_rests_stops_nothing_else() {
+        let pods = || vec![failed("a", 0, "new"), pod("b", 1, "old", true), pod("c", 2, "old", true)];
+        check_resting(&["n0"], surge_and_spare(0, 2), nodes(3, None), pods(), &[], &["b"]);
+        check_resting(&["n0"], surge_and_spare(0, 1), nodes(3, None), pods(), &[], &[]);
+        check_resting(&["n0"], surge_and_spare(1, 0), nodes(3, None), pods(), &["n1"], &[]);
+        check(surge_and_spare(0, 2), nodes(3, None), pods(), &[], &["a"]);
     }
 
     #[test]
     fn rolling_updates() {
-        let rolling = |surge: i32, unavailable: i32| {
-            set(
-                json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } }),
-            )
-        };
+        let rolling = surge_and_spare;
         let old = || vec![pod("a", 0, "old", true), pod("b", 1, "old", true), pod("c", 2, "old", true)];
         check(rolling(0, 1), nodes(3, None), old(), &[], &["a"]);
         check(rolling(0, 2), nodes(3, None), old(), &[], &["a", "b"]);
@@ -345,7 +382,9 @@ mod tests {
     fn counters() {
         let (set, nodes) = (set(json!(null)), nodes(3, None));
         let pods = vec![pod("a", 0, "new", true), pod("b", 1, "old", false)];
-        let (status, _) = status(&Input { set: &set, nodes: &nodes, pods: &pods, hash: "new", now: now() });
+        let resting = HashMap::new();
+        let input = Input { set: &set, nodes: &nodes, pods: &pods, hash: "new", resting: &resting, now: now() };
+        let (status, _) = status(&input);
         let s = status.unwrap();
         assert_eq!((s.desired_number_scheduled, s.current_number_scheduled, s.number_ready), (3, 2, 1));
         assert_eq!((s.updated_number_scheduled, s.number_available, s.number_unavailable), (Some(1), Some(1), Some(2)));
