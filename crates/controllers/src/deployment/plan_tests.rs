@@ -316,3 +316,17 @@ fn recreation_brings_several_sets_down_although_it_was_scaled() {
     let sets = two_sets(&deployment, [(1, 1), (1, 1)], 2);
     assert_eq!(scales(&deployment, &sets), [("c:0".to_string(), 0), ("c:1".to_string(), 0)]);
 }
+
+#[test]
+fn pods_that_are_asked_for_and_not_there_are_unavailable() {
+    let mut world = World::new(deployment(3, "a", rolling_update(json!(1), json!(0))));
+    let counts = |world: &World| {
+        let status = world.deployment.status.clone().unwrap();
+        (status.replicas, status.unavailable_replicas)
+    };
+    world.step();
+    world.step();
+    assert_eq!(counts(&world), (None, Some(3)));
+    world.settle();
+    assert_eq!(counts(&world), (Some(3), None));
+}

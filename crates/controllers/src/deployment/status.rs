@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 
-use super::sets::{available, max_unavailable, wanted};
+use super::sets::{self, available, max_unavailable, wanted};
 use crate::{
     meta::{Object, count, time},
     pods::until,
@@ -111,7 +111,8 @@ impl Conditions {
             updated_replicas: count(new.map_or(0, |set| status(set).replicas)),
             ready_replicas: count(ready),
             available_replicas: count(available),
-            unavailable_replicas: count(total - available),
+            // Of those that are asked for, whether or not their pods exist already.
+            unavailable_replicas: count(sets::total(all()) - available),
             collision_count: self.deployment.status.as_ref().and_then(|s| s.collision_count),
             terminating_replicas: all().map(|set| status(set).terminating_replicas).sum(),
             conditions: None,
