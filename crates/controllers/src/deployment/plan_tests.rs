@@ -330,3 +330,13 @@ fn pods_that_are_asked_for_and_not_there_are_unavailable() {
     world.settle();
     assert_eq!(counts(&world), (Some(3), None));
 }
+
+#[test]
+fn revisions_are_remembered_up_to_a_limit() {
+    let (deployment, mut set) = (deployment(1, "a", json!(null)), ReplicaSet::default());
+    for revision in 1..3000 {
+        set_annotations(&mut set, &deployment, revision, true);
+    }
+    let history: Vec<i64> = set.annotation(REVISION_HISTORY).unwrap().split(',').map(|n| n.parse().unwrap()).collect();
+    assert_eq!(history, (2599..=2998).collect::<Vec<_>>(), "four digits and a comma each, 2000 characters");
+}

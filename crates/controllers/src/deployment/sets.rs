@@ -168,6 +168,18 @@ pub fn set_size_annotations(set: &mut ReplicaSet, deployment: &Deployment) {
     annotations.insert(MAX_REPLICAS.into(), (wanted(deployment) + max_surge(deployment)).to_string());
 }
 
+/// The oldest revisions go when there are too many to remember.
+fn longer_history(history: &str, revision: &str) -> String {
+    const MAX_LENGTH: usize = 2000;
+    let mut history = if history.is_empty() { revision.to_string() } else { format!("{history},{revision}") };
+    while history.len() > MAX_LENGTH
+        && let Some((_, newer)) = history.split_once(',')
+    {
+        history = newer.to_string();
+    }
+    history
+}
+
 /// Copies the deployment's annotations and moves the revision forward, keeping those that it had before.
 pub fn set_annotations(set: &mut ReplicaSet, deployment: &Deployment, new_revision: i64, exists: bool) {
     let annotations = set.metadata.annotations.get_or_insert_default();
@@ -181,8 +193,8 @@ pub fn set_annotations(set: &mut ReplicaSet, deployment: &Deployment, new_revisi
     if old_number < new_revision {
         annotations.insert(REVISION.into(), new_revision.to_string());
         if let Some(old) = old.filter(|_| exists && old_number > 0) {
-            let history = annotations.get(REVISION_HISTORY).map_or(old.clone(), |history| format!("{history},{old}"));
-            annotations.insert(REVISION_HISTORY.into(), history);
+            let history = annotations.entry(REVISION_HISTORY.into()).or_default();
+            *history = longer_history(history, &old);
         }
     }
 }
