@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 
 use super::schedule::Schedule;
@@ -75,12 +75,6 @@ pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         plan.actions.push(warn("TooManyMissedTimes", message.into()));
     }
-    let late = spec.starting_deadline_seconds.is_some_and(|s| due + Duration::from_secs(s.max(0) as u64) < now);
-    if late {
-        let at = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
-        plan.actions.push(warn("MissSchedule", format!("Missed scheduled time to start a job: {at}")));
-        return plan;
-    }
     // The job of this very time is no obstacle: it was started by somebody who could not yet write that down.
     let name = job_name(cron, due);
     let mut others = running.iter().filter(|job| job.name() != name).peekable();
@@ -97,25 +91,23 @@ pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
     plan
 }
 
-/// The latest time that has come since the last start, and how many have.
+/// The latest time that has come since the last start, and how many have. Those past their deadline are as if they
+/// had never been.
 fn latest_due(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> (Option<Timestamp>, usize) {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
-    let Some(mut from) = last.or(cron.created()) else { return (None, 0) };
-    if let Some(deadline) = cron.spec.as_ref().and_then(|s| s.starting_deadline_seconds) {
-        let earliest = now - Duration::from_secs(deadline.max(0) as u64);
-        // A job may have to be told of as missed, so one time before the deadline is still looked at.
-        if earliest > from && schedule.next(from, zone).is_some_and(|at| at >= earliest) {
-            from = earliest - Duration::from_secs(1);
-        }
-    }
+    let Some(from) = last.or(cron.created()) else { return (None, 0) };
+    let deadline = cron.spec.as_ref().and_then(|s| s.starting_deadline_seconds);
+    let earliest = deadline.and_then(|seconds| now.checked_sub(SignedDuration::from_secs(seconds.max(0))).ok());
+    let earliest = earliest.map_or(from, |earliest| earliest.max(from));
     if let Schedule::Every(period) = schedule {
-        let elapsed = now.as_second() - from.as_second();
-        let count = elapsed.max(0) / period.as_secs() as i64;
-        let due = (count > 0).then(|| from + Duration::from_secs(count as u64 * period.as_secs()));
-        return (due, count as usize);
+        // Counted from the last start, not from the deadline: a period longer than that would never begin.
+        let periods = |until: Timestamp| (until.as_second() - from.as_second()).max(0) as u64 / period.as_secs();
+        let (all, gone) = (periods(now), periods(earliest));
+        let due = (all > gone).then(|| from + Duration::from_secs(all * period.as_secs()));
+        return (due, (all - gone) as usize);
     }
     let (mut due, mut count) = (None, 0);
-    let mut at = from;
+    let mut at = earliest;
     while let Some(next) = schedule.next(at, zone).filter(|next| *next <= now) {
         (due, at, count) = (Some(next), next, count + 1);
         if count > 10 * TOO_MANY {
@@ -204,7 +196,7 @@ mod tests {
         check(json!({}), "2026-01-01T00:10:00Z", &[], &["2026-01-01T00:10:00Z"]);
         check(json!({}), "2026-01-01T00:35:00Z", &[], &["2026-01-01T00:30:00Z"]);
         check(json!({ "suspend": true }), "2026-01-01T00:10:00Z", &[], &[]);
-        check(json!({ "startingDeadlineSeconds": 60 }), "2026-01-01T00:15:00Z", &[], &["MissSchedule"]);
+        check(json!({ "startingDeadlineSeconds": 60 }), "2026-01-01T00:15:00Z", &[], &[]);
         check(json!({ "startingDeadlineSeconds": 60 }), "2026-01-01T00:10:30Z", &[], &["2026-01-01T00:10:00Z"]);
         check(json!({ "concurrencyPolicy": "Forbid" }), "2026-01-01T00:10:00Z", &running, &["JobAlreadyActive"]);
         check(
@@ -233,6 +225,14 @@ mod tests {
             &[],
             &["TooManyMissedTimes", "2026-01-03T00:00:00Z"],
         );
+        let minutely = json!({ "schedule": "* * * * *", "startingDeadlineSeconds": 200 });
+        check(minutely, "2026-01-03T00:00:30Z", &[], &["2026-01-03T00:00:00Z"]);
+        let every = |period: &str| json!({ "schedule": format!("@every {period}"), "startingDeadlineSeconds": 60 });
+        check(every("10m"), "2026-01-01T00:11:00Z", &[], &["2026-01-01T00:10:30Z"]);
+        check(every("10m"), "2026-01-01T00:15:00Z", &[], &[]);
+        check(every("1s"), "2026-01-03T00:00:00Z", &[], &["2026-01-03T00:00:00Z"]);
+        let forever = json!({ "startingDeadlineSeconds": i64::MAX });
+        check(forever, "2026-01-01T00:35:00Z", &[], &["2026-01-01T00:30:00Z"]);
     }
 
     #[test]
