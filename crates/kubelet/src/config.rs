@@ -101,6 +101,12 @@ pub struct Config {
     pub pod_pids_limit: Option<i64>,
     /// Whether processor limits are enforced.
     pub cpu_cfs_quota: bool,
+    /// Whether a container that runs out of memory loses one process, not all; by default only where it must (cgroup v1).
+    pub single_process_oom_kill: Option<bool>,
+    /// Whether the node refuses to start on a machine that swaps.
+    pub fail_swap_on: bool,
+    /// Whether it refuses to start on cgroup v1.
+    pub fail_cgroup_v1: bool,
     /// `RuntimeDefault` for containers that name no seccomp profile.
     pub seccomp_default: bool,
     /// The sandbox's program gives up by itself every system call it does not need: faster and less than any profile.
@@ -193,6 +199,9 @@ impl Default for Config {
             enforce_node_allocatable: true,
             pod_pids_limit: None,
             cpu_cfs_quota: true,
+            single_process_oom_kill: None,
+            fail_swap_on: false,
+            fail_cgroup_v1: false,
             seccomp_default: false,
             sandbox_guards_itself: false,
             allowed_unsafe_sysctls: vec![],

@@ -148,6 +148,26 @@ async fn run_until(
     Ok(())
 }
 
+/// What the configuration asks for that this machine can't give.
+fn refuse(config: &Config, unified: bool) -> Result<(), Error> {
+    if config.single_process_oom_kill == Some(false) && !unified {
+        let message = "singleProcessOOMKill must not be explicitly set to false when using cgroup v1";
+        return Err(Error::Config(message.into()));
+    }
+    if config.fail_cgroup_v1 && !unified {
+        let message = "kubelet is configured to not run on a host using cgroup v1. \
+            cgroup v1 support is unsupported and will be removed in a future release";
+        return Err(Error::Config(message.into()));
+    }
+    // The first line has the columns' names.
+    let swaps = || std::fs::read_to_string("/proc/swaps").unwrap_or_default().lines().count() > 1;
+    if config.fail_swap_on && swaps() {
+        let message = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false";
+        return Err(Error::Config(message.into()));
+    }
+    Ok(())
+}
+
 /// Everything of a running node, put together.
 struct Node {
     workers: Arc<PodWorkers>,
@@ -198,6 +218,7 @@ impl Node {
             metrics.clone(),
         ));
         let cgroups = Arc::new(container_manager::ContainerManager::configured(&config, &machine));
+        refuse(&config, cgroups.is_unified())?;
         let enforced = config.enforce_node_allocatable;
         let memory = enforced.then_some(machine.memory_bytes - config.reserved.memory_bytes);
         let reserved_cpu = if enforced { config.reserved.cpu_milli } else { 0 };

@@ -122,8 +122,8 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.eviction_soft_grace = map(v)?.into_iter().map(period).collect::<Result<_, String>>()?;
         Ok(())
     })),
-    ("failCgroupV1", Idle),
-    ("failSwapOn", Idle),
+    ("failCgroupV1", set!(fail_cgroup_v1 = flag)),
+    ("failSwapOn", set!(fail_swap_on = flag)),
     ("featureGates", Idle),
     ("fileCheckFrequency", set!(manifest_dir_interval = duration)),
     ("hairpinMode", Idle),
@@ -211,7 +211,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("shutdownGracePeriod", Only(&["0s", "0"], LATER)),
     ("shutdownGracePeriodByPodPriority", Only(&["[]"], LATER)),
     ("shutdownGracePeriodCriticalPods", Only(&["0s", "0"], LATER)),
-    ("singleProcessOOMKill", Idle),
+    ("singleProcessOOMKill", Sets(|c, v| { c.single_process_oom_kill = Some(flag(v)?); Ok(()) })),
     ("staticPodPath", Sets(|c, v| { c.manifest_dir = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into); Ok(()) })),
     ("staticPodURL", Sets(|c, v| { c.manifest_url = Some(text(v)?).filter(|t| !t.is_empty()); Ok(()) })),
     ("staticPodURLHeader", Sets(|c, v| {

@@ -151,6 +151,12 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// Whether swap can be limited below this group.
+    pub fn limits_swap(&self, path: &[String]) -> bool {
+        let file = if self.is_unified() { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
+        self.of("memory", path).is_some_and(|place| place.join(file).exists())
+    }
+
     pub fn is_unified(&self) -> bool {
         matches!(self, Self::Unified { .. })
     }

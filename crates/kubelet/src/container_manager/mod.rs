@@ -9,6 +9,7 @@ mod systemd;
 use std::{io, path::PathBuf};
 
 use burstable::Burstable;
+use cri::v1;
 use hierarchy::Hierarchy;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -29,6 +30,8 @@ pub struct ContainerManager {
     pids: Option<i64>,
     /// Whether processor limits are enforced.
     quota: bool,
+    /// Whether running out of memory ends all of a container (v2).
+    oom_group: bool,
     /// Sizes of huge pages this machine has, as pods name them ("2Mi").
     page_sizes: Vec<String>,
     burstable: Mutex<Burstable>,
@@ -39,7 +42,8 @@ impl ContainerManager {
     pub fn configured(config: &Config, machine: &Machine) -> Self {
         let page_sizes = machine.hugepages.iter().map(|(size, _)| size.clone()).collect();
         let plain = Self::new(&config.cgroup_root, config.cgroup_driver);
-        Self { pids: config.pod_pids_limit, quota: config.cpu_cfs_quota, page_sizes, ..plain }
+        let oom_group = !config.single_process_oom_kill.unwrap_or(false);
+        Self { pids: config.pod_pids_limit, quota: config.cpu_cfs_quota, oom_group, page_sizes, ..plain }
     }
 
     pub fn new(root: &str, driver: CgroupDriver) -> Self {
@@ -49,7 +53,7 @@ impl ContainerManager {
     fn with_hierarchy(hierarchy: Hierarchy, root: &str, driver: CgroupDriver) -> Self {
         let mut top: Vec<String> = root.split('/').filter(|part| !part.is_empty()).map(String::from).collect();
         top.push("kubepods".into());
-        Self { hierarchy, top, driver, pids: None, quota: true, page_sizes: vec![], burstable: Mutex::default() }
+        Self { hierarchy, top, driver, pids: None, quota: true, oom_group: true, page_sizes: vec![], burstable: Mutex::default() }
     }
 
     /// Makes the groups of the classes. All pods together get `cpu_milli` of the processors against what else runs here,
@@ -163,6 +167,30 @@ impl ContainerManager {
         self.count(pod);
         let pages = resources::pod_hugepages(pod, &self.page_sizes);
         self.hierarchy.set_hugepages(&self.place(&components), &pages)
+    }
+
+    /// What this node wants of every container, whatever its pod says.
+    pub fn enforce(&self, resources: &mut v1::LinuxContainerResources) {
+        if !self.quota {
+            resources.cpu_quota = -1;
+        }
+        let unified = self.hierarchy.is_unified();
+        if unified && self.oom_group {
+            resources.unified.insert("memory.oom.group".into(), "1".into());
+        }
+        if !self.hierarchy.limits_swap(&self.place(&self.top)) {
+            return;
+        }
+        // No container swaps.
+        match unified {
+            true => drop(resources.unified.insert("memory.swap.max".into(), "0".into())),
+            // Memory and swap together; without a limit of memory it has no meaning.
+            false => resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes,
+        }
+    }
+
+    pub fn is_unified(&self) -> bool {
+        self.hierarchy.is_unified()
     }
 
     fn enforced(&self, limits: PodLimits) -> PodLimits {
@@ -369,6 +397,39 @@ mod tests {
             let _ = again.remove_pod("b");
             assert_eq!(class(), values[2], "{file}: all gone");
         }
+    }
+
+    #[test]
+    fn containers_end_whole_and_never_swap() {
+        let check = |unify: bool, swap: bool, oom_group: bool, unified: &[(&str, &str)], memory_and_swap: i64| {
+            let dir = tempfile::tempdir().unwrap();
+            let hierarchy = match unify {
+                true => Hierarchy::unified(dir.path()),
+                false => Hierarchy::separate(dir.path(), &["cpu", "memory"]),
+            };
+            let plain = ContainerManager::with_hierarchy(hierarchy, "t", CgroupDriver::Cgroupfs);
+            let manager = ContainerManager { oom_group, ..plain };
+            manager.hierarchy.create(&manager.top).unwrap();
+            for place in manager.hierarchy.directories(&manager.top).iter().filter(|_| swap) {
+                for file in ["memory.swap.max", "memory.memsw.limit_in_bytes"] {
+                    std::fs::write(place.join(file), "").unwrap();
+                }
+            }
+            for (limit, expected) in [(1 << 20, memory_and_swap), (0, 0)] {
+                let mut resources = v1::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+                manager.enforce(&mut resources);
+                let mut found: Vec<(&str, &str)> =
+                    resources.unified.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+                found.sort_unstable();
+                assert_eq!((found.as_slice(), resources.memory_swap_limit_in_bytes), (unified, expected));
+            }
+        };
+        let (group, swap) = (("memory.oom.group", "1"), ("memory.swap.max", "0"));
+        check(true, true, true, &[group, swap], 0);
+        check(true, true, false, &[swap], 0);
+        check(true, false, true, &[group], 0);
+        check(false, true, true, &[], 1 << 20);
+        check(false, false, true, &[], 0);
     }
 
     #[test]

@@ -317,20 +317,13 @@ impl RuntimeManager {
             target,
         })?;
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
-            self.enforce(resources);
+            self.cgroups.enforce(resources);
         }
         let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
         if let (Some(users), Some(options)) = (users, security.and_then(|s| s.namespace_options.as_mut())) {
             options.userns_options = Some(user_namespaces::options(&users));
         }
         Ok(config)
-    }
-
-    /// Processor limits only where they are wanted.
-    fn enforce(&self, resources: &mut v1::LinuxContainerResources) {
-        if !self.config.cpu_cfs_quota {
-            resources.cpu_quota = -1;
-        }
     }
 
     /// The container whose processes an ephemeral container is to see.
@@ -397,7 +390,7 @@ impl RuntimeManager {
 
     pub async fn update_resources(&self, pod: &Pod, id: &str, kind: Kind, container: &Container) -> cri::Result<()> {
         let mut resources = container_config::resources::linux_resources(pod, container, kind, self.node.memory_bytes);
-        self.enforce(&mut resources);
+        self.cgroups.enforce(&mut resources);
         self.runtime.update_container_resources(id, resources).await
     }
 
