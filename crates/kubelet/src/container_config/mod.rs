@@ -9,6 +9,7 @@ pub mod mounts;
 pub mod network_files;
 pub mod resources;
 pub mod security;
+mod sub_paths;
 
 use std::{
     collections::{BTreeMap, HashMap},

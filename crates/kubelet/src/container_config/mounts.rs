@@ -1,17 +1,16 @@
 //! The mounts of a container: its volumes with subPath and propagation, the hosts file, the termination message.
 //! Used by `runtime_manager`.
-//! Invariant: a subPath never leads out of its volume, symbolic links included.
+//! Invariant: the runtime is never told a path inside a volume, which the pod could change under it: see `sub_paths`.
 
 use std::{
     collections::BTreeMap,
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use cri::v1;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 
-use super::expansion::expand_noting;
+use super::{expansion::expand_noting, sub_paths::SubPath};
 use crate::{pod_spec, volume_manager::claims};
 
 pub struct Input<'a> {
@@ -22,6 +21,8 @@ pub struct Input<'a> {
     /// The ids of the images behind image volumes.
     pub images: &'a BTreeMap<String, String>,
     pub environment: &'a BTreeMap<String, String>,
+    /// What is inside volumes is mounted below it, for the runtime.
+    pub sub_paths: &'a Path,
     pub hosts_file: Option<&'a Path>,
     pub message_file: Option<&'a Path>,
     /// Whether the runtime can make mounts inside a read-only one read-only too.
@@ -62,7 +63,7 @@ pub fn recursively(mount: &VolumeMount, possible: bool) -> Result<bool, String> 
 pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
     let mut result = Vec::new();
     let mut has_hosts = false;
-    for mount in input.container.volume_mounts.iter().flatten() {
+    for (index, mount) in input.container.volume_mounts.iter().flatten().enumerate() {
         has_hosts |= mount.mount_path.trim_end_matches('/') == "/etc/hosts";
         if let Some(image) = input.images.get(&mount.name) {
             result.push(image_mount(mount, image)?);
@@ -84,7 +85,12 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
             _ => None,
         };
         let host_path = match sub_path {
-            Some(sub_path) => resolve_sub_path(root, &sub_path)?,
+            Some(sub_path) => {
+                let place = input.sub_paths.join(&mount.name).join(&input.container.name).join(index.to_string());
+                let shared = mount.mount_propagation.as_deref() == Some("Bidirectional");
+                SubPath::open(root, &sub_path)?.bind(&place, shared)?;
+                place
+            }
             None => root.clone(),
         };
         result.push(v1::Mount {
@@ -160,37 +166,6 @@ fn image_mount(mount: &VolumeMount, image: &str) -> Result<v1::Mount, String> {
     })
 }
 
-/// The path below `root`, made as a directory if it is not there. Every step is checked for links that lead outside.
-fn resolve_sub_path(root: &Path, sub_path: &str) -> Result<PathBuf, String> {
-    let relative = Path::new(sub_path);
-    if relative.is_absolute() || relative.components().any(|c| matches!(c, Component::ParentDir)) {
-        return Err(format!("subPath {sub_path:?} must be relative and must not contain \"..\""));
-    }
-    let real_root = root.canonicalize().map_err(|error| format!("failed to resolve {}: {error}", root.display()))?;
-    if real_root.is_file() {
-        return Err(format!("subPath {sub_path:?} in a volume that is a file"));
-    }
-    let mut current = real_root.clone();
-    for part in relative.components() {
-        let Component::Normal(part) = part else { continue };
-        let next = current.join(part);
-        if next.symlink_metadata().is_err() {
-            let (mode, owner) = match current.metadata() {
-                Ok(meta) => (meta.mode() & 0o7777, (meta.uid(), meta.gid())),
-                Err(_) => (0o755, (0, 0)),
-            };
-            std::fs::create_dir(&next).map_err(|error| format!("failed to create subPath {sub_path:?}: {error}"))?;
-            let _ = std::fs::set_permissions(&next, std::fs::Permissions::from_mode(mode));
-            let _ = std::os::unix::fs::chown(&next, Some(owner.0), Some(owner.1));
-        }
-        current = next.canonicalize().map_err(|error| format!("failed to resolve subPath {sub_path:?}: {error}"))?;
-        if !current.starts_with(&real_root) {
-            return Err(format!("failed to prepare subPath {sub_path:?}: it leads out of its volume"));
-        }
-    }
-    Ok(current)
-}
-
 /// Whether the node manages the hosts file of this container: not for pods in the host's process namespaces on
 /// request of their own mount.
 pub fn wants_hosts_file(pod: &Pod, container: &Container) -> bool {
@@ -240,6 +215,7 @@ mod tests {
             volumes: &volumes,
             images: &BTreeMap::new(),
             environment: &BTreeMap::new(),
+            sub_paths: Path::new("/nowhere"),
             hosts_file: None,
             message_file: None,
             recursive_read_only: false,
@@ -249,27 +225,5 @@ mod tests {
         let show = |d: &v1::Device| format!("{} {} {}", d.host_path, d.container_path, d.permissions);
         let devices: Vec<String> = devices(&pod, container, &volumes).unwrap().iter().map(show).collect();
         assert_eq!(devices, ["/host/ro /dev/ro r", "/host/rw /dev/rw mrw"]);
-    }
-
-    #[test]
-    fn sub_paths_stay_inside() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("volume");
-        std::fs::create_dir_all(root.join("a")).unwrap();
-        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
-        std::os::unix::fs::symlink("a", root.join("in")).unwrap();
-        std::fs::write(root.join("file"), "x").unwrap();
-        let check = |path: &str, expected: Option<&str>| {
-            let real = root.canonicalize().unwrap();
-            assert_eq!(resolve_sub_path(&root, path).ok(), expected.map(|e| real.join(e)), "{path}");
-        };
-        check("a", Some("a"));
-        check("a/new/deep", Some("a/new/deep"));
-        check("in/x", Some("a/x"));
-        check("file", Some("file"));
-        check("out", None);
-        check("out/passwd", None);
-        check("../x", None);
-        check("/etc", None);
     }
 }

@@ -305,12 +305,14 @@ impl RuntimeManager {
         let mut config = container_config::container(ContainerInput {
             pod,
             container,
+        let sub_paths = self.config.pod_dir(pod_spec::uid(pod)).join("volume-subpaths");
             kind,
             restart_count,
             image_ref: &image.id,
             image_user: &image.user,
             environment,
             mounts,
+            sub_paths: &sub_paths,
             node_memory: self.node.memory_bytes,
             root_dir: &self.config.root_dir,
             seccomp_default: self.config.seccomp_default,
