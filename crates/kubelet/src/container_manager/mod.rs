@@ -53,7 +53,16 @@ impl ContainerManager {
     fn with_hierarchy(hierarchy: Hierarchy, root: &str, driver: CgroupDriver) -> Self {
         let mut top: Vec<String> = root.split('/').filter(|part| !part.is_empty()).map(String::from).collect();
         top.push("kubepods".into());
-        Self { hierarchy, top, driver, pids: None, quota: true, oom_group: true, page_sizes: vec![], burstable: Mutex::default() }
+        Self {
+            hierarchy,
+            top,
+            driver,
+            pids: None,
+            quota: true,
+            oom_group: true,
+            page_sizes: vec![],
+            burstable: Mutex::default(),
+        }
     }
 
     /// Makes the groups of the classes. All pods together get `cpu_milli` of the processors against what else runs here,

@@ -144,12 +144,12 @@ impl RuntimeManager {
             for container in status.containers.iter().filter(alone) {
                 self.runtime.remove_container(&container.id).await?;
             }
+            for container in &status.containers {
+                container_logs::unlink(&self.config, pod, &container.name, &container.id);
+            }
             Ok(())
         };
         // Behind those that are being stopped: nobody waits for what is removed.
         self.stops.take(remove).await
     }
 }
-            for container in &status.containers {
-                container_logs::unlink(&self.config, pod, &container.name, &container.id);
-            }

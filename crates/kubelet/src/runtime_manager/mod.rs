@@ -180,6 +180,7 @@ impl RuntimeManager {
         let config = self
             .container_config(context, kind, container, &image, &image_volumes)
             .map_err(|message| failed("CreateContainerConfigError", message))?;
+        let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
         let create_and_start = async {
             let made = self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await;
             let id = made.map_err(|error| failed("CreateContainerError", error.to_string()))?;
@@ -190,6 +191,7 @@ impl RuntimeManager {
         };
         let id = self.starts.take(create_and_start).await?;
         self.recorder.normal(&about, "Started", "Container started");
+        container_logs::link(&self.config, pod, &container.name, &id, &log);
         if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) {
             self.post_start(context, kind, container, &id, hook).await?;
         }
@@ -203,7 +205,6 @@ impl RuntimeManager {
         kind: Kind,
         container: &Container,
     ) -> Result<BTreeMap<String, String>, WaitingReason> {
-        let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
         let about = container_reference(context.pod, kind, &container.name);
         let mut found = BTreeMap::new();
         for volume in pod_spec::spec(context.pod).volumes.iter().flatten() {
@@ -214,7 +215,6 @@ impl RuntimeManager {
             if let Some(problem) = self.features.without_image_volumes() {
                 let message = format!("ImageVolumeMountFailed: volume {:?}: {problem}", volume.name);
                 self.recorder.warning(&about, "Failed", format!("Error: {message}"));
-        container_logs::link(&self.config, pod, &container.name, &id, &log);
                 return Err(WaitingReason { reason: "CreateContainerError".into(), message });
             }
             let wanted = Container {
@@ -282,12 +282,14 @@ impl RuntimeManager {
         let message_file = self.make_message_file(pod, container)?;
         let log = PathBuf::from(&context.sandbox_config.log_directory).join(&container.name);
         std::fs::create_dir_all(&log).map_err(|error| format!("failed to create {}: {error}", log.display()))?;
+        let sub_paths = self.config.pod_dir(pod_spec::uid(pod)).join("volume-subpaths");
         let mounts = mounts::mounts(&mounts::Input {
             pod,
             container,
             volumes: context.volumes,
             images: image_volumes,
             environment: &environment,
+            sub_paths: &sub_paths,
             hosts_file: hosts_file.as_deref(),
             message_file: Some(&message_file),
             recursive_read_only: self.features.usual().recursive_read_only,
@@ -305,19 +307,18 @@ impl RuntimeManager {
         let mut config = container_config::container(ContainerInput {
             pod,
             container,
-        let sub_paths = self.config.pod_dir(pod_spec::uid(pod)).join("volume-subpaths");
             kind,
             restart_count,
             image_ref: &image.id,
             image_user: &image.user,
             environment,
             mounts,
-            sub_paths: &sub_paths,
             node_memory: self.node.memory_bytes,
             root_dir: &self.config.root_dir,
             seccomp_default: self.config.seccomp_default,
             target,
         })?;
+        config.devices = mounts::devices(pod, container, context.volumes)?;
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
             self.cgroups.enforce(resources);
         }
@@ -334,7 +335,6 @@ impl RuntimeManager {
             return Ok(None);
         }
         let all = pod_spec::spec(context.pod).ephemeral_containers.iter().flatten();
-        config.devices = mounts::devices(pod, container, context.volumes)?;
         let target = all.filter(|e| e.name == container.name).find_map(|e| e.target_container_name.clone());
         let Some(target) = target.filter(|name| !name.is_empty()) else { return Ok(None) };
         match context.status.running().find(|c| c.name == target) {
