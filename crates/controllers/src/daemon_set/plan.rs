@@ -97,7 +97,8 @@ pub fn target(pod: &Pod) -> Option<&str> {
 
 fn by_node(pods: &[Arc<Pod>]) -> BTreeMap<&str, Vec<&Arc<Pod>>> {
     let mut map: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
-    for pod in pods {
+    // One that has ended and is being deleted holds no place any more.
+    for pod in pods.iter().filter(|p| !(p.deleting() && pods::finished(p))) {
         if let Some(node) = target(pod) {
             map.entry(node).or_default().push(pod);
         }
@@ -184,10 +185,19 @@ fn on_node(input: &Input, plan: &mut Plan, name: &str, on: &[&Arc<Pod>], wanted:
         plan.delete.extend(running.iter().skip(1).map(|p| (*p).clone()));
         return;
     }
-    // While surging, the oldest pod of each template may stay until the new one is available.
+    // Surging means that somebody is always there: the place of one that goes is taken at once. Where pods keep
+    // failing it is not, or they would pile up.
+    if running.is_empty() && resting.is_none() && should_run {
+        plan.create.push(name.to_string());
+    }
+    // The oldest pod of each template may stay, the old one while it serves and the new one is not available.
     let (new, old): (Vec<_>, Vec<_>) = running.into_iter().partition(|p| current(p, input.hash));
-    let new_is_up = new.first().is_some_and(|p| pods::available(p, min_ready(input.set), input.now));
-    let keep_old = usize::from(!new_is_up);
+    let up = |pod: &Pod| pods::available(pod, min_ready(input.set), input.now);
+    let replaced = match (new.first(), old.first()) {
+        (Some(new), Some(old)) => up(new) || !pods::ready(old),
+        _ => false,
+    };
+    let keep_old = usize::from(!replaced);
     plan.delete.extend(new.iter().skip(1).chain(old.iter().skip(keep_old)).map(|p| (*p).clone()));
 }
 
@@ -206,11 +216,8 @@ fn update(input: &Input, plan: &mut Plan, spec: &PodSpec, by_node: &BTreeMap<&st
             (_, Some(old)) if surge > 0 => match new {
                 Some(_) => surging += 1,
                 None if up(old) => surge_nodes.push(node.name().to_string()),
-                // It serves nobody: making room for the new one costs nothing.
-                None => {
-                    surging += 1;
-                    plan.create.push(node.name().to_string());
-                }
+                // It serves nobody, so its successor is no surge.
+                None => plan.create.push(node.name().to_string()),
             },
             (Some(new), _) if up(new) => {}
             (Some(_), _) | (None, None) => unavailable += 1,
@@ -376,6 +383,29 @@ mod tests {
         check(rolling(1, 0), nodes(3, None), surged, &[], &[]);
         let surged = [old(), vec![pod("a2", 0, "new", true)]].concat();
         check(rolling(1, 0), nodes(3, None), surged, &[], &["a"]);
+    }
+
+    #[test]
+    fn surging_leaves_no_node_without_a_pod_and_keeps_none_that_is_down() {
+        let surge = || surge_and_spare(1, 0);
+        let going = |pod: Arc<Pod>| {
+            let mut pod = (*pod).clone();
+            pod.metadata.deletion_timestamp = Some(now().into());
+            Arc::new(pod)
+        };
+        let leaving = || vec![going(pod("a", 0, "new", true)), pod("b", 1, "new", true)];
+        check(surge(), nodes(2, None), leaving(), &["n0"], &[]);
+        check(surge_and_spare(0, 1), nodes(2, None), leaving(), &[], &[]);
+        // Ended and going: nothing of it is left to wait for, surging or not.
+        let ended = vec![going(failed("a", 0, "new")), pod("b", 1, "new", true)];
+        check(surge_and_spare(0, 1), nodes(2, None), ended, &["n0"], &[]);
+        check(surge(), nodes(1, None), vec![failed("a", 0, "new")], &["n0"], &["a"]);
+        check_resting(&["n0"], surge(), nodes(1, None), vec![failed("a", 0, "new")], &[], &[]);
+        check(surge(), nodes(1, None), vec![pod("a", 0, "old", false), pod("a2", 0, "new", false)], &[], &["a"]);
+        check(surge(), nodes(1, None), vec![pod("a", 0, "old", true), pod("a2", 0, "new", false)], &[], &[]);
+        // Two that are down are replaced, and one that serves gets its successor as well.
+        let down = vec![pod("a", 0, "old", false), pod("b", 1, "old", false), pod("c", 2, "old", true)];
+        check(surge(), nodes(3, None), down, &["n0", "n1", "n2"], &[]);
     }
 
     #[test]
