@@ -2,6 +2,8 @@
 //! `plan` is the core; cron jobs stand above, `ttl` clears away what has finished.
 //! Invariant: status first, then finalizers: a crash between the two loses no count.
 
+mod backoff;
+mod failures;
 mod indexes;
 mod plan;
 mod policy;
@@ -16,7 +18,7 @@ use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod},
 };
-use plan::{FINALIZER, INDEX, INDEX_FAILURES, Input, NewPod};
+use plan::{FINALIZER, INDEX, Input, NewPod};
 use serde_json::json;
 
 pub use plan::finished;
@@ -200,7 +202,10 @@ impl Jobs {
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(INDEX.into(), index.to_string());
         if job.spec.as_ref().is_some_and(|s| s.backoff_limit_per_index.is_some()) {
-            annotations.insert(INDEX_FAILURES.into(), new.failures.to_string());
+            annotations.insert(failures::COUNTED.into(), new.failures.counted.to_string());
+            if new.failures.ignored > 0 {
+                annotations.insert(failures::IGNORED.into(), new.failures.ignored.to_string());
+            }
         }
         pod.metadata.labels.get_or_insert_default().insert(INDEX.into(), index.to_string());
         if let Some(spec) = &mut pod.spec {

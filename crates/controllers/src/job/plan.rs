@@ -16,6 +16,8 @@ use k8s_openapi::api::{
 };
 
 use super::{
+    backoff::finished_at,
+    failures::{self, Failures},
     indexes::{self, Indexes},
     policy::{self, Ruling},
 };
@@ -26,7 +28,6 @@ use crate::{
 
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-pub const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const BURST: usize = 500;
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 const LAST_BACKOFF: Duration = Duration::from_secs(600);
@@ -43,7 +44,7 @@ pub struct Input<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewPod {
     pub index: Option<i32>,
-    pub failures: i32,
+    pub failures: Failures,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +65,7 @@ pub fn finished(job: &Job) -> Option<&JobCondition> {
 }
 
 pub fn index_of(pod: &Pod) -> Option<i32> {
-    pod.annotation(INDEX)?.parse().ok()
+    pod.annotation(INDEX)?.parse().ok().filter(|index| *index >= 0)
 }
 
 fn tracked(pod: &Pod) -> bool {
@@ -79,6 +80,8 @@ struct Planner<'a> {
     completed: Indexes,
     failed_indexes: Indexes,
     uncounted: (BTreeSet<String>, BTreeSet<String>),
+    /// Failed pods that are not counted yet, by index.
+    held: BTreeMap<i32, Arc<Pod>>,
     fail_job: Option<String>,
     plan: Plan,
 }
@@ -95,6 +98,7 @@ pub fn plan(input: &Input) -> Plan {
         completed: indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), limit),
         failed_indexes: indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), limit),
         uncounted: (set(uncounted.succeeded), set(uncounted.failed)),
+        held: BTreeMap::new(),
         fail_job: None,
         spec,
         status,
@@ -176,54 +180,90 @@ impl Planner<'_> {
         let (succeeded, failed) = (settle(&mut self.uncounted.0), settle(&mut self.uncounted.1));
         self.status.succeeded = count((self.status.succeeded.unwrap_or(0) + succeeded) as usize);
         self.status.failed = count((self.status.failed.unwrap_or(0) + failed) as usize);
+        let mut failed = Vec::new();
         for pod in self.input.pods.iter().filter(|p| tracked(p)) {
-            let uid = pod.uid();
-            if self.uncounted.0.contains(uid) || self.uncounted.1.contains(uid) {
-                self.plan.release.push(pod.clone());
+            if self.uncounted.1.contains(pod.uid()) || self.failed(pod) {
+                failed.push(pod.clone());
             } else if pods::phase(pod) == "Succeeded" {
+                self.count_success(pod);
                 self.plan.release.push(pod.clone());
-                match (self.indexed, index_of(pod)) {
-                    (true, Some(index)) if index < self.spec.completions.unwrap_or(0) => {
-                        self.completed.insert(index);
-                    }
-                    (true, _) => {}
-                    (false, _) => {
-                        self.uncounted.0.insert(uid.to_string());
-                    }
-                }
-            } else if self.failed(pod) {
-                self.plan.release.push(pod.clone());
-                self.count_failure(pod);
             }
         }
         if self.indexed {
             self.status.succeeded = count(self.completed.len());
         }
+        self.count_failures(failed);
     }
 
-    fn note_failure(&mut self, pod: &Pod) -> Ruling {
-        let ruling = policy::ruling(self.input.job, pod);
-        if ruling != Ruling::Ignore {
-            self.uncounted.1.insert(pod.uid().to_string());
+    fn count_success(&mut self, pod: &Pod) {
+        if !self.indexed {
+            self.uncounted.0.insert(pod.uid().to_string());
+        } else if self.valid(pod) {
+            self.completed.extend(index_of(pod));
         }
-        ruling
     }
 
-    fn count_failure(&mut self, pod: &Pod) {
-        let ruling = self.note_failure(pod);
+    /// Whether the pod is one of this job's: not of an index that it no longer has.
+    fn valid(&self, pod: &Pod) -> bool {
+        !self.indexed || index_of(pod).is_some_and(|index| index < self.spec.completions.unwrap_or(0))
+    }
+
+    fn count_failures(&mut self, failed: Vec<Arc<Pod>>) {
+        for pod in &failed {
+            self.judge(pod);
+        }
+        self.hold(&failed);
+        for pod in failed {
+            if self.held(&pod).is_none() {
+                self.note_failure(&pod);
+                self.plan.release.push(pod);
+            }
+        }
+    }
+
+    /// What the failure means to the pod's index and to the whole job.
+    fn judge(&mut self, pod: &Pod) {
+        if !self.valid(pod) {
+            return;
+        }
+        let ruling = policy::ruling(self.input.job, pod);
         if let Ruling::FailJob(message) = &ruling {
             self.fail_job.get_or_insert(message.clone());
         }
         if let (Some(limit), Some(index)) = (self.spec.backoff_limit_per_index, index_of(pod)) {
-            let over = ruling == Ruling::Count && failures_of(pod) > limit;
+            let over = ruling == Ruling::Count && Failures::before(pod).counted >= limit;
             if (over || ruling == Ruling::FailIndex) && !self.completed.contains(&index) {
                 self.failed_indexes.insert(index);
             }
         }
     }
 
+    /// The last failed pod of an index keeps its finalizer until its successor exists, which takes the count over:
+    /// otherwise somebody who deletes pods would set it back.
+    fn hold(&mut self, failed: &[Arc<Pod>]) {
+        if self.spec.backoff_limit_per_index.is_none() {
+            return;
+        }
+        let mut settled: Indexes = self.active().iter().filter_map(|p| index_of(p)).collect();
+        settled.extend(self.completed.iter().chain(&self.failed_indexes));
+        let waiting = failed.iter().filter(|p| self.valid(p)).filter_map(|p| Some((index_of(p)?, p)));
+        self.held = failures::latest(waiting.filter(|(index, _)| !settled.contains(index)));
+    }
+
+    fn held(&self, pod: &Pod) -> Option<&Arc<Pod>> {
+        self.held.get(&index_of(pod)?).filter(|held| held.uid() == pod.uid())
+    }
+
+    fn note_failure(&mut self, pod: &Pod) {
+        if self.valid(pod) && policy::ruling(self.input.job, pod) != Ruling::Ignore {
+            self.uncounted.1.insert(pod.uid().to_string());
+        }
+    }
+
     fn total_failed(&self) -> i32 {
-        self.status.failed.unwrap_or(0) + self.uncounted.1.len() as i32
+        let held = self.held.values().filter(|p| !self.uncounted.1.contains(p.uid()));
+        let held = held.filter(|p| policy::ruling(self.input.job, p) != Ruling::Ignore).count();
+        self.status.failed.unwrap_or(0) + (self.uncounted.1.len() + held) as i32
     }
 
     fn total_succeeded(&self) -> i32 {
@@ -334,7 +374,7 @@ impl Planner<'_> {
     fn end_pods(&mut self, failed: bool) {
         let released: BTreeSet<String> = self.plan.release.iter().map(|p| p.uid().to_string()).collect();
         for pod in self.input.pods.iter().filter(|p| tracked(p) && !released.contains(p.uid())) {
-            if failed {
+            if failed || self.failed(pod) {
                 self.note_failure(pod);
             }
             self.plan.release.push(pod.clone());
@@ -413,7 +453,7 @@ impl Planner<'_> {
             let failures = recent_failures(self.input.pods.iter().map(|p| &**p));
             match self.backoff(failures) {
                 Some(left) => self.look_again(left),
-                None => self.plan.create = vec![NewPod { index: None, failures: 0 }; missing],
+                None => self.plan.create = vec![NewPod { index: None, failures: Failures::default() }; missing],
             }
             return;
         }
@@ -421,10 +461,6 @@ impl Planner<'_> {
         if self.replaces_only_failed() {
             let going = self.input.pods.iter().filter(|p| p.deleting() && !pods::finished(p));
             taken.extend(going.filter_map(|p| index_of(p)));
-        }
-        let mut by_index: BTreeMap<i32, Vec<&Pod>> = BTreeMap::new();
-        for pod in self.input.pods {
-            by_index.entry(index_of(pod).unwrap_or(-1)).or_default().push(pod);
         }
         let per_index = self.spec.backoff_limit_per_index.is_some();
         let whole = self.backoff(recent_failures(self.input.pods.iter().map(|p| &**p)));
@@ -435,12 +471,17 @@ impl Planner<'_> {
             if self.plan.create.len() == missing {
                 return;
             }
-            let of_index = by_index.get(&index).cloned().unwrap_or_default();
-            if per_index && let Some(left) = self.backoff(recent_failures(of_index.iter().copied())) {
-                self.look_again(left);
-                continue;
-            }
-            let failures = of_index.iter().filter(|p| self.failed(p)).map(|p| failures_of(p)).max().unwrap_or(0);
+            let failures = match self.held.get(&index) {
+                Some(last) => {
+                    let failures = Failures::with(last, &policy::ruling(self.input.job, last));
+                    if let Some(left) = self.backoff((failures.all() as u32, finished_at(last))) {
+                        self.look_again(left);
+                        continue;
+                    }
+                    failures
+                }
+                None => Failures::default(),
+            };
             self.plan.create.push(NewPod { index: Some(index), failures });
         }
     }
@@ -467,19 +508,6 @@ impl Planner<'_> {
             }
         }
     }
-}
-
-/// How often the pod's index has failed, this pod included.
-fn failures_of(pod: &Pod) -> i32 {
-    pod.annotation(INDEX_FAILURES).and_then(|text| text.parse::<i32>().ok()).unwrap_or(0) + 1
-}
-
-fn finished_at(pod: &Pod) -> Option<Timestamp> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref();
-    let ends =
-        statuses.into_iter().flatten().filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.clone());
-    let ready = || pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.clone());
-    ends.max().or_else(ready).or_else(|| pod.metadata.deletion_timestamp.clone()).map(|t| t.0).or(pod.created())
 }
 
 /// Failures since the last success, and when the latest happened.

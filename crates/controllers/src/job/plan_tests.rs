@@ -45,7 +45,8 @@ impl World {
         }
         for new in &plan.create {
             let name = format!("p{}", self.clock * 1000 + self.pods.len() as i64);
-            let mut annotations = json!({ INDEX_FAILURES: new.failures.to_string() });
+            let (counted, ignored) = (new.failures.counted.to_string(), new.failures.ignored.to_string());
+            let mut annotations = json!({ failures::COUNTED: counted, failures::IGNORED: ignored });
             if let Some(index) = new.index {
                 annotations[INDEX] = index.to_string().into();
             }
@@ -252,4 +253,53 @@ fn withdrawn_pods_are_no_failures() {
         check(spec(), &|s| s.parallelism = Some(1), &|_| {}, 1);
         check(spec(), &|s| s.parallelism = Some(0), &|s| s.parallelism = Some(4), 0);
     }
+}
+
+/// What the newest pod remembers of those before it.
+fn remembered(world: &World) -> (i32, i32) {
+    let failures = Failures::before(world.pods.last().unwrap());
+    (failures.counted, failures.ignored)
+}
+
+#[test]
+fn ignored_failures_leave_the_count_of_an_index_alone() {
+    let mut world = World::new(json!({ "completionMode": "Indexed", "completions": 1, "parallelism": 1,
+        "backoffLimit": 100, "backoffLimitPerIndex": 1, "podFailurePolicy": { "rules": [
+            { "action": "Ignore", "onExitCodes": { "operator": "In", "values": [3] } }] } }));
+    let mut fail = |code: i32| {
+        world.step();
+        world.end(|_| code);
+        world.clock += 700;
+        world.step();
+        let ended = finished(&world.job).map(|c| c.reason.clone().unwrap());
+        (remembered(&world), ended)
+    };
+    assert_eq!(fail(3), ((0, 1), None));
+    assert_eq!(fail(3), ((0, 2), None));
+    assert_eq!(fail(1), ((1, 2), None));
+    assert_eq!(fail(3), ((1, 3), None));
+    fail(1);
+    assert_eq!(fail(0).1.as_deref(), Some("FailedIndexes"));
+    assert_eq!(world.counts(), (0, 2));
+}
+
+#[test]
+fn a_failed_pod_stays_until_its_successor_knows_of_it() {
+    let mut world = World::new(json!({ "completionMode": "Indexed", "completions": 2, "parallelism": 2,
+        "backoffLimit": 100, "backoffLimitPerIndex": 3 }));
+    world.step();
+    world.end(|index| if index == 0 { 1 } else { -1 });
+    assert_eq!(world.step().again, Some(Duration::from_secs(10)));
+    // Somebody clears away what has ended.
+    world.pods[0].metadata.deletion_timestamp = Some(time(at(1)));
+    world.step();
+    assert_eq!((world.pods.len(), world.counts()), (2, (0, 0)), "it can't go yet, and is not counted");
+    world.clock = 10;
+    assert_eq!(world.step().create.len(), 1);
+    assert_eq!(remembered(&world), (1, 0));
+    world.step();
+    world.step();
+    assert_eq!((world.pods.len(), world.counts()), (2, (0, 1)));
+    world.end(|index| if index == 0 { 1 } else { -1 });
+    assert_eq!(world.step().again, Some(Duration::from_secs(20)));
 }
