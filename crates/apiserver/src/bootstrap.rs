@@ -12,11 +12,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use api::{ApiError, Reason};
 
 use crate::{
-    admission,
-    authz::rbac,
-    flow_control, loopback,
-    pipeline::ApiServer,
-    registry::{service_address, timestamp},
+    admission, authz::rbac, flow_control, kubernetes_service, loopback, pipeline::ApiServer, registry::timestamp,
 };
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -53,7 +49,7 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         ensure(server, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await?;
     }
     service_cidr(server).await?;
-    kubernetes_service(server).await?;
+    kubernetes_service::ensure(server).await?;
     authentication(server).await
 }
 
@@ -105,51 +101,6 @@ async fn service_cidr(server: &Arc<ApiServer>) -> Result<(), ApiError> {
             loopback::send(server, Method::PUT, &format!("{path}/kubernetes/status"), &cidr).await.map(drop)
         }
     }
-}
-
-async fn kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
-    let config = &server.config;
-    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
-    let Some(address) = config.service_cidrs.first().map(|n| service_address(n, 1)) else { return Ok(()) };
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
-        "spec": {
-            "type": "ClusterIP", "clusterIP": address.to_string(), "sessionAffinity": "None",
-            "ports": [{ "name": "https", "protocol": "TCP", "port": 443, "targetPort": config.port }],
-        },
-    });
-    ensure(server, "/api/v1/namespaces/default/services", service).await?;
-    let endpoint = config.advertise_address;
-    if endpoint.is_loopback() {
-        tracing::warn!(%endpoint, "pods can't reach the API server: it is advertised on loopback");
-        return Ok(());
-    }
-    let family = if endpoint.is_ipv4() { "IPv4" } else { "IPv6" };
-    let endpoints = json!({
-        "apiVersion": "v1", "kind": "Endpoints",
-        "metadata": {
-            "name": "kubernetes", "namespace": "default",
-            "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
-        },
-        "subsets": [{
-            "addresses": [{ "ip": endpoint.to_string() }],
-            "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
-        }],
-    });
-    // The address may have changed since the last start.
-    replace(server, "/api/v1/namespaces/default/endpoints", endpoints).await?;
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": "kubernetes", "namespace": "default",
-            "labels": { "kubernetes.io/service-name": "kubernetes" },
-        },
-        "addressType": family,
-        "endpoints": [{ "addresses": [endpoint.to_string()], "conditions": { "ready": true } }],
-        "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
-    });
-    replace(server, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", slice).await
 }
 
 async fn ensure(server: &Arc<ApiServer>, path: &str, object: Value) -> Result<(), ApiError> {

@@ -26,6 +26,7 @@ mod flow_control;
 mod gzip;
 mod health;
 mod index;
+mod kubernetes_service;
 mod local_services;
 mod loopback;
 mod metrics;

@@ -26,7 +26,7 @@ use crate::{
     call::{Call, InProcess},
     cluster::Cluster,
     config::Config,
-    crd, debug, discovery, health, local_services,
+    crd, debug, discovery, health, kubernetes_service, local_services,
     metrics::{self, Labels, Measured, Metrics},
     negotiate, not_found, openapi,
     query::Query,
@@ -108,6 +108,7 @@ impl ApiServer {
         repair_services(&server.cluster).await?;
         crd::start(&server).await;
         aggregation::start(&server);
+        kubernetes_service::start(&server);
         local_services::start(&server);
         server.health.bootstrapped();
         Ok(server)

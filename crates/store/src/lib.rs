@@ -169,6 +169,10 @@ impl Default for Limits {
 
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
+    /// Whether other processes may be on it at the same time.
+    fn is_shared(&self) -> bool {
+        false
+    }
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError>;
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError>;
     /// Number of keys in `[start, end)` at the newest revision.

@@ -107,6 +107,10 @@ fn kind_of(transaction: &Transaction) -> &'static str {
 
 #[async_trait]
 impl Store for Measured {
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
         self.timed("get", key, self.inner.get(key)).await
     }

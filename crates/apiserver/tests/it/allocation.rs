@@ -167,3 +167,33 @@ async fn more_ranges_can_be_added() {
     s.get("/apis/networking.k8s.io/v1/servicecidrs/more").await.expect(200);
     s.post(SERVICES, far).await.expect(201);
 }
+
+#[tokio::test]
+async fn the_kubernetes_service_is_put_back() {
+    let server = crate::harness::server().await;
+    let endpoints = "/api/v1/namespaces/default/endpoints/kubernetes";
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let service = format!("{SERVICES}/kubernetes");
+    for path in [service.as_str(), endpoints, slice] {
+        let old = server.get(path).await.expect(200);
+        server.delete(path, Value::Null).await.expect(200);
+        let new = server.until(path, |answer| answer.code == 200).await;
+        assert_ne!(old["metadata"]["uid"], new["metadata"]["uid"], "{path}");
+        for field in ["subsets", "endpoints", "ports", "addressType"] {
+            assert_eq!(old[field], new[field], "{path}");
+        }
+        assert_eq!(old["spec"]["clusterIP"], new["spec"]["clusterIP"]);
+    }
+    let wrong = [
+        (endpoints, json!({ "subsets": [] })),
+        (slice, json!({ "endpoints": [{ "addresses": ["192.0.2.77"] }] })),
+        (slice, json!({ "metadata": { "labels": { "kubernetes.io/service-name": "other" } } })),
+    ];
+    for (path, patch) in wrong {
+        let old = server.get(path).await.expect(200);
+        let bad = server.patch("merge-patch", path, patch).await.expect(200);
+        assert_ne!(old["metadata"]["resourceVersion"], bad["metadata"]["resourceVersion"]);
+        let said = |o: &Value| (o["subsets"].clone(), o["endpoints"].clone(), o["metadata"]["labels"].clone());
+        server.until(path, |answer| said(&answer.value) == said(&old)).await;
+    }
+}

@@ -19,8 +19,13 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn server(etcd: &EtcdServer) -> Server {
+    server_at(etcd, 1).await
+}
+
+async fn server_at(etcd: &EtcdServer, number: u8) -> Server {
     let store = Arc::new(etcd.connect("").await);
     server_on(store, Env::real(), |config| {
+        config.advertise_address = [192, 0, 2, number].into();
         config.service_cidrs = vec!["10.7.0.0/28".parse().unwrap()];
         config.node_ports = 30000..=30011;
     })
@@ -105,6 +110,22 @@ async fn servers_see_each_others_writes_at_once() {
     a.post(&format!("{rbac}/rolebindings"), binding).await.expect(201);
     let headers = [("impersonate-user", "system:serviceaccount:default:reader")];
     until(200, async || b.send("GET", "/api/v1/namespaces/default/secrets", &headers, Vec::new()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kubernetes_service_leads_to_every_server_that_lives() {
+    let etcd = EtcdServer::start().await;
+    let (a, b) = (server_at(&etcd, 1).await, server_at(&etcd, 2).await);
+    let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let leads_to = |slice: &Value| -> Vec<String> {
+        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+        endpoints.filter_map(|e| e["addresses"][0].as_str().map(str::to_string)).collect()
+    };
+    for server in [&a, &b] {
+        server.until(path, |answer| leads_to(&answer.value) == ["192.0.2.1", "192.0.2.2"]).await;
+    }
+    drop(b);
+    a.until(path, |answer| leads_to(&answer.value) == ["192.0.2.1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -180,6 +180,10 @@ fn tls_options(tls: EtcdTls) -> TlsOptions {
 
 #[async_trait]
 impl Store for EtcdStore {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
         let mut answer = self.get_range(&self.key(key), GetOptions::new()).await?;
         Ok(answer.take_kvs().into_iter().next().map(|kv| convert::record(&self.prefix, kv)))
