@@ -62,7 +62,7 @@ fn plan(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>]) -> Plan {
     let mut wanted = Wanted::new();
     let mut families = BTreeSet::new();
     for subset in endpoints.subsets.iter().flatten() {
-        let ports: Vec<EndpointPort> = (subset.ports.iter().flatten())
+        let ports = (subset.ports.iter().flatten())
             .map(|p| EndpointPort {
                 name: Some(p.name.clone().unwrap_or_default()),
                 port: Some(p.port),
@@ -70,6 +70,7 @@ fn plan(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>]) -> Plan {
                 app_protocol: p.app_protocol.clone(),
             })
             .collect();
+        let ports = selection::sorted(ports);
         let id = serde_json::to_string(&ports).unwrap_or_default();
         let ready = subset.addresses.iter().flatten().map(|a| (a, true));
         let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
@@ -107,7 +108,7 @@ fn template(endpoints: &Endpoints) -> Template {
             generate_name: Some(format!("{}-", endpoints.name())),
             namespace: endpoints.metadata.namespace.clone(),
             labels: Some(labels),
-            annotations: Some(annotations).filter(|a| !a.is_empty()),
+            annotations: Some(annotations),
             owner_references: Some(vec![endpoints.as_controller()]),
             ..ObjectMeta::default()
         },
@@ -168,5 +169,31 @@ mod tests {
         assert_eq!(plan.create[0].label("a"), Some("b"));
         assert_eq!(plan.create[0].endpoints[1].conditions.as_ref().unwrap().ready, Some(false));
         assert!(!mirrored(&serde_json::from_value(json!({ "metadata": { "labels": { SKIP: "true" } } })).unwrap()));
+    }
+
+    #[test]
+    fn what_is_mirrored_stays_until_it_changes() {
+        let endpoints = |annotations: serde_json::Value| -> Endpoints {
+            let all = json!({
+                "metadata": { "name": "ext", "namespace": "d", "uid": "e", "annotations": annotations },
+                "subsets": [{ "addresses": [{ "ip": "192.0.2.1" }], "ports": [
+                    { "name": "web", "port": 80 }, { "name": "admin", "port": 9000 }, { "name": "admin", "port": 90 }] }],
+            });
+            serde_json::from_value(all).unwrap()
+        };
+        let mut first = plan(&endpoints(json!({ "a": "1" })), &[]).create;
+        assert_eq!(first.len(), 1);
+        first[0].metadata.name = Some("ext-1".into());
+        let existing: Vec<_> = first.into_iter().map(Arc::new).collect();
+        let check = |wanted: serde_json::Value, updates: usize, found: serde_json::Value| {
+            let plan = plan(&endpoints(wanted), &existing);
+            assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, updates, 0));
+            let slice = plan.update.first().unwrap_or(&existing[0]);
+            assert_eq!(json!(slice.metadata.annotations.clone().unwrap_or_default()), found);
+        };
+        check(json!({ "a": "1" }), 0, json!({ "a": "1" }));
+        check(json!({ "a": "2" }), 1, json!({ "a": "2" }));
+        check(json!({}), 1, json!({}));
+        check(json!({ "a": "1", LAST_APPLIED: "{}", LAST_CHANGE: "2026-01-01T00:00:00Z" }), 0, json!({ "a": "1" }));
     }
 }

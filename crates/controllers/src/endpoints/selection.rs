@@ -112,10 +112,16 @@ pub fn target(pod: &Pod) -> ObjectReference {
     }
 }
 
+/// The order in which sets of ports are compared: whoever wrote them down may have had another.
+pub fn sorted(mut ports: Vec<EndpointPort>) -> Vec<EndpointPort> {
+    ports.sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
+    ports
+}
+
 /// The service's ports as this pod serves them; a named port that the pod lacks is left out.
 pub fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
     let ports = service.spec.as_ref().and_then(|s| s.ports.as_ref());
-    let mut found: Vec<EndpointPort> = ports
+    let found = ports
         .into_iter()
         .flatten()
         .filter_map(|port| {
@@ -127,8 +133,7 @@ pub fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
             })
         })
         .collect();
-    found.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
-    found
+    sorted(found)
 }
 
 fn protocol(port: &ServicePort) -> &str {

@@ -59,7 +59,7 @@ pub fn plan(
     arrange(&families, wanted, &Template::new(service, pods), existing, true)
 }
 
-/// Endpoints by address family and by the text of their ports.
+/// Endpoints by address family and by the text of their ports, which are `sorted`.
 pub type Wanted = BTreeMap<(String, String), (Vec<EndpointPort>, Vec<Endpoint>)>;
 
 /// Puts `wanted` into slices, changing those that exist as little as possible.
@@ -75,7 +75,9 @@ pub fn arrange(
     let mut kept: HashMap<String, usize> = HashMap::new();
     for ((family, _), (ports, endpoints)) in wanted {
         let matching = |slice: &EndpointSlice| {
-            slice.address_type == family && sorted(slice.ports.clone()) == ports && !slice.deleting()
+            slice.address_type == family
+                && selection::sorted(slice.ports.clone().unwrap_or_default()) == ports
+                && !slice.deleting()
         };
         let (same, others) = left.into_iter().partition(|slice| matching(slice));
         left = others;
@@ -136,12 +138,6 @@ fn fill(
     count
 }
 
-fn sorted(ports: Option<Vec<EndpointPort>>) -> Vec<EndpointPort> {
-    let mut ports = ports.unwrap_or_default();
-    ports.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
-    ports
-}
-
 fn families(service: &Service) -> Vec<String> {
     let spec = selection::spec(service);
     match spec.ip_families.filter(|f| !f.is_empty()) {
@@ -187,6 +183,7 @@ fn zone_hint(zone: &Option<String>, node: Option<String>) -> Option<EndpointHint
 
 /// What all slices of one service have in common.
 pub struct Template {
+    /// Without annotations, those of the slices are left as they are.
     pub meta: ObjectMeta,
     pub last_change: Option<String>,
 }
@@ -212,8 +209,18 @@ impl Template {
 
     fn slice(&self, family: &str, ports: Vec<EndpointPort>, endpoints: Vec<Endpoint>) -> EndpointSlice {
         let mut metadata = self.meta.clone();
+        metadata.annotations = metadata.annotations.filter(|a| !a.is_empty());
         self.stamp(&mut metadata);
         EndpointSlice { metadata, address_type: family.into(), endpoints, ports: Some(ports) }
+    }
+
+    /// Those of the template, with the stamp of the last change that was worth writing.
+    fn annotations(&self, old: &EndpointSlice) -> Option<BTreeMap<String, String>> {
+        let mut annotations = self.meta.annotations.clone()?;
+        if let Some(at) = old.annotation(LAST_CHANGE) {
+            annotations.insert(LAST_CHANGE.into(), at.into());
+        }
+        Some(annotations)
     }
 
     fn stamp(&self, meta: &mut ObjectMeta) {
@@ -225,8 +232,11 @@ impl Template {
     fn update(&self, plan: &mut Plan, old: &EndpointSlice, ports: Vec<EndpointPort>, endpoints: Vec<Endpoint>) {
         let mut new = old.clone();
         new.metadata.labels = self.meta.labels.clone();
+        if let Some(annotations) = self.annotations(old) {
+            new.metadata.annotations = Some(annotations).filter(|a| !a.is_empty());
+        }
         new.endpoints = endpoints;
-        if sorted(old.ports.clone()) != ports {
+        if selection::sorted(old.ports.clone().unwrap_or_default()) != ports {
             new.ports = Some(ports);
         }
         if new != *old {
