@@ -139,16 +139,14 @@ impl Binder {
         }
         let class_name = class_of_claim(claim);
         let class = self.classes.get(&class_name);
-        let volumes = self.volumes.list();
-        let reserved = volumes.iter().any(|v| reserved_for(v, claim));
         let waits = class.as_ref().and_then(|c| c.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
-        if waits && !reserved && claim.annotation(SELECTED_NODE).is_none() {
+        if let Some(volume) = best(claim, &self.volumes.list(), waits) {
+            return self.bind(&volume, claim).await;
+        }
+        if waits && claim.annotation(SELECTED_NODE).is_none() {
             let (reason, message) = self.awaited(claim);
             self.recorder.normal(&reference(claim), reason, message);
             return self.set_claim_phase(claim, "Pending").await;
-        }
-        if let Some(volume) = best(claim, &volumes) {
-            return self.bind(&volume, claim).await;
         }
         self.say_why_pending(claim, class.as_deref()).await?;
         self.set_claim_phase(claim, "Pending").await

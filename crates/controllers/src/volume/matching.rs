@@ -47,21 +47,29 @@ fn request(claim: &PersistentVolumeClaim) -> i64 {
     bytes(claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage")))
 }
 
+/// What even a volume that is reserved for the claim must have.
+fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let (Some(have), Some(want)) = (&volume.spec, &claim.spec) else { return false };
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".into());
+    let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
+    capacity(volume) >= request(claim)
+        && mode(&have.volume_mode) == mode(&want.volume_mode)
+        && attributes(&have.volume_attributes_class_name) == attributes(&want.volume_attributes_class_name)
+        && !volume.deleting()
+}
+
 /// Size, class, mode and access fit; reservations aside.
 pub fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let (Some(have), Some(want)) = (&volume.spec, &claim.spec) else { return false };
-    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".into());
     let offered = have.access_modes.as_deref().unwrap_or_default();
     let selected = want
         .selector
         .as_ref()
         .is_none_or(|s| Selector::new(s).is_ok_and(|selector| selector.matches(labels(volume.meta()))));
-    capacity(volume) >= request(claim)
-        && mode(&have.volume_mode) == mode(&want.volume_mode)
+    suits(volume, claim)
         && class_of_volume(volume) == class_of_claim(claim)
         && want.access_modes.iter().flatten().all(|m| offered.contains(m))
         && selected
-        && !volume.deleting()
 }
 
 /// Why a volume that a claim names itself does not do.
@@ -84,10 +92,16 @@ pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
     Some(why.into())
 }
 
-/// The volume reserved for the claim, or else the smallest free one that fits.
-pub fn best(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> Option<Arc<PersistentVolume>> {
-    if let Some(reserved) = volumes.iter().find(|v| reserved_for(v, claim)) {
-        return Some(reserved.clone()).filter(|v| capacity(v) >= request(claim));
+/// The volume reserved for the claim, or else the smallest free one that fits. For a claim that `waits` for its first
+/// consumer only the reserved one: whether a free one can be reached from the pod's node is for the scheduler to say.
+pub fn best(
+    claim: &PersistentVolumeClaim,
+    volumes: &[Arc<PersistentVolume>],
+    waits: bool,
+) -> Option<Arc<PersistentVolume>> {
+    let reserved = volumes.iter().find(|v| reserved_for(v, claim) && suits(v, claim));
+    if reserved.is_some() || waits {
+        return reserved.cloned();
     }
     let free = |v: &PersistentVolume| {
         let phase = v.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
@@ -105,12 +119,13 @@ mod tests {
     #[test]
     fn the_smallest_that_fits() {
         let volume = |name: &str, size: &str, class: &str, reserved: Option<&str>| {
+            let mode = if name == "block" { "Block" } else { "Filesystem" };
             let reference = reserved.map(|claim| json!({ "namespace": "d", "name": claim }));
             Arc::new(
                 serde_json::from_value::<PersistentVolume>(json!({
                     "metadata": { "name": name }, "status": { "phase": "Available" },
                     "spec": { "capacity": { "storage": size }, "storageClassName": class, "claimRef": reference,
-                        "accessModes": ["ReadWriteOnce"] },
+                        "accessModes": ["ReadWriteOnce"], "volumeMode": mode },
                 }))
                 .unwrap(),
             )
@@ -121,22 +136,27 @@ mod tests {
             volume("medium", "10Gi", "", None),
             volume("fast", "5Gi", "ssd", None),
             volume("kept", "5Gi", "", Some("special")),
+            volume("block", "5Gi", "", Some("raw")),
         ];
-        let check = |name: &str, size: &str, class: &str, mode: &str, expected: Option<&str>| {
+        let check = |name: &str, size: &str, class: &str, mode: &str, expected: Option<&str>, waiting: Option<&str>| {
             let claim: PersistentVolumeClaim = serde_json::from_value(json!({
                 "metadata": { "name": name, "namespace": "d", "uid": "u" },
                 "spec": { "accessModes": [mode], "storageClassName": class, "resources": { "requests": { "storage": size } } },
             }))
             .unwrap();
-            assert_eq!(best(&claim, &volumes).map(|v| v.name().to_string()).as_deref(), expected);
+            let found = |waits| best(&claim, &volumes, waits).map(|v| v.name().to_string());
+            assert_eq!((found(false).as_deref(), found(true).as_deref()), (expected, waiting));
             let why = mismatch(&volumes[0], &claim);
             assert_eq!(why.is_none(), fits(&volumes[0], &claim), "{why:?}");
         };
-        check("a", "2Gi", "", "ReadWriteOnce", Some("medium"));
-        check("a", "1Gi", "", "ReadWriteOnce", Some("small"));
-        check("a", "1Gi", "ssd", "ReadWriteOnce", Some("fast"));
-        check("a", "1Gi", "", "ReadWriteMany", None);
-        check("a", "200Gi", "", "ReadWriteOnce", None);
-        check("special", "1Gi", "", "ReadWriteOnce", Some("kept"));
+        check("a", "2Gi", "", "ReadWriteOnce", Some("medium"), None);
+        check("a", "1Gi", "", "ReadWriteOnce", Some("small"), None);
+        check("a", "1Gi", "ssd", "ReadWriteOnce", Some("fast"), None);
+        check("a", "1Gi", "", "ReadWriteMany", None, None);
+        check("a", "200Gi", "", "ReadWriteOnce", None, None);
+        check("special", "1Gi", "", "ReadWriteOnce", Some("kept"), Some("kept"));
+        // A reservation that does not do is as good as none.
+        check("special", "8Gi", "", "ReadWriteOnce", Some("medium"), None);
+        check("raw", "1Gi", "", "ReadWriteOnce", Some("small"), None);
     }
 }

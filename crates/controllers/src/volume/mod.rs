@@ -9,7 +9,6 @@ mod protection;
 
 pub use binder::make as make_binder;
 pub use ephemeral::make as make_ephemeral;
-pub use matching::class_of_claim;
 pub use protection::{
     make_claims as make_claim_protection, make_classes as make_class_protection, make_volumes as make_volume_protection,
 };
