@@ -2,7 +2,11 @@
 //! `conditions` is the core, `zones` sets the pace; `taint_eviction` acts on the taints.
 //! Invariant: silence is measured on our own clock, from the last change we saw.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::ApiError;
 use async_trait::async_trait;
@@ -30,15 +34,44 @@ const LEASES: &str = "kube-node-lease";
 /// When each node was last heard of, in monotonic time.
 type Heard = Arc<Mutex<HashMap<String, Duration>>>;
 
+/// Nodes that we have declared silent and whose pods still say that they are ready. A kubelet that itself says that its
+/// node is not ready still speaks for its pods.
+#[derive(Default)]
+struct Unmarked(HashSet<String>);
+
+impl Unmarked {
+    /// A node seen for the first time: whoever declared it silent may have been stopped before its pods were marked.
+    fn found(&mut self, node: &Node) {
+        if conditions::condition(node, "Ready").is_some_and(|c| c.status == "Unknown") {
+            self.0.insert(node.name().to_string());
+        }
+    }
+
+    /// Whether the pods are to be marked now, with Ready as it was `before` our own write and `after`.
+    fn judge(&mut self, node: &str, before: &str, after: &str) -> bool {
+        match (before, after) {
+            (_, "True") => drop(self.0.remove(node)),
+            ("True", _) => drop(self.0.insert(node.to_string())),
+            _ => {}
+        }
+        self.0.contains(node)
+    }
+
+    fn done(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+}
+
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
     let leases = setup.informer::<Lease>();
     indexes::by_node(&pods);
     let (heard, zones) = (Heard::default(), Arc::new(Mutex::new(Zones::default())));
+    let unmarked = Arc::new(Mutex::new(Unmarked::default()));
     let recorder = setup.context.recorder("node-controller");
     setup.on(&nodes, {
         let (heard, env, recorder) = (heard.clone(), setup.context.env.clone(), recorder.clone());
-        let zones = zones.clone();
+        let (zones, unmarked) = (zones.clone(), unmarked.clone());
         move |change, queue| {
             let effect = zones.lock().set(&change.key, change.new.as_deref());
             effect.wake.into_iter().for_each(|node| queue.add(node));
@@ -48,11 +81,13 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             match (&change.old, &change.new) {
                 (None, Some(node)) => {
                     heard.lock().entry(change.key.clone()).or_insert_with(|| env.monotonic());
+                    unmarked.lock().found(node);
                     let message = format!("Registered Node {} in Controller", node.name());
                     recorder.normal(&reference(&**node), "RegisteredNode", message);
                 }
                 (Some(node), None) => {
                     heard.lock().remove(&change.key);
+                    unmarked.lock().done(&change.key);
                     let message = format!("Removing Node {} from Controller", node.name());
                     recorder.normal(&reference(&**node), "RemovingNode", message);
                 }
@@ -79,6 +114,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         nodes,
         pods,
         heard,
+        unmarked,
         zones,
         recorder,
     })
@@ -95,6 +131,7 @@ struct Lifecycle {
     nodes: Informer<Node>,
     pods: Informer<Pod>,
     heard: Heard,
+    unmarked: Arc<Mutex<Unmarked>>,
     zones: Arc<Mutex<Zones>>,
     recorder: EventRecorder,
 }
@@ -111,27 +148,29 @@ impl Controller for Lifecycle {
         let silence = clock.saturating_sub(last);
         let api = self.context.client.api::<Node>();
         let mut node = (*node).clone();
+        let before = conditions::ready(&node).to_string();
         if silence >= grace
             && let Some(changed) = conditions::silent(&node, now)
         {
-            let was_ready = conditions::ready(&node) == "True";
             node.status.get_or_insert_default().conditions = Some(changed);
             node = api.replace_status(key, &node).await?;
-            if was_ready {
+            if before == "True" {
                 let message = format!("Node {key} status is now: NodeNotReady");
                 self.recorder.normal(&reference(&node), "NodeNotReady", message);
             }
         }
+        let mark = self.unmarked.lock().judge(key, &before, conditions::ready(&node));
         let (eviction, turn) = self.eviction(&node, clock);
         if let Some(taints) = conditions::taints(&node, eviction, now) {
             let patch = json!({
                 "metadata": { "resourceVersion": node.metadata.resource_version },
                 "spec": { "taints": taints },
             });
-            node = api.patch(key, &Patch::Merge(patch)).await?;
+            api.patch(key, &Patch::Merge(patch)).await?;
         }
-        if conditions::condition(&node, "Ready").is_some_and(|c| c.status != "True") {
+        if mark {
             self.mark_pods_not_ready(key).await?;
+            self.unmarked.lock().done(key);
         }
         // A silent node has had its verdict; its next sign of life wakes us.
         let deadline = (silence < grace).then(|| grace - silence);
@@ -181,5 +220,38 @@ impl Lifecycle {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_marked_when_we_declare_their_node_silent() {
+        // Ready before and after our write, whether the pods are marked, and whether that works.
+        let check = |found: &str, steps: &[(&str, &str, bool, bool)]| {
+            let mut unmarked = Unmarked::default();
+            let conditions = json!([{ "type": "Ready", "status": found }]);
+            let node = json!({ "metadata": { "name": "n" }, "status": { "conditions": conditions } });
+            unmarked.found(&serde_json::from_value(node).unwrap());
+            for (before, after, expected, works) in steps {
+                assert_eq!(unmarked.judge("n", before, after), *expected, "{found}, {before} to {after}");
+                if *expected && *works {
+                    unmarked.done("n");
+                }
+            }
+        };
+        check("True", &[("True", "True", false, true)]);
+        check("True", &[("True", "Unknown", true, true), ("Unknown", "Unknown", false, true)]);
+        check("True", &[("True", "Unknown", true, false), ("Unknown", "Unknown", true, true)]);
+        check(
+            "True",
+            &[("True", "Unknown", true, false), ("True", "True", false, true), ("False", "False", false, true)],
+        );
+        // What the kubelet says itself is its own business.
+        check("True", &[("False", "False", false, true), ("False", "Unknown", false, true)]);
+        check("False", &[("False", "False", false, true)]);
+        check("Unknown", &[("Unknown", "Unknown", true, true), ("Unknown", "Unknown", false, true)]);
     }
 }
