@@ -62,6 +62,7 @@ use std::sync::{Arc, LazyLock};
 
 pub use behavior::{Behavior, Column, Plain};
 pub use convert::convert;
+pub(crate) use pod_spec::resources::is_extended as is_extended_resource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {

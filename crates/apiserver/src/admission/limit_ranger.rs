@@ -11,7 +11,7 @@ use api::{ApiError, quantity::Quantity};
 
 use super::{
     Attributes, Operation, Plugin,
-    pod_resources::{Amounts, amounts, pod_total},
+    pod_resources::{Amounts, amounts, pod_totals},
 };
 use crate::cluster::Cluster;
 
@@ -108,8 +108,8 @@ fn check(limit: &Value, object: &Value, pod: bool, errors: &mut Vec<String>) {
             }
         }
         ("Pod", true) => {
-            let spec = &object["spec"];
-            bounds(limit, kind, &pod_total(spec, "requests"), &pod_total(spec, "limits"), errors);
+            let (requests, limits) = pod_totals(&object["spec"]);
+            bounds(limit, kind, &requests, &limits, errors);
         }
         ("PersistentVolumeClaim", false) => {
             let requests = amounts(&object["spec"]["resources"]["requests"]);

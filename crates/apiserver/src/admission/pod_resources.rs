@@ -1,14 +1,17 @@
-//! What a pod asks for: the sum over its containers, as quotas and limit ranges count it.
-//! Used by `limit_ranger` and `resource_quota`.
+//! Amounts of resources as admission finds them: in objects that are still plain JSON.
+//! Used by `limit_ranger` and `resource_quota`; the sums over a pod are `api::pod_resources`'.
 //! Invariant: pure.
 
-use std::collections::BTreeMap;
-
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use serde::Deserialize;
 use serde_json::Value;
 
-use api::quantity::Quantity;
+use api::{
+    pod_resources::{Which, asked},
+    quantity::Quantity,
+};
 
-pub type Amounts = BTreeMap<String, Quantity>;
+pub use api::pod_resources::{Amounts, at_pod_level};
 
 /// The quantities of a `requests` or `limits`; what cannot be read is for validation to refuse.
 pub fn amounts(value: &Value) -> Amounts {
@@ -21,49 +24,8 @@ pub fn amounts(value: &Value) -> Amounts {
         .collect()
 }
 
-pub fn add(sum: &mut Amounts, other: &Amounts) {
-    for (name, amount) in other {
-        match sum.get_mut(name) {
-            Some(known) => known.add(amount),
-            None => drop(sum.insert(name.clone(), amount.clone())),
-        }
-    }
-}
-
-fn raise(most: &mut Amounts, other: &Amounts) {
-    for (name, amount) in other {
-        if most.get(name).is_none_or(|known| known < amount) {
-            most.insert(name.clone(), amount.clone());
-        }
-    }
-}
-
-/// The `requests` or `limits` of a whole pod: init containers run one after the other, sidecars stay.
-pub fn pod_total(spec: &Value, which: &str) -> Amounts {
-    let list = |name: &str| spec[name].as_array().cloned().unwrap_or_default();
-    let of = |container: &Value| amounts(&container["resources"][which]);
-    let mut running = Amounts::new();
-    list("containers").iter().for_each(|c| add(&mut running, &of(c)));
-    let (mut sidecars, mut highest) = (Amounts::new(), Amounts::new());
-    for container in list("initContainers") {
-        let own = of(&container);
-        if container["restartPolicy"] == "Always" {
-            add(&mut running, &own);
-            add(&mut sidecars, &own);
-            raise(&mut highest, &sidecars);
-        } else {
-            let mut together = own;
-            add(&mut together, &sidecars);
-            raise(&mut highest, &together);
-        }
-    }
-    raise(&mut running, &highest);
-    raise(&mut running, &amounts(&spec["resources"][which]));
-    let mut overhead = amounts(&spec["overhead"]);
-    if which == "limits" {
-        // Overhead raises a limit that is there; it does not make one.
-        overhead.retain(|name, _| running.contains_key(name));
-    }
-    add(&mut running, &overhead);
-    running
+/// The requests and the limits of a whole pod.
+pub fn pod_totals(spec: &Value) -> (Amounts, Amounts) {
+    let pod = Pod { spec: PodSpec::deserialize(spec).ok(), ..Pod::default() };
+    (asked(&pod, Which::Requests), asked(&pod, Which::Limits))
 }

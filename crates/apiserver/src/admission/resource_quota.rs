@@ -5,17 +5,21 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota as Quota, ResourceQuotaSpec, Service};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use api::{
     ApiError,
     quantity::{Format, Quantity},
+    quota,
 };
 use store::{Compare, Outcome, Transaction};
 
 use super::{
     Attributes, Operation, Plugin,
-    pod_resources::{Amounts, amounts, pod_total},
+    pod_resources::{Amounts, amounts, at_pod_level},
 };
 use crate::{cluster::Cluster, storage, watch_cache::store_error};
 
@@ -43,7 +47,8 @@ impl Plugin for ResourceQuota {
         if self.0.list("resourcequotas", a.namespace).is_empty() {
             return Ok(());
         }
-        let delta = delta(a);
+        let subject = Subject::read(a, &a.object)?;
+        let delta = delta(a, &subject, self.0.env.now())?;
         if delta.is_empty() {
             return Ok(());
         }
@@ -53,6 +58,9 @@ impl Plugin for ResourceQuota {
             let mut transaction = Transaction { compare: Vec::new(), operations: Vec::new() };
             for cached in self.0.list("resourcequotas", a.namespace) {
                 let Some(quota) = self.0.live(&served, a.namespace, &cached.meta.name).await? else { continue };
+                if !quota.typed::<Quota>()?.spec.as_ref().is_none_or(|spec| subject.covered(spec)) {
+                    continue;
+                }
                 let Some(charged) = charge(a, &quota.value(), &quota.meta.name, &delta)? else { continue };
                 let key = served.key(a.namespace, &quota.meta.name);
                 transaction.compare.push(Compare { key: key.clone(), mod_revision: quota.meta.resource_version });
@@ -74,9 +82,6 @@ impl Plugin for ResourceQuota {
 
 /// The quota with its use raised; `None` if it has nothing to do with the object.
 fn charge(a: &Attributes<'_>, quota: &Value, name: &str, delta: &Amounts) -> Result<Option<Value>, ApiError> {
-    if !scopes_match(quota, a) {
-        return Ok(None);
-    }
     let (hard, mut used) = (amounts(&quota["status"]["hard"]), amounts(&quota["status"]["used"]));
     if a.is("", "pods") && a.operation == Operation::Create {
         let unset = unspecified(&hard, &a.object["spec"]);
@@ -118,8 +123,12 @@ fn charge(a: &Attributes<'_>, quota: &Value, name: &str, delta: &Amounts) -> Res
     Ok(Some(charged))
 }
 
-/// Computing resources that are limited must be said by every container: `cpu for: c1,c2`.
+/// Computing resources that are limited must be said by every container (`cpu for: c1,c2`), unless the pod says any.
 fn unspecified(hard: &Amounts, spec: &Value) -> Vec<String> {
+    let (requests, limits) = (amounts(&spec["resources"]["requests"]), amounts(&spec["resources"]["limits"]));
+    if requests.keys().chain(limits.keys()).any(|name| at_pod_level(name)) {
+        return Vec::new();
+    }
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for resource in hard.keys() {
         let (which, name) = match resource.as_str() {
@@ -128,9 +137,6 @@ fn unspecified(hard: &Amounts, spec: &Value) -> Vec<String> {
             "limits.cpu" | "limits.memory" => ("limits", &resource["limits.".len()..]),
             _ => continue,
         };
-        if !spec["resources"][which][name].is_null() {
-            continue;
-        }
         for list in ["containers", "initContainers"] {
             for container in spec[list].as_array().into_iter().flatten() {
                 if container["resources"][which][name].is_null() {
@@ -143,172 +149,62 @@ fn unspecified(hard: &Amounts, spec: &Value) -> Vec<String> {
     missing.into_iter().map(|(resource, containers)| format!("{resource} for: {}", containers.join(","))).collect()
 }
 
+/// The object that quotas are asked about, read once.
+enum Subject {
+    Pod(Box<Pod>),
+    Service(Box<Service>),
+    Claim(Box<PersistentVolumeClaim>),
+    /// Anything else only counts, under these names.
+    Other(Vec<String>),
+}
+
+fn read<K: DeserializeOwned>(object: &Value) -> Result<Box<K>, ApiError> {
+    K::deserialize(object).map(Box::new).map_err(|e| ApiError::internal(format!("failed to count the object: {e}")))
+}
+
+impl Subject {
+    fn read(a: &Attributes<'_>, object: &Value) -> Result<Self, ApiError> {
+        let name = a.resource.group_resource();
+        Ok(match name.as_str() {
+            "pods" => Self::Pod(read(object)?),
+            "services" => Self::Service(read(object)?),
+            "persistentvolumeclaims" => Self::Claim(read(object)?),
+            // These could be limited before everything could be counted.
+            "replicationcontrollers" | "resourcequotas" | "secrets" | "configmaps" => {
+                Self::Other(vec![format!("count/{name}"), name])
+            }
+            _ => Self::Other(vec![format!("count/{name}")]),
+        })
+    }
+
+    fn usage(&self, now: Timestamp) -> Amounts {
+        match self {
+            Self::Pod(pod) => quota::pod(pod, now),
+            Self::Service(service) => quota::service(service),
+            Self::Claim(claim) => quota::claim(claim),
+            Self::Other(names) => names.iter().map(|n| (n.clone(), Quantity::new(1, Format::DecimalSI))).collect(),
+        }
+    }
+
+    fn covered(&self, spec: &ResourceQuotaSpec) -> bool {
+        match self {
+            Self::Pod(pod) => quota::covers_pod(spec, pod),
+            Self::Claim(claim) => quota::covers_claim(spec, claim),
+            Self::Service(_) | Self::Other(_) => !quota::scoped(spec),
+        }
+    }
+}
+
 /// By how much storing the object raises use.
-fn delta(a: &Attributes<'_>) -> Amounts {
-    let mut now = usage(a, &a.object);
+fn delta(a: &Attributes<'_>, subject: &Subject, now: Timestamp) -> Result<Amounts, ApiError> {
+    let mut used = subject.usage(now);
     if a.operation == Operation::Create {
-        return now;
+        return Ok(used);
     }
-    for (resource, amount) in usage(a, &a.old) {
+    for (resource, amount) in Subject::read(a, &a.old)?.usage(now) {
         let zero = Quantity::new(0, amount.format());
-        now.entry(resource).or_insert(zero).sub(&amount);
+        used.entry(resource).or_insert(zero).sub(&amount);
     }
-    now.retain(|_, amount| !amount.is_zero());
-    now
-}
-
-fn usage(a: &Attributes<'_>, object: &Value) -> Amounts {
-    let resource = a.resource;
-    let mut used = Amounts::new();
-    let one = || Quantity::new(1, Format::DecimalSI);
-    let counted = match resource.group.as_str() {
-        "" => format!("count/{}", resource.plural),
-        group => format!("count/{}.{group}", resource.plural),
-    };
-    if a.is("", "pods") {
-        let finished = matches!(object["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
-        used.insert(counted, one());
-        if finished {
-            return used;
-        }
-        used.insert("pods".into(), one());
-        pod_usage(&object["spec"], &mut used);
-        return used;
-    }
-    used.insert(counted, one());
-    if !resource.group.is_empty() {
-        return used;
-    }
-    match resource.plural.as_str() {
-        "services" => service_usage(&object["spec"], &mut used),
-        "persistentvolumeclaims" => claim_usage(object, &mut used),
-        "replicationcontrollers" | "resourcequotas" | "secrets" | "configmaps" => {
-            used.insert(resource.plural.clone(), one());
-        }
-        _ => {}
-    }
-    used
-}
-
-fn pod_usage(spec: &Value, used: &mut Amounts) {
-    for (name, amount) in pod_total(spec, "requests") {
-        let plain = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
-        if plain {
-            used.insert(name.clone(), amount.clone());
-        }
-        used.insert(format!("requests.{name}"), amount);
-    }
-    for (name, amount) in pod_total(spec, "limits") {
-        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
-            used.insert(format!("limits.{name}"), amount);
-        }
-    }
-}
-
-fn service_usage(spec: &Value, used: &mut Amounts) {
-    let number = |n: usize| Quantity::new(n as i64, Format::DecimalSI);
-    let ports = spec["ports"].as_array().map_or(0, Vec::len);
-    let node_ports = match spec["type"].as_str() {
-        Some("NodePort") => ports,
-        Some("LoadBalancer") if spec["allocateLoadBalancerNodePorts"] == false => {
-            let asked = |p: &&Value| p["nodePort"].as_i64().is_some_and(|n| n != 0);
-            spec["ports"].as_array().into_iter().flatten().filter(asked).count()
-        }
-        Some("LoadBalancer") => ports,
-        _ => 0,
-    };
-    used.insert("services".into(), number(1));
-    used.insert("services.nodeports".into(), number(node_ports));
-    used.insert("services.loadbalancers".into(), number(usize::from(spec["type"] == "LoadBalancer")));
-}
-
-fn claim_usage(claim: &Value, used: &mut Amounts) {
-    let one = Quantity::new(1, Format::DecimalSI);
-    let class = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"]
-        .as_str()
-        .or_else(|| claim["spec"]["storageClassName"].as_str())
-        .unwrap_or_default();
-    let by_class = |name: &str| format!("{class}.storageclass.storage.k8s.io/{name}");
-    used.insert("persistentvolumeclaims".into(), one.clone());
-    if !class.is_empty() {
-        used.insert(by_class("persistentvolumeclaims"), one);
-    }
-    if let Some(storage) = amounts(&claim["spec"]["resources"]["requests"]).remove("storage") {
-        if !class.is_empty() {
-            used.insert(by_class("requests.storage"), storage.clone());
-        }
-        used.insert("requests.storage".into(), storage);
-    }
-}
-
-/// Scopes narrow a quota to some pods; one with scopes counts nothing else.
-fn scopes_match(quota: &Value, a: &Attributes<'_>) -> bool {
-    let spec = &quota["spec"];
-    let mut terms: Vec<Value> = Vec::new();
-    for scope in spec["scopes"].as_array().into_iter().flatten() {
-        terms.push(json!({ "scopeName": scope, "operator": "Exists" }));
-    }
-    terms.extend(spec["scopeSelector"]["matchExpressions"].as_array().cloned().unwrap_or_default());
-    if terms.is_empty() {
-        return true;
-    }
-    if a.is("", "persistentvolumeclaims") {
-        return terms.iter().all(|t| {
-            t["scopeName"] == "VolumeAttributesClass"
-                && class_term(t, a.object["spec"]["volumeAttributesClassName"].as_str())
-        });
-    }
-    a.is("", "pods") && terms.iter().all(|term| scope_matches(term, &a.object["spec"]))
-}
-
-fn scope_matches(term: &Value, pod: &Value) -> bool {
-    let terminating = pod["activeDeadlineSeconds"].as_i64().is_some_and(|s| s >= 0);
-    let best_effort = || {
-        let list = |name: &str| pod[name].as_array().cloned().unwrap_or_default();
-        let asks = |c: &Value| {
-            let named = |which: &str| {
-                amounts(&c["resources"][which])
-                    .iter()
-                    .any(|(n, q)| matches!(n.as_str(), "cpu" | "memory") && !q.is_zero())
-            };
-            named("requests") || named("limits")
-        };
-        !asks(pod) && !list("containers").iter().chain(&list("initContainers")).any(asks)
-    };
-    let crosses = || {
-        let affinity = |which: &str| {
-            let rules = &pod["affinity"][which];
-            let required =
-                rules["requiredDuringSchedulingIgnoredDuringExecution"].as_array().cloned().unwrap_or_default();
-            let preferred =
-                rules["preferredDuringSchedulingIgnoredDuringExecution"].as_array().cloned().unwrap_or_default();
-            let preferred = preferred.iter().map(|p| p["podAffinityTerm"].clone()).collect::<Vec<_>>();
-            required
-                .into_iter()
-                .chain(preferred)
-                .any(|t| t["namespaces"].as_array().is_some_and(|n| !n.is_empty()) || !t["namespaceSelector"].is_null())
-        };
-        affinity("podAffinity") || affinity("podAntiAffinity")
-    };
-    match term["scopeName"].as_str().unwrap_or_default() {
-        "Terminating" => terminating,
-        "NotTerminating" => !terminating,
-        "BestEffort" => best_effort(),
-        "NotBestEffort" => !best_effort(),
-        "CrossNamespacePodAffinity" => crosses(),
-        "PriorityClass" => class_term(term, pod["priorityClassName"].as_str()),
-        _ => false,
-    }
-}
-
-fn class_term(term: &Value, class: Option<&str>) -> bool {
-    let class = class.unwrap_or_default();
-    let listed = term["values"].as_array().is_some_and(|v| v.iter().any(|v| v == class));
-    match term["operator"].as_str().unwrap_or_default() {
-        "In" => listed,
-        "NotIn" => !listed,
-        "Exists" => !class.is_empty(),
-        "DoesNotExist" => class.is_empty(),
-        _ => false,
-    }
+    used.retain(|_, amount| !amount.is_zero());
+    Ok(used)
 }

@@ -9,7 +9,10 @@ use http::Request;
 use k8s_openapi::{
     api::{
         apps::v1::ReplicaSet,
-        core::v1::{ConfigMap, Pod, ReplicationController, ResourceQuota, ResourceQuotaStatus, Secret, Service},
+        core::v1::{
+            ConfigMap, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, ResourceQuotaStatus, Secret,
+            Service,
+        },
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::DeleteOptions},
 };
@@ -154,6 +157,49 @@ async fn what_a_pod_asks_for_is_charged_and_given_back() {
     cluster.settle().await;
     let none = one.map(|(name, _)| (name, "0"));
     check(&status(&cluster, "q").await, &none, "after the first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_charged_is_what_is_counted_anew() {
+    let cluster = Cluster::start(config()).await;
+    let hard = json!({ "requests.cpu": "5", "limits.cpu": "5", "limits.memory": "1Gi", "hugepages-2Mi": "8Mi" });
+    quota(&cluster, "q", json!({ "hard": hard })).await;
+    let mut asks = pod("p", json!({ "requests": { "cpu": "1" }, "limits": { "cpu": "1" } }));
+    asks["spec"]["resources"] = json!({ "requests": { "cpu": "2", "hugepages-2Mi": "4Mi" },
+        "limits": { "cpu": "3", "hugepages-2Mi": "4Mi" } });
+    let with = [("requests.cpu", "2"), ("limits.cpu", "3"), ("limits.memory", "0"), ("hugepages-2Mi", "4Mi")];
+    is_counted::<Pod>(&cluster, asks, &with, &with.map(|(name, _)| (name, "0"))).await;
+    let classes = json!([{ "scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"] }]);
+    let scoped = json!({ "hard": { "persistentvolumeclaims": "5" }, "scopeSelector": { "matchExpressions": classes } });
+    cluster.delete::<ResourceQuota>("q", "Background").await;
+    quota(&cluster, "q", scoped).await;
+    let claim = |name: &str, class: Option<&str>| {
+        json!({ "metadata": { "name": name }, "spec": { "accessModes": ["ReadWriteOnce"],
+            "volumeAttributesClassName": class, "resources": { "requests": { "storage": "1Gi" } } } })
+    };
+    cluster.create::<PersistentVolumeClaim>(claim("plain", None)).await;
+    let name = "persistentvolumeclaims";
+    is_counted::<PersistentVolumeClaim>(&cluster, claim("gold", Some("gold")), &[(name, "1")], &[(name, "0")]).await;
+    cluster.delete::<PersistentVolumeClaim>("plain", "Background").await;
+    cluster.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_does_not_go_is_charged_no_longer_than_its_grace() {
+    let cluster = Cluster::start(config()).await;
+    quota(&cluster, "q", json!({ "hard": { "pods": "1", "count/pods": "5" } })).await;
+    let mut stuck = pod("p", json!({}));
+    stuck["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.create::<Pod>(stuck).await;
+    cluster.settle().await;
+    check(&status(&cluster, "q").await, &[("pods", "1"), ("count/pods", "1")], "while it runs");
+    cluster.delete::<Pod>("p", "Background").await;
+    cluster.settle().await;
+    assert!(cluster.api::<Pod>().get("p").await.unwrap().metadata.deletion_timestamp.is_some());
+    check(&status(&cluster, "q").await, &[("pods", "0"), ("count/pods", "1")], "after its grace");
+    cluster.patch::<Pod>("p", json!({ "metadata": { "finalizers": null } })).await;
+    cluster.settle().await;
+    check(&status(&cluster, "q").await, &[("pods", "0"), ("count/pods", "0")], "when it is gone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,8 @@ fn is_native(name: &str) -> bool {
     !name.contains('/') || name.split('/').next().is_some_and(|domain| domain.ends_with("kubernetes.io"))
 }
 
-fn is_extended(name: &str) -> bool {
+/// Something that a node counts and nobody may overcommit.
+pub fn is_extended(name: &str) -> bool {
     !is_native(name) && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 

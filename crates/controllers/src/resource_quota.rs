@@ -1,27 +1,28 @@
 //! Keeps the `used` of ResourceQuotas true; admission checks against it when objects are made.
-//! The core is `usage`.
+//! The core is `api::quota`, which admission asks too.
 //! Invariant: counts from the caches that the garbage collector fills anyway; no resource is listed anew.
-
-mod usage;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     Resource,
+    pod_resources::add,
     quantity::{Format, Quantity},
+    quota::{self, Usage},
 };
 use async_trait::async_trait;
 use client::{Informer, ListParams, ObjectInformer};
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
     apimachinery::pkg::api::resource::Quantity as Text,
 };
 use serde::de::DeserializeOwned;
-use usage::Usage;
 
 use crate::{
     indexes,
     meta::{self, Object},
+    pods::until,
     shell::{Context, Controller, Outcome, Setup},
 };
 
@@ -46,9 +47,13 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             queue.add(change.key.clone());
         }
     });
-    on_less(setup, &pods, &quotas, usage::pod);
-    on_less(setup, &services, &quotas, usage::service);
-    on_less(setup, &claims, &quotas, usage::claim);
+    on_less(setup, &pods, &quotas, {
+        let env = setup.context.env.clone();
+        move |pod| quota::pod(pod, env.now())
+    });
+    on_less(setup, &services, &quotas, quota::service);
+    on_less(setup, &claims, &quotas, quota::claim);
+    on_overdue(setup, &pods, &quotas);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
         let skip = ["events", "pods", "leases.coordination.k8s.io"].contains(&resource.group_resource().as_str());
@@ -73,7 +78,7 @@ fn on_less<K: Object + DeserializeOwned + Send + Sync + 'static>(
     setup: &Setup,
     informer: &Informer<K>,
     quotas: &Informer<ResourceQuota>,
-    usage: fn(&K) -> Usage,
+    usage: impl Fn(&K) -> Usage + Send + 'static,
 ) {
     let quotas = quotas.clone();
     setup.on(informer, move |change, queue| {
@@ -87,6 +92,20 @@ fn on_less<K: Object + DeserializeOwned + Send + Sync + 'static>(
         });
         if less {
             wake(&quotas, old.namespace(), queue);
+        }
+    });
+}
+
+/// Wakes the quotas of a namespace when a pod that is being deleted should have ended.
+fn on_overdue(setup: &Setup, pods: &Informer<Pod>, quotas: &Informer<ResourceQuota>) {
+    let (quotas, env) = (quotas.clone(), setup.context.env.clone());
+    setup.on(pods, move |change, queue| {
+        let Some(new) = &change.new else { return };
+        let Some(at) = quota::charged_until(new) else { return };
+        if change.old.as_ref().and_then(|old| quota::charged_until(old)) != Some(at) {
+            for quota in quotas.by_index(indexes::NAMESPACE, new.namespace()) {
+                queue.add_after(quota.key(), until(env.now(), at));
+            }
         }
     });
 }
@@ -115,13 +134,14 @@ impl Controller for Quotas {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(quota) = self.quotas.get(key).filter(|q| !q.deleting()) else { return Ok(None) };
         let hard = quota.spec.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
-        let usage = self.usage(&quota, hard.keys());
+        let now = self.context.env.now();
+        let (usage, overdue) = self.usage(&quota, hard.keys(), now);
         let zero = Quantity::new(0, Format::DecimalSI);
         let used: BTreeMap<String, Text> =
             hard.keys().map(|name| (name.clone(), Text(usage.get(name).unwrap_or(&zero).canonical()))).collect();
         let status = ResourceQuotaStatus { hard: Some(hard), used: Some(used) };
         if same(quota.status.as_ref(), &status) {
-            return Ok(Some(LOOK_AGAIN));
+            return Ok(Some(overdue.map_or(LOOK_AGAIN, |at| until(now, at).min(LOOK_AGAIN))));
         }
         let mut quota = (*quota).clone();
         quota.status = Some(status);
@@ -146,19 +166,30 @@ impl Quotas {
         name.starts_with("count/") && name != "count/pods" && !self.counted.contains_key(name)
     }
 
-    fn usage<'a>(&self, quota: &ResourceQuota, names: impl Iterator<Item = &'a String>) -> Usage {
+    /// What the quota's objects use, and when the next of them stops being charged without going.
+    fn usage<'a>(
+        &self,
+        quota: &ResourceQuota,
+        names: impl Iterator<Item = &'a String>,
+        now: Timestamp,
+    ) -> (Usage, Option<Timestamp>) {
         let spec = quota.spec.clone().unwrap_or_default();
         let namespace = quota.namespace();
-        let mut total = Usage::new();
-        let mut take = |usage: Usage| usage.iter().for_each(|(name, amount)| usage::add(&mut total, name, amount));
-        for pod in self.pods.by_index(indexes::NAMESPACE, namespace).iter().filter(|p| usage::covers(&spec, p)) {
-            take(usage::pod(pod));
+        let (mut total, mut overdue) = (Usage::new(), None);
+        for pod in self.pods.by_index(indexes::NAMESPACE, namespace).iter().filter(|p| quota::covers_pod(&spec, p)) {
+            add(&mut total, &quota::pod(pod, now));
+            overdue = overdue.into_iter().chain(quota::charged_until(pod).filter(|at| *at > now)).min();
         }
-        if usage::scoped(&spec) {
-            return total;
+        for claim in self.claims.by_index(indexes::NAMESPACE, namespace) {
+            if quota::covers_claim(&spec, &claim) {
+                add(&mut total, &quota::claim(&claim));
+            }
         }
-        self.services.by_index(indexes::NAMESPACE, namespace).iter().for_each(|s| take(usage::service(s)));
-        self.claims.by_index(indexes::NAMESPACE, namespace).iter().for_each(|c| take(usage::claim(c)));
+        if quota::scoped(&spec) {
+            return (total, overdue);
+        }
+        let services = self.services.by_index(indexes::NAMESPACE, namespace);
+        services.iter().for_each(|service| add(&mut total, &quota::service(service)));
         for name in names.filter(|name| !total.contains_key(*name)).cloned().collect::<Vec<_>>() {
             // `configmaps` is the old way to say `count/configmaps`.
             let old = matches!(name.as_str(), "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas");
@@ -170,7 +201,7 @@ impl Quotas {
             };
             total.insert(name, Quantity::new(count as i64, Format::DecimalSI));
         }
-        total
+        (total, overdue)
     }
 
     fn count_custom(&self, name: &str, namespace: &str) -> usize {
