@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use api::ApiError;
 use async_trait::async_trait;
-use client::{Informer, Patch};
+use client::{Informer, ListParams, Patch};
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume},
     storage::v1::VolumeAttributesClass,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -30,8 +30,7 @@ const NAMED: &str = "attributes class";
 /// Names of the claims that a pod mounts, generic ephemeral ones too.
 pub(super) fn claims_of(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
-    let name = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral)
-    {
+    let name = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),
         (None, Some(_)) => Some(format!("{}-{}", pod.name(), volume.name)),
         _ => None,
@@ -48,10 +47,10 @@ pub fn make_claims(setup: &mut Setup) -> Arc<dyn Controller> {
     by_claim(&pods);
     setup.on_keys(&claims);
     setup.on(&pods, |change, queue| {
-        let free = change.new.as_ref().is_none_or(|pod| pods::finished(pod));
-        if let Some(pod) = change.old.as_ref().or(change.new.as_ref()).filter(|_| free) {
-            claims_of(pod).into_iter().for_each(|claim| queue.add(claim));
-        }
+        let gone = |old: &&Arc<Pod>| change.new.as_ref().is_none_or(|new| new.uid() != old.uid());
+        let free = |new: &&Arc<Pod>| pods::node_name(new).is_empty() || shut_down(new);
+        let helps = change.old.iter().filter(gone).chain(change.new.iter().filter(free));
+        helps.flat_map(|pod| claims_of(pod)).for_each(|claim| queue.add(claim));
     });
     Arc::new(Claims { context: setup.context.clone(), claims, pods })
 }
@@ -66,11 +65,42 @@ struct Claims {
 impl Controller for Claims {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(claim) = self.claims.get(key) else { return Ok(None) };
-        // A pod that has finished but still exists on a node may have the volume mounted; upstream lets it go too.
-        let used = || self.pods.by_index(USERS, key).iter().any(|p| !pods::finished(p));
+        let going = claim.deleting() && claim.finalizers().iter().any(|f| f == CLAIM);
+        let used = going && self.used(key, &claim).await?;
         let api = self.context.client.namespaced::<PersistentVolumeClaim>(claim.namespace());
-        protect(&api, &*claim, CLAIM, used).await.map(|()| None)
+        protect(&api, &*claim, CLAIM, || used).await.map(|()| None)
     }
+}
+
+impl Claims {
+    /// The cache is asked first; but it may not show yet that a pod has got its node, and data is lost for good.
+    async fn used(&self, key: &str, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
+        if self.pods.by_index(USERS, key).iter().any(|pod| uses(pod, claim)) {
+            return Ok(true);
+        }
+        let api = self.context.client.namespaced::<Pod>(claim.namespace());
+        Ok(api.list(&ListParams::default()).await?.items.iter().any(|pod| uses(pod, claim)))
+    }
+}
+
+/// Whether the pod may have the claim's volume mounted. Before it has a node it can't, and no kubelet starts it with a
+/// claim that is being deleted. A finished pod may: its volumes are taken down later.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
+    let named = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => source.claim_name == claim.name(),
+        (None, Some(_)) => {
+            let name = format!("{}-{}", pod.name(), volume.name);
+            name == claim.name() && claim.controlled_by(pod.uid()) && !shut_down(pod)
+        }
+        _ => false,
+    };
+    !pods::node_name(pod).is_empty() && volumes.into_iter().flatten().any(named)
+}
+
+/// The kubelet is done with the pod, or it was deleted by force; finalizers may still hold it, even for its own claim.
+fn shut_down(pod: &Pod) -> bool {
+    pod.deleting() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
 pub fn make_volumes(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -166,5 +196,40 @@ async fn protect<K: Object + Serialize + DeserializeOwned>(
     match api.patch(object.name(), &Patch::Merge(json!({ "metadata": meta }))).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_may_have_a_claim_mounted() {
+        // Node, phase, grace period that is left of a deletion; then whether a claim and an ephemeral claim are in use.
+        let check = |node: &str, phase: &str, grace: Option<i64>, expected: (bool, bool)| {
+            let deleted = grace.map(|_| "2026-01-01T00:00:00Z");
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": { "name": "p", "namespace": "d", "uid": "u", "deletionTimestamp": deleted,
+                    "deletionGracePeriodSeconds": grace },
+                "spec": { "containers": [], "nodeName": node, "volumes": [{ "name": "own", "ephemeral": {} },
+                    { "name": "data", "persistentVolumeClaim": { "claimName": "data" } }] },
+                "status": { "phase": phase },
+            }))
+            .unwrap();
+            let claim = |name: &str, owner: &str| -> PersistentVolumeClaim {
+                let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true });
+                let meta = json!({ "name": name, "namespace": "d", "ownerReferences": [owner] });
+                serde_json::from_value(json!({ "metadata": meta })).unwrap()
+            };
+            let found = (uses(&pod, &claim("data", "x")), uses(&pod, &claim("p-own", "u")));
+            assert_eq!(found, expected, "{node} {phase} {grace:?}");
+            assert!(!uses(&pod, &claim("p-own", "x")) && !uses(&pod, &claim("other", "u")));
+        };
+        check("", "Pending", None, (false, false));
+        check("n", "Pending", None, (true, true));
+        check("n", "Running", Some(30), (true, true));
+        check("n", "Succeeded", None, (true, true));
+        check("n", "Failed", Some(0), (true, false));
+        check("n", "Running", Some(0), (true, false));
     }
 }

@@ -7,8 +7,8 @@ use k8s_openapi::api::{
     authentication::v1::TokenReview,
     certificates::v1::CertificateSigningRequest,
     core::v1::{
-        ConfigMap, Endpoints, Event, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service,
-        ServiceAccount,
+        ConfigMap, Endpoints, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
+        Service, ServiceAccount,
     },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
@@ -131,6 +131,55 @@ async fn claims_are_bound_and_protected() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn claims_wait_for_pods_that_have_them_and_not_for_others() {
+    let cluster = Cluster::start(config()).await;
+    let claim = json!({ "metadata": { "name": "c" }, "spec": { "accessModes": ["ReadWriteOnce"],
+        "resources": { "requests": { "storage": "1Gi" } } } });
+    let mut pod = super::template("ends:0");
+    pod["metadata"]["name"] = "done".into();
+    pod["spec"]["restartPolicy"] = "Never".into();
+    pod["spec"]["volumes"] = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }]);
+    let found = async || cluster.api::<PersistentVolumeClaim>().find("c").await.unwrap().is_some();
+    for (gated, held) in [(true, false), (false, true)] {
+        cluster.create::<PersistentVolumeClaim>(claim.clone()).await;
+        pod["spec"]["schedulingGates"] = if gated { json!([{ "name": "example.com/wait" }]) } else { json!(null) };
+        cluster.create::<Pod>(pod.clone()).await;
+        cluster.settle().await;
+        cluster.delete::<PersistentVolumeClaim>("c", "Background").await;
+        cluster.settle().await;
+        assert_eq!(found().await, held, "gated: {gated}");
+        cluster.delete::<Pod>("done", "Background").await;
+        cluster.settle().await;
+        assert!(!found().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_cannot_end_on_a_node_out_of_service_are_failed() {
+    let cluster = Cluster::start(config()).await;
+    for (taint, phase) in [("example.com/other", "Running"), ("node.kubernetes.io/out-of-service", "Failed")] {
+        let mut pod = super::template("a:1");
+        pod["metadata"]["name"] = "p".into();
+        pod["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        cluster.create::<Pod>(pod).await;
+        cluster.env.sleep(std::time::Duration::from_secs(5)).await;
+        let taints = json!([{ "key": taint, "effect": "NoExecute", "value": "nodeshutdown" }]);
+        cluster.patch::<Node>("n", json!({ "spec": { "taints": taints } })).await;
+        let silent = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown" }] } });
+        cluster.api::<Node>().patch_status("n", &client::Patch::Merge(silent)).await.unwrap();
+        cluster.settle().await;
+        let found = cluster.api::<Pod>().get("p").await.unwrap();
+        assert!(found.metadata.deletion_timestamp.is_some());
+        assert_eq!(found.status.unwrap().phase.as_deref(), Some(phase), "{taint}");
+        cluster.patch::<Pod>("p", json!({ "metadata": { "finalizers": null } })).await;
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        cluster.api::<Node>().patch_status("n", &client::Patch::Merge(ready)).await.unwrap();
+        cluster.patch::<Node>("n", json!({ "spec": { "taints": null } })).await;
+        cluster.settle().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn roles_are_aggregated_and_endpoints_mirrored() {
     let cluster = Cluster::start(config()).await;
     let sum = json!({ "metadata": { "name": "sum" }, "rules": [], "aggregationRule": { "clusterRoleSelectors": [
@@ -141,7 +190,7 @@ async fn roles_are_aggregated_and_endpoints_mirrored() {
     cluster.create::<ClusterRole>(part).await;
     cluster.create::<Service>(json!({ "metadata": { "name": "ext" }, "spec": { "ports": [{ "port": 80 }] } })).await;
     let endpoints = json!({ "metadata": { "name": "ext" }, "subsets": [
-        { "addresses": [{ "ip": "192.0.2.1" }], "ports": [{ "port": 80 }] }] });
+        { "addresses": [{ "ip": "192.0.2.1" }], "ports": [{ "name": "web", "port": 80 }, { "name": "admin", "port": 90 }] }] });
     cluster.create::<Endpoints>(endpoints).await;
     cluster.settle().await;
     assert_eq!(cluster.api::<ClusterRole>().get("sum").await.unwrap().rules.unwrap().len(), 1);
