@@ -4,6 +4,8 @@
 
 use std::{borrow::Cow, collections::HashSet, hash::Hasher, sync::Arc};
 
+use k8s_openapi::api::core::v1::Node;
+
 use crate::{class::Scope, cluster::Cluster, node_info::NodeInfo, pod_info::PodInfo};
 
 pub const MAX_NODE_SCORE: i64 = 100;
@@ -118,11 +120,17 @@ pub enum ClusterEvent {
     Node {
         name: String,
         change: NodeChange,
+        /// As it was; none for a node that was added.
+        was: Option<Arc<Node>>,
     },
+    NodeGone(Arc<Node>),
     /// A pod now counts on a node.
     PodPlaced(Arc<PodInfo>),
     /// A pod on a node has other labels or needs less.
-    PodChanged(Arc<PodInfo>),
+    PodChanged {
+        was: Arc<PodInfo>,
+        now: Arc<PodInfo>,
+    },
     /// A pod no longer counts on a node.
     PodGone(Arc<PodInfo>),
     Claim(String),
@@ -130,6 +138,10 @@ pub enum ClusterEvent {
     StorageClass,
     CsiNode,
     Namespace,
+}
+
+pub fn node_label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Which parts of a node are new. All of them for a node that was added.

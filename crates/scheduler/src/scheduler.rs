@@ -235,6 +235,9 @@ impl Scheduler {
     fn apply_node(&mut self, change: Change<Node>) {
         let Some(new) = change.new else {
             self.cluster.cache.remove_node(&change.key);
+            if let Some(was) = change.old {
+                self.wake(&ClusterEvent::NodeGone(was));
+            }
             return;
         };
         let differences = match &change.old {
@@ -243,7 +246,7 @@ impl Scheduler {
         };
         self.cluster.cache.set_node(new);
         if differences.any() {
-            self.wake(&ClusterEvent::Node { name: change.key, change: differences });
+            self.wake(&ClusterEvent::Node { name: change.key, change: differences, was: change.old });
         }
     }
 
@@ -283,7 +286,7 @@ impl Scheduler {
         match before {
             Some(before) if confirmed => {
                 if before.labels() != info.labels() || before.requests != info.requests {
-                    self.wake(&ClusterEvent::PodChanged(info));
+                    self.wake(&ClusterEvent::PodChanged { was: before, now: info });
                 }
             }
             _ => self.wake(&ClusterEvent::PodPlaced(info)),
@@ -526,7 +529,8 @@ impl Scheduler {
     }
 }
 
-fn node_change(old: &Node, new: &Node) -> NodeChange {
+/// What of a node is new.
+pub fn node_change(old: &Node, new: &Node) -> NodeChange {
     let (old_spec, new_spec) = (old.spec.as_ref(), new.spec.as_ref());
     let unschedulable = |spec: Option<&k8s_openapi::api::core::v1::NodeSpec>| spec.and_then(|s| s.unschedulable);
     NodeChange {

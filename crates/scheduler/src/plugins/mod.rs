@@ -20,4 +20,6 @@ pub mod volume_restrictions;
 pub mod volume_zone;
 
 #[cfg(test)]
+mod helps_tests;
+#[cfg(test)]
 pub mod testing;

@@ -72,7 +72,7 @@ impl Plugin for NodeAffinity {
     }
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::Node { name, change } if change.labels && accepts(self, cluster, pod, name))
+        matches!(event, ClusterEvent::Node { name, change, .. } if change.labels && accepts(self, cluster, pod, name))
     }
 }
 

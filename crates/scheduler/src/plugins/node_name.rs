@@ -33,7 +33,7 @@ impl Plugin for NodeName {
     }
 
     fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::Node { name, change } if change.added && pod.node_name() == Some(name))
+        matches!(event, ClusterEvent::Node { name, change, .. } if change.added && pod.node_name() == Some(name))
     }
 }
 

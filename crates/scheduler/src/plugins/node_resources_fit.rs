@@ -147,9 +147,9 @@ impl Plugin for NodeResourcesFit {
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
         match event {
-            ClusterEvent::Node { name, change } => change.allocatable && accepts(self, cluster, pod, name),
+            ClusterEvent::Node { name, change, .. } => change.allocatable && accepts(self, cluster, pod, name),
             // A pod that went away helps if the room it left is on a node that now has enough.
-            ClusterEvent::PodGone(other) | ClusterEvent::PodChanged(other) => {
+            ClusterEvent::PodGone(other) | ClusterEvent::PodChanged { now: other, .. } => {
                 other.node_name().is_none_or(|name| accepts(self, cluster, pod, name))
             }
             _ => false,

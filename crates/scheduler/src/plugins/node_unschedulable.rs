@@ -33,7 +33,7 @@ impl Plugin for NodeUnschedulable {
     }
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::Node { name, change } if change.unschedulable && accepts(self, cluster, pod, name))
+        matches!(event, ClusterEvent::Node { name, change, .. } if change.unschedulable && accepts(self, cluster, pod, name))
     }
 }
 

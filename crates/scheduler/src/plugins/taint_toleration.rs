@@ -46,7 +46,7 @@ impl Plugin for TaintToleration {
     }
 
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::Node { name, change } if change.taints && accepts(self, cluster, pod, name))
+        matches!(event, ClusterEvent::Node { name, change, .. } if change.taints && accepts(self, cluster, pod, name))
     }
 }
 

@@ -83,7 +83,8 @@ impl Plugin for VolumeRestrictions {
     fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::PodGone(gone) => {
-                gone.claims.iter().any(|claim| pod.claims.contains(claim)) || !gone.disks.is_empty()
+                let clash = |disk: &Disk| gone.disks.iter().any(|other| disk.clashes_with(other));
+                gone.claims.iter().any(|claim| pod.claims.contains(claim)) || pod.disks.iter().any(clash)
             }
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Node { change, .. } => change.added,

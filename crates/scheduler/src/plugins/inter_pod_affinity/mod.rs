@@ -12,7 +12,7 @@ use super::table::Built;
 use crate::{
     class::Scope,
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score},
+    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, node_label},
     node_info::NodeInfo,
     pod_info::{AffinityTerm, PodInfo},
 };
@@ -194,14 +194,25 @@ impl Plugin for InterPodAffinity {
                 required_anti(pod).iter().any(|term| term.matches(other, cluster))
                     || required_anti(other).iter().any(|term| term.matches(pod, cluster))
             }
-            ClusterEvent::PodChanged(_) | ClusterEvent::Namespace => pod.affinity.is_some(),
-            ClusterEvent::Node { name, change } => {
-                let has_keys = cluster
-                    .cache
-                    .node(name)
-                    .is_some_and(|node| required(pod).iter().all(|term| node.label(&term.topology_key).is_some()));
-                change.labels && has_keys
+            ClusterEvent::PodChanged { was, now } => {
+                let comes = !matches_all(required(pod), was, cluster) && matches_all(required(pod), now, cluster);
+                let goes = |term: &AffinityTerm| term.matches(was, cluster) && !term.matches(now, cluster);
+                comes || required_anti(pod).iter().any(goes)
             }
+            // Terms may select namespaces by their labels, those of running pods too.
+            ClusterEvent::Namespace => true,
+            ClusterEvent::Node { name, change, was } => {
+                let node = cluster.cache.node(name);
+                let label = |term: &AffinityTerm| node.and_then(|n| n.label(&term.topology_key));
+                let has_keys = node.is_some() && required(pod).iter().all(|term| label(term).is_some());
+                // What we keep away from may have left a domain with its node.
+                let left = |term: &AffinityTerm| {
+                    let before = was.as_ref().and_then(|was| node_label(was, &term.topology_key));
+                    before.is_some() && before != label(term)
+                };
+                change.labels && (has_keys || required_anti(pod).iter().any(left))
+            }
+            ClusterEvent::NodeGone(_) => !required_anti(pod).is_empty() || cluster.cache.any_required_anti_affinity(),
             _ => false,
         }
     }
@@ -299,7 +310,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check_among, check_scores_among, labelled, named_pod};
+    use crate::plugins::testing::{check_among, check_scores_among, cluster, labelled, named_pod, verdicts};
 
     fn term(key: &str, app: &str) -> Value {
         json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}})
@@ -367,6 +378,33 @@ mod tests {
         let pod = named_pod("default", "p", json!({"app": "p", "version": "2"}), affinity);
         let other = |version: &str| named_pod("default", "o", json!({"app": "p", "version": version}), json!({}));
         check(pod, vec![("a", other("1")), ("c", other("2"))], [None, None, Some(ANTI_AFFINITY)]);
+        let mut keyed = term("zone", "p");
+        keyed["mismatchLabelKeys"] = json!(["version"]);
+        let affinity = json!({"affinity": {"podAntiAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": [keyed]}}});
+        let pod = named_pod("default", "p", json!({"app": "p", "version": "2"}), affinity);
+        check(pod, vec![("a", other("1")), ("c", other("2"))], [Some(ANTI_AFFINITY), Some(ANTI_AFFINITY), None]);
+    }
+
+    #[test]
+    fn namespaces_are_selected_by_their_labels() {
+        let check = |selector: Value, wanted: [bool; 2]| {
+            let mut selected = term("zone", "db");
+            selected["namespaceSelector"] = selector;
+            let pods = ["shop", "lab"].map(|namespace| named_pod(namespace, "db", json!({"app": "db"}), json!({})));
+            let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")])];
+            let mut cluster = cluster(&nodes, ["a", "b"].into_iter().zip(pods).collect());
+            for (name, team) in [("shop", "sea"), ("lab", "air")] {
+                let namespace = json!({"metadata": {"name": name, "labels": {"team": team}}});
+                cluster.namespaces.insert(name.into(), Arc::new(serde_json::from_value(namespace).unwrap()));
+            }
+            let verdicts = verdicts(&InterPodAffinity::default(), &wants("podAffinity", selected), &cluster);
+            assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), wanted);
+        };
+        check(json!({"matchLabels": {"team": "sea"}}), [true, false]);
+        check(json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["sea"]}]}), [false, true]);
+        check(json!({"matchExpressions": [{"key": "team", "operator": "Exists"}]}), [true, true]);
+        check(json!({"matchLabels": {"team": "land"}}), [false, false]);
     }
 
     #[test]

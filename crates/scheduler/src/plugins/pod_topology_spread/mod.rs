@@ -10,14 +10,14 @@ use std::{
 };
 
 use api::selectors::LabelSelector;
-use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 use serde_json::Value;
 
 use super::{default_selector::default_selector, table::Built, taint_toleration::untolerated};
 use crate::{
     class::Scope,
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score},
+    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, node_label},
     node_info::NodeInfo,
     node_selector::RequiredNodes,
     pod_info::{PodInfo, with_label_keys},
@@ -104,6 +104,10 @@ impl Constraint {
 
 fn has_all_keys(node: &NodeInfo, constraints: &[Constraint]) -> bool {
     constraints.iter().all(|c| node.label(&c.key).is_some())
+}
+
+fn had_all_keys(node: &Node, constraints: &[Constraint]) -> bool {
+    constraints.iter().all(|c| node_label(node, &c.key).is_some())
 }
 
 /// Whether the pod states constraints of its own.
@@ -238,13 +242,20 @@ impl Plugin for PodTopologySpread {
     fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
         let Ok(constraints) = self.constraints(cluster, pod, "DoNotSchedule") else { return false };
         match event {
-            ClusterEvent::PodPlaced(other) | ClusterEvent::PodGone(other) | ClusterEvent::PodChanged(other) => {
+            ClusterEvent::PodPlaced(other) | ClusterEvent::PodGone(other) => {
                 other.namespace() == pod.namespace() && constraints.iter().any(|c| c.selector.matches(other.labels()))
             }
-            ClusterEvent::Node { name, change } => {
-                let counts = cluster.cache.node(name).is_some_and(|node| has_all_keys(node, &constraints));
-                (change.labels || change.taints) && counts
+            ClusterEvent::PodChanged { was, now } => {
+                let differs = |c: &Constraint| c.selector.matches(was.labels()) != c.selector.matches(now.labels());
+                now.namespace() == pod.namespace() && constraints.iter().any(differs)
             }
+            ClusterEvent::Node { name, change, was } => {
+                let counts = cluster.cache.node(name).is_some_and(|node| has_all_keys(node, &constraints));
+                // A domain that is no more counts as the emptiest no longer.
+                let counted = was.as_ref().is_some_and(|was| had_all_keys(was, &constraints));
+                (change.labels || change.taints) && (counts || counted)
+            }
+            ClusterEvent::NodeGone(was) => had_all_keys(was, &constraints),
             _ => false,
         }
     }
@@ -353,9 +364,13 @@ mod tests {
         named_pod("default", "e", json!({"app": "p", "version": version}), json!({}))
     }
 
+    fn nodes() -> [Value; 3] {
+        [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")]), labelled("c", &[])]
+    }
+
     /// Nodes a (zone 1), b (zone 2) and c (no zone): which accept the pod.
     fn check(pod: PodInfo, on: &[&str], accepted: [bool; 3]) {
-        let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")]), labelled("c", &[])];
+        let nodes = nodes();
         let pods = on.iter().map(|node| (*node, existing("1"))).collect();
         let verdicts = check_among(&PodTopologySpread::default(), &pod, &nodes, pods);
         assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), accepted, "{on:?}");
@@ -380,6 +395,19 @@ mod tests {
         check(pod_with(constraint("DoNotSchedule", json!({})), only_a.clone()), &["a"], [true, true, false]);
         let ignore = json!({"nodeAffinityPolicy": "Ignore"});
         check(pod_with(constraint("DoNotSchedule", ignore), only_a), &["a"], [false, true, false]);
+        // Node b is tainted: as the emptiest domain it would hold the pod back from a.
+        let among = |more: Value, tolerations: Value, accepted: [bool; 3]| {
+            let mut nodes = nodes();
+            nodes[1]["spec"] = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
+            let pod = pod_with(constraint("DoNotSchedule", more), json!({"tolerations": tolerations}));
+            let verdicts = check_among(&PodTopologySpread::default(), &pod, &nodes, vec![("a", existing("1"))]);
+            assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), accepted);
+        };
+        let honor = json!({"nodeTaintsPolicy": "Honor"});
+        among(json!({}), json!([]), [false, true, false]);
+        among(json!({"nodeTaintsPolicy": "Ignore"}), json!([]), [false, true, false]);
+        among(honor.clone(), json!([]), [true, true, false]);
+        among(honor, json!([{"key": "k", "operator": "Exists"}]), [false, true, false]);
     }
 
     #[test]
