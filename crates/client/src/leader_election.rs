@@ -106,6 +106,8 @@ struct Seen {
     at: Duration,
 }
 
+/// Whether the lease is ours now; `false` when another holds it. A conflict says neither: whoever touched the lease may
+/// have left it with us, so it is an error like others, to be tried again while there is time.
 async fn attempt(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> Result<bool, ApiError> {
     let leases = client.namespaced::<Lease>(&election.namespace);
     let Some(mut lease) = leases.find(&election.name).await? else {
@@ -131,11 +133,7 @@ async fn attempt(election: &LeaderElection, client: &Client, env: &Env, seen: &m
         return Ok(false);
     }
     lease.spec = Some(held(election, env.now(), Some((spec, mine))));
-    match leases.replace(&election.name, &lease).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_conflict() => Ok(false),
-        Err(error) => Err(error),
-    }
+    leases.replace(&election.name, &lease).await.map(|_| true)
 }
 
 fn held(election: &LeaderElection, now: Timestamp, before: Option<(LeaseSpec, bool)>) -> LeaseSpec {

@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -23,6 +23,14 @@ use crate::{ListParams, ObjectList, Transport, WatchStream};
 struct OneLease {
     lease: Arc<Mutex<Option<Value>>>,
     cut: Arc<AtomicBool>,
+    /// How many more writes somebody else gets ahead of.
+    overtaken: Arc<AtomicUsize>,
+}
+
+impl OneLease {
+    fn is_overtaken(&self) -> bool {
+        self.overtaken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
 }
 
 #[async_trait]
@@ -41,7 +49,7 @@ impl Transport for OneLease {
             Method::POST if lease.is_some() => {
                 return Err(ApiError::new(::api::Reason::AlreadyExists, "exists"));
             }
-            Method::PUT if version(&body) != current => {
+            Method::PUT if version(&body) != current || self.is_overtaken() => {
                 return Err(ApiError::conflict("coordination.k8s.io", "leases", "l", "changed"));
             }
             _ => {
@@ -92,7 +100,7 @@ async fn leadership_passes_on_and_is_never_shared() {
     let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
     let (leaders, server) = (Leaders::default(), OneLease::default());
     // Each has a line of its own to the same lease.
-    let line = || OneLease { lease: server.lease.clone(), cut: Arc::default() };
+    let line = || OneLease { lease: server.lease.clone(), ..OneLease::default() };
     let (one, two) = (line(), line());
     let first = candidate("one", &one, &leaders, &env);
     env.sleep(Duration::from_secs(5)).await;
@@ -117,6 +125,24 @@ async fn leadership_passes_on_and_is_never_shared() {
     let transitions = server.lease.lock().as_ref().unwrap()["spec"]["leaseTransitions"].clone();
     assert_eq!(transitions, 2);
     first.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflicts_cost_the_lease_only_when_they_do_not_end() {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let (leaders, line) = (Leaders::default(), OneLease::default());
+    let leader = candidate("one", &line, &leaders, &env);
+    env.sleep(Duration::from_secs(5)).await;
+    line.overtaken.store(3, Ordering::Relaxed);
+    for second in 0..30 {
+        assert_eq!(leaders.lock().len(), 1, "after {second} s");
+        env.sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(line.overtaken.load(Ordering::Relaxed), 0);
+    line.overtaken.store(usize::MAX, Ordering::Relaxed);
+    env.sleep(Duration::from_secs(13)).await;
+    assert_eq!(leaders.lock().len(), 0);
+    leader.abort();
 }
 
 /// What the work has spawned ends with its term, and a new term begins it anew.

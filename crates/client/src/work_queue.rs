@@ -210,6 +210,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn delays_grow_up_to_a_limit_and_differ_a_little() {
+        let queue = queue();
+        let mut beyond = Vec::new();
+        for failure in 0..24 {
+            let due = Duration::from_millis(5 << failure).min(Duration::from_secs(1000));
+            let before = tokio::time::Instant::now();
+            queue.add_rate_limited("a");
+            assert_eq!(queue.get().await, Some("a"));
+            queue.done(&"a");
+            // Timers are exact to a millisecond.
+            let (waited, tick) = (before.elapsed(), Duration::from_millis(2));
+            assert!(waited >= due && waited <= due.mul_f64(1.1) + tick, "{waited:?} after failure {failure}");
+            beyond.push((waited.as_secs_f64() / due.as_secs_f64() * 1000.0).round() as u64);
+        }
+        // The last six were all due after the same time.
+        let last = &beyond[18..];
+        assert!(last.iter().any(|at| *at != last[0]), "{last:?}");
+        queue.forget(&"a");
+        let before = tokio::time::Instant::now();
+        queue.add_rate_limited("a");
+        assert_eq!(queue.get().await, Some("a"));
+        assert!(before.elapsed() < Duration::from_millis(10), "a success begins anew");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn closing_wakes_every_worker() {
         let queue = queue();
         let workers: Vec<_> = (0..3)
