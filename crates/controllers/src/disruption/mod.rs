@@ -1,5 +1,6 @@
 //! Keeps the status of PodDisruptionBudgets, which the eviction API asks before it lets a pod go.
 //! The core is `plan`.
+//! Pods that were to be disrupted and stay are told so here too.
 //! Invariant: a budget that can't be worked out allows nothing.
 
 mod plan;
@@ -23,6 +24,9 @@ use crate::{
     shell::{Context, Controller, Outcome, Setup},
 };
 
+/// Pods come under this prefix, budgets under their own keys.
+const POD: &str = "pod:";
+
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (budgets, pods) = (setup.informer::<PodDisruptionBudget>(), setup.informer::<Pod>());
     indexes::by_namespace(&budgets);
@@ -30,8 +34,11 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on_keys(&budgets);
     let recorder = setup.context.recorder("controllermanager");
     setup.on(&pods, {
-        let (budgets, recorder) = (budgets.clone(), recorder.clone());
+        let (budgets, recorder, env) = (budgets.clone(), recorder.clone(), setup.context.env.clone());
         move |change, queue| {
+            if let Some(left) = change.new.as_ref().and_then(|pod| plan::stale_in(pod, env.now())) {
+                queue.add_after(format!("{POD}{}", change.key), left);
+            }
             let Some(namespace) = change.new.as_ref().or(change.old.as_ref()).map(|p| p.namespace()) else { return };
             let mut covering = Vec::new();
             for budget in budgets.by_index(indexes::NAMESPACE, namespace) {
@@ -92,6 +99,9 @@ struct Disruption {
 #[async_trait]
 impl Controller for Disruption {
     async fn reconcile(&self, key: &str) -> Outcome {
+        if let Some(pod) = key.strip_prefix(POD) {
+            return self.take_disruption_back(pod).await;
+        }
         let Some(budget) = self.budgets.get(key) else { return Ok(None) };
         let selector = selector(&budget);
         let mut pods = self.pods.by_index(indexes::NAMESPACE, budget.namespace());
@@ -134,6 +144,21 @@ impl Controller for Disruption {
 }
 
 impl Disruption {
+    async fn take_disruption_back(&self, key: &str) -> Outcome {
+        let now = self.context.env.now();
+        let Some(pod) = self.pods.get(key) else { return Ok(None) };
+        match plan::stale_in(&pod, now) {
+            None => return Ok(None),
+            Some(left) if !left.is_zero() => return Ok(Some(left)),
+            Some(_) => {}
+        }
+        let api = self.context.client.namespaced::<Pod>(pod.namespace());
+        match api.replace_status(pod.name(), &plan::without_disruption(&pod, now)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(None),
+        }
+    }
+
     /// The sum of what the pods' controllers want; each controller counts once, and pods without one don't.
     async fn expected_scale(&self, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<i32, String> {
         let mut scales: BTreeMap<String, i32> = BTreeMap::new();

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        core::v1::Pod,
+        core::v1::{Pod, PodCondition},
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
     },
     apimachinery::pkg::{
@@ -56,6 +56,35 @@ pub fn not_deleted<'a>(budget: &PodDisruptionBudget, pods: &'a [Arc<Pod>], now: 
         !pod.deleting() && at.is_some_and(|at| pods::until(now, at.0 + DELETION_TIMEOUT).is_zero())
     };
     pods.iter().filter(overdue).collect()
+}
+
+/// When a pod that was to be disrupted, and is not going after all, may say so; `None` when it says nothing of the sort.
+pub fn stale_in(pod: &Pod, now: Timestamp) -> Option<Duration> {
+    let condition = pods::condition(pod, "DisruptionTarget").filter(|c| c.status == "True")?;
+    // A kubelet takes as long as it takes.
+    let by_kubelet = condition.reason.as_deref() == Some("TerminationByKubelet");
+    if by_kubelet || pod.deleting() || pods::finished(pod) {
+        return None;
+    }
+    let since = condition.last_transition_time.as_ref();
+    Some(since.map_or(Duration::ZERO, |at| pods::until(now, at.0 + DELETION_TIMEOUT)))
+}
+
+/// The pod with its stale condition taken back.
+pub fn without_disruption(pod: &Pod, now: Timestamp) -> Pod {
+    let mut pod = pod.clone();
+    let generation = pod.metadata.generation;
+    let conditions = pod.status.as_mut().and_then(|s| s.conditions.as_mut());
+    for condition in conditions.into_iter().flatten().filter(|c| c.type_ == "DisruptionTarget") {
+        *condition = PodCondition {
+            type_: "DisruptionTarget".into(),
+            status: "False".into(),
+            last_transition_time: Some(time(now)),
+            observed_generation: generation,
+            ..PodCondition::default()
+        };
+    }
+    pod
 }
 
 /// The new status where it differs, and when a granted eviction is to be forgotten.
@@ -171,5 +200,31 @@ mod tests {
         check(json!({ "maxUnavailable": 1 }), 2, 0, 3, 0, 0);
         check(json!({ "minAvailable": 1 }), 3, 0, 3, 1, 1);
         check(json!({ "minAvailable": 0 }), 0, 0, 0, 0, 0);
+    }
+
+    #[test]
+    fn disruptions_that_did_not_happen() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let check = |change: serde_json::Value, expected: Option<u64>| {
+            let mut pod = json!({ "metadata": { "generation": 3 }, "status": { "phase": "Running", "conditions": [
+                { "type": "Ready", "status": "True" }, { "type": "DisruptionTarget", "status": "True",
+                    "reason": "PreemptionByScheduler", "lastTransitionTime": "2026-01-01T00:59:00Z" }] } });
+            for (path, value) in change.as_object().unwrap() {
+                *pod.pointer_mut(path).unwrap() = value.clone();
+            }
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(stale_in(&pod, now).map(|left| left.as_secs()), expected, "{change}");
+            let cleared = without_disruption(&pod, now);
+            assert_eq!((stale_in(&cleared, now), pods::ready(&cleared)), (None, true));
+            let condition = pods::condition(&cleared, "DisruptionTarget").unwrap();
+            assert_eq!((condition.status.as_str(), &condition.reason), ("False", &None));
+        };
+        let deleted = json!({ "deletionTimestamp": "2026-01-01T00:59:30Z" });
+        check(json!({}), Some(60));
+        check(json!({ "/status/conditions/1/lastTransitionTime": "2026-01-01T00:58:00Z" }), Some(0));
+        check(json!({ "/status/conditions/1/status": "False" }), None);
+        check(json!({ "/status/conditions/1/reason": "TerminationByKubelet" }), None);
+        check(json!({ "/status/phase": "Failed" }), None);
+        check(json!({ "/metadata": deleted }), None);
     }
 }
