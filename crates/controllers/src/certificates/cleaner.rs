@@ -15,7 +15,9 @@ use crate::{
     shell::{Context, Controller, Outcome, Setup},
 };
 
-const DECIDED: Duration = Duration::from_secs(3600);
+/// After the certificate was handed out, or it was said that there won't be one.
+const SETTLED: Duration = Duration::from_secs(3600);
+/// While somebody may still decide or sign.
 const PENDING: Duration = Duration::from_secs(24 * 3600);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -26,12 +28,26 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
 
 /// When the request may go.
 fn expires(request: &CertificateSigningRequest) -> Option<Timestamp> {
-    let conditions = request.status.as_ref().and_then(|s| s.conditions.as_ref());
-    let decided = conditions.into_iter().flatten().filter_map(|c| c.last_update_time.as_ref()).map(|t| t.0).max();
-    match decided {
-        Some(at) => Some(at + DECIDED),
-        None => Some(request.created()? + PENDING),
+    let status = request.status.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    if conditions.is_empty() {
+        return Some(request.created()? + PENDING);
     }
+    let certificate = status.certificate.map(|c| c.0).filter(|c| !c.is_empty());
+    let after = |kind: &str| match kind {
+        "Approved" if certificate.is_none() => PENDING,
+        _ => SETTLED,
+    };
+    let decided = conditions.iter().filter_map(|c| Some(c.last_update_time.as_ref()?.0 + after(&c.type_)));
+    let approved = conditions.iter().any(|c| c.type_ == "Approved");
+    decided.chain(certificate.as_deref().filter(|_| approved).and_then(not_after)).min()
+}
+
+/// When the certificate is no longer good for anything.
+fn not_after(pem: &[u8]) -> Option<Timestamp> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
 }
 
 struct Cleaner {
@@ -72,8 +88,22 @@ mod tests {
             .unwrap();
             assert_eq!(expires(&request), Some(expected.parse().unwrap()));
         };
+        let condition =
+            |kind: &str| json!([{ "type": kind, "status": "True", "lastUpdateTime": "2026-01-01T05:00:00Z" }]);
+        let until = |month: u8| {
+            let mut params = rcgen::CertificateParams::default();
+            params.not_before = rcgen::date_time_ymd(2025, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2026, month, 1);
+            let pem = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+            json!(k8s_openapi::ByteString(pem.into_bytes()))
+        };
         check(json!({}), "2026-01-02T00:00:00Z");
-        let approved = json!({ "type": "Approved", "status": "True", "lastUpdateTime": "2026-01-01T05:00:00Z" });
-        check(json!({ "conditions": [approved] }), "2026-01-01T06:00:00Z");
+        check(json!({ "conditions": condition("Approved") }), "2026-01-02T05:00:00Z");
+        check(json!({ "conditions": condition("Denied") }), "2026-01-01T06:00:00Z");
+        check(json!({ "conditions": condition("Failed") }), "2026-01-01T06:00:00Z");
+        check(json!({ "conditions": condition("Approved"), "certificate": until(2) }), "2026-01-01T06:00:00Z");
+        check(json!({ "conditions": condition("Approved"), "certificate": until(1) }), "2026-01-01T00:00:00Z");
+        let unreadable = json!(k8s_openapi::ByteString(b"?".to_vec()));
+        check(json!({ "conditions": condition("Approved"), "certificate": unreadable }), "2026-01-01T06:00:00Z");
     }
 }
