@@ -5,7 +5,7 @@
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::meta::Object;
@@ -66,9 +66,19 @@ fn deletion_cost(pod: &Pod) -> i32 {
     pod.annotation("controller.kubernetes.io/pod-deletion-cost").and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn restarts(pod: &Pod) -> i32 {
-    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
-    statuses.into_iter().flatten().map(|s| s.restart_count).max().unwrap_or(0)
+/// Of the containers, and among pods that are equal in that, of the sidecars.
+fn restarts(pod: &Pod) -> (i32, i32) {
+    let most = |statuses: Option<&Vec<ContainerStatus>>, counts: &dyn Fn(&str) -> bool| {
+        let counted = statuses.into_iter().flatten().filter(|s| counts(&s.name));
+        counted.map(|s| s.restart_count).max().unwrap_or(0)
+    };
+    let init = pod.spec.as_ref().and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
+    let sidecar = |name: &str| init.iter().any(|c| c.name == name && c.restart_policy.as_deref() == Some("Always"));
+    let status = pod.status.as_ref();
+    (
+        most(status.and_then(|s| s.container_statuses.as_ref()), &|_| true),
+        most(status.and_then(|s| s.init_container_statuses.as_ref()), &sidecar),
+    )
 }
 
 /// Pods that should go first come first. `rank` counts the pods of the same family on the pod's node.
@@ -174,6 +184,10 @@ mod tests {
             Arc::new(pod)
         };
         let ready = Some("2026-01-01T00:00:00Z");
+        let restarted = |name: &str, count: i32| -> Option<Vec<ContainerStatus>> {
+            let status = serde_json::json!([{ "name": name, "restartCount": count, "ready": true, "image": "i", "imageID": "" }]);
+            serde_json::from_value(status).unwrap()
+        };
         let expected = [
             with("unassigned", None, &|p| p.spec.as_mut().unwrap().node_name = None),
             with("pending", None, &|p| p.status.as_mut().unwrap().phase = Some("Pending".into())),
@@ -184,16 +198,20 @@ mod tests {
             }),
             with("crowded", ready, &|p| p.spec.as_mut().unwrap().node_name = Some("crowd".into())),
             with("fresh", Some("2026-01-01T00:59:59Z"), &|_| {}),
-            with("restarted", ready, &|p| {
-                p.status.as_mut().unwrap().container_statuses = serde_json::from_value(serde_json::json!([
-                    { "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 3 }
-                ]))
-                .unwrap();
+            with("restarted", ready, &|p| p.status.as_mut().unwrap().container_statuses = restarted("c", 3)),
+            with("restarted sidecar", ready, &|p| {
+                let sidecar = serde_json::json!([{ "name": "s", "restartPolicy": "Always" }, { "name": "i" }]);
+                p.spec.as_mut().unwrap().init_containers = serde_json::from_value(sidecar).unwrap();
+                p.status.as_mut().unwrap().init_container_statuses = restarted("s", 5);
             }),
             with("young", ready, &|p| {
                 p.metadata.creation_timestamp = Some("2026-01-01T00:59:00Z".parse::<Timestamp>().unwrap().into())
             }),
-            with("old", ready, &|_| {}),
+            with("old", ready, &|p| {
+                p.spec.as_mut().unwrap().init_containers =
+                    serde_json::from_value(serde_json::json!([{ "name": "i" }])).unwrap();
+                p.status.as_mut().unwrap().init_container_statuses = restarted("i", 9);
+            }),
         ];
         let mut pods: Vec<_> = expected.iter().rev().cloned().collect();
         sort_victims(&mut pods, now, |p| if node_name(p) == "crowd" { 2 } else { 1 });

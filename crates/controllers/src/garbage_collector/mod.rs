@@ -184,14 +184,8 @@ impl Collector {
             return Err(ApiError::conflict(&resource.group, &resource.plural, &owner.name, "not in the cache yet"));
         }
         if resource.namespaced() && self.graph.lock().get(&owner.uid).is_some_and(|n| n.resource.is_some()) {
-            let about = ObjectRef {
-                name: Some(node.name.clone()),
-                namespace: Some(node.namespace.clone()),
-                uid: Some(node.uid.clone()),
-                ..ObjectRef::default()
-            };
-            let message = format!("ownerRef {}/{} does not exist in namespace {namespace:?}", owner.kind, owner.name);
-            self.recorder.warning(&about, "OwnerRefInvalidNamespace", message);
+            let message = invalid_namespace(owner, namespace);
+            self.recorder.warning(&about(node), "OwnerRefInvalidNamespace", message);
         }
         let look = self.graph.lock().not_found(&owner.uid);
         look.into_iter().for_each(|uid| self.queue.add(uid));
@@ -224,6 +218,23 @@ impl Collector {
     }
 }
 
+fn about(node: &Node) -> ObjectRef {
+    ObjectRef {
+        api_version: node.resource.as_ref().map(|r| r.api_version()),
+        kind: node.resource.as_ref().map(|r| r.kind.clone()),
+        name: Some(node.name.clone()),
+        namespace: Some(node.namespace.clone()),
+        uid: Some(node.uid.clone()),
+        ..ObjectRef::default()
+    }
+}
+
+fn invalid_namespace(owner: &OwnerReference, namespace: &str) -> String {
+    let OwnerReference { api_version, kind, name, uid, .. } = owner;
+    let identity = format!("[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]");
+    format!("ownerRef {identity} does not exist in namespace {namespace:?}")
+}
+
 fn reference(owner: &OwnerReference, block: Option<bool>) -> Value {
     let mut reference = json!({
         "apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid,
@@ -235,4 +246,32 @@ fn reference(owner: &OwnerReference, block: Option<bool>) -> Value {
         reference["blockOwnerDeletion"] = block.into();
     }
     reference
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Meta, kinds};
+
+    use super::*;
+
+    #[test]
+    fn events_say_whose_owner_is_missing_in_upstreams_words() {
+        let mut graph = Graph::default();
+        let meta = Meta { name: "rs".into(), namespace: Some("d".into()), uid: "u".into(), ..Meta::default() };
+        graph.put(kinds::find("apps", "v1", "replicasets").unwrap(), &meta);
+        let about = about(graph.get("u").unwrap());
+        assert_eq!((about.api_version.as_deref(), about.kind.as_deref()), (Some("apps/v1"), Some("ReplicaSet")));
+        let owner = OwnerReference {
+            api_version: "apps/v1".into(),
+            kind: "Deployment".into(),
+            name: "web".into(),
+            uid: "o".into(),
+            controller: None,
+            block_owner_deletion: None,
+        };
+        assert_eq!(
+            invalid_namespace(&owner, "d"),
+            "ownerRef [apps/v1/Deployment, namespace: d, name: web, uid: o] does not exist in namespace \"d\""
+        );
+    }
 }

@@ -62,6 +62,20 @@ fn out_of_service(node: &Node) -> bool {
     tainted && super::conditions::ready(node) != "True"
 }
 
+/// The finished pods beyond `limit`: those that a kubelet evicted first, for nobody waits for their result; then the oldest.
+fn surplus(mut finished: Vec<Arc<Pod>>, limit: usize) -> Vec<Arc<Pod>> {
+    if limit == 0 || finished.len() <= limit {
+        return Vec::new();
+    }
+    let evicted = |pod: &Pod| {
+        let reason = pod.status.as_ref().and_then(|s| s.reason.as_deref());
+        pods::phase(pod) == "Failed" && reason == Some("Evicted")
+    };
+    finished.sort_by_key(|pod| (!evicted(pod), pod.created(), pod.name().to_string()));
+    finished.truncate(finished.len() - limit);
+    finished
+}
+
 struct PodGc {
     context: Context,
     nodes: Informer<Node>,
@@ -106,13 +120,7 @@ impl PodGc {
 
     async fn trim_finished(&self) -> Result<(), ApiError> {
         let limit = self.context.config.terminated_pod_gc_threshold;
-        let mut finished = self.pods.by_index(FINISHED, FINISHED);
-        if limit == 0 || finished.len() <= limit {
-            return Ok(());
-        }
-        finished.sort_by_key(|pod| (pod.created(), pod.name().to_string()));
-        let surplus = finished.len() - limit;
-        for pod in finished.into_iter().take(surplus) {
+        for pod in surplus(self.pods.by_index(FINISHED, FINISHED), limit) {
             self.remove(&pod, None).await?;
         }
         Ok(())
@@ -141,5 +149,43 @@ impl PodGc {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evicted_pods_go_first_then_the_oldest() {
+        let pod = |(name, second, reason): (&str, u8, &str)| {
+            let pod = json!({ "metadata": { "name": name, "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z") },
+                "status": { "phase": "Failed", "reason": reason } });
+            Arc::new(serde_json::from_value::<Pod>(pod).unwrap())
+        };
+        let all =
+            [("b", 1, ""), ("a", 1, ""), ("young", 9, ""), ("evicted", 8, "Evicted"), ("late", 7, "DeadlineExceeded")];
+        let check = |limit: usize, expected: &[&str]| {
+            let gone = surplus(all.into_iter().map(pod).collect(), limit);
+            assert_eq!(gone.iter().map(|p| p.name()).collect::<Vec<_>>(), expected, "{limit}");
+        };
+        check(0, &[]);
+        check(5, &[]);
+        check(4, &["evicted"]);
+        check(2, &["evicted", "a", "b"]);
+        check(1, &["evicted", "a", "b", "late"]);
+    }
+
+    #[test]
+    fn nodes_that_are_out_of_service() {
+        let check = |taint: &str, ready: &str, expected: bool| {
+            let node = json!({ "spec": { "taints": [{ "key": taint, "effect": "NoExecute" }] },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
+            assert_eq!(out_of_service(&serde_json::from_value(node).unwrap()), expected, "{taint} {ready}");
+        };
+        check(OUT_OF_SERVICE, "Unknown", true);
+        check(OUT_OF_SERVICE, "False", true);
+        check(OUT_OF_SERVICE, "True", false);
+        check("node.kubernetes.io/unreachable", "Unknown", false);
     }
 }
