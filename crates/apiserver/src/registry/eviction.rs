@@ -20,6 +20,8 @@ use crate::{call::Call, respond::Reply, served::Served};
 
 /// The status of a budget remembers evicted pods only so long as it has fewer than this many.
 const MAX_DISRUPTED: usize = 2000;
+/// How often a pod that changes while it is being judged is judged anew.
+const MAX_ATTEMPTS: usize = 20;
 
 impl Registry {
     pub(super) async fn evict(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
@@ -31,18 +33,41 @@ impl Registry {
         }
         let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
         options.dry_run |= write.dry_run;
-        let pod = self.get_object(call, served).await?;
-        let value = pod.value();
-        if counts(&value)
-            && let Some(budget) = self.budget_of(&pod)?
-        {
-            self.charge(&pod, &value, &budget, options.dry_run).await?;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let pod = self.get_object(call, served).await?;
+            let leave = self.ask(&pod, options.dry_run).await?;
+            let judged = judged(&options, &leave, &pod);
+            let ours = judged.resource_version != options.resource_version;
+            match (self.let_go(call, served, judged).await, leave) {
+                (Err(error), Leave::AsItIs(Some(budget))) if ours && error.is_conflict() => {
+                    return Err(refused(format!(
+                        "The disruption budget {budget} is still being processed by the server."
+                    )));
+                }
+                (Err(error), Leave::AsItIs(None)) if ours && error.is_conflict() && attempts < MAX_ATTEMPTS => {}
+                (gone, _) => return gone.map(|()| Reply::Value(StatusCode::CREATED, created())),
+            }
         }
+    }
+
+    async fn let_go(&self, call: &Call, served: &Arc<Served>, mut options: DeleteOptions) -> Result<(), ApiError> {
+        let (namespace, name) = (&call.info.namespace, &call.info.name);
         if !options.dry_run {
-            self.mark_disrupted(served, &call.info.namespace, &call.info.name, &mut options).await?;
+            self.mark_disrupted(served, namespace, name, &mut options).await?;
         }
-        self.delete_object(call, served, &call.info.namespace, &call.info.name, &options).await?;
-        Ok(Reply::Value(StatusCode::CREATED, created()))
+        self.delete_object(call, served, namespace, name, &options).await.map(drop)
+    }
+
+    /// Asks the pod's budget where that must be, and takes from it.
+    async fn ask(&self, pod: &Object, dry_run: bool) -> Result<Leave, ApiError> {
+        let value = pod.value();
+        let Some(leave) = unasked(&value) else {
+            let Some(budget) = self.budget_of(pod)? else { return Ok(Leave::Freely) };
+            return self.charge(pod, &value, &budget, dry_run).await;
+        };
+        Ok(leave)
     }
 
     /// Says on the pod why it goes, for Jobs that do not count such a failure.
@@ -87,28 +112,52 @@ impl Registry {
     }
 
     /// Takes one allowed disruption from the budget.
-    async fn charge(&self, pod: &Object, value: &Value, budget: &Arc<Object>, dry_run: bool) -> Result<(), ApiError> {
+    async fn charge(
+        &self,
+        pod: &Object,
+        value: &Value,
+        budget: &Arc<Object>,
+        dry_run: bool,
+    ) -> Result<Leave, ApiError> {
         let served = self.cluster.served.find("policy", "v1", "poddisruptionbudgets");
         let served = served.ok_or_else(|| ApiError::internal("disruption budgets are not served"))?;
         let namespace = budget.meta.namespace.clone().unwrap_or_default();
         let mut current = self.cluster.live(&served, &namespace, &budget.meta.name).await?;
         loop {
-            let Some(object) = current else { return Ok(()) };
+            let Some(object) = current else { return Ok(Leave::Freely) };
             let mut new = object.value();
             if !must_charge(value, &new) {
-                return Ok(());
+                return Ok(Leave::AsItIs(Some(budget.meta.name.clone())));
             }
             take_one(&mut new, &pod.meta.name, object_meta::timestamp(self.cluster.env.now()))?;
             if dry_run {
-                return Ok(());
+                return Ok(Leave::Freely);
             }
             let key = served.key(&namespace, &budget.meta.name);
             match self.commit(&served, &key, Some(&new), object.meta.resource_version).await? {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(Leave::Freely),
                 Err(Lost(newer)) => current = newer,
             }
         }
     }
+}
+
+/// How a pod may go.
+#[derive(Debug, PartialEq)]
+enum Leave {
+    Freely,
+    /// Only in the version that was judged: another may be ready, and then its budget must be charged. Names the budget
+    /// that let it go.
+    AsItIs(Option<String>),
+}
+
+/// The caller's options, and the version where it matters and the caller has not said one.
+fn judged(options: &DeleteOptions, leave: &Leave, pod: &Object) -> DeleteOptions {
+    let mut options = options.clone();
+    if matches!(leave, Leave::AsItIs(_)) && options.resource_version.is_none() {
+        options.resource_version = Some(pod.meta.resource_version.to_string());
+    }
+    options
 }
 
 fn add_disruption(pod: &mut Value, now: String) {
@@ -129,9 +178,15 @@ fn add_disruption(pod: &mut Value, now: String) {
 }
 
 /// Pods that run nothing any more, or nothing yet, go without asking.
-fn counts(pod: &Value) -> bool {
-    let phase = pod["status"]["phase"].as_str().unwrap_or("Pending");
-    matches!(phase, "Running" | "Unknown") && !pod["metadata"]["deletionTimestamp"].is_string()
+fn unasked(pod: &Value) -> Option<Leave> {
+    if pod["metadata"]["deletionTimestamp"].is_string() {
+        return Some(Leave::Freely);
+    }
+    match pod["status"]["phase"].as_str().unwrap_or("Pending") {
+        "Running" | "Unknown" => None,
+        "Pending" => Some(Leave::AsItIs(None)),
+        _ => Some(Leave::Freely),
+    }
 }
 
 /// A pod that is not ready disrupts nobody while the budget is healthy, or always if the budget says so.
@@ -146,25 +201,74 @@ fn must_charge(pod: &Value, budget: &Value) -> bool {
     budget["spec"]["unhealthyPodEvictionPolicy"] != "AlwaysAllow" && !healthy
 }
 
+fn refused(why: String) -> ApiError {
+    let cause = json!([{ "reason": "DisruptionBudget", "message": why }]);
+    let details = json!({ "causes": cause, "retryAfterSeconds": 10 });
+    ApiError::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+        .with_details(details)
+}
+
 fn take_one(budget: &mut Value, pod: &str, now: String) -> Result<(), ApiError> {
     let number = |v: &Value, field: &str| v["status"][field].as_i64().unwrap_or(0);
     let name = object_meta::text(budget, "name").to_string();
-    let refuse = |text: String| {
-        let cause = json!([{ "reason": "DisruptionBudget", "message": text }]);
-        let details = json!({ "causes": cause, "retryAfterSeconds": 10 });
-        Err(ApiError::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
-            .with_details(details))
-    };
     if number(budget, "observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return refuse(format!("The disruption budget {name} is still being processed by the server."));
+        return Err(refused(format!("The disruption budget {name} is still being processed by the server.")));
     }
     let allowed = number(budget, "disruptionsAllowed");
     let disrupted = budget["status"]["disruptedPods"].as_object().map_or(0, |d| d.len());
     if allowed <= 0 || disrupted > MAX_DISRUPTED {
         let (needed, healthy) = (number(budget, "desiredHealthy"), number(budget, "currentHealthy"));
-        return refuse(format!("The disruption budget {name} needs {needed} healthy pods and has {healthy} currently"));
+        let text = format!("The disruption budget {name} needs {needed} healthy pods and has {healthy} currently");
+        return Err(refused(text));
     }
     budget["status"]["disruptionsAllowed"] = (allowed - 1).into();
     budget["status"]["disruptedPods"][pod] = now.into();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_are_not_ready_go_as_their_budget_says() {
+        let check = |policy: Value, ready: &str, healthy: (i64, i64), expected: bool| {
+            let pod = json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
+            let status = json!({ "currentHealthy": healthy.0, "desiredHealthy": healthy.1 });
+            let budget = json!({ "spec": { "unhealthyPodEvictionPolicy": policy }, "status": status });
+            assert_eq!(must_charge(&pod, &budget), expected, "{budget} {ready}");
+        };
+        for policy in [Value::Null, json!("IfHealthyBudget")] {
+            check(policy.clone(), "True", (3, 2), true);
+            check(policy.clone(), "False", (2, 2), false);
+            check(policy.clone(), "False", (1, 2), true);
+            check(policy, "False", (0, 0), true);
+        }
+        check(json!("AlwaysAllow"), "True", (3, 2), true);
+        check(json!("AlwaysAllow"), "False", (2, 2), false);
+        check(json!("AlwaysAllow"), "False", (1, 2), false);
+        check(json!("AlwaysAllow"), "Unknown", (0, 2), false);
+    }
+
+    #[test]
+    fn a_pod_that_is_not_charged_goes_only_in_the_version_that_was_judged() {
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "resourceVersion": "7" } });
+        let pod = Object::from_value(&pod).unwrap();
+        let check = |leave: Option<Leave>, asked: Option<&str>, expected: Option<&str>| {
+            let options = DeleteOptions { resource_version: asked.map(String::from), ..DeleteOptions::default() };
+            let judged = judged(&options, &leave.expect("no budget is asked"), &pod);
+            assert_eq!(judged.resource_version.as_deref(), expected);
+        };
+        let phase = |phase: &str| unasked(&json!({ "status": { "phase": phase } }));
+        check(phase("Pending"), None, Some("7"));
+        check(phase("Pending"), Some("6"), Some("6"));
+        check(phase("Succeeded"), None, None);
+        check(phase("Failed"), None, None);
+        check(Some(Leave::AsItIs(Some("budget".into()))), None, Some("7"));
+        check(Some(Leave::Freely), Some("6"), Some("6"));
+        assert_eq!(phase("Running"), None);
+        let going =
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" }, "status": { "phase": "Running" } });
+        assert_eq!(unasked(&going), Some(Leave::Freely));
+    }
 }
