@@ -35,6 +35,8 @@ const TCP_CONNECTIONS: usize = 256;
 const TCP_IDLE: Duration = Duration::from_secs(10);
 /// ExternalName may point at ExternalName; not for ever.
 const LONGEST_ALIAS_CHAIN: usize = 8;
+/// In bytes: a name that was there before, and nothing in it.
+const SMALLEST_RECORD: usize = 12;
 
 pub struct Server {
     shared: Arc<Shared>,
@@ -312,7 +314,7 @@ fn own_alias(record: &Record, query: &Query) -> bool {
     matches!(&record.data, RData::CNAME(target) if target.0 == *query.name() && record.name == *query.name())
 }
 
-/// Within `limit`; what does not fit is cut off and says so, and the client comes back over TCP.
+/// Within `limit`: as many answers as fit, and the flag that there are more. Who can't ask over TCP has those at least.
 fn encode(mut response: Message, limit: usize) -> Vec<u8> {
     let whole = response.to_vec().unwrap_or_default();
     if !whole.is_empty() && whole.len() <= limit {
@@ -325,5 +327,16 @@ fn encode(mut response: Message, limit: usize) -> Vec<u8> {
     {
         return bytes;
     }
-    response.truncate().to_vec().unwrap_or_default()
+    let mut cut = response.truncate();
+    let mut best = cut.to_vec().unwrap_or_default();
+    let (mut fitting, mut beyond) = (0, response.answers.len().min(limit / SMALLEST_RECORD) + 1);
+    while beyond - fitting > 1 {
+        let middle = (fitting + beyond) / 2;
+        cut.answers = response.answers[..middle].to_vec();
+        match cut.to_vec() {
+            Ok(bytes) if bytes.len() <= limit => (fitting, best) = (middle, bytes),
+            _ => beyond = middle,
+        }
+    }
+    best
 }

@@ -124,8 +124,14 @@ async fn dig_gets_its_answers() {
 
     // More than a datagram holds.
     endpoints(&ours, "d/db-1", "db", 300);
-    let cut = dig(ours.address, "+ignore db.d.svc.cluster.local").await;
-    assert!(cut.contains("flags: qr aa tc rd ra") && cut.contains("ANSWER: 0"), "{cut}");
+    for (options, limit, least) in [("+ignore", 1232, 60), ("+ignore +noedns", 512, 20)] {
+        let cut = dig(ours.address, &format!("{options} db.d.svc.cluster.local")).await;
+        assert!(cut.contains("flags: qr aa tc rd ra"), "{cut}");
+        let answers = cut.matches("\tA\t10.244.").count();
+        assert!((least..300).contains(&answers), "{options}: {cut}");
+        let size = cut.rsplit("rcvd: ").next().unwrap().trim().parse::<usize>().unwrap();
+        assert!(size <= limit, "{options}: {cut}");
+    }
     let whole = dig(ours.address, "+short db.d.svc.cluster.local").await;
     assert_eq!(whole.lines().count(), 300);
 
