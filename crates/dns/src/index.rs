@@ -206,6 +206,21 @@ impl Zone {
         }
     }
 
+    /// The ready endpoints of this host name. Only a headless Service has them indexed: of others they are rarely asked.
+    pub(crate) fn host_addresses(&self, key: &str, host: &str) -> Vec<IpAddr> {
+        match self.services.get(key) {
+            Some(service) if service.cluster_ips.is_empty() => {
+                service.hosts.get(host).into_iter().flat_map(|entry| entry.addresses.iter().copied()).collect()
+            }
+            Some(_) => {
+                let slices = self.slices.get(key).into_iter().flat_map(BTreeMap::values);
+                let found = slices.flat_map(|slice| &slice.endpoints).filter(|(name, _)| name == host);
+                found.map(|(_, ip)| *ip).collect::<BTreeSet<_>>().into_iter().collect()
+            }
+            None => Vec::new(),
+        }
+    }
+
     /// Brings a Service's hosts and address owners in line with its slices.
     fn refresh(&mut self, key: &str) {
         self.serial = self.serial.wrapping_add(1);

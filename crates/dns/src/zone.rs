@@ -173,9 +173,9 @@ impl Question<'_> {
                 }
                 _ => self.nx_domain(),
             },
-            [label] => match (service.hosts.get(*label), label.strip_prefix('_')) {
-                (Some(host), _) => self.addresses(host.addresses.iter().copied()),
-                (None, Some(protocol)) if ports(service).any(|port| port.protocol == protocol) => self.no_data(),
+            [label] => match (self.zone.host_addresses(&key, label), label.strip_prefix('_')) {
+                (ips, _) if !ips.is_empty() => self.addresses(ips.into_iter()),
+                (_, Some(protocol)) if ports(service).any(|port| port.protocol == protocol) => self.no_data(),
                 _ => self.nx_domain(),
             },
             _ => self.nx_domain(),

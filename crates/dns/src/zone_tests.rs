@@ -35,6 +35,17 @@ fn zone() -> Zone {
         ],
     });
     zone.apply_endpoint_slice("d/db-x", &serde_json::from_value(slice).unwrap());
+    let slice = json!({
+        "metadata": { "labels": { "kubernetes.io/service-name": "web" } },
+        "addressType": "IPv4",
+        "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+        "endpoints": [
+            { "addresses": ["10.244.0.20"], "hostname": "Pod-0" },
+            { "addresses": ["10.244.0.21"] },
+            { "addresses": ["10.244.0.22"], "hostname": "pod-2", "conditions": { "ready": false } },
+        ],
+    });
+    zone.apply_endpoint_slice("d/web-x", &serde_json::from_value(slice).unwrap());
     zone
 }
 
@@ -76,6 +87,12 @@ fn questions_and_answers() {
     check("nobody.d.svc.cluster.local.", A, "nxdomain");
     check("web.nowhere.svc.cluster.local.", A, "nxdomain");
     check("x.web.d.svc.cluster.local.", A, "nxdomain");
+    check("pod-0.web.d.svc.cluster.local.", A, "A 10.244.0.20");
+    check("POD-0.web.d.svc.cluster.local.", A, "A 10.244.0.20");
+    check("pod-0.web.d.svc.cluster.local.", AAAA, "nodata");
+    check("10-244-0-21.web.d.svc.cluster.local.", A, "A 10.244.0.21");
+    check("10-244-0-20.web.d.svc.cluster.local.", A, "nxdomain");
+    check("pod-2.web.d.svc.cluster.local.", A, "nxdomain");
     check("_http._tcp.web.d.svc.cluster.local.", SRV, "SRV 0 100 80 web.d.svc.cluster.local.");
     check("_http._tcp.web.d.svc.cluster.local.", A, "nodata");
     check("_http._udp.web.d.svc.cluster.local.", SRV, "nxdomain");
