@@ -166,6 +166,10 @@ impl Ruleset {
         rules.and_then(|rules| rules.flows.get(&frontend)).cloned().unwrap_or_default()
     }
 
+    pub fn udp_frontends(&self) -> impl Iterator<Item = Frontend> {
+        self.services.values().flat_map(|rules| rules.flows.keys().copied())
+    }
+
     pub fn endpoints_of(&self, key: &str) -> impl Iterator<Item = &IpAddr> {
         self.services.get(key).into_iter().flat_map(|rules| rules.endpoints.iter())
     }

@@ -142,6 +142,7 @@ async fn run_until(
         watching: true,
         pause: SHORTEST_RETRY,
         metrics,
+        moved: BTreeSet::new(),
         triggers: Vec::new(),
     };
     proxy.run(services.objects().subscribe(), slices.objects().subscribe(), monitor, shutdown).await;
@@ -181,6 +182,8 @@ struct Proxy {
     watching: bool,
     pause: Duration,
     metrics: Metrics,
+    /// UDP frontends whose flows have to be looked at once the rules are written.
+    moved: BTreeSet<Frontend>,
     /// What changes that are not in the rules yet were triggered by, as their EndpointSlices say.
     triggers: Vec<Timestamp>,
 }
@@ -291,7 +294,7 @@ impl Proxy {
             let rules = service_rules(key, &self.state, &self.config.node, self.ruleset.service(key));
             self.ruleset.replace_into(key, rules, &mut changes);
         }
-        let moved = std::mem::take(&mut changes.moved);
+        self.moved.append(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
         if !changes.is_empty() && !self.full_needed {
             let text = render::transaction(&changes, &self.config.table);
@@ -309,6 +312,8 @@ impl Proxy {
             match self.nft.apply(text).await {
                 Ok(()) => {
                     monitor.drain();
+                    // Whatever went on while the rules were not ours, or not there.
+                    self.moved.extend(self.ruleset.udp_frontends());
                     self.full_needed = false;
                     self.config.confirmed.count_full_write();
                     self.full_finished = Some(self.env.monotonic());
@@ -326,6 +331,7 @@ impl Proxy {
         if something {
             self.count_sync(self.env.monotonic() - began, full);
         }
+        let moved = std::mem::take(&mut self.moved);
         if !moved.is_empty() {
             conntrack::forget(moved.into_iter().map(|frontend| (frontend, self.ruleset.flows(frontend))).collect())
                 .await;
