@@ -2,6 +2,8 @@
 //! Turned into an `Agent` by `commands`; the fields themselves are checked by `kubelet::configuration`.
 //! Invariant: a flag wins over the file, and both pass the same table.
 
+mod table;
+
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -15,6 +17,7 @@ use ipnet::IpNet;
 use kubelet::configuration::Configuration;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
+use table::{FIELDS, Form, OTHERS};
 
 use crate::{
     ca_pin,
@@ -29,6 +32,9 @@ pub struct Kubelet {
     /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1); flags win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Directory of further ones (*.conf), each laid over those before it by name
+    #[arg(long, value_name = "DIR")]
+    pub config_dir: Option<PathBuf>,
     /// Credentials for the API server
     #[arg(long, value_name = "FILE", required_unless_present_any = ["server", "bootstrap_kubeconfig"])]
     pub kubeconfig: Option<PathBuf>,
@@ -59,100 +65,24 @@ pub struct Kubelet {
     pub fields: Fields,
 }
 
-/// How the text of a flag becomes the value of a field.
-#[derive(Clone, Copy)]
-enum Form {
-    Text,
-    Flag,
-    Number,
-    /// Separated by commas.
-    List,
-    /// KEY=VALUE,…
-    Map,
-    /// SIGNAL<LEAST,…
-    Thresholds,
-    /// KEY[=VALUE]:EFFECT,…
-    Taints,
-    /// NAME:VALUE,…
-    Headers,
-}
-
-use Form::{Flag, Headers, List, Map, Number, Taints, Text, Thresholds};
-
-/// Flags that are fields of the configuration: flag, field, form, help.
-#[rustfmt::skip]
-const FIELDS: &[(&str, &str, Form, &str)] = &[
-    ("address", "address", Text, "Address the kubelet listens on"),
-    ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List, "Kernel settings pods may have beyond the safe ones"),
-    ("anonymous-auth", "authentication.anonymous.enabled", Flag, "Let requests in that show nothing"),
-    ("authentication-token-webhook", "authentication.webhook.enabled", Flag, "Ask the API server about bearer tokens"),
-    ("authorization-mode", "authorization.mode", Text, "AlwaysAllow or Webhook"),
-    ("cgroup-driver", "cgroupDriver", Text, "cgroupfs or systemd"),
-    ("cgroup-root", "cgroupRoot", Text, "Control group below which pods' groups are made"),
-    ("client-ca-file", "authentication.x509.clientCAFile", Text, "Authorities of clients' certificates"),
-    ("cluster-dns", "clusterDNS", List, "Addresses of the cluster's DNS"),
-    ("cluster-domain", "clusterDomain", Text, "Domain of the cluster"),
-    ("container-log-max-files", "containerLogMaxFiles", Number, "Files kept of a container's log"),
-    ("container-log-max-size", "containerLogMaxSize", Text, "Size at which a log is rotated"),
-    ("container-runtime-endpoint", "containerRuntimeEndpoint", Text, "CRI socket of a runtime that is already there"),
-    ("cpu-cfs-quota", "cpuCFSQuota", Flag, "Enforce processor limits"),
-    ("cpu-manager-policy", "cpuManagerPolicy", Text, "none"),
-    ("enable-debugging-handlers", "enableDebuggingHandlers", Flag, "Serve logs, exec and the like"),
-    ("enable-server", "enableServer", Flag, "Serve anything at all"),
-    ("enforce-node-allocatable", "enforceNodeAllocatable", List, "What is held to its share: pods or none"),
-    ("eviction-hard", "evictionHard", Thresholds, "When pods are evicted, as SIGNAL<LEAST,…"),
-    ("eviction-max-pod-grace-period", "evictionMaxPodGracePeriod", Number, "Seconds an evicted pod gets at most"),
-    ("eviction-minimum-reclaim", "evictionMinimumReclaim", Map, "How much more than needed is freed, as SIGNAL=AMOUNT,…"),
-    ("eviction-pressure-transition-period", "evictionPressureTransitionPeriod", Text, "How long a pressure is told of after it ended"),
-    ("eviction-soft", "evictionSoft", Thresholds, "As --eviction-hard, after a grace period"),
-    ("eviction-soft-grace-period", "evictionSoftGracePeriod", Map, "Those grace periods, as SIGNAL=DURATION,…"),
-    ("file-check-frequency", "fileCheckFrequency", Text, "How often the manifest directory is looked at besides"),
-    ("healthz-bind-address", "healthzBindAddress", Text, "Address of the health check"),
-    ("healthz-port", "healthzPort", Number, "Port of the health check; 0 turns it off"),
-    ("http-check-frequency", "httpCheckFrequency", Text, "How often the manifest URL is asked"),
-    ("image-gc-high-threshold", "imageGCHighThresholdPercent", Number, "Percent of disk usage beyond which unused images go"),
-    ("image-gc-low-threshold", "imageGCLowThresholdPercent", Number, "Percent of disk usage at which they stop going"),
-    ("image-service-endpoint", "imageServiceEndpoint", Text, "CRI socket for images, if it is another"),
-    ("kube-reserved", "kubeReserved", Map, "What pods do not get, as cpu=200m,memory=500Mi,…"),
-    ("manifest-url", "staticPodURL", Text, "URL of static pod manifests"),
-    ("manifest-url-header", "staticPodURLHeader", Headers, "Headers to ask it with, as NAME:VALUE,…"),
-    ("max-pods", "maxPods", Number, "Most pods on this node"),
-    ("minimum-image-ttl-duration", "imageMinimumGCAge", Text, "Age before which an unused image stays"),
-    ("node-status-update-frequency", "nodeStatusUpdateFrequency", Text, "How often the node's status is looked at"),
-    ("pod-manifest-path", "staticPodPath", Text, "Directory of static pod manifests"),
-    ("pod-max-pids", "podPidsLimit", Number, "Most processes in a pod"),
-    ("pods-per-core", "podsPerCore", Number, "Most pods per core"),
-    ("port", "port", Number, "Port of the kubelet; 0 takes a free one"),
-    ("provider-id", "providerID", Text, "What the machine's provider calls it"),
-    ("read-only-port", "readOnlyPort", Number, "Plain port for pods and metrics; 0 turns it off"),
-    ("register-node", "registerNode", Flag, "Make the Node object"),
-    ("register-with-taints", "registerWithTaints", Taints, "Taints to register with, as KEY=VALUE:EFFECT,…"),
-    ("resolv-conf", "resolvConf", Text, "Resolver configuration that pods' own is made from"),
-    ("rotate-certificates", "rotateCertificates", Flag, "Renew the client certificate"),
-    ("rotate-server-certificates", "serverTLSBootstrap", Flag, "Have the serving certificate signed by the cluster"),
-    ("runtime-request-timeout", "runtimeRequestTimeout", Text, "Longest call to the runtime"),
-    ("seccomp-default", "seccompDefault", Flag, "RuntimeDefault for containers that name no seccomp profile"),
-    ("serialize-image-pulls", "serializeImagePulls", Flag, "Pull one image at a time"),
-    ("sync-frequency", "syncFrequency", Text, "Has no effect: changes are followed"),
-    ("system-reserved", "systemReserved", Map, "As --kube-reserved, for the system"),
-    ("tls-cert-file", "tlsCertFile", Text, "Serving certificate"),
-    ("tls-private-key-file", "tlsPrivateKeyFile", Text, "Its key"),
-    ("topology-manager-policy", "topologyManagerPolicy", Text, "none"),
-];
-
-/// The flags of `FIELDS` that were given.
+/// The flags of the table that were given.
 #[derive(Debug, Clone, Default)]
 pub struct Fields(BTreeMap<&'static str, String>);
 
 impl Args for Fields {
     fn augment_args(command: clap::Command) -> clap::Command {
-        FIELDS.iter().fold(command, |command, (flag, _, form, help)| {
-            let argument = clap::Arg::new(*flag).long(*flag).help(*help);
-            // As other commands call it.
-            let argument = if *flag == "port" { argument.alias("kubelet-port") } else { argument };
+        table::all().fold(command, |command, (flag, form, help)| {
+            let argument = clap::Arg::new(flag).long(flag).help(help);
+            let argument = match flag {
+                // As other commands call it.
+                "port" => argument.alias("kubelet-port"),
+                "v" => argument.short('v'),
+                _ => argument,
+            };
             command.arg(match form {
                 // As Go reads them: `--flag` alone is true.
-                Flag => argument.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                Form::Flag => argument.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                Form::Number => argument.allow_negative_numbers(true),
                 _ => argument,
             })
         })
@@ -166,7 +96,7 @@ impl Args for Fields {
 impl FromArgMatches for Fields {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
         let given = |flag: &'static str| Some((flag, matches.get_one::<String>(flag)?.clone()));
-        Ok(Self(FIELDS.iter().filter_map(|(flag, ..)| given(flag)).collect()))
+        Ok(Self(table::all().filter_map(|(flag, ..)| given(flag)).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
@@ -185,14 +115,21 @@ fn value(form: Form, text: &str) -> Result<Value> {
         parts().map(pair).collect()
     };
     Ok(match form {
-        Text => json!(text),
-        Flag => json!(text.parse::<bool>().with_context(|| format!("{text:?} is neither true nor false"))?),
-        Number => json!(text.parse::<i64>().with_context(|| format!("{text:?} is not a number"))?),
-        List => parts().collect(),
-        Map => pairs('=')?.into(),
-        Thresholds => pairs('<')?.into(),
-        Headers => pairs(':')?.into_iter().map(|(name, value)| (name, json!([value]))).collect(),
-        Taints => parts().map(taint).collect::<Result<_>>()?,
+        Form::Text => json!(text),
+        Form::Flag => json!(text.parse::<bool>().with_context(|| format!("{text:?} is neither true nor false"))?),
+        Form::Number => json!(text.parse::<i64>().with_context(|| format!("{text:?} is not a number"))?),
+        Form::List => parts().collect(),
+        Form::Map => pairs('=')?.into(),
+        Form::Thresholds => pairs('<')?.into(),
+        Form::Headers => pairs(':')?.into_iter().map(|(name, value)| (name, json!([value]))).collect(),
+        Form::Gates => {
+            let gate = |(name, value): (String, Value)| {
+                let on = value.as_str().and_then(|text| text.parse::<bool>().ok());
+                Ok((name.clone(), json!(on.with_context(|| format!("{name} is neither true nor false"))?)))
+            };
+            pairs('=')?.into_iter().map(gate).collect::<Result<serde_json::Map<_, _>>>()?.into()
+        }
+        Form::Taints => parts().map(taint).collect::<Result<_>>()?,
     })
 }
 
@@ -212,6 +149,9 @@ impl Kubelet {
             Some(path) => Configuration::load(path).map_err(anyhow::Error::msg)?,
             None => Configuration::default(),
         };
+        for file in self.drop_ins()? {
+            configuration.lay_over(Configuration::load(&file).map_err(anyhow::Error::msg)?);
+        }
         for (flag, field, form, _) in FIELDS {
             if let Some(text) = self.fields.0.get(flag) {
                 configuration.set(field, value(*form, text).with_context(|| format!("--{flag}"))?);
@@ -220,8 +160,38 @@ impl Kubelet {
         Ok(configuration)
     }
 
+    /// The files of the directory of drop-ins, in their order.
+    fn drop_ins(&self) -> Result<Vec<PathBuf>> {
+        let Some(directory) = &self.config_dir else { return Ok(vec![]) };
+        let failed = || format!("--config-dir: failed to read {}", directory.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(directory).with_context(failed)? {
+            let path = entry.with_context(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "conf") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// Says which of the flags that are no fields do nothing here, and refuses what can't be had.
+    fn check_others(&self) -> Result<()> {
+        for (flag, form, possible, _) in OTHERS {
+            let Some(text) = self.fields.0.get(flag) else { continue };
+            value(*form, text).with_context(|| format!("--{flag}"))?;
+            if possible.is_empty() {
+                tracing::info!(flag = format!("--{flag}"), "a flag that has no effect here");
+            } else if !possible.contains(&text.as_str()) {
+                bail!("--{flag}: {text} is not supported: it is not built yet");
+            }
+        }
+        Ok(())
+    }
+
     /// As the agent that this kubelet is.
     pub fn agent(&self) -> Result<flags::Agent> {
+        self.check_others()?;
         let configuration = self.configuration()?;
         // Said before anything starts.
         configuration.apply(&mut kubelet::Config::default()).map_err(anyhow::Error::msg)?;
@@ -354,6 +324,63 @@ mod tests {
         let taint = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
         check(&["--register-with-taints", "a=b:NoSchedule"], "registerWithTaints", taint);
         check(&["--client-ca-file", "/ca"], "authentication.x509.clientCAFile", json!("/ca"));
+        check(&["--feature-gates=A=true,B=false"], "featureGates", json!({"A": true, "B": false}));
+        check(&["--node-status-max-images", "-1"], "nodeStatusMaxImages", json!(-1));
+        check(&["--fail-swap-on", "-v", "2"], "failSwapOn", json!(true));
+    }
+
+    /// Those of upstream's kubelet 1.35, without what it says it has by mistake (cAdvisor's).
+    const UPSTREAM: &str = "address allowed-unsafe-sysctls anonymous-auth authentication-token-webhook \
+        authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl \
+        authorization-webhook-cache-unauthorized-ttl bootstrap-kubeconfig cert-dir cgroup-driver cgroup-root \
+        cgroups-per-qos client-ca-file cloud-provider cluster-dns cluster-domain config config-dir \
+        container-log-max-files container-log-max-size container-runtime-endpoint contention-profiling cpu-cfs-quota \
+        cpu-cfs-quota-period cpu-manager-policy cpu-manager-policy-options cpu-manager-reconcile-period \
+        enable-controller-attach-detach enable-debugging-handlers enable-server enforce-node-allocatable event-burst \
+        event-qps eviction-hard eviction-max-pod-grace-period eviction-minimum-reclaim \
+        eviction-pressure-transition-period eviction-soft eviction-soft-grace-period exit-on-lock-contention \
+        experimental-allocatable-ignore-eviction experimental-mounter-path fail-cgroupv1 fail-swap-on feature-gates \
+        file-check-frequency hairpin-mode healthz-bind-address healthz-port hostname-override http-check-frequency \
+        image-credential-provider-bin-dir image-credential-provider-config image-gc-high-threshold \
+        image-gc-low-threshold image-service-endpoint kernel-memcg-notification kube-api-burst kube-api-content-type \
+        kube-api-qps kube-reserved kube-reserved-cgroup kubeconfig kubelet-cgroups local-storage-capacity-isolation \
+        lock-file log-flush-frequency logging-format make-iptables-util-chains manifest-url manifest-url-header \
+        max-open-files max-pods maximum-dead-containers maximum-dead-containers-per-container memory-manager-policy \
+        minimum-container-ttl-duration minimum-image-ttl-duration node-ip node-labels node-status-max-images \
+        node-status-update-frequency oom-score-adj pod-cidr pod-manifest-path pod-max-pids pods-per-core port \
+        protect-kernel-defaults provider-id qos-reserved read-only-port register-node register-with-taints \
+        registry-burst registry-qps reserved-cpus reserved-memory resolv-conf root-dir rotate-certificates \
+        rotate-server-certificates runonce runtime-cgroups runtime-request-timeout seccomp-default \
+        serialize-image-pulls streaming-connection-idle-timeout sync-frequency system-cgroups system-reserved \
+        system-reserved-cgroup tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file \
+        topology-manager-policy topology-manager-policy-options topology-manager-scope v vmodule volume-plugin-dir \
+        volume-stats-agg-period";
+
+    #[test]
+    fn upstreams_flags_are_all_known() {
+        let command = Kubelet::augment_args(clap::Command::new("kubelet"));
+        let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let missing: Vec<&str> = UPSTREAM.split_whitespace().filter(|flag| !known.contains(flag)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn a_flag_without_effect_says_so() {
+        for (flag, field, form, help) in FIELDS {
+            let text = match form {
+                Form::Number => "1",
+                Form::Flag => "true",
+                Form::Gates => "A=true",
+                _ => "",
+            };
+            let mut configuration = Configuration::default();
+            configuration.set(field, value(*form, text).unwrap());
+            let idle = configuration.apply(&mut kubelet::Config::default()).is_ok_and(|idle| !idle.is_empty());
+            assert_eq!(idle || *flag == "sync-frequency", help.contains("Has no effect"), "--{flag}: {help}");
+        }
+        for (flag, _, possible, help) in OTHERS {
+            assert_eq!(possible.is_empty(), help.contains("Has no effect"), "--{flag}: {help}");
+        }
     }
 
     #[test]
@@ -365,6 +392,8 @@ mod tests {
         check(&["--max-pods=x"], "--max-pods: \"x\" is not a number");
         check(&["--register-with-taints=a"], "--register-with-taints: \"a\" is not KEY=VALUE:EFFECT");
         check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
+        check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
+        check(&["--feature-gates=A=maybe"], "--feature-gates: A is neither true nor false");
         check(&["--node-labels=kubernetes.io/x=1"], "unknown 'kubernetes.io' or 'k8s.io' labels");
         check(&["--config=/nonexistent/file"], "failed to load kubelet config file");
     }
@@ -376,10 +405,21 @@ mod tests {
         let text =
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 5\npodsPerCore: 2\n";
         std::fs::write(&file, text).unwrap();
-        let agent =
-            parse(&["--config", file.to_str().unwrap(), "--max-pods=9", "--hostname-override=n"]).agent().unwrap();
-        let mut config = kubelet::Config::default();
-        agent.node.kubelet.configuration.apply(&mut config).unwrap();
-        assert_eq!((config.max_pods, config.pods_per_core, agent.node.node_name.as_deref()), (9, 2, Some("n")));
+        let over = directory.path().join("over.d");
+        std::fs::create_dir(&over).unwrap();
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        for (name, more) in [("2.conf", "podsPerCore: 4"), ("1.conf", "podsPerCore: 3\nport: 7"), ("x.txt", "port: 8")] {
+            std::fs::write(over.join(name), format!("{head}{more}\n")).unwrap();
+        }
+        let check = |more: &[&str], expected: (u32, u32, u16)| {
+            let arguments = ["--config", file.to_str().unwrap(), "--max-pods=9", "--hostname-override=n"];
+            let agent = parse(&[&arguments, more].concat()).agent().unwrap();
+            let mut config = kubelet::Config::default();
+            agent.node.kubelet.configuration.apply(&mut config).unwrap();
+            assert_eq!((config.max_pods, config.pods_per_core, config.port), expected);
+            assert_eq!(agent.node.node_name.as_deref(), Some("n"));
+        };
+        check(&[], (9, 2, 10250));
+        check(&["--config-dir", over.to_str().unwrap()], (9, 4, 7));
     }
 }

@@ -46,6 +46,11 @@ impl Configuration {
         }
     }
 
+    /// A further file: what it says holds, and what it leaves out stays.
+    pub fn lay_over(&mut self, other: Self) {
+        merge(&mut self.0, other.0);
+    }
+
     /// A flag: replaces what the file says. `path` has dots where fields are nested.
     pub fn set(&mut self, path: &str, value: Value) {
         let mut parts: Vec<&str> = path.split('.').collect();
@@ -120,6 +125,15 @@ impl Configuration {
             ));
         }
         Ok(())
+    }
+}
+
+fn merge(fields: &mut Map<String, Value>, over: Map<String, Value>) {
+    for (name, value) in over {
+        match (fields.get_mut(&name), value) {
+            (Some(Value::Object(inner)), Value::Object(value)) => merge(inner, value),
+            (_, value) => drop(fields.insert(name, value)),
+        }
     }
 }
 
@@ -228,6 +242,20 @@ mod tests {
         configuration.apply(&mut config).unwrap();
         assert_eq!((config.max_pods, config.pods_per_core), (30, 4));
         assert_eq!(configuration.get("authentication.x509.clientCAFile"), Some(&json!("/ca")));
+    }
+
+    #[test]
+    fn further_files_keep_what_they_leave_out() {
+        let mut configuration = Configuration::parse(&format!(
+            "{HEAD}maxPods: 20\nauthorization: {{mode: Webhook}}\nclusterDNS: [10.0.0.1]\n"
+        ))
+        .unwrap();
+        let over = "authorization: {webhook: {cacheAuthorizedTTL: 1s}}\nclusterDNS: [10.0.0.2]\n";
+        configuration.lay_over(Configuration::parse(&format!("{HEAD}{over}")).unwrap());
+        assert_eq!(configuration.get("maxPods"), Some(&json!(20)));
+        assert_eq!(configuration.get("authorization.mode"), Some(&json!("Webhook")));
+        assert_eq!(configuration.get("authorization.webhook.cacheAuthorizedTTL"), Some(&json!("1s")));
+        assert_eq!(configuration.get("clusterDNS"), Some(&json!(["10.0.0.2"])));
     }
 
     #[test]
