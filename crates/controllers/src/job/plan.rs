@@ -408,9 +408,6 @@ impl Planner<'_> {
         if kind == "Suspended" {
             let word = if status == "True" { "Suspended" } else { "Resumed" };
             self.plan.events.push((EventType::Normal, word.into(), message.into()));
-            if status == "True" {
-                self.status.start_time = None;
-            }
         }
     }
 

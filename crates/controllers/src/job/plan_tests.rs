@@ -218,6 +218,17 @@ fn deadlines_suspension_and_backoff() {
     paused.step();
     assert_eq!((paused.pods.len(), paused.events), (1, vec!["Suspended".to_string(), "Resumed".to_string()]));
 
+    // When it began stays known; when it goes on, it begins anew.
+    let mut paused = World::new(json!({ "completions": 1 }));
+    let started = |world: &World| world.job.status.as_ref().unwrap().start_time.clone().unwrap().0;
+    paused.step();
+    (paused.clock, paused.job.spec.as_mut().unwrap().suspend) = (5, Some(true));
+    paused.step();
+    assert_eq!(started(&paused), at(0));
+    (paused.clock, paused.job.spec.as_mut().unwrap().suspend) = (9, Some(false));
+    paused.step();
+    assert_eq!(started(&paused), at(9));
+
     let mut failing = World::new(json!({ "completions": 1 }));
     failing.step();
     failing.end(|_| 1);
