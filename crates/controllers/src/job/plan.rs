@@ -416,7 +416,7 @@ impl Planner<'_> {
         let mut active = self.active();
         let parallelism = self.spec.parallelism.unwrap_or(1).max(0) as usize;
         let wanted = match self.spec.completions {
-            None if self.total_succeeded() > 0 => active.len().min(parallelism),
+            None if self.total_succeeded() > 0 => active.len(),
             None => parallelism,
             Some(completions) => {
                 let left = completions - self.total_succeeded() - self.failed_indexes.len() as i32;
@@ -424,19 +424,21 @@ impl Planner<'_> {
             }
         };
         let finished = self.completed.union(&self.failed_indexes).copied().collect::<Indexes>();
+        // The best first: of two with one index, and of too many, the others go.
+        pods::sort_victims(&mut active, self.input.now, |_| 0);
+        active.reverse();
+        let mut surplus = Vec::new();
         if self.indexed {
-            // Of two pods with one index the older stays; a pod of a finished index has nothing left to do.
-            active.sort_by_key(|p| (p.created(), p.name().to_string()));
             let mut seen = finished.clone();
-            let (keep, surplus) = active.into_iter().partition(|p| index_of(p).is_some_and(|i| seen.insert(i)));
-            self.withdraw(surplus);
-            active = keep;
+            // A pod of a finished index has nothing left to do, and one beyond the last never had.
+            let needed = |p: &Arc<Pod>| self.valid(p) && index_of(p).is_some_and(|index| seen.insert(index));
+            (active, surplus) = active.into_iter().partition(needed);
         }
-        if active.len() > wanted {
-            let surplus = active.len() - wanted;
-            pods::sort_victims(&mut active, self.input.now, |_| 0);
-            active.truncate(surplus);
-            return self.withdraw(active);
+        surplus.extend(active.split_off(wanted.min(active.len())));
+        // One thing at a time: what is missing is made when these are gone.
+        if !surplus.is_empty() {
+            surplus.truncate(BURST);
+            return self.withdraw(surplus);
         }
         let busy = active.len() + if self.replaces_only_failed() { self.terminating() } else { 0 };
         let missing = wanted.saturating_sub(busy).min(BURST);

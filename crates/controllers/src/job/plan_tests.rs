@@ -314,3 +314,30 @@ fn a_failed_pod_stays_until_its_successor_knows_of_it() {
     world.end(|index| if index == 0 { 1 } else { -1 });
     assert_eq!(world.step().again, Some(Duration::from_secs(20)));
 }
+
+#[test]
+fn an_indexed_job_that_gets_smaller_loses_its_last_indexes() {
+    let mut world = World::new(json!({ "completionMode": "Indexed", "completions": 4, "parallelism": 4,
+        "backoffLimit": 0 }));
+    world.step();
+    let spec = world.job.spec.as_mut().unwrap();
+    (spec.completions, spec.parallelism) = (Some(2), Some(2));
+    let mut gone: Vec<_> = world.step().delete.iter().map(|p| index_of(p)).collect();
+    gone.sort();
+    assert_eq!(gone, [Some(2), Some(3)]);
+    world.run(|_| 0);
+    assert_eq!((world.condition().0.as_str(), world.counts()), ("Complete", (2, 0)));
+}
+
+/// Of two pods with one index the one that has come further stays, whichever is older.
+#[test]
+fn a_second_pod_of_an_index_goes() {
+    let mut world = World::new(json!({ "completionMode": "Indexed", "completions": 2, "parallelism": 2 }));
+    world.step();
+    let mut twin = world.pods[1].clone();
+    twin.metadata.uid = Some("twin".into());
+    twin.status.as_mut().unwrap().phase = Some("Pending".into());
+    world.pods.insert(0, twin);
+    let gone: Vec<_> = world.step().delete.iter().map(|p| p.uid().to_string()).collect();
+    assert_eq!(gone, ["twin"]);
+}
