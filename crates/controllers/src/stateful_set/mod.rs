@@ -97,6 +97,7 @@ impl Controller for StatefulSets {
                     let template = revisions::template(from).unwrap_or_else(|| template.clone());
                     self.create(&set, &template, ordinal, &revision).await
                 }
+                Action::MakeClaims { ordinal } => self.make_claims(&set, ordinal).await,
                 Action::Delete { pod, why } => self.delete(&set, &pod, why).await,
             };
             if result.is_err() {
@@ -137,28 +138,9 @@ impl StatefulSets {
         ordinal: i32,
         revision: &str,
     ) -> Result<(), ApiError> {
+        self.make_claims(set, ordinal).await?;
         let (about, client) = (reference(set), &self.context.client);
         let pod = pod::pod(set, template, ordinal, revision);
-        for claim in pod::claims(set, ordinal) {
-            match self.claims.get(&claim.key()) {
-                Some(known) if known.deleting() => {
-                    let message = format!("persistentvolumeclaim \"{}\" is being deleted", claim.name());
-                    return Err(ApiError::internal(message));
-                }
-                Some(_) => continue,
-                None => {}
-            }
-            let what = format!("create Claim {} Pod {} in StatefulSet {}", claim.name(), pod.name(), set.name());
-            match client.namespaced::<PersistentVolumeClaim>(set.namespace()).create(&claim).await {
-                Ok(_) => self.recorder.normal(&about, "SuccessfulCreate", format!("{what} success")),
-                Err(error) if error.is_already_exists() => {}
-                Err(error) => {
-                    let message = format!("{what} failed error: {}", error.message);
-                    self.recorder.warning(&about, "FailedCreate", message);
-                    return Err(error);
-                }
-            }
-        }
         let what = format!("create Pod {} in StatefulSet {}", pod.name(), set.name());
         match client.namespaced::<Pod>(set.namespace()).create(&pod).await {
             Ok(_) => {
@@ -172,6 +154,33 @@ impl StatefulSets {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the claims of an ordinal that are not there.
+    async fn make_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<(), ApiError> {
+        let (about, client) = (reference(set), &self.context.client);
+        for claim in pod::claims(set, ordinal) {
+            match self.claims.get(&claim.key()) {
+                Some(known) if known.deleting() => {
+                    let message = format!("persistentvolumeclaim \"{}\" is being deleted", claim.name());
+                    return Err(ApiError::internal(message));
+                }
+                Some(_) => continue,
+                None => {}
+            }
+            let (name, set_name) = (claim.name(), set.name());
+            let what = format!("create Claim {name} Pod {set_name}-{ordinal} in StatefulSet {set_name}");
+            match client.namespaced::<PersistentVolumeClaim>(set.namespace()).create(&claim).await {
+                Ok(_) => self.recorder.normal(&about, "SuccessfulCreate", format!("{what} success")),
+                Err(error) if error.is_already_exists() => {}
+                Err(error) => {
+                    let message = format!("{what} failed error: {}", error.message);
+                    self.recorder.warning(&about, "FailedCreate", message);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn delete(&self, set: &StatefulSet, pod: &Pod, why: Why) -> Result<(), ApiError> {

@@ -27,8 +27,18 @@ pub struct Input<'a> {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    Create { ordinal: i32, revision: String },
-    Delete { pod: Box<Pod>, why: Why },
+    Create {
+        ordinal: i32,
+        revision: String,
+    },
+    /// Claims that a waiting pod lacks: somebody deleted them, and without them it waits for ever.
+    MakeClaims {
+        ordinal: i32,
+    },
+    Delete {
+        pod: Box<Pod>,
+        why: Why,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -158,6 +168,9 @@ impl Planner<'_> {
                 }
                 continue;
             }
+            if pods::phase(pod) == "Pending" && !pod.deleting() {
+                self.actions.push(Action::MakeClaims { ordinal });
+            }
             if ordered && !self.healthy(pod) {
                 return false;
             }
@@ -276,7 +289,7 @@ mod tests {
         serde_json::from_value(set).unwrap()
     }
 
-    /// `ordinal`, revision, and a letter: `r`eady, `u`nready, `t`erminating, `f`ailed.
+    /// `ordinal`, revision, and a letter: `r`eady, `u`nready, `p`ending, `t`erminating, `f`ailed.
     fn pod((ordinal, revision, state): &(i32, &str, char)) -> Arc<Pod> {
         let ready = matches!(state, 'r' | 't').then_some("2026-01-01T00:00:00Z");
         let mut pod = crate::pods::testing::pod(&format!("db-{ordinal}"), ready);
@@ -284,6 +297,7 @@ mod tests {
         match state {
             't' => pod.metadata.deletion_timestamp = Some(Timestamp::UNIX_EPOCH.into()),
             'f' => pod.status.as_mut().unwrap().phase = Some("Failed".into()),
+            'p' => pod.status.as_mut().unwrap().phase = Some("Pending".into()),
             _ => {}
         }
         Arc::new(pod)
@@ -298,6 +312,7 @@ mod tests {
             .iter()
             .map(|action| match action {
                 Action::Create { ordinal, revision } => format!("+{ordinal}{revision}"),
+                Action::MakeClaims { ordinal } => format!("claims of {ordinal}"),
                 Action::Delete { pod, .. } => format!("-{}", ordinal(&set, pod).unwrap()),
             })
             .collect();
@@ -310,10 +325,12 @@ mod tests {
         let parallel = |n| set(n, json!({ "podManagementPolicy": "Parallel" }));
         check(plain(3), &[], &["+0new"]);
         check(plain(3), &[(0, "new", 'u')], &[]);
+        check(plain(3), &[(0, "new", 'p')], &["claims of 0"]);
         check(plain(3), &[(0, "new", 'r')], &["+1new"]);
         check(plain(3), &[(0, "new", 'r'), (1, "new", 'f')], &["-1"]);
         check(plain(3), &[(0, "new", 'r'), (1, "new", 't')], &[]);
         check(parallel(3), &[], &["+0new", "+1new", "+2new"]);
+        check(parallel(3), &[(0, "new", 'p'), (2, "new", 'p')], &["claims of 0", "+1new", "claims of 2"]);
         check(plain(1), &[(0, "new", 'r'), (1, "new", 'r'), (2, "new", 'r')], &["-2"]);
         check(plain(1), &[(0, "new", 'r'), (1, "new", 'r'), (2, "new", 't')], &[]);
         check(parallel(1), &[(0, "new", 'r'), (1, "new", 'r'), (2, "new", 'r')], &["-2", "-1"]);

@@ -8,7 +8,7 @@ use client::Patch;
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, StatefulSet},
-        core::v1::{Node, Pod},
+        core::v1::{Node, PersistentVolumeClaim, Pod},
     },
     apimachinery::pkg::apis::meta::v1::DeleteOptions,
 };
@@ -130,6 +130,26 @@ async fn a_stateful_pod_that_failed_is_made_again() {
     let after = pods(&cluster).await;
     assert_eq!(after.len(), 1);
     assert_ne!(after["db-0"].1, before);
+}
+
+fn claim_template() -> Value {
+    json!([{ "metadata": { "name": "data" }, "spec": { "accessModes": ["ReadWriteOnce"],
+        "resources": { "requests": { "storage": "1Gi" } } } }])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_pod_gets_its_claim_back() {
+    let cluster = Cluster::start(config()).await;
+    cluster.create::<StatefulSet>(stateful(1, "a:1", json!({ "volumeClaimTemplates": claim_template() }))).await;
+    cluster.settle().await;
+    let uid = async || cluster.api::<PersistentVolumeClaim>().find("data-db-0").await.unwrap().unwrap().metadata.uid;
+    let before = uid().await;
+    let pending = Patch::Merge(json!({ "status": { "phase": "Pending", "conditions": [] } }));
+    cluster.api::<Pod>().patch_status("db-0", &pending).await.unwrap();
+    cluster.api::<PersistentVolumeClaim>().delete("data-db-0", &DeleteOptions::default()).await.unwrap();
+    cluster.patch::<PersistentVolumeClaim>("data-db-0", json!({ "metadata": { "finalizers": null } })).await;
+    cluster.settle().await;
+    assert_ne!(uid().await, before, "another was made");
 }
 
 fn daemons(image: &str, more: Value) -> Value {
