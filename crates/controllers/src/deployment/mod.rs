@@ -198,7 +198,7 @@ impl Deployments {
             return Err(error);
         }
         let message = format!("Failed to create new replica set \"{}\": {}", set.name(), error.message);
-        self.recorder.warning(about, "FailedCreate", message.clone());
+        self.recorder.warning(about, "ReplicaSetCreateError", message.clone());
         let mut conditions = status::Conditions::new(deployment, self.context.env.now());
         conditions.failed_to_create(message);
         conditions.write(changed.status.get_or_insert_default());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
-    core::v1::{Pod, ReplicationController, ResourceQuota},
+    core::v1::{Event, Pod, ReplicationController, ResourceQuota},
     policy::v1::PodDisruptionBudget,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -36,6 +36,22 @@ async fn a_rollout_is_overtaken_by_the_next() {
     let sets = cluster.list::<ReplicaSet>().await;
     let sizes: i32 = sets.iter().map(|s| s.spec.as_ref().unwrap().replicas.unwrap_or(0)).sum();
     assert_eq!((sets.len(), sizes), (3, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_cannot_be_made_is_told_of() {
+    let cluster = Cluster::start(config()).await;
+    cluster.counts.refuse("/replicasets");
+    cluster.create::<Deployment>(deployment(2, "a:1")).await;
+    cluster.env.sleep(Duration::from_secs(60)).await;
+    let told = cluster.list::<Event>().await.into_iter().filter(|e| e.involved_object.name.as_deref() == Some("web"));
+    let told: Vec<_> = told.map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect();
+    let [(reason, message)] = told.as_slice() else { panic!("one Event, not {told:?}") };
+    assert_eq!(reason, "ReplicaSetCreateError");
+    assert!(message.starts_with("Failed to create new replica set \"web-"), "{message}");
+    let conditions = cluster.api::<Deployment>().get("web").await.unwrap().status.unwrap().conditions.unwrap();
+    let progressing = conditions.iter().find(|c| c.type_ == "Progressing").unwrap();
+    assert_eq!((progressing.status.as_str(), progressing.reason.as_deref()), ("False", Some("ReplicaSetCreateError")));
 }
 
 #[tokio::test(start_paused = true)]
