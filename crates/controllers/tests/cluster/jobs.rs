@@ -122,6 +122,29 @@ async fn jobs_are_suspended_resumed_and_go_with_their_pods() {
     assert!(cluster.list::<Job>().await.is_empty() && cluster.list::<Pod>().await.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_suspended_while_it_runs_has_not_failed() {
+    let cluster = Cluster::start(config()).await;
+    let strict = json!({ "backoffLimit": 0, "completions": 2, "parallelism": 2 });
+    cluster.create::<Job>(job("j", spec("runs:1", strict))).await;
+    cluster.settle().await;
+    for (suspend, pods) in [(true, 0), (false, 2), (true, 0), (false, 2)] {
+        cluster.patch::<Job>("j", json!({ "spec": { "suspend": suspend } })).await;
+        cluster.settle().await;
+        assert_eq!(cluster.list::<Pod>().await.len(), pods);
+        let status = cluster.api::<Job>().get("j").await.unwrap().status.unwrap();
+        let conditions: Vec<_> =
+            status.conditions.iter().flatten().map(|c| (c.type_.as_str(), c.status == "True")).collect();
+        assert_eq!((status.active.unwrap_or(0), status.failed), (pods as i32, None));
+        assert_eq!(conditions, [("Suspended", suspend)]);
+    }
+    // Fewer at once is no failure either.
+    cluster.patch::<Job>("j", json!({ "spec": { "parallelism": 1 } })).await;
+    cluster.settle().await;
+    let status = cluster.api::<Job>().get("j").await.unwrap().status.unwrap();
+    assert_eq!((status.active, status.failed, status.terminating), (Some(1), None, Some(0)));
+}
+
 /// Names of the jobs after three and a half minutes of a cron job whose jobs never end.
 async fn after_minutes(more: Value) -> Vec<String> {
     let cluster = Cluster::start(config()).await;
