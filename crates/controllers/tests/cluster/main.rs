@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod collecting;
+mod collisions;
 mod conformance;
 mod counting;
 mod endpoints;
