@@ -8,7 +8,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Few arenas leave few half-used pages; a thread of the allocator's own gives back what was free for a second.
 #[allow(unsafe_code)] // The name under which jemalloc looks for its options.
 #[unsafe(export_name = "_rjem_malloc_conf")]
-pub static OPTIONS: &[u8; 70] = b"narenas:2,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
+pub static OPTIONS: &[u8; 70] = b"narenas:2,background_thread:true,dirty_decay_ms:5000,muzzy_decay_ms:0\0";
 
 #[cfg(test)]
 mod tests {

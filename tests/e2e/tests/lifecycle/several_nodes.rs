@@ -109,6 +109,56 @@ fn drain(kubectl: &Kubectl, node: &str) {
     kubectl.run(&["delete", "deployment/web", "poddisruptionbudget/web"]);
 }
 
+/// A node that is not heard of any more: it is said so, its endpoints leave the Service, and the rest serves.
+fn vanishes(cluster: &Cluster, kubectl: &Kubectl, here: &str) {
+    const GONE: &str = "node-1-3";
+    kubectl.run(&["expose", "pod", here, "--name=left", "--port=80", "--target-port=8080", "--selector=app=each"]);
+    let ready = || {
+        let slices = kubectl.json(&["get", "endpointslices", "-l", "kubernetes.io/service-name=left"]);
+        let endpoints = slices["items"][0]["endpoints"].as_array().cloned().unwrap_or_default();
+        let nodes = endpoints.iter().filter(|e| e["conditions"]["ready"] == true).map(|e| e["nodeName"].to_string());
+        nodes.collect::<Vec<_>>()
+    };
+    let serve = |count: usize| {
+        eventually(&format!("{count} endpoints are ready"), || match ready() {
+            found if found.len() == count => Ok(()),
+            found => Err(found),
+        });
+    };
+    let condition = || {
+        let node = kubectl.json(&["get", "node", GONE]);
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let ready = conditions.into_iter().find(|c| c["type"] == "Ready").unwrap_or_default();
+        (ready["status"].as_str().unwrap_or_default().to_string(), ready["message"].to_string())
+    };
+    serve(3);
+    node(cluster, &["cut", GONE]);
+    eventually("the silent node is Unknown", || match condition() {
+        (status, message) if status == "Unknown" && message.contains("Kubelet stopped posting node status.") => Ok(()),
+        other => Err(other),
+    });
+    serve(2);
+    assert!(ready().iter().all(|node| !node.contains(GONE)));
+    let said = ["get", "events", "--field-selector", "involvedObject.kind=Node,reason=NodeNotReady", "-o", "name"];
+    eventually("it is said", || match kubectl.run(&said) {
+        none if none.is_empty() => Err(none),
+        _ => Ok(()),
+    });
+    // Its rules follow in a moment; then no request may be sent to a node that does not answer.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do timeout 5 wget -q -O /dev/null http://left/ || exit 1; done";
+    eventually("every request is served by those that are left", || {
+        let output = kubectl.try_run(&["exec", here, "--", "sh", "-c", script], "");
+        if output.ok { Ok(()) } else { Err(output.stderr) }
+    });
+    node(cluster, &["heal", GONE]);
+    eventually("the healed node is ready", || match condition() {
+        (status, _) if status == "True" => Ok(()),
+        other => Err(other),
+    });
+    serve(3);
+    kubectl.run(&["delete", "service", "left"]);
+}
+
 fn check(network: &str) {
     let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
     let cluster = Cluster::start(Options { extra });
@@ -142,6 +192,10 @@ fn check(network: &str) {
     assert!(node(&cluster, &["ls"]).lines().any(|l| l.starts_with("node-1-3") && l.contains("cut")));
     node(&cluster, &["heal", "node-1-3"]);
     eventually("the healed node is reached", || reaches(&kubectl, &here, &there));
+
+    if network == "vxlan" {
+        vanishes(&cluster, &kubectl, &here);
+    }
 
     // An agent that crashes is started again; its pods never notice.
     let before = process(&cluster, "node-1-2").expect("an agent");
