@@ -1,8 +1,8 @@
-//! How full the disk behind a path is.
-//! Used by `image_gc` and `eviction`.
+//! How full the disk behind a path is, and what is below one.
+//! Used by `image_gc`, `eviction` and `stats`.
 //! Invariant: only reads.
 
-use std::path::Path;
+use std::{collections::HashSet, os::unix::fs::MetadataExt, path::Path};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Disk {
@@ -24,4 +24,32 @@ impl Disk {
             inodes_free: fs.files_free(),
         })
     }
+}
+
+/// What is below a directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+/// On disk below a directory; files with several names count once, other file systems not at all.
+pub fn usage_below(directory: &Path) -> Usage {
+    let Ok(root) = std::fs::symlink_metadata(directory) else { return Usage::default() };
+    let (mut total, mut seen) = (Usage::default(), HashSet::new());
+    let mut pending = vec![directory.to_path_buf()];
+    while let Some(place) = pending.pop() {
+        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.dev() != root.dev() || (metadata.nlink() > 1 && !seen.insert(metadata.ino())) {
+                continue;
+            }
+            total.bytes += metadata.blocks() * 512;
+            total.inodes += 1;
+            if metadata.is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    total
 }

@@ -2,7 +2,9 @@
 //! Read by `server_view` for `/stats/summary` and the metrics pages.
 //! Invariant: costs nothing while nobody asks.
 
+mod cadvisor;
 mod counters;
+mod pod_facts;
 mod render;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -12,7 +14,7 @@ use cri::v1;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::{container_config::POD_UID, pod_workers::Shared};
+use crate::{container_config::POD_UID, disk::Disk, pod_workers::Shared};
 
 /// Two samples this far apart are enough for a rate.
 const SHORTEST_SPAN: Duration = Duration::from_millis(500);
@@ -56,11 +58,25 @@ pub(crate) struct NodeUsage {
     pub inodes_free: u64,
     pub received: u64,
     pub sent: u64,
+    /// Total and free.
+    pub swap: (u64, u64),
+    /// Seconds of Unix time.
+    pub booted: i64,
+    pub most_processes: Option<i64>,
+    pub processes: Option<i64>,
+}
+
+/// The file system that images are on, and what they use of it.
+pub(crate) struct ImageDisk {
+    pub disk: Disk,
+    pub used_bytes: u64,
+    pub used_inodes: u64,
 }
 
 #[derive(Clone)]
 pub(crate) struct ContainerUsage {
     pub uid: String,
+    pub id: String,
     pub name: String,
     /// When it was measured, in milliseconds of Unix time.
     pub at_milliseconds: i64,
@@ -69,6 +85,10 @@ pub(crate) struct ContainerUsage {
     pub working_set: u64,
     pub usage: u64,
     pub rss: u64,
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Available and used, where the runtime tells.
+    pub swap: Option<(u64, u64)>,
     pub disk_used: u64,
     pub inodes_used: u64,
 }
@@ -87,7 +107,16 @@ impl Stats {
 
     pub async fn summary(&self) -> Result<Value, ApiError> {
         let measured = self.measure().await?;
-        Ok(render::summary(&self.shared, &measured, self.shared.env.now()))
+        let (facts, images) = tokio::join!(pod_facts::gather(&self.shared, true), self.image_disk());
+        Ok(render::summary(&self.shared, &measured, &facts, images, self.shared.env.now()))
+    }
+
+    async fn image_disk(&self) -> Option<ImageDisk> {
+        let answer = self.shared.runtime.runtime.image_fs_info().await.ok()?;
+        let system = answer.image_filesystems.into_iter().next()?;
+        let disk = Disk::of(std::path::Path::new(&system.fs_id?.mountpoint))?;
+        let value = |number: Option<v1::UInt64Value>| number.map_or(0, |n| n.value);
+        Some(ImageDisk { disk, used_bytes: value(system.used_bytes), used_inodes: value(system.inodes_used) })
     }
 
     /// Pages have counters only, so one sample is enough.
@@ -98,7 +127,15 @@ impl Stats {
             _ => {}
         }
         let measured = self.sample().await?;
-        Ok(render::metrics(&self.shared, &measured, page, self.shared.env.now()))
+        let now = self.shared.env.now();
+        if page != "cadvisor" {
+            return Ok(render::metrics(&self.shared, &measured, page, now));
+        }
+        let facts = pod_facts::gather(&self.shared, false).await;
+        let mut text = render::Text::default();
+        let pods = render::pods(&self.shared);
+        cadvisor::page(&mut text, &self.shared, &measured, &pods, &facts, now.as_millisecond());
+        Ok(text.into_string())
     }
 
     /// A rate needs two samples: the first question waits for the second one.
@@ -169,6 +206,7 @@ fn container_usage(stats: &v1::ContainerStats, uid: &str, now_milliseconds: i64)
     let disk = stats.writable_layer.clone().unwrap_or_default();
     ContainerUsage {
         uid: uid.into(),
+        id: stats.attributes.as_ref().map(|a| a.id.clone()).unwrap_or_default(),
         name: stats.attributes.as_ref().and_then(|a| a.metadata.as_ref()).map(|m| m.name.clone()).unwrap_or_default(),
         at_milliseconds: Some(cpu.timestamp / 1_000_000).filter(|ms| *ms > 0).unwrap_or(now_milliseconds),
         cpu_nanoseconds: value(&cpu.usage_core_nano_seconds),
@@ -176,6 +214,9 @@ fn container_usage(stats: &v1::ContainerStats, uid: &str, now_milliseconds: i64)
         working_set: value(&memory.working_set_bytes),
         usage: value(&memory.usage_bytes).max(value(&memory.working_set_bytes)),
         rss: value(&memory.rss_bytes),
+        page_faults: value(&memory.page_faults),
+        major_page_faults: value(&memory.major_page_faults),
+        swap: stats.swap.as_ref().map(|swap| (value(&swap.swap_available_bytes), value(&swap.swap_usage_bytes))),
         disk_used: value(&disk.used_bytes),
         inodes_used: value(&disk.inodes_used),
     }
@@ -183,10 +224,17 @@ fn container_usage(stats: &v1::ContainerStats, uid: &str, now_milliseconds: i64)
 
 fn node_usage(root: &std::path::Path) -> NodeUsage {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let (memory_total, memory_available) = memory(&read("/proc/meminfo"));
+    let meminfo = read("/proc/meminfo");
+    let (memory_total, memory_available) = memory(&meminfo);
+    let stat = read("/proc/stat");
+    let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
     let (received, sent) = network(&read("/proc/net/dev"));
     let mut usage = NodeUsage {
-        cpu_nanoseconds: cpu(&read("/proc/stat")),
+        cpu_nanoseconds: cpu(&stat),
+        booted: booted(&stat),
+        swap: (kilobytes(&meminfo, "SwapTotal:"), kilobytes(&meminfo, "SwapFree:")),
+        most_processes: limits.iter().filter_map(|file| read(file).trim().parse().ok()).min(),
+        processes: processes(&read("/proc/loadavg")),
         memory_total,
         memory_available,
         received,
@@ -211,12 +259,23 @@ fn cpu(stat: &str) -> u64 {
     busy * 10_000_000
 }
 
+fn kilobytes(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find(|line| line.starts_with(name));
+    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes * 1024)
+}
+
 pub(crate) fn memory(meminfo: &str) -> (u64, u64) {
-    let field = |name: &str| {
-        let line = meminfo.lines().find(|line| line.starts_with(name));
-        line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes * 1024)
-    };
-    (field("MemTotal:"), field("MemAvailable:"))
+    (kilobytes(meminfo, "MemTotal:"), kilobytes(meminfo, "MemAvailable:"))
+}
+
+fn booted(stat: &str) -> i64 {
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
+    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0)
+}
+
+/// All that there are, from "0.00 0.01 0.05 1/234 5678".
+fn processes(loadavg: &str) -> Option<i64> {
+    loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
 /// Bytes received and sent over everything but loopback.
@@ -238,6 +297,9 @@ mod tests {
         assert_eq!(memory("MemTotal: 4 kB\nMemAvailable: 3 kB\n"), (4096, 3072));
         let dev = "Inter-| x\n face |bytes\n lo: 9 0 0 0 0 0 0 0 9 0\n eth0: 5 0 0 0 0 0 0 0 7 0\n";
         assert_eq!(network(dev), (5, 7));
+        assert_eq!(booted("cpu 1\nbtime 1700000000\nprocesses 9\n"), 1_700_000_000);
+        assert_eq!(processes("0.00 0.01 0.05 1/234 5678\n"), Some(234));
+        assert_eq!(kilobytes("SwapTotal: 8 kB\nSwapFree: 3 kB\n", "SwapFree:"), 3072);
         let at = |seconds, nanoseconds| CpuSample { at: Duration::from_secs(seconds), nanoseconds };
         let check = |a: CpuSample, b: CpuSample, expected| assert_eq!(b.rate_since(&a), expected);
         check(at(0, 0), at(2, 1000), Some(500));

@@ -62,7 +62,7 @@ impl Hierarchy {
     }
 
     /// The directory of one controller.
-    fn of(&self, controller: &str, path: &[String]) -> Option<PathBuf> {
+    pub fn of(&self, controller: &str, path: &[String]) -> Option<PathBuf> {
         match self {
             Self::Unified { .. } => self.directories(path).pop(),
             Self::Separate { controllers } => {

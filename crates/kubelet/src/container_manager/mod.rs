@@ -266,6 +266,12 @@ impl ContainerManager {
         Ok(())
     }
 
+    /// What the kernel calls a pod's group, and its directory for one controller.
+    pub fn pod_group(&self, pod: &Pod, controller: &str) -> Option<(String, PathBuf)> {
+        let place = self.place(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)));
+        Some((format!("/{}", place.join("/")), self.hierarchy.of(controller, &place)?))
+    }
+
     /// Directories of a pod's group, one per hierarchy, for statistics.
     pub fn pod_directories(&self, pod: &Pod) -> Vec<PathBuf> {
         let components = self.components(pod_spec::qos_class(pod), pod_spec::uid(pod));

@@ -2,15 +2,11 @@
 //! Part of `eviction`.
 //! Invariant: walks only directories of pods that have a limit.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    os::unix::fs::MetadataExt,
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{container_config::resources, pod_spec, quantity};
+use crate::{container_config::resources, disk, pod_spec, quantity};
 
 /// Bytes that a pod uses on disk.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,24 +59,9 @@ pub fn excess(pod: &Pod, usage: &DiskUsage) -> Option<String> {
     })
 }
 
-/// Bytes on disk below a directory; files with several names count once, other file systems not at all.
+/// Bytes on disk below a directory.
 pub fn bytes_below(directory: &Path) -> i64 {
-    let Ok(root) = std::fs::symlink_metadata(directory) else { return 0 };
-    let (mut total, mut seen) = (0, HashSet::new());
-    let mut pending = vec![directory.to_path_buf()];
-    while let Some(place) = pending.pop() {
-        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.dev() != root.dev() || (metadata.nlink() > 1 && !seen.insert(metadata.ino())) {
-                continue;
-            }
-            total += metadata.blocks() as i64 * 512;
-            if metadata.is_dir() {
-                pending.push(entry.path());
-            }
-        }
-    }
-    total
+    disk::usage_below(directory).bytes as i64
 }
 
 #[cfg(test)]
