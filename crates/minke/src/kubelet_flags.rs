@@ -408,7 +408,8 @@ mod tests {
         let over = directory.path().join("over.d");
         std::fs::create_dir(&over).unwrap();
         let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-        for (name, more) in [("2.conf", "podsPerCore: 4"), ("1.conf", "podsPerCore: 3\nport: 7"), ("x.txt", "port: 8")] {
+        for (name, more) in [("2.conf", "podsPerCore: 4"), ("1.conf", "podsPerCore: 3\nport: 7"), ("x.txt", "port: 8")]
+        {
             std::fs::write(over.join(name), format!("{head}{more}\n")).unwrap();
         }
         let check = |more: &[&str], expected: (u32, u32, u16)| {
