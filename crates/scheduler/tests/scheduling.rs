@@ -100,6 +100,47 @@ async fn gates_other_schedulers_and_bound_pods_are_respected() {
     assert_eq!(node_of(&server, "foreign"), None);
 }
 
+/// Zone 2 is empty and its only node cordoned: spreading keeps a pod from zone 1 until `change` says otherwise.
+async fn spread_waits_for(change: impl FnOnce(&Server, Value, Value)) {
+    let server = Server::new();
+    let zoned = |name: &str, zone: &str| {
+        let mut node = node(name, "1");
+        node["metadata"]["labels"]["zone"] = zone.into();
+        node
+    };
+    let mut cordoned = zoned("b", "2");
+    cordoned["spec"] = json!({"unschedulable": true});
+    let mut placed = pod("placed", "100m", json!({"nodeName": "a"}));
+    placed["metadata"]["labels"] = json!({"app": "web"});
+    server.put("nodes", zoned("a", "1"));
+    server.put("nodes", cordoned.clone());
+    server.put("pods", placed.clone());
+    let constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}}});
+    let mut waiting = pod("waits", "100m", json!({"topologySpreadConstraints": [constraint]}));
+    waiting["metadata"]["labels"] = json!({"app": "web"});
+    server.put("pods", waiting);
+    start(&server, Config::default());
+    server.until("the condition", |s| message_of(s, "waits").is_some()).await;
+    change(&server, cordoned, placed);
+    server.until("binding", |s| node_of(s, "waits").as_deref() == Some("a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_makes_domains_even_wakes_those_that_spread() {
+    spread_waits_for(|server, _, _| server.delete("nodes", "b")).await;
+    spread_waits_for(|server, mut node, _| {
+        node["metadata"]["labels"] = json!({"kubernetes.io/hostname": "b"});
+        server.put("nodes", node);
+    })
+    .await;
+    spread_waits_for(|server, _, mut pod| {
+        pod["metadata"]["labels"] = json!({"app": "db"});
+        server.put("pods", pod);
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn higher_priorities_make_room() {
     let server = Server::new();
@@ -110,7 +151,8 @@ async fn higher_priorities_make_room() {
     server.put("pods", pod("high", "800m", json!({"priority": 100})));
     server.until("preemption", |s| node_of(s, "high").is_some()).await;
     assert!(server.get("pods", "default/low").is_none());
-    assert!(server.all("events").iter().any(|e| e["reason"] == "Preempted"));
+    // Events of one moment are written together, at its end.
+    server.until("the event", |s| s.all("events").iter().any(|e| e["reason"] == "Preempted")).await;
 }
 
 #[tokio::test(start_paused = true)]
