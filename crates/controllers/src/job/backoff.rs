@@ -1,11 +1,54 @@
-//! When a pod came to its end, as the waiting after failures counts it.
-//! Used by the job core; pure.
-//! Invariant: every pod that counts as ended has such a time.
+//! How long a job waits after failures before it makes another pod: 10 s, 20 s, 40 s …, until one succeeds.
+//! Moved forward by the job core, kept by the controller: pods that were deleted can't be counted any more.
+//! Invariant: a pod counts once.
+
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::{meta::Object, pods};
+
+const FIRST: Duration = Duration::from_secs(10);
+const LAST: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Backoff {
+    /// Since the last success.
+    failures: u32,
+    last: Option<Timestamp>,
+    /// Pods that were counted and have not been let go yet.
+    counted: BTreeSet<String>,
+}
+
+impl Backoff {
+    /// With what has ended since.
+    pub fn with(&self, succeeded: &[&Pod], failed: &[&Pod]) -> Self {
+        let mut new = self.clone();
+        let fresh = |pod: &&&Pod| !self.counted.contains(pod.uid());
+        let success = succeeded.iter().filter(fresh).map(|p| finished_at(p)).max();
+        if success.is_some() {
+            (new.failures, new.last) = (0, None);
+        }
+        for at in failed.iter().filter(fresh).map(|p| finished_at(p)).filter(|at| Some(*at) > success) {
+            new.failures = new.failures.saturating_add(1);
+            new.last = new.last.max(at);
+        }
+        new.counted = succeeded.iter().chain(failed).map(|p| p.uid().to_string()).collect();
+        new
+    }
+
+    /// How long to wait yet.
+    pub fn left(&self, now: Timestamp) -> Option<Duration> {
+        wait(self.failures, self.last?, now)
+    }
+}
+
+/// How long to wait yet after so many failures in a row, the last of them at that time.
+pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Option<Duration> {
+    let wait = FIRST.saturating_mul(1 << failures.checked_sub(1)?.min(10)).min(LAST);
+    Some(pods::until(now, last + wait)).filter(|left| !left.is_zero())
+}
 
 /// The end of the last container where all have ended, else when the pod was no longer ready, else its deletion.
 pub fn finished_at(pod: &Pod) -> Option<Timestamp> {
@@ -39,6 +82,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn waits() {
+        let start = Timestamp::UNIX_EPOCH;
+        let pod = |name: &str, second: i64| -> Pod {
+            let at = start + jiff::SignedDuration::from_secs(second);
+            serde_json::from_value(json!({ "metadata": { "uid": name, "creationTimestamp": at } })).unwrap()
+        };
+        let check = |backoff: &Backoff, second: i64| backoff.left(start + jiff::SignedDuration::from_secs(second));
+        let seconds = |n: u64| Some(Duration::from_secs(n));
+        let (a, b, c) = (pod("a", 0), pod("b", 15), pod("c", 40));
+        let one = Backoff::default().with(&[], &[&a]);
+        assert_eq!((check(&one, 0), check(&one, 4), check(&one, 10)), (seconds(10), seconds(6), None));
+        assert_eq!(one.with(&[], &[&a]), one, "seen again");
+        let two = one.with(&[], &[&a, &b]);
+        assert_eq!(check(&two, 15), seconds(20));
+        // It is gone, and remembered.
+        let three = two.with(&[], &[]).with(&[], &[&c]);
+        assert_eq!(check(&three, 40), seconds(40));
+        assert_eq!(check(&three.with(&[&pod("d", 41)], &[]), 41), None);
+        let after = three.with(&[&pod("d", 41)], &[&pod("e", 39), &pod("f", 42)]);
+        assert_eq!(check(&after, 42), seconds(10), "only what came after the success");
+    }
 
     #[test]
     fn ends() {

@@ -9,15 +9,17 @@ mod plan;
 mod policy;
 mod ttl;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use api::ApiError;
 use async_trait::async_trait;
+use backoff::Backoff;
 use client::{Informer, Patch, reference};
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod},
 };
+use parking_lot::Mutex;
 use plan::{FINALIZER, INDEX, Input, NewPod};
 use serde_json::json;
 
@@ -85,7 +87,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let context = setup.context.clone();
     let recorder = context.recorder("job-controller");
     let control = PodControl { client: context.client.clone(), recorder, expectations };
-    Arc::new(Jobs { context, jobs, pods, control })
+    Arc::new(Jobs { context, jobs, pods, control, backoffs: Mutex::default() })
 }
 
 /// An orphan may belong to any job whose selector matches it.
@@ -112,6 +114,8 @@ struct Jobs {
     jobs: Informer<Job>,
     pods: Informer<Pod>,
     control: PodControl,
+    /// Of every unfinished job by its key, with its uid.
+    backoffs: Mutex<HashMap<String, (String, Backoff)>>,
 }
 
 #[async_trait]
@@ -122,6 +126,7 @@ impl Controller for Jobs {
         }
         let Some(job) = self.jobs.get(key) else {
             self.control.expectations.forget(key);
+            self.backoffs.lock().remove(key);
             return Ok(None);
         };
         let manager = job.spec.as_ref().and_then(|s| s.managed_by.as_deref());
@@ -131,7 +136,12 @@ impl Controller for Jobs {
         let waiting = self.control.waiting(key).await?;
         let pods = self.claim(&job).await?;
         let now = self.context.env.now();
-        let plan = plan::plan(&Input { job: &job, pods: &pods, behind: waiting.is_some(), now });
+        let known = self.backoffs.lock().remove(key).filter(|(uid, _)| uid == job.uid()).map(|(_, backoff)| backoff);
+        let behind = waiting.is_some();
+        let plan = plan::plan(&Input { job: &job, pods: &pods, behind, backoff: known.as_ref(), now });
+        if finished(&job).is_none() {
+            self.backoffs.lock().insert(key.to_string(), (job.uid().to_string(), plan.backoff));
+        }
         if job.status.as_ref() != Some(&plan.status) && finished(&job).is_none() && !job.deleting() {
             let mut job = (*job).clone();
             job.status = Some(plan.status.clone());

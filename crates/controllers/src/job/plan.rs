@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    backoff::finished_at,
+    backoff::{self, Backoff, finished_at},
     failures::{self, Failures},
     indexes::{self, Indexes},
     policy::{self, Ruling},
@@ -29,14 +29,14 @@ use crate::{
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const BURST: usize = 500;
-const FIRST_BACKOFF: Duration = Duration::from_secs(10);
-const LAST_BACKOFF: Duration = Duration::from_secs(600);
 
 pub struct Input<'a> {
     pub job: &'a Job,
     pub pods: &'a [Arc<Pod>],
     /// Own writes are still on their way: count, but make and delete nothing.
     pub behind: bool,
+    /// As the plan before left it; `None` when nobody remembers.
+    pub backoff: Option<&'a Backoff>,
     pub now: Timestamp,
 }
 
@@ -56,6 +56,7 @@ pub struct Plan {
     pub create: Vec<NewPod>,
     pub delete: Vec<Arc<Pod>>,
     pub events: Vec<(EventType, String, String)>,
+    pub backoff: Backoff,
     pub again: Option<Duration>,
 }
 
@@ -192,7 +193,19 @@ impl Planner<'_> {
         if self.indexed {
             self.status.succeeded = count(self.completed.len());
         }
+        self.note_ends(&failed);
         self.count_failures(failed);
+    }
+
+    /// Pods that nobody remembers are recalled from what is left of them; those that we deleted ourselves are not.
+    fn note_ends(&mut self, failed: &[Arc<Pod>]) {
+        let known = self.input.backoff.is_some();
+        let ended = self.input.pods.iter().filter(|p| self.valid(p) && (tracked(p) || !known && !p.deleting()));
+        let succeeded: Vec<&Pod> = ended.clone().filter(|p| pods::phase(p) == "Succeeded").map(|p| &**p).collect();
+        let untracked = ended.filter(|p| !tracked(p) && pods::phase(p) == "Failed");
+        let failed = failed.iter().filter(|p| self.valid(p)).chain(untracked).map(|p| &**p);
+        let before = self.input.backoff.cloned().unwrap_or_default();
+        self.plan.backoff = before.with(&succeeded, &failed.collect::<Vec<_>>());
     }
 
     fn count_success(&mut self, pod: &Pod) {
@@ -449,8 +462,7 @@ impl Planner<'_> {
 
     fn create(&mut self, missing: usize, active: &[Arc<Pod>], mut taken: Indexes) {
         if !self.indexed {
-            let failures = recent_failures(self.input.pods.iter().map(|p| &**p));
-            match self.backoff(failures) {
+            match self.plan.backoff.left(self.input.now) {
                 Some(left) => self.look_again(left),
                 None => self.plan.create = vec![NewPod { index: None, failures: Failures::default() }; missing],
             }
@@ -462,8 +474,7 @@ impl Planner<'_> {
             taken.extend(going.filter_map(|p| index_of(p)));
         }
         let per_index = self.spec.backoff_limit_per_index.is_some();
-        let whole = self.backoff(recent_failures(self.input.pods.iter().map(|p| &**p)));
-        if let Some(left) = whole.filter(|_| !per_index) {
+        if let Some(left) = self.plan.backoff.left(self.input.now).filter(|_| !per_index) {
             return self.look_again(left);
         }
         for index in (0..self.spec.completions.unwrap_or(0)).filter(|i| !taken.contains(i)) {
@@ -473,7 +484,8 @@ impl Planner<'_> {
             let failures = match self.held.get(&index) {
                 Some(last) => {
                     let failures = Failures::with(last, &policy::ruling(self.input.job, last));
-                    if let Some(left) = self.backoff((failures.all() as u32, finished_at(last))) {
+                    let since = finished_at(last).unwrap_or(self.input.now);
+                    if let Some(left) = backoff::wait(failures.all() as u32, since, self.input.now) {
                         self.look_again(left);
                         continue;
                     }
@@ -483,13 +495,6 @@ impl Planner<'_> {
             };
             self.plan.create.push(NewPod { index: Some(index), failures });
         }
-    }
-
-    /// How long to wait after so many failures in a row, the last of them at that time.
-    fn backoff(&self, (failures, last): (u32, Option<Timestamp>)) -> Option<Duration> {
-        let last = last.filter(|_| failures > 0)?;
-        let wait = FIRST_BACKOFF.saturating_mul(1 << (failures - 1).min(10)).min(LAST_BACKOFF);
-        Some(pods::until(self.input.now, last + wait)).filter(|left| !left.is_zero())
     }
 
     fn write_counts(&mut self) {
@@ -507,15 +512,6 @@ impl Planner<'_> {
             }
         }
     }
-}
-
-/// Failures since the last success, and when the latest happened.
-fn recent_failures<'a>(all: impl Iterator<Item = &'a Pod>) -> (u32, Option<Timestamp>) {
-    let mut ends: Vec<(Timestamp, bool)> =
-        all.filter(|p| pods::finished(p)).filter_map(|p| Some((finished_at(p)?, pods::phase(p) == "Failed"))).collect();
-    ends.sort();
-    let failures = ends.iter().rev().take_while(|(_, failed)| *failed).count() as u32;
-    (failures, ends.last().filter(|(_, failed)| *failed).map(|(at, _)| *at))
 }
 
 #[cfg(test)]

@@ -16,18 +16,22 @@ struct World {
     pods: Vec<Pod>,
     clock: i64,
     events: Vec<String>,
+    backoff: Option<Backoff>,
 }
 
 impl World {
     fn new(spec: serde_json::Value) -> Self {
         let mut job = json!({ "metadata": { "name": "j", "namespace": "d", "uid": "j" }, "spec": spec });
         job["spec"]["template"] = json!({ "spec": { "containers": [], "restartPolicy": "Never" } });
-        Self { job: serde_json::from_value(job).unwrap(), pods: Vec::new(), clock: 0, events: Vec::new() }
+        let job = serde_json::from_value(job).unwrap();
+        Self { job, pods: Vec::new(), clock: 0, events: Vec::new(), backoff: None }
     }
 
     fn step(&mut self) -> Plan {
         let pods: Vec<_> = self.pods.iter().cloned().map(Arc::new).collect();
-        let plan = plan(&Input { job: &self.job, pods: &pods, behind: false, now: at(self.clock) });
+        let (backoff, now) = (self.backoff.take(), at(self.clock));
+        let plan = plan(&Input { job: &self.job, pods: &pods, behind: false, backoff: backoff.as_ref(), now });
+        self.backoff = Some(plan.backoff.clone());
         self.job.status = Some(plan.status.clone());
         self.events.extend(plan.events.iter().map(|(_, reason, _)| reason.clone()));
         for gone in &plan.release {
@@ -340,4 +344,24 @@ fn a_second_pod_of_an_index_goes() {
     world.pods.insert(0, twin);
     let gone: Vec<_> = world.step().delete.iter().map(|p| p.uid().to_string()).collect();
     assert_eq!(gone, ["twin"]);
+}
+
+/// One that was deleted before its end has failed too, and leaves nothing behind to be counted by.
+#[test]
+fn deleted_pods_are_replaced_ever_more_slowly() {
+    let mut world = World::new(json!({ "completions": 1, "parallelism": 1 }));
+    world.step();
+    for wait in [10, 20, 40] {
+        world.pods[0].metadata.deletion_timestamp = Some(time(at(world.clock)));
+        let plan = world.step();
+        assert_eq!((plan.create.len(), plan.again), (0, Some(Duration::from_secs(wait))));
+        assert!(world.pods.is_empty());
+        world.clock += wait as i64;
+        assert_eq!(world.step().create.len(), 1);
+    }
+    // Whoever starts anew knows only of what is left.
+    world.end(|_| 1);
+    world.step();
+    world.backoff = None;
+    assert_eq!(world.step().again, Some(Duration::from_secs(10)));
 }
