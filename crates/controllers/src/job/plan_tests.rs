@@ -365,3 +365,34 @@ fn deleted_pods_are_replaced_ever_more_slowly() {
     world.backoff = None;
     assert_eq!(world.step().again, Some(Duration::from_secs(10)));
 }
+
+/// `Failed` waits until a deleted pod has really ended; otherwise its place is free as soon as it is deleted.
+#[test]
+fn deleted_pods_are_replaced_as_the_policy_says() {
+    let check = |spec: serde_json::Value, at_once: bool| {
+        for mode in ["NonIndexed", "Indexed"] {
+            let mut spec = spec.clone();
+            (spec["completionMode"], spec["completions"], spec["parallelism"]) = (json!(mode), json!(2), json!(2));
+            let mut world = World::new(spec);
+            world.step();
+            world.pods[0].metadata.deletion_timestamp = Some(time(at(0)));
+            world.step();
+            world.clock = 30;
+            assert_eq!(world.step().create.len(), usize::from(at_once));
+            let status = world.job.status.clone().unwrap();
+            assert_eq!((status.failed, status.active), (at_once.then_some(1), Some(1)));
+            assert_eq!(status.terminating, Some(i32::from(!at_once)));
+            for pod in world.pods.iter_mut().filter(|p| p.deleting()) {
+                pod.status.as_mut().unwrap().phase = Some("Failed".into());
+            }
+            world.step();
+            world.clock = 60;
+            world.step();
+            assert_eq!((world.pods.len(), world.counts()), (2, (0, 1)));
+        }
+    };
+    check(json!({}), true);
+    check(json!({ "podReplacementPolicy": "TerminatingOrFailed" }), true);
+    check(json!({ "podReplacementPolicy": "Failed" }), false);
+    check(json!({ "podFailurePolicy": { "rules": [] } }), false);
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use client::{ListParams, Patch};
 use k8s_openapi::{
     api::{
-        batch::v1::{CronJob, Job},
+        batch::v1::{CronJob, Job, JobStatus},
         core::v1::Pod,
     },
     apimachinery::pkg::apis::meta::v1::DeleteOptions,
@@ -143,6 +143,20 @@ async fn a_job_that_is_suspended_while_it_runs_has_not_failed() {
     cluster.settle().await;
     let status = cluster.api::<Job>().get("j").await.unwrap().status.unwrap();
     assert_eq!((status.active, status.failed, status.terminating), (Some(1), None, Some(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_other_managers_are_left_alone() {
+    let cluster = Cluster::start(config()).await;
+    let managed = |name: &str| json!({ "managedBy": name });
+    cluster.create::<Job>(job("theirs", spec("ends:0", managed("example.com/queue")))).await;
+    cluster.create::<Job>(job("ours", spec("ends:0", managed("kubernetes.io/job-controller")))).await;
+    cluster.settle().await;
+    let status = async |name: &str| cluster.api::<Job>().get(name).await.unwrap().status.unwrap_or_default();
+    assert_eq!(status("theirs").await, JobStatus::default());
+    assert_eq!(status("ours").await.succeeded, Some(1));
+    let owners = cluster.list::<Pod>().await.into_iter().flat_map(|p| p.metadata.owner_references.unwrap_or_default());
+    assert_eq!(owners.map(|o| o.name).collect::<Vec<_>>(), ["ours"]);
 }
 
 /// Names of the jobs after three and a half minutes of a cron job whose jobs never end.

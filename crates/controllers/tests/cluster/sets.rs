@@ -152,6 +152,24 @@ async fn a_waiting_pod_gets_its_claim_back() {
     assert_ne!(uid().await, before, "another was made");
 }
 
+#[tokio::test(start_paused = true)]
+async fn claims_go_with_their_set_or_stay() {
+    for (policy, left) in [("Delete", 0), ("Retain", 2)] {
+        let cluster = Cluster::start(config()).await;
+        let claims = json!({ "volumeClaimTemplates": claim_template(),
+            "persistentVolumeClaimRetentionPolicy": { "whenDeleted": policy, "whenScaled": "Retain" } });
+        cluster.create::<StatefulSet>(stateful(2, "a:1", claims)).await;
+        cluster.settle().await;
+        let claims = cluster.list::<PersistentVolumeClaim>().await;
+        let owned = claims.iter().filter(|c| c.metadata.owner_references.iter().flatten().any(|o| o.name == "db"));
+        assert_eq!((claims.len(), owned.count()), (2, 2 - left));
+        cluster.delete::<StatefulSet>("db", "Background").await;
+        cluster.settle().await;
+        assert!(pods(&cluster).await.is_empty());
+        assert_eq!(cluster.list::<PersistentVolumeClaim>().await.len(), left, "{policy}");
+    }
+}
+
 fn daemons(image: &str, more: Value) -> Value {
     let mut spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "template": template(image) });
     for (field, value) in more.as_object().into_iter().flatten() {
