@@ -15,7 +15,6 @@ const NODE_TOOLS: &[(&str, &str)] = &[
     ("ctr", "containerd"),
     ("nft", "nftables"),
     ("ip", "iproute2"),
-    ("conntrack", "conntrack"),
 ];
 
 pub fn root() -> Result<()> {

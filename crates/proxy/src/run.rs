@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     affinity,
     confirmed::Confirmed,
-    conntrack,
+    conntrack::Conntrack,
     health::HealthChecks,
     liveness::{Liveness, serve_liveness},
     model::{NodeConfig, PodUid, State},
@@ -115,6 +115,9 @@ async fn run_until(
             tracing::warn!(%error, path, "failed to allow NodePorts on 127.0.0.1");
         }
     }
+    let conntrack = Conntrack::default();
+    let (ending, until) = (conntrack.clone(), shutdown.clone());
+    env.spawn(async move { until.run_until_cancelled(ending.run()).await });
     let nft = Nft::default();
     let monitor = Monitor::open(&config.table, nft.clone())?;
     let proxy = Proxy {
@@ -129,6 +132,7 @@ async fn run_until(
         recorder,
         liveness,
         config,
+        conntrack,
         env,
         nft,
         state: State::default(),
@@ -165,6 +169,7 @@ struct Proxy {
     config: ProxyConfig,
     env: Env,
     nft: Nft,
+    conntrack: Conntrack,
     state: State,
     ruleset: Ruleset,
     dirty: BTreeSet<String>,
@@ -333,8 +338,7 @@ impl Proxy {
         }
         let moved = std::mem::take(&mut self.moved);
         if !moved.is_empty() {
-            conntrack::forget(moved.into_iter().map(|frontend| (frontend, self.ruleset.flows(frontend))).collect())
-                .await;
+            self.conntrack.keep_only(moved.into_iter().map(|frontend| (frontend, self.ruleset.flows(frontend))));
         }
     }
 

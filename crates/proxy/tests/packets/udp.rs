@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::{Node, eventually, inside, service, slice};
+use crate::{Node, eventually, inside, service, shell, slice};
 
 /// Asks on the node itself; ends when it is dropped.
 struct Client {
@@ -132,4 +132,35 @@ fn udp_clients_follow_changes_that_could_not_be_written_at_once() {
     drop(owner.stdin.take());
     owner.wait().unwrap();
     client.becomes("b");
+}
+
+/// How many flows go to `ip`.
+fn flows_to(node: &Node, ip: &str) -> usize {
+    let listed = shell(&format!("ip netns exec {} conntrack -L -p udp --reply-src {ip} 2>/dev/null", node.name));
+    listed.lines().count()
+}
+
+#[test]
+fn thousands_of_udp_flows_are_ended_and_the_rest_goes_on() {
+    const MANY: u16 = 3000;
+    let node = Node::new("flows");
+    dns(&node);
+    node.endpoints("dns", "UDP", &["10.244.0.2"]);
+    node.service("other", "10.96.0.11", json!({ "ports": [{ "port": 53, "protocol": "UDP" }] }));
+    node.endpoints("other", "UDP", &["10.244.0.2"]);
+    let bystander = Client::new(&node, "192.0.2.1:5555", "10.96.0.11:53");
+    bystander.becomes("a");
+    let ask = || {
+        for port in 20_000..20_000 + MANY {
+            UdpSocket::bind(("192.0.2.1", port)).unwrap().send_to(b"?", DNS).unwrap();
+        }
+    };
+    inside(&node.name, ask).join().unwrap();
+    assert!(flows_to(&node, "10.244.0.2") > usize::from(MANY) / 2, "the oldest may have ended by themselves");
+    node.endpoints("dns", "UDP", &["10.244.0.3"]);
+    eventually("only the bystander's", || (flows_to(&node, "10.244.0.2") == 1).then_some(()));
+    assert_eq!(bystander.ask(), "a");
+    inside(&node.name, ask).join().unwrap();
+    assert!(flows_to(&node, "10.244.0.3") > usize::from(MANY) / 2);
+    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
 }
