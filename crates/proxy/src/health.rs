@@ -1,9 +1,10 @@
 //! The health check ports of Services with externalTrafficPolicy Local: a load balancer asks which nodes to use.
 //! Kept by `run` in step with the applied rules.
-//! Invariant: a port that cannot be bound is told to the Service and the rest goes on.
+//! Invariant: a port that cannot be bound is told to the Service and taken once it is free; the rest goes on.
 
 use std::{
     collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,7 +14,7 @@ use std::{
 use client::{EventRecorder, Informer, reference};
 use env::Env;
 use k8s_openapi::api::core::v1::Service;
-use metrics::http::{response, serve};
+use metrics::http::{listen, response, serve};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::liveness::Liveness;
@@ -75,24 +76,19 @@ impl HealthChecks {
         let (services, recorder) = (self.services.clone(), self.recorder.clone());
         async move {
             // IPv6 wildcard takes IPv4 too; a kernel without IPv6 gets IPv4.
-            let listener = match TcpListener::bind(("::", port)).await {
-                Ok(listener) => Ok(listener),
-                Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
+            let six = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.is_ok();
+            let any: IpAddr = if six { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            let refused = |error: &std::io::Error| {
+                tracing::error!(%service, port, %error, "failed to listen on the health check node port; will try again");
+                if let Some(object) = services.get(&service) {
+                    let message =
+                        format!("node {node} failed to start healthcheck {service:?} on port {port}: {error}");
+                    recorder.warning(&reference(&*object), "FailedToStartServiceHealthcheck", message);
+                }
             };
-            match listener {
-                Ok(listener) => {
-                    let local = move || local_endpoints.load(Ordering::Relaxed);
-                    serve(&env, listener, move |_| Some(answer(&service, local(), liveness.is_healthy()))).await;
-                }
-                Err(error) => {
-                    tracing::error!(%service, port, %error, "failed to listen on the health check node port");
-                    if let Some(object) = services.get(&service) {
-                        let message =
-                            format!("node {node} failed to start healthcheck {service:?} on port {port}: {error}");
-                        recorder.warning(&reference(&*object), "FailedToStartServiceHealthcheck", message);
-                    }
-                }
-            }
+            let listener = listen(&env, SocketAddr::new(any, port), refused).await;
+            let local = move || local_endpoints.load(Ordering::Relaxed);
+            serve(&env, listener, move |_| Some(answer(&service, local(), liveness.is_healthy()))).await;
         }
     }
 }

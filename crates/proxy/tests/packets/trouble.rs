@@ -63,7 +63,10 @@ fn clashes_are_told_and_the_rest_goes_on() {
     let said = event_of(&node.feed, "FailedToStartServiceHealthcheck");
     assert!(said.contains("node here failed to start healthcheck \"d/checked\" on port 32100"), "{said}");
     assert_eq!(node.ask("-out", "192.0.2.1:30082"), "a 192.0.2.2");
+    // And leaves it, with nothing else changing.
     drop(taken);
+    let health = http(&node, "-out", "192.0.2.1:32100", "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200 OK") && health.contains("\"localEndpoints\":1"), "{health}");
 }
 
 #[test]
