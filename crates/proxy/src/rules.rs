@@ -8,6 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
+
 use crate::{
     model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, State},
     ruleset::Ruleset,
@@ -341,8 +343,12 @@ impl Writer<'_> {
             return;
         }
         let allowed = self.service.source_ranges.iter().filter(|range| Family::of(range.addr()) == self.family);
-        let allowed: Vec<_> = allowed.map(ipnet::IpNet::trunc).collect();
-        let allowed: Vec<String> = ipnet::IpNet::aggregate(&allowed).iter().map(ToString::to_string).collect();
+        let mut allowed: Vec<_> = allowed.map(IpNet::trunc).collect();
+        if self.config.node_addresses.iter().any(|node| allowed.iter().any(|range| range.contains(node))) {
+            // Where the balancer's address is put on the node too, the node calls it from that very address.
+            allowed.extend(frontends.iter().map(|frontend| IpNet::from(frontend.ip)));
+        }
+        let allowed: Vec<String> = IpNet::aggregate(&allowed).iter().map(ToString::to_string).collect();
         let inside = self.external_chain();
         let word = self.word();
         let rules = match allowed.is_empty() {

@@ -68,7 +68,7 @@ fn check(spec: Json, endpoints: &[&str], expected: &[&str]) {
             let (map, list) = elements.split_once(" { ").unwrap();
             let items = list.trim_end_matches(" }").split(", ");
             lines.extend(items.map(|item| format!("{map} {item}")));
-        } else if let Some(rule) = line.strip_prefix("add rule ") {
+        } else if let Some(rule) = line.strip_prefix("add rule ").or_else(|| line.strip_prefix("add set ")) {
             lines.push(rule.to_owned());
         }
     }
@@ -216,6 +216,7 @@ fn session_affinity() {
             "services 10.96.0.1 . tcp . 80 : goto svc/d/s/tcp/80",
             &format!("svc/d/s/tcp/80 ip saddr @{endpoint} goto {endpoint}"),
             &format!("svc/d/s/tcp/80 numgen random mod 1 vmap {{ 0 : goto {endpoint} }}"),
+            &format!("{endpoint} {{ type ipv4_addr; flags dynamic,timeout; timeout 5s; }}"),
             &format!("{endpoint} update @{endpoint} {{ ip saddr }}"),
             &format!("{endpoint} meta l4proto tcp dnat ip to 10.244.0.2:8080"),
         ],
@@ -224,21 +225,27 @@ fn session_affinity() {
 
 #[test]
 fn source_ranges_fence_the_load_balancer_only() {
-    let mut service = json!({ "metadata": { "name": "s", "namespace": "d" } });
-    service["spec"] = json!({
-        "type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }],
-        "loadBalancerSourceRanges": ["203.0.113.0/24", "203.0.113.7/32", "2001:db8::/32"],
-    });
-    service["status"] = json!({ "loadBalancer": { "ingress": [
-        { "ip": "198.51.100.8" }, { "ip": "198.51.100.9", "ipMode": "Proxy" },
-    ] } });
-    let mut state = state(&json!({}), &["10.244.0.2"]);
-    state.apply_service("d/s", Some(&serde_json::from_value(service).unwrap()));
-    let ruleset = rules(&state, &config());
-    let text = render::transaction(&ruleset.everything(), "t");
-    assert!(text.contains("add rule ip t fw/d/s/tcp/80 ip saddr != { 203.0.113.0/24 } drop\n"), "{text}");
-    assert!(text.contains("198.51.100.8 . tcp . 80 : goto fw/d/s/tcp/80"), "{text}");
-    assert!(!text.contains("198.51.100.9"), "{text}");
+    let check = |ranges: &[&str], fence: &str| {
+        let mut service = json!({ "metadata": { "name": "s", "namespace": "d" } });
+        service["spec"] = json!({
+            "type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }],
+            "loadBalancerSourceRanges": ranges,
+        });
+        service["status"] = json!({ "loadBalancer": { "ingress": [
+            { "ip": "198.51.100.8" }, { "ip": "198.51.100.9", "ipMode": "Proxy" },
+        ] } });
+        let mut state = state(&json!({}), &["10.244.0.2"]);
+        state.apply_service("d/s", Some(&serde_json::from_value(service).unwrap()));
+        let ruleset = rules(&state, &config());
+        let text = render::transaction(&ruleset.everything(), "t");
+        assert!(text.contains(&format!("add rule ip t fw/d/s/tcp/80 {fence}\n")), "{ranges:?}: {text}");
+        assert!(text.contains("198.51.100.8 . tcp . 80 : goto fw/d/s/tcp/80"), "{text}");
+        assert!(!text.contains("198.51.100.9"), "{text}");
+    };
+    check(&["203.0.113.0/24", "203.0.113.7/32", "2001:db8::/32"], "ip saddr != { 203.0.113.0/24 } drop");
+    check(&["2001:db8::/32"], "drop");
+    // This node is inside, and calls the balancer's address from that address if it has it.
+    check(&["192.0.2.0/24"], "ip saddr != { 192.0.2.0/24, 198.51.100.8/32 } drop");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod feed;
 mod mesh;
+mod policies;
 mod trouble;
 mod udp;
 
@@ -240,9 +241,18 @@ impl Node {
     }
 
     fn ask(&self, from: &str, to: &str) -> String {
+        self.ask_for(PATIENCE, from, to)
+    }
+
+    /// Whether packets disappear: not even a refusal comes back.
+    fn is_dropped(&self, from: &str, to: &str) -> bool {
+        self.ask_for(Duration::from_secs(2), from, to) == "TimedOut"
+    }
+
+    fn ask_for(&self, limit: Duration, from: &str, to: &str) -> String {
         let address: SocketAddr = to.parse().unwrap();
         inside(&format!("{}{from}", self.name), move || {
-            let mut stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+            let mut stream = match TcpStream::connect_timeout(&address, limit) {
                 Ok(stream) => stream,
                 Err(error) => return format!("{:?}", error.kind()),
             };
