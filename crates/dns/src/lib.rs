@@ -1,5 +1,5 @@
 //! The cluster's DNS: Services, headless names and pods from the API, everything else from upstream.
-//! Reads the API through `client`; its pure core is [`Zone`]; the agent starts it with [`run`].
+//! Reads the API through `client`; its pure core is [`Zone`]; the agent starts it with [`start`].
 //! Invariant: an answer about the cluster never waits for anything.
 
 mod cache;
@@ -14,6 +14,6 @@ mod zone;
 pub use forward::Forwarder;
 pub use index::{PodRecords, Zone};
 pub use resolv_conf::{DnsPolicy, PodDns, ResolvConf};
-pub use run::{DnsConfig, DnsError, run};
+pub use run::{DnsConfig, DnsError, Serving, start};
 pub use server::Server;
 pub use zone::Answer;

@@ -67,31 +67,29 @@ pub enum DnsError {
     Listen(Vec<SocketAddr>, std::io::Error),
 }
 
-/// Runs until `shutdown`.
-pub fn run(
+/// Answers questions until it is told to stop, or dropped.
+pub type Serving = BoxFuture<'static, ()>;
+
+/// Takes the addresses and reads the first lists: what it returns answers until `shutdown`.
+pub fn start(
     config: DnsConfig,
     informers: InformerFactory,
     env: Env,
     shutdown: CancellationToken,
-) -> BoxFuture<'static, Result<(), DnsError>> {
-    Box::pin(run_until(config, informers, env, shutdown))
+) -> BoxFuture<'static, Result<Serving, DnsError>> {
+    Box::pin(bind_and_read(config, informers, env, shutdown))
 }
 
-async fn run_until(
+async fn bind_and_read(
     config: DnsConfig,
     informers: InformerFactory,
     env: Env,
     shutdown: CancellationToken,
-) -> Result<(), DnsError> {
+) -> Result<Serving, DnsError> {
     let mut zone = Zone::new(&config.cluster_domain, config.ttl_seconds, config.pod_records)
         .map_err(|error| DnsError::Domain(config.cluster_domain.clone(), error))?;
     zone.set_server_addresses(config.listen.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect());
     let zone = Arc::new(RwLock::new(zone));
-    let synced = follow(&config, &informers, &env, &zone);
-    tokio::select! {
-        () = synced => {}
-        () = shutdown.cancelled() => return Ok(()),
-    }
     if let Some(interface) = &config.interface {
         for address in &config.listen {
             assign(*address, interface)?;
@@ -99,16 +97,24 @@ async fn run_until(
     }
     let upstreams = config.upstreams.iter().filter(|upstream| !config.listen.contains(upstream)).copied().collect();
     let forwarder = Forwarder::new(env.clone(), upstreams, config.cache);
-    if let Some(address) = config.metrics {
-        let served = dns_metrics::serve(address, forwarder.metrics().clone(), env.clone());
-        let until = shutdown.clone();
-        env.spawn(async move { until.run_until_cancelled(served).await });
-    }
-    let server = Server::bind(&config.listen, zone, forwarder, env)
+    let metrics = forwarder.metrics().clone();
+    // First: where this fails nothing else has begun. Questions that come now wait in the socket.
+    let server = Server::bind(&config.listen, zone.clone(), forwarder, env.clone())
         .await
         .map_err(|error| DnsError::Listen(config.listen.clone(), error))?;
-    server.serve(shutdown).await;
-    Ok(())
+    // Everything that is started here ends with what is returned.
+    let until = shutdown.child_token();
+    let guard = until.clone().drop_guard();
+    if let Some(address) = config.metrics {
+        let served = dns_metrics::serve(address, metrics, env.clone());
+        let until = until.clone();
+        env.spawn(async move { until.run_until_cancelled(served).await });
+    }
+    until.run_until_cancelled(follow(&config, &informers, &env, &zone, &until)).await;
+    Ok(Box::pin(async move {
+        let _guard = guard;
+        server.serve(until).await;
+    }))
 }
 
 fn assign(address: SocketAddr, interface: &str) -> Result<(), DnsError> {
@@ -130,8 +136,14 @@ fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) ->
     read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
 }
 
-/// Starts a follower per kind and returns when each has applied its first list. Followers end with their informer.
-async fn follow(config: &DnsConfig, informers: &InformerFactory, env: &Env, zone: &Arc<RwLock<Zone>>) {
+/// Starts a follower per kind and returns when each has applied its first list.
+async fn follow(
+    config: &DnsConfig,
+    informers: &InformerFactory,
+    env: &Env,
+    zone: &Arc<RwLock<Zone>>,
+    until: &CancellationToken,
+) {
     macro_rules! follow {
         ($kind:ty, $apply:expr, $delete:expr) => {{
             let informer = informers.informer::<$kind>();
@@ -149,8 +161,9 @@ async fn follow(config: &DnsConfig, informers: &InformerFactory, env: &Env, zone
             while let Ok(change) = changes.try_recv() {
                 apply(&zone, change);
             }
+            let until = until.clone();
             env.spawn(async move {
-                while let Some(change) = changes.recv().await {
+                while let Some(Some(change)) = until.run_until_cancelled(changes.recv()).await {
                     apply(&zone, change);
                 }
             });

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams, from_kubeconfig};
 use cri::containerd::{Containerd, ContainerdConfig};
 use env::Env;
+use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kubelet::endpoint_gate::EndpointGate;
@@ -27,6 +28,7 @@ use crate::{
     instance::Instance,
     join::{self, Member, Serving},
     kubelet_flags,
+    perseverance::Perseverance,
     pki::{Current, Leaf},
     report::Reporter,
     server::{self, ControlPlane},
@@ -252,6 +254,7 @@ impl Node {
             cgroup_root: self.instance.cgroup(),
             cni_conf_dir: self.runtime.is_ours().then(|| self.instance.cni_conf()),
             sandbox_image: images::PAUSE.into(),
+            sandbox_guards_itself: self.runtime.is_ours(),
             image_gc_high_percent: self.flags.image_gc_high_threshold,
             port: self.flags.kubelet_port,
             healthz_port: self.flags.healthz_port,
@@ -306,12 +309,9 @@ impl Node {
         }
         let (node, shared, task_env, until) = (self.clone(), informers.clone(), env.clone(), shutdown.clone());
         env.spawn(async move {
-            let done = match ours {
+            match ours {
                 true => node.configure_network(shared, &task_env, &until).await,
                 false => node.serve_dns_on_node(shared, &task_env, &until).await,
-            };
-            if let Err(error) = done {
-                tracing::error!(error = format!("{error:#}"), "failed to configure the pod network");
             }
         });
         start_proxy(&proxy, env, shutdown, informers);
@@ -338,13 +338,8 @@ impl Node {
     }
 
     /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
-    async fn configure_network(
-        &self,
-        informers: InformerFactory,
-        env: &Env,
-        shutdown: &CancellationToken,
-    ) -> Result<()> {
-        let pod_cidrs = self.pod_range(env, shutdown).await?;
+    async fn configure_network(&self, informers: InformerFactory, env: &Env, shutdown: &CancellationToken) {
+        let Some(pod_cidrs) = self.pod_range(env, shutdown).await else { return };
         let conflist = cni::conflist(&cni::ConfListParams {
             name: self.instance.id.clone(),
             bridge: self.instance.bridge(),
@@ -354,35 +349,36 @@ impl Node {
             table: self.instance.cni_table(),
             cluster_cidrs: self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect(),
         });
+        let trying = Perseverance::new(self.kubelet.clone(), &self.name, env, shutdown);
+        let advice = "no pod of this node gets a network until this works; a range in use is changed with --pod-cidr";
+        let attempt = || Box::pin(self.make_network(&conflist)) as BoxFuture<'_, _>;
+        trying.until_done("FailedToMakePodNetwork", advice, attempt).await;
+        let gateways = pod_cidrs.iter().map(cni::gateway);
+        let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
+        self.serve_dns(listen, informers, env, shutdown).await;
+    }
+
+    /// The bridge and its rules first: with the configuration there, containerd calls the node's network ready.
+    async fn make_network(&self, conflist: &serde_json::Value) -> Result<()> {
         let network = conflist.clone();
-        tokio::task::spawn_blocking(move || cni::prepare(&network))
-            .await?
-            .map_err(|e| anyhow::anyhow!("failed to make the pod network: {e:?}"))?;
+        let made = tokio::task::spawn_blocking(move || cni::prepare(&network)).await?;
+        made.context("failed to make the pod network")?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
         let file = network_file(&self.instance);
         let temporary = file.with_extension("tmp");
-        std::fs::write(&temporary, serde_json::to_vec_pretty(&conflist)?)?;
-        std::fs::rename(&temporary, &file)?;
-        let gateways = pod_cidrs.iter().map(cni::gateway);
-        let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
-        self.serve_dns(listen, informers, env, shutdown).await
+        std::fs::write(&temporary, serde_json::to_vec_pretty(conflist)?)?;
+        std::fs::rename(&temporary, &file).with_context(|| format!("failed to write {}", file.display()))
     }
 
     /// Where the pods' network is somebody else's there is no bridge of ours to answer on: the node's address does.
-    async fn serve_dns_on_node(
-        &self,
-        informers: InformerFactory,
-        env: &Env,
-        shutdown: &CancellationToken,
-    ) -> Result<()> {
+    async fn serve_dns_on_node(&self, informers: InformerFactory, env: &Env, shutdown: &CancellationToken) {
         let own = self.address.to_string();
         let registered =
             |node: &NodeObject| node.status.iter().flat_map(|s| s.addresses.iter().flatten()).any(|a| a.address == own);
-        if !self.watch_node(env, shutdown, registered).await {
-            return Ok(());
+        if self.watch_node(env, shutdown, registered).await {
+            let listen = vec![SocketAddr::new(self.address, dns_service::PORT_ON_NODE)];
+            self.serve_dns(listen, informers, env, shutdown).await;
         }
-        let listen = vec![SocketAddr::new(self.address, dns_service::PORT_ON_NODE)];
-        self.serve_dns(listen, informers, env, shutdown).await
     }
 
     async fn serve_dns(
@@ -391,11 +387,8 @@ impl Node {
         informers: InformerFactory,
         env: &Env,
         shutdown: &CancellationToken,
-    ) -> Result<()> {
-        if self.dns == Choice::None {
-            return dns_service::announce(&self.kubelet, &self.name, &[]).await;
-        }
-        dns_service::run(dns_service::Params {
+    ) {
+        let params = dns_service::Params {
             node_name: self.name.clone(),
             listen,
             domain: server::cluster_domain(),
@@ -404,20 +397,23 @@ impl Node {
             metrics_port: self.flags.dns_metrics_port,
             env: env.clone(),
             shutdown: shutdown.clone(),
-        })
-        .await
+        };
+        match self.dns {
+            Choice::Minke => dns_service::run(params).await,
+            Choice::None => dns_service::leave_to_others(params).await,
+        }
     }
 
-    async fn pod_range(&self, env: &Env, shutdown: &CancellationToken) -> Result<Vec<IpNet>> {
+    /// Nothing when the process is stopping.
+    async fn pod_range(&self, env: &Env, shutdown: &CancellationToken) -> Option<Vec<IpNet>> {
         let mut found = Vec::new();
         self.watch_node(env, shutdown, |node| {
             let spec = node.spec.clone().unwrap_or_default();
             found = spec.pod_cidrs.unwrap_or_default().iter().filter_map(|c| c.parse().ok()).collect();
             !found.is_empty()
         })
-        .await;
-        anyhow::ensure!(!found.is_empty(), "the node got no pod range");
-        Ok(found)
+        .await
+        .then_some(found)
     }
 
     async fn ready(&self, env: &Env, shutdown: &CancellationToken) -> bool {

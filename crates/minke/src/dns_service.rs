@@ -8,9 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use ::client::{Client, InformerFactory, Patch};
 use anyhow::{Context, Result};
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Service};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+
+use crate::perseverance::Perseverance;
 
 pub const NAMESPACE: &str = "kube-system";
 pub const NAME: &str = "kube-dns";
@@ -33,16 +36,47 @@ pub struct Params {
     pub shutdown: CancellationToken,
 }
 
-/// Runs until shutdown.
-pub async fn run(params: Params) -> Result<()> {
-    let listen = params.listen;
-    announce(&params.client, &params.node_name, &listen).await.context("failed to publish this node's DNS")?;
-    let mut config = dns::DnsConfig::new(listen, &params.domain);
+/// Runs until shutdown; what fails is tried again.
+pub async fn run(params: Params) {
+    let trying = Perseverance::new(params.client.clone(), &params.node_name, &params.env, &params.shutdown);
+    let port = params.listen.first().map_or(PORT, SocketAddr::port);
+    let advice = format!(
+        "pods of this node have no cluster DNS until this works; `ss -lntup sport = :{port}` shows who listens on that port"
+    );
+    trying.until_done("FailedToServeDNS", &advice, || Box::pin(serve_or_withdraw(&params))).await;
+}
+
+/// Says once that another DNS is in charge.
+pub async fn leave_to_others(params: Params) {
+    let trying = Perseverance::new(params.client.clone(), &params.node_name, &params.env, &params.shutdown);
+    let advice = "pods of this node may be sent to a DNS that is not there until this works";
+    let attempt = || Box::pin(announce(&params.client, &params.node_name, &[])) as BoxFuture<'_, _>;
+    trying.until_done("FailedToLeaveDNS", advice, attempt).await;
+}
+
+/// Where nobody answers, nobody shall be sent.
+async fn serve_or_withdraw(params: &Params) -> Result<()> {
+    let served = serve(params).await;
+    if served.is_err()
+        && let Err(error) = announce(&params.client, &params.node_name, &[]).await
+    {
+        tracing::warn!(%error, "failed to take back where this node answers DNS");
+    }
+    served
+}
+
+async fn serve(params: &Params) -> Result<()> {
+    let mut config = dns::DnsConfig::new(params.listen.clone(), &params.domain);
     config.metrics = match (params.metrics_port, config.listen.first()) {
         (0, _) | (_, None) => None,
         (port, Some(address)) => Some(SocketAddr::new(address.ip(), port)),
     };
-    dns::run(config, params.informers, params.env, params.shutdown).await.context("cluster DNS stopped")
+    let started = dns::start(config, params.informers.clone(), params.env.clone(), params.shutdown.clone());
+    let serving = started.await.context("cluster DNS did not start")?;
+    let announced = announce(&params.client, &params.node_name, &params.listen).await;
+    announced.context("failed to publish this node's DNS")?;
+    serving.await;
+    Ok(())
 }
 
 /// Says on our own Node where we answer; nowhere, when another DNS is in charge.
@@ -80,4 +114,80 @@ pub async fn publish(client: &Client, addresses: &[IpAddr]) -> Result<()> {
     });
     client.namespaced::<Service>(NAMESPACE).patch(NAME, &apply(service)).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use apiserver::ApiServer;
+    use client::ListParams;
+    use k8s_openapi::api::core::v1::Event;
+    use tokio::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    /// How long a busy machine may take for what must happen.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        let end = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            assert!(tokio::time::Instant::now() < end, "{what}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_told_withdrawn_and_tried_again() {
+        let (env, shutdown) = (Env::real(), CancellationToken::new());
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let store = Arc::new(store::MemoryStore::new(env.clone()));
+        let api = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
+        let client = local::client(&api, "admin", &[crate::server::MASTERS]);
+        let node = json!({ "metadata": { "name": "n", "annotations": { ANNOTATION: "192.0.2.1:53" } } });
+        client.api::<Node>().create(&serde_json::from_value::<Node>(node).unwrap()).await.unwrap();
+        let annotation = async || {
+            let node = client.api::<Node>().get("n").await.unwrap();
+            node.metadata.annotations.unwrap_or_default().get(ANNOTATION).cloned()
+        };
+
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = other.local_addr().unwrap();
+        let running = tokio::spawn(run(Params {
+            node_name: "n".into(),
+            listen: vec![address],
+            domain: "cluster.local".into(),
+            metrics_port: 0,
+            client: client.clone(),
+            informers: InformerFactory::new(client.clone(), env.clone(), shutdown.clone()),
+            env,
+            shutdown: shutdown.clone(),
+        }));
+        let event = eventually("an Event", async || {
+            let events = client.namespaced::<Event>("default").list(&ListParams::default()).await.unwrap();
+            events.items.into_iter().find(|event| event.reason.as_deref() == Some("FailedToServeDNS"))
+        })
+        .await;
+        let message = event.message.unwrap();
+        assert!(message.contains("ddress already in use") && message.contains("`ss "), "{message}");
+        assert_eq!((event.type_.as_deref(), event.involved_object.name.as_deref()), (Some("Warning"), Some("n")));
+        eventually("the withdrawal", async || annotation().await.is_none().then_some(())).await;
+
+        drop(other);
+        eventually("the announcement", async || annotation().await.filter(|said| *said == address.to_string())).await;
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        // A question for the cluster's SOA.
+        let question = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07cluster\x05local\x00\x00\x06\x00\x01";
+        socket.send_to(question, address).await.unwrap();
+        let mut answer = [0; 512];
+        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(answer[..2], [0, 7]);
+        assert!(length > question.len(), "{:?}", &answer[..length]);
+        shutdown.cancel();
+        running.await.unwrap();
+    }
 }

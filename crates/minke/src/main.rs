@@ -17,6 +17,7 @@ mod join;
 mod join_token;
 mod kubelet_flags;
 mod nodes;
+mod perseverance;
 mod pki;
 mod preflight;
 mod process;
