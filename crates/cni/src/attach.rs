@@ -50,6 +50,22 @@ pub fn prepare(conf: &NetConf) -> Result<(), Error> {
     if ports.is_empty() { rules.ensure_under(&ipam) } else { rules.write_under(&ipam) }
 }
 
+/// Writes the rules that are not as they should be; whether there were any.
+pub fn restore(conf: &NetConf) -> Result<bool, Error> {
+    let base = nft::base(conf);
+    let lost_base = !base.present();
+    if lost_base {
+        base.write()?;
+    }
+    let ipam = Ipam::open(&conf.network_dir())?;
+    let ports = nft::host_ports(conf, &HostPorts::load(&ipam)?.all());
+    let lost_ports = !ports.present();
+    if lost_ports {
+        ports.write_under(&ipam)?;
+    }
+    Ok(lost_base || lost_ports)
+}
+
 fn owner(request: &Request) -> Owner {
     Owner { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
 }

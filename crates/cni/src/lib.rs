@@ -93,13 +93,28 @@ pub fn run(request: &Request, input: &str) -> Result<Option<Value>, Error> {
 /// Makes the network that a conflist of ours describes, so that the node can use its bridge before the first pod.
 /// Blocks; call it from a blocking context.
 pub fn prepare(conflist: &Value) -> Result<(), Error> {
-    let mut plugin = conflist["plugins"][0].clone();
-    plugin["cniVersion"] = conflist["cniVersion"].clone();
-    plugin["name"] = conflist["name"].clone();
-    let conf = NetConf::parse(&plugin.to_string())?;
+    let conf = network(conflist)?;
     std::thread::scope(|scope| {
         scope.spawn(|| attach::prepare(&conf)).join().map_err(|_| Error::internal("the plugin panicked"))?
     })
+}
+
+/// Writes the rules that somebody else has deleted; whether there were any. Blocks.
+pub fn restore(conflist: &Value) -> Result<bool, Error> {
+    attach::restore(&network(conflist)?)
+}
+
+/// The nftables tables of a network that was given this one.
+pub fn tables(table: &str) -> Vec<String> {
+    vec![table.to_owned(), nft::ports_table(table)]
+}
+
+/// The configuration as the runtime would hand it to the plugin.
+fn network(conflist: &Value) -> Result<NetConf, Error> {
+    let mut plugin = conflist["plugins"][0].clone();
+    plugin["cniVersion"] = conflist["cniVersion"].clone();
+    plugin["name"] = conflist["name"].clone();
+    NetConf::parse(&plugin.to_string())
 }
 
 fn requested_version(input: &str) -> String {

@@ -353,6 +353,34 @@ fn what_nft_refused_is_done_by_whoever_comes_next() {
 }
 
 #[test]
+fn what_a_stranger_deletes_is_restored() {
+    let node = Node::new("restore");
+    node.pod("a");
+    let conf = node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]));
+    node.call("ADD", "a", &conf).unwrap();
+    let restore = || {
+        let list = node.conflist();
+        inside(&node.name, move || cni::restore(&list)).join().unwrap().unwrap()
+    };
+    assert!(!restore(), "nothing was missing");
+    let tables = cni::tables("mk-cni");
+    let rules = || tables.iter().map(|table| node.nft(&format!("list table inet {table}"))).collect::<String>();
+    let before = rules();
+    assert!(before.contains("8081 : 10.99.0.2") && before.contains("masquerade"), "{before}");
+    for flush in [
+        "flush ruleset",
+        "delete table inet mk-cni-ports",
+        "flush table inet mk-cni",
+        "flush chain inet mk-cni-ports hostports",
+    ] {
+        node.nft(flush);
+        assert!(restore(), "{flush}");
+        assert_eq!(rules(), before, "{flush}");
+        assert!(!restore(), "{flush}");
+    }
+}
+
+#[test]
 fn many_at_once_get_different_addresses() {
     let node = Node::new("many");
     let ids: Vec<String> = (0..12).map(|index| format!("p{index}")).collect();

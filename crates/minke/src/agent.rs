@@ -27,7 +27,7 @@ use crate::{
     host, images,
     instance::Instance,
     join::{self, Member, Serving},
-    kubelet_flags,
+    kept_rules, kubelet_flags,
     perseverance::Perseverance,
     pki::{Current, Leaf},
     report::Reporter,
@@ -353,6 +353,9 @@ impl Node {
         let advice = "no pod of this node gets a network until this works; a range in use is changed with --pod-cidr";
         let attempt = || Box::pin(self.make_network(&conflist)) as BoxFuture<'_, _>;
         trying.until_done("FailedToMakePodNetwork", advice, attempt).await;
+        let (tables, network) = (cni::tables(&self.instance.cni_table()), conflist.clone());
+        let restore = move || Ok(cni::restore(&network)?);
+        env.spawn(kept_rules::keep(tables, restore, env.clone(), shutdown.clone()));
         let gateways = pod_cidrs.iter().map(cni::gateway);
         let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
         self.serve_dns(listen, informers, env, shutdown).await;

@@ -15,6 +15,7 @@ mod images;
 mod instance;
 mod join;
 mod join_token;
+mod kept_rules;
 mod kubelet_flags;
 mod nodes;
 mod perseverance;

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use env::Env;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     down, flags,
     instance::Instance,
-    process,
+    kept_rules, process,
     report::{Line, SUPERVISED},
     server::ControlPlane,
 };
@@ -43,12 +43,28 @@ struct Record {
 }
 
 /// The switch between the nodes, with the host itself as the first of them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Switch {
     cidr: Ipv4Net,
+    bridge: String,
+    table: String,
+    rules: String,
 }
 
 impl Switch {
+    pub fn new(table: &str, bridge: &str, cidr: Ipv4Net, pod_cidrs: &[IpNet]) -> Self {
+        // Pods and nodes see each other's own addresses; only the rest of the world sees this machine's.
+        let inside = pod_cidrs.iter().filter(|c| c.addr().is_ipv4()).map(|c| c.to_string());
+        let inside: Vec<String> = inside.chain([cidr.to_string()]).collect();
+        let rules = format!(
+            "add table ip {table}\ndelete table ip {table}\ntable ip {table} {{ chain postrouting {{\n\
+             type nat hook postrouting priority srcnat; policy accept;\n\
+             ip saddr {cidr} ip daddr != {{ {} }} oifname != \"{bridge}\" fib daddr type != local masquerade\n}}\n}}\n",
+            inside.join(", ")
+        );
+        Self { cidr, bridge: bridge.into(), table: table.into(), rules }
+    }
+
     /// Makes it, and lets what is behind it out into the world.
     pub fn make(instance: &Instance, flags: &flags::Up) -> Result<Self> {
         let cidr = flags.node_cidr.unwrap_or_else(|| default_range(&instance.id)).trunc();
@@ -60,7 +76,7 @@ impl Switch {
         }
         let bridge = instance.node_bridge();
         refuse_overlap(cidr, &bridge)?;
-        let switch = Self { cidr };
+        let switch = Self::new(&instance.nodes_table(), &bridge, cidr, &flags.server.pod_cidr);
         let mut batch = String::new();
         if !exists(&bridge) {
             batch += &format!("link add {bridge} type bridge\n");
@@ -69,17 +85,18 @@ impl Switch {
         batch += &format!("link set {bridge} up\n");
         ip(&["-batch", "-"], &batch)?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("failed to let packets through this machine")?;
-        let table = instance.nodes_table();
-        // Pods and nodes see each other's own addresses; only the rest of the world sees this machine's.
-        let inside: Vec<_> =
-            flags.server.pod_cidr.iter().filter(|c| c.addr().is_ipv4()).map(|c| c.to_string()).collect();
-        let inside = [inside, vec![cidr.to_string()]].concat().join(", ");
-        nft(&format!(
-            "add table ip {table}\ndelete table ip {table}\ntable ip {table} {{ chain postrouting {{\n\
-             type nat hook postrouting priority srcnat; policy accept;\n\
-             ip saddr {cidr} ip daddr != {{ {inside} }} oifname != \"{bridge}\" fib daddr type != local masquerade\n}}\n}}\n"
-        ))?;
+        nft(&switch.rules)?;
         Ok(switch)
+    }
+
+    /// Writes the rules anew whenever somebody else has deleted them. Runs until shutdown.
+    pub fn keep_rules(&self, env: &Env, shutdown: &CancellationToken) -> impl Future<Output = ()> + use<> {
+        let (table, rules) = (self.table.clone(), self.rules.clone());
+        let restore = move || {
+            let there = feed("nft", "nftables", &["list", "chain", "ip", &table, "postrouting"], "");
+            if there.is_ok_and(|rules| rules.contains("masquerade")) { Ok(false) } else { nft(&rules).map(|()| true) }
+        };
+        kept_rules::keep(vec![self.table.clone()], restore, env.clone(), shutdown.clone())
     }
 
     /// The host's address on the switch: the first.
@@ -102,7 +119,7 @@ impl Switch {
         if !exists(&cable) {
             ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", id], "")?;
         }
-        ip(&["link", "set", &cable, "master", &instance.node_bridge(), "up"], "")?;
+        ip(&["link", "set", &cable, "master", &self.bridge, "up"], "")?;
         // A node port may lead back to the node that asks; where bridges pass through netfilter, that is decided in here.
         ip(&["link", "set", &cable, "type", "bridge_slave", "hairpin", "on"], "")?;
         let (address, prefix, host) = (self.address(n), self.cidr.prefix_len(), self.host());
@@ -140,7 +157,7 @@ fn refuse_overlap(cidr: Ipv4Net, own: &str) -> Result<()> {
 }
 
 fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: &flags::Up, name: &str) -> Vec<String> {
-    let list = |cidrs: &[ipnet::IpNet]| cidrs.iter().map(|c| c.to_string()).collect::<Vec<_>>().join(",");
+    let list = |cidrs: &[IpNet]| cidrs.iter().map(|c| c.to_string()).collect::<Vec<_>>().join(",");
     let path = |path: &Path| path.display().to_string();
     let mut arguments = vec!["agent".to_string()];
     let mut flag = |name: &str, value: String| arguments.extend([format!("--{name}"), value]);

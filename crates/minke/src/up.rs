@@ -123,6 +123,7 @@ async fn run(
         1 => None,
         _ => {
             let switch = Switch::make(instance, &flags)?;
+            env.spawn(switch.keep_rules(env, shutdown));
             // This machine too is known to the others by its address on the switch.
             flags.node.node_ip.get_or_insert(switch.host().into());
             flags.server.advertise_address.get_or_insert(switch.host().into());

@@ -21,7 +21,7 @@ const DELETIONS: [u16; 5] = [2, 5, 8, 11, 14];
 
 pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
-    table: String,
+    tables: Vec<String>,
     nft: Nft,
     buffer: Vec<u8>,
 }
@@ -36,6 +36,15 @@ pub enum Sighting {
 
 impl Monitor {
     pub fn open(table: &str, nft: Nft) -> std::io::Result<Self> {
+        Self::listen(vec![table.to_owned()], nft)
+    }
+
+    /// For tables that others write: every deletion is worth a look.
+    pub fn open_all(tables: &[String]) -> std::io::Result<Self> {
+        Self::listen(tables.to_vec(), Nft::default())
+    }
+
+    fn listen(tables: Vec<String>, nft: Nft) -> std::io::Result<Self> {
         let socket = socket(
             AddressFamily::Netlink,
             SockType::Raw,
@@ -48,7 +57,7 @@ impl Monitor {
         // Deprecated because a type may lie about its descriptor; an OwnedFd does not, and this way needs no unsafe.
         #[allow(deprecated)]
         let socket = AsyncFd::new(socket)?;
-        Ok(Self { socket, table: table.to_owned(), nft, buffer: vec![0; 1 << 16] })
+        Ok(Self { socket, tables, nft, buffer: vec![0; 1 << 16] })
     }
 
     /// Waits for the next thing worth a look.
@@ -57,7 +66,7 @@ impl Monitor {
             let mut ready = self.socket.readable().await?;
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
                 Ok(length) => {
-                    let foreign = deletions(&self.buffer[..length], &self.table).any(|id| !self.nft.is_ours(id));
+                    let foreign = deletions(&self.buffer[..length], &self.tables).any(|id| !self.nft.is_ours(id));
                     if foreign {
                         return Ok(Sighting::Deletion);
                     }
@@ -78,8 +87,8 @@ impl Monitor {
     }
 }
 
-/// The senders (port ids, which for `nft` are process ids) of deletions in `table`.
-fn deletions<'a>(mut bytes: &'a [u8], table: &'a str) -> impl Iterator<Item = u32> + 'a {
+/// The senders (port ids, which for `nft` are process ids) of deletions in `tables`.
+fn deletions<'a>(mut bytes: &'a [u8], tables: &'a [String]) -> impl Iterator<Item = u32> + 'a {
     std::iter::from_fn(move || {
         while bytes.len() >= 16 {
             let length = u32::from_ne_bytes(bytes[..4].try_into().ok()?) as usize;
@@ -91,7 +100,8 @@ fn deletions<'a>(mut bytes: &'a [u8], table: &'a str) -> impl Iterator<Item = u3
             let kind = u16::from_ne_bytes([message[4], message[5]]);
             let sender = u32::from_ne_bytes(message[12..16].try_into().ok()?);
             let deletion = kind >> 8 == NFTABLES_SUBSYSTEM && DELETIONS.contains(&(kind & 0xff));
-            if deletion && table_of(message) == Some(table.as_bytes()) {
+            let ours = |table: &[u8]| tables.iter().any(|own| own.as_bytes() == table);
+            if deletion && table_of(message).is_some_and(ours) {
                 return Some(sender);
             }
         }
