@@ -2,7 +2,11 @@
 //! Called by `lib`; puts `ipam`, `link`, `portmap` and `nft` in order.
 //! Invariant: ADD writes the owner down before it makes anything, and every name is derived from the owner.
 
-use std::{collections::HashSet, net::IpAddr, os::fd::AsRawFd};
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+    os::fd::AsRawFd,
+};
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -13,7 +17,7 @@ use crate::{
     link::{Link, Links, mac_of},
     netns, nft,
     portmap::{self, HostPorts},
-    types::{AddResult, Error, Interface, NetConf},
+    types::{AddResult, Attachment, Error, Interface, NetConf},
 };
 
 pub fn dispatch(request: &Request, conf: &NetConf) -> Result<Option<Value>, Error> {
@@ -64,6 +68,14 @@ pub fn restore(conf: &NetConf) -> Result<bool, Error> {
         ports.write_under(&ipam)?;
     }
     Ok(lost_base || lost_ports)
+}
+
+/// Who holds addresses, each once.
+pub fn attachments(conf: &NetConf) -> Result<Vec<Attachment>, Error> {
+    let entries = Ipam::open(&conf.network_dir())?.entries()?;
+    let holders: BTreeSet<_> = entries.into_iter().map(|(_, owner)| (owner.container_id, owner.ifname)).collect();
+    let holders = holders.into_iter().filter(|(container_id, _)| !container_id.is_empty());
+    Ok(holders.map(|(container_id, ifname)| Attachment { container_id, ifname }).collect())
 }
 
 fn owner(request: &Request) -> Owner {

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 pub use cleanup::{CleanupParams, cleanup};
 pub use conflist::{ConfListParams, conflist};
 pub use ipam::gateway;
-pub use types::{Error, NetConf, PortMapping, SUPPORTED_VERSIONS};
+pub use types::{Attachment, Error, NetConf, PortMapping, SUPPORTED_VERSIONS};
 
 /// The names under which the binary acts as a CNI plugin. `loopback` is there because containerd insists on it.
 pub const PLUGIN_NAMES: [&str; 2] = ["minke-cni", "loopback"];
@@ -102,6 +102,26 @@ pub fn prepare(conflist: &Value) -> Result<(), Error> {
 /// Writes the rules that somebody else has deleted; whether there were any. Blocks.
 pub fn restore(conflist: &Value) -> Result<bool, Error> {
     attach::restore(&network(conflist)?)
+}
+
+/// Everything that ADD made and nobody has removed. Blocks.
+pub fn attachments(conflist: &Value) -> Result<Vec<Attachment>, Error> {
+    attach::attachments(&network(conflist)?)
+}
+
+/// What DEL does, for an attachment that the runtime has lost. Blocks.
+pub fn detach(conflist: &Value, attachment: &Attachment) -> Result<(), Error> {
+    let conf = network(conflist)?;
+    let request = Request {
+        command: "DEL".into(),
+        container_id: attachment.container_id.clone(),
+        ifname: attachment.ifname.clone(),
+        ..Request::default()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| attach::dispatch(&request, &conf)).join().map_err(|_| Error::internal("the plugin panicked"))?
+    })
+    .map(drop)
 }
 
 /// The nftables tables of a network that was given this one.

@@ -11,7 +11,10 @@ use std::{
 
 use anyhow::{Context, Result};
 use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams, from_kubeconfig};
-use cri::containerd::{Containerd, ContainerdConfig};
+use cri::{
+    RemoteRuntime,
+    containerd::{Containerd, ContainerdConfig},
+};
 use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
@@ -27,7 +30,7 @@ use crate::{
     host, images,
     instance::Instance,
     join::{self, Member, Serving},
-    kept_rules, kubelet_flags,
+    kept_rules, kubelet_flags, lost_attachments,
     perseverance::Perseverance,
     pki::{Current, Leaf},
     report::Reporter,
@@ -356,9 +359,21 @@ impl Node {
         let (tables, network) = (cni::tables(&self.instance.cni_table()), conflist.clone());
         let restore = move || Ok(cni::restore(&network)?);
         env.spawn(kept_rules::keep(tables, restore, env.clone(), shutdown.clone()));
+        self.free_lost_attachments(conflist, env, shutdown);
         let gateways = pod_cidrs.iter().map(cni::gateway);
         let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
         self.serve_dns(listen, informers, env, shutdown).await;
+    }
+
+    fn free_lost_attachments(&self, conflist: serde_json::Value, env: &Env, shutdown: &CancellationToken) {
+        let (endpoint, env, shutdown) = (self.runtime.endpoint().display().to_string(), env.clone(), shutdown.clone());
+        env.clone().spawn(async move {
+            let runtime = RemoteRuntime::new(&endpoint, None);
+            let freed = shutdown.run_until_cancelled(lost_attachments::free(conflist, &runtime, &env)).await;
+            if let Some(Err(error)) = freed {
+                tracing::warn!(error = format!("{error:#}"), "addresses of lost pods stay until the next start");
+            }
+        });
     }
 
     /// The bridge and its rules first: with the configuration there, containerd calls the node's network ready.

@@ -17,6 +17,7 @@ mod join;
 mod join_token;
 mod kept_rules;
 mod kubelet_flags;
+mod lost_attachments;
 mod nodes;
 mod perseverance;
 mod pki;
