@@ -13,7 +13,7 @@ mod zone;
 
 pub use forward::Forwarder;
 pub use index::{PodRecords, Zone};
-pub use resolv_conf::{DnsPolicy, PodDns, ResolvConf};
+pub use resolv_conf::{DnsPolicy, PodDns, ResolvConf, host_file as host_resolv_conf};
 pub use run::{DnsConfig, DnsError, Serving, start};
 pub use server::Server;
 pub use zone::Answer;

@@ -5,11 +5,29 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
+    path::Path,
 };
 
 pub const MAX_NAME_SERVERS: usize = 3;
 pub const MAX_SEARCHES: usize = 32;
 pub const MAX_SEARCH_CHARACTERS: usize = 2048;
+
+const OWN: &str = "/etc/resolv.conf";
+/// Where systemd-resolved writes the servers that it asks itself.
+const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+
+/// The node's configuration, as those in other network namespaces can use it: nobody answers on their loopback.
+pub fn host_file() -> &'static str {
+    let own = std::fs::read_to_string(OWN).unwrap_or_default();
+    usable_elsewhere(&own, Path::new(BEHIND_RESOLVED).exists())
+}
+
+fn usable_elsewhere(own: &str, resolved: bool) -> &'static str {
+    let loopback = |server: &String| server.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    // A file that names no server means the one on loopback, too.
+    let useless = ResolvConf::parse(own).name_servers.iter().all(loopback);
+    if useless && resolved { BEHIND_RESOLVED } else { OWN }
+}
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvConf {
@@ -177,6 +195,20 @@ mod tests {
             host: &ResolvConf::parse(HOST),
         };
         assert_eq!(ResolvConf::for_pod(&pod).to_text(), expected, "{policy} {host_network}");
+    }
+
+    #[test]
+    fn a_resolver_on_loopback_is_of_no_use_elsewhere() {
+        let check = |own: &str, resolved: bool, expected: &str| {
+            assert_eq!(usable_elsewhere(own, resolved), expected, "{own:?} {resolved}");
+        };
+        check("nameserver 127.0.0.53\noptions edns0\n", true, BEHIND_RESOLVED);
+        check("nameserver 127.0.0.53\nnameserver ::1\n", true, BEHIND_RESOLVED);
+        check("", true, BEHIND_RESOLVED);
+        check("nameserver 127.0.0.53\n", false, OWN);
+        check("nameserver 127.0.0.53\nnameserver 192.0.2.53\n", true, OWN);
+        check("nameserver 192.0.2.53\n", true, OWN);
+        check("nameserver fe80::1%eth0\n", true, OWN);
     }
 
     #[test]

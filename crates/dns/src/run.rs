@@ -20,7 +20,7 @@ use crate::{
     dns_metrics,
     forward::Forwarder,
     index::{PodRecords, Zone},
-    resolv_conf::ResolvConf,
+    resolv_conf::{self, ResolvConf},
     server::Server,
 };
 
@@ -48,7 +48,7 @@ impl DnsConfig {
             listen,
             interface: None,
             cluster_domain: cluster_domain.to_owned(),
-            upstreams: ResolvConf::read("/etc/resolv.conf").upstreams(),
+            upstreams: ResolvConf::read(resolv_conf::host_file()).upstreams(),
             pod_records: PodRecords::default(),
             ttl_seconds: 5,
             cache: Duration::from_secs(30),

@@ -254,6 +254,7 @@ impl Node {
             node_ips: vec![self.address],
             cluster_dns: server::dns_addresses(&self.service_cidrs)?,
             cluster_domain: server::cluster_domain(),
+            resolv_conf: dns::host_resolv_conf().into(),
             cgroup_root: self.instance.cgroup(),
             cni_conf_dir: self.runtime.is_ours().then(|| self.instance.cni_conf()),
             sandbox_image: images::PAUSE.into(),
