@@ -12,11 +12,11 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::{
-    Request,
+    Request, flows,
     ipam::{self, Ipam, Owner},
     link::{Link, Links, mac_of},
     netns, nft,
-    portmap::{self, HostPorts},
+    portmap::{self, HostPort, HostPorts},
     types::{AddResult, Attachment, Error, Interface, NetConf},
 };
 
@@ -159,6 +159,7 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Tr
         ports.save(&ipam)?;
     }
     nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
+    flows::forget(ports.of(owner));
     Ok((addresses, nft::base(conf).start()?))
 }
 
@@ -222,14 +223,20 @@ async fn del(request: &Request, conf: &NetConf) -> Result<(), Error> {
     Links::open()?.delete(&host_link_name(&owner)).await?;
     let ipam = Ipam::open(&conf.network_dir())?;
     let mut ports = HostPorts::load(&ipam)?;
-    let had = ports.remove(&owner);
-    // The rules go before the record of them: whoever comes after a failure knows what is left to do.
-    nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
-    if had {
-        ports.save(&ipam)?;
-    }
+    let freed = ports.remove(&owner);
+    free_ports(conf, &ipam, &ports, &freed)?;
     ipam.release(&owner)?;
     Ok(())
+}
+
+/// The rules go before the record of them: whoever comes after a failure knows what is left to do.
+fn free_ports(conf: &NetConf, ipam: &Ipam, left: &HostPorts, freed: &[HostPort]) -> Result<(), Error> {
+    nft::host_ports(conf, &left.all()).ensure_under(ipam)?;
+    if freed.is_empty() {
+        return Ok(());
+    }
+    flows::forget(freed);
+    left.save(ipam)
 }
 
 async fn check(request: &Request, conf: &NetConf) -> Result<(), Error> {
@@ -282,11 +289,8 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
     }
     let ipam = Ipam::open(&conf.network_dir())?;
     let mut ports = HostPorts::load(&ipam)?;
-    let changed = ports.retain(|owner| keys.contains(owner));
-    nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
-    if changed {
-        ports.save(&ipam)?;
-    }
+    let freed = ports.retain(|owner| keys.contains(owner));
+    free_ports(conf, &ipam, &ports, &freed)?;
     ipam.release_where(|holder| !valid.contains(holder))?;
     Ok(())
 }

@@ -6,6 +6,7 @@
 mod attach;
 mod cleanup;
 mod conflist;
+mod flows;
 mod ipam;
 mod kernel_rules;
 mod link;

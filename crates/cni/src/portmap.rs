@@ -56,15 +56,15 @@ impl HostPorts {
         self.0.retain(|_, held| !held.is_empty());
     }
 
-    /// Whether the owner had any.
-    pub fn remove(&mut self, owner: &Owner) -> bool {
-        self.0.remove(&key(owner)).is_some()
+    /// What the owner had.
+    pub fn remove(&mut self, owner: &Owner) -> Vec<HostPort> {
+        self.0.remove(&key(owner)).unwrap_or_default()
     }
 
-    pub fn retain(&mut self, alive: impl Fn(&str) -> bool) -> bool {
-        let before = self.0.len();
-        self.0.retain(|owner, _| alive(owner));
-        self.0.len() != before
+    /// What the others had.
+    pub fn retain(&mut self, alive: impl Fn(&str) -> bool) -> Vec<HostPort> {
+        let gone = self.0.extract_if(.., |owner, _| !alive(owner));
+        gone.flat_map(|(_, ports)| ports).collect()
     }
 
     pub fn of(&self, owner: &Owner) -> &[HostPort] {
@@ -147,8 +147,8 @@ mod tests {
         let mut ports = HostPorts::default();
         ports.set(&owner("a"), vec![port("10.0.0.2")]);
         ports.set(&owner("b"), vec![port("10.0.0.3")]);
-        assert!(!ports.remove(&owner("a")));
+        assert_eq!(ports.remove(&owner("a")), vec![]);
         assert_eq!(ports.all(), vec![port("10.0.0.3")]);
-        assert!(ports.remove(&owner("b")));
+        assert_eq!(ports.remove(&owner("b")), vec![port("10.0.0.3")]);
     }
 }

@@ -24,7 +24,7 @@ fn shell(command: &str) -> String {
 
 fn require_tools() {
     assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces: run it as root");
-    for (tool, package) in [("ip", "iproute2"), ("nft", "nftables")] {
+    for (tool, package) in [("ip", "iproute2"), ("nft", "nftables"), ("conntrack", "conntrack")] {
         let found = Command::new(tool).arg("-V").output().is_ok();
         assert!(found, "{tool} is missing: apt-get install -y {package}");
     }
@@ -377,6 +377,51 @@ fn what_a_stranger_deletes_is_restored() {
         assert!(restore(), "{flush}");
         assert_eq!(rules(), before, "{flush}");
         assert!(!restore(), "{flush}");
+    }
+}
+
+#[test]
+fn a_udp_client_follows_its_host_port() {
+    let node = Node::new("udp");
+    let conf = node.conf(json!([{ "hostPort": 8083, "containerPort": 53, "protocol": "udp" }]));
+    let client = |namespace: &str, address: &'static str| {
+        let socket = inside(namespace, move || UdpSocket::bind(address).unwrap()).join().unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket
+    };
+    let out = format!("{}-out", node.name);
+    let clients = [(client(&out, "0.0.0.0:0"), "192.0.2.1:8083"), (client(&out, "[::]:0"), "[2001:db8::1]:8083")];
+    for id in ["a", "b"] {
+        let pod = node.pod(id);
+        // Before there is a pod: this flow goes to the node itself, and must not stay there.
+        clients.iter().for_each(|(socket, to)| drop(socket.send_to(b"early", to)));
+        node.call("ADD", id, &conf).unwrap();
+        let (ready, started) = std::sync::mpsc::channel();
+        let server = inside(&pod, move || {
+            let socket = UdpSocket::bind("[::]:53").unwrap();
+            ready.send(()).unwrap();
+            let mut bytes = [0; 9];
+            loop {
+                let (length, from) = socket.recv_from(&mut bytes).unwrap();
+                socket.send_to(id.as_bytes(), from).unwrap();
+                if &bytes[..length] == b"end" {
+                    return;
+                }
+            }
+        });
+        started.recv().unwrap();
+        for (socket, to) in &clients {
+            let answered = |text: &[u8]| {
+                let mut answer = [0; 9];
+                let _ = socket.send_to(text, to);
+                socket.recv_from(&mut answer).is_ok_and(|(length, _)| &answer[..length] == id.as_bytes())
+            };
+            assert!((0..600).any(|_| answered(b"there?")), "{id} through {to}");
+        }
+        let end = inside(&pod, || UdpSocket::bind("[::]:0").unwrap()).join().unwrap();
+        end.send_to(b"end", "[::1]:53").unwrap();
+        server.join().unwrap();
+        node.call("DEL", id, &conf).unwrap();
     }
 }
 
