@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::{
-    Request, flows,
+    Request, check, flows,
     ipam::{self, Ipam, Owner},
     link::{Link, Links, mac_of},
     netns, nft,
@@ -32,7 +32,7 @@ pub fn dispatch(request: &Request, conf: &NetConf) -> Result<Option<Value>, Erro
         match request.command.as_str() {
             "ADD" => add(request, conf).await.map(|result| Some(result.to_json(&conf.cni_version))),
             "DEL" => del(request, conf).await.map(|()| None),
-            "CHECK" => check(request, conf).await.map(|()| None),
+            "CHECK" => check::check(request, conf).await.map(|()| None),
             "GC" => collect_garbage(conf).await.map(|()| None),
             _ => status(conf).map(|()| None),
         }
@@ -78,12 +78,12 @@ pub fn attachments(conf: &NetConf) -> Result<Vec<Attachment>, Error> {
     Ok(holders.map(|(container_id, ifname)| Attachment { container_id, ifname }).collect())
 }
 
-fn owner(request: &Request) -> Owner {
+pub fn owner(request: &Request) -> Owner {
     Owner { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
 }
 
 /// The host's end of the pair: short enough for the kernel, and found again without any state.
-fn host_link_name(owner: &Owner) -> String {
+pub fn host_link_name(owner: &Owner) -> String {
     format!("veth{:010x}", nft::fnv(&portmap::key(owner)) >> 24)
 }
 
@@ -163,7 +163,7 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Tr
     Ok((addresses, nft::base(conf).start()?))
 }
 
-fn everywhere(like: IpAddr) -> IpNet {
+pub fn everywhere(like: IpAddr) -> IpNet {
     let any = if like.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
     any.parse().expect("a constant")
 }
@@ -237,35 +237,6 @@ fn free_ports(conf: &NetConf, ipam: &Ipam, left: &HostPorts, freed: &[HostPort])
     }
     flows::forget(freed);
     left.save(ipam)
-}
-
-async fn check(request: &Request, conf: &NetConf) -> Result<(), Error> {
-    let owner = owner(request);
-    let held: Vec<IpAddr> = Ipam::open(&conf.network_dir())?
-        .entries()?
-        .into_iter()
-        .filter(|(_, holder)| *holder == owner)
-        .map(|(ip, _)| ip)
-        .collect();
-    if held.len() != conf.pod_cidrs.len() {
-        return Err(Error::check_failed(format!("container {} holds addresses {held:?}", owner.container_id)));
-    }
-    let host = Links::open()?;
-    let missing = |what: &str| Error::check_failed(format!("{what} is missing"));
-    let bridge = host.find(&conf.bridge).await?.ok_or_else(|| missing(&conf.bridge))?;
-    let name = host_link_name(&owner);
-    let port = host.find(&name).await?.ok_or_else(|| missing(&name))?;
-    if port.controller != Some(bridge.index) {
-        return Err(Error::check_failed(format!("{name} is not a port of {}", conf.bridge)));
-    }
-    let namespace = netns::open(&request.netns)?.ok_or_else(|| missing(&request.netns))?;
-    let inside = netns::within(&namespace, Links::open)?;
-    let pod = inside.find(&owner.ifname).await?.ok_or_else(|| missing(&owner.ifname))?;
-    let present = inside.addresses(&pod).await?;
-    match held.iter().find(|ip| !present.iter().any(|net| net.addr() == **ip)) {
-        Some(ip) => Err(Error::check_failed(format!("{ip} is not on {}", owner.ifname))),
-        None => Ok(()),
-    }
 }
 
 /// Frees what belongs to no valid attachment of this network.

@@ -4,6 +4,7 @@
 //! Invariant: what a dead ADD left behind is found again from the container ID alone, so DEL or GC removes it.
 
 mod attach;
+mod check;
 mod cleanup;
 mod conflist;
 mod flows;

@@ -2,16 +2,20 @@
 //! Used by `attach` and `cleanup`.
 //! Invariant: every operation that creates is safe to repeat.
 
-use std::{net::IpAddr, os::fd::RawFd};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::RawFd,
+};
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::{
     Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
+        AddressFamily,
         address::{AddressAttribute, AddressFlags},
         link::{InfoData, InfoVeth, LinkAttribute, LinkMessage},
-        route::RouteScope,
+        route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType},
     },
 };
 
@@ -183,6 +187,30 @@ impl Links {
         Ok(found.collect())
     }
 
+    /// The unicast routes through `link`: where to, and by which gateway.
+    pub async fn routes(&self, link: &Link) -> Result<Vec<(IpNet, Option<IpAddr>)>, Error> {
+        let mut found = Vec::new();
+        for everything in
+            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
+        {
+            let any = if everything.header.address_family == AddressFamily::Inet {
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+            } else {
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            };
+            let messages: Vec<RouteMessage> = self
+                .0
+                .route()
+                .get(everything)
+                .execute()
+                .try_collect()
+                .await
+                .map_err(|error| failed("list routes of", &link.name, &error))?;
+            found.extend(messages.iter().filter_map(|message| route(message, link, any)));
+        }
+        Ok(found)
+    }
+
     /// A route through `link`: on the link itself when there is no gateway.
     pub async fn add_route(&self, link: &Link, destination: IpNet, via: Option<IpAddr>) -> Result<(), Error> {
         let mut builder = RouteMessageBuilder::<IpAddr>::new()
@@ -202,6 +230,26 @@ impl Links {
             .await
             .map_err(|error| failed(&format!("add route {destination} through"), &link.name, &error))
     }
+}
+
+/// What a message says of a route through `link`; a destination that is not named is everything.
+fn route(message: &RouteMessage, link: &Link, any: IpAddr) -> Option<(IpNet, Option<IpAddr>)> {
+    let (mut destination, mut gateway, mut through) = (any, None, None);
+    let address = |address: &RouteAddress| match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(to) => destination = address(to)?,
+            RouteAttribute::Gateway(via) => gateway = address(via),
+            RouteAttribute::Oif(index) => through = Some(*index),
+            _ => {}
+        }
+    }
+    let unicast = message.header.kind == RouteType::Unicast && through == Some(link.index);
+    IpNet::new(destination, message.header.destination_prefix_length).ok().filter(|_| unicast).map(|to| (to, gateway))
 }
 
 impl Link {

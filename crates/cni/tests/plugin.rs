@@ -426,6 +426,38 @@ fn a_udp_client_follows_its_host_port() {
 }
 
 #[test]
+fn check_finds_what_is_gone() {
+    let node = Node::new("check");
+    let (pod, n) = (node.pod("a"), &node.name);
+    let conf = node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]));
+    for (damage, complaint) in [
+        (format!("ip netns exec {n} nft flush table inet mk-cni"), "masquerade"),
+        (format!("ip netns exec {n} nft flush chain inet mk-cni-ports hostports"), "host ports"),
+        (format!("ip -n {pod} route del default"), "the route to 0.0.0.0/0"),
+        (format!("ip -n {pod} -6 route del default"), "the route to ::/0"),
+        (format!("ip -n {pod} -6 route del fd99::1"), "the route to fd99::1/128"),
+        (format!("ip -n {pod} address flush dev eth0 scope global"), "is not on eth0"),
+        (
+            format!(
+                "ip -n {n} link set $(ip -n {n} -o link show master mk0 | sed 's/^[0-9]*: \\([^@]*\\)@.*/\\1/') nomaster"
+            ),
+            "not a port of mk0",
+        ),
+        (format!("ip -n {pod} link del eth0"), "is missing"),
+    ] {
+        node.call("ADD", "a", &conf).unwrap();
+        node.call("CHECK", "a", &conf).unwrap();
+        shell(&damage);
+        let error = node.call("CHECK", "a", &conf).unwrap_err();
+        assert_eq!(error["code"], 100, "{damage}: {error}");
+        assert!(error["msg"].as_str().unwrap().contains(complaint), "{damage}: {error}");
+    }
+    node.call("ADD", "a", &conf).unwrap();
+    let other = node.conf(json!([{ "hostPort": 8082, "containerPort": 80 }]));
+    assert_eq!(node.call("CHECK", "a", &other).unwrap_err()["code"], 100, "other host ports");
+}
+
+#[test]
 fn many_at_once_get_different_addresses() {
     let node = Node::new("many");
     let ids: Vec<String> = (0..12).map(|index| format!("p{index}")).collect();
