@@ -34,7 +34,7 @@ pub fn dispatch(request: &Request, conf: &NetConf) -> Result<Option<Value>, Erro
             "DEL" => del(request, conf).await.map(|()| None),
             "CHECK" => check::check(request, conf).await.map(|()| None),
             "GC" => collect_garbage(conf).await.map(|()| None),
-            _ => status(conf).map(|()| None),
+            _ => status(conf).await.map(|()| None),
         }
     })
 }
@@ -179,15 +179,8 @@ async fn ensure_bridge(host: &Links, conf: &NetConf) -> Result<Link, Error> {
     if gateways.iter().all(|gateway| present.contains(gateway)) {
         return Ok(bridge);
     }
+    refuse_clash(host, conf, Some(bridge.index)).await?;
     let name = &conf.bridge;
-    for (holder, address) in host.all_addresses().await? {
-        let clash = conf.pod_cidrs.iter().find(|net| net.contains(&address) && net.network() != address);
-        if let Some(network) = clash.filter(|_| holder != bridge.index) {
-            return Err(Error::invalid_config(format!(
-                "pod network {network} is in use: the node has {address} on another interface"
-            )));
-        }
-    }
     for gateway in &gateways {
         if gateway.addr().is_ipv4() {
             netns::sysctl("ipv4/ip_forward", "1")?;
@@ -204,6 +197,19 @@ async fn ensure_bridge(host: &Links, conf: &NetConf) -> Result<Link, Error> {
         host.add_address(&bridge, gateway).await?;
     }
     Ok(bridge)
+}
+
+/// A range in which the node itself lives can't be the pods'.
+async fn refuse_clash(host: &Links, conf: &NetConf, bridge: Option<u32>) -> Result<(), Error> {
+    for (holder, address) in host.all_addresses().await? {
+        let clash = conf.pod_cidrs.iter().find(|net| net.contains(&address) && net.network() != address);
+        if let Some(network) = clash.filter(|_| Some(holder) != bridge) {
+            return Err(Error::invalid_config(format!(
+                "pod network {network} is in use: the node has {address} on another interface"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Pods neither listen to routers nor to redirects, and their link-local address is usable at once.
@@ -266,8 +272,11 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
     Ok(())
 }
 
-fn status(conf: &NetConf) -> Result<(), Error> {
+async fn status(conf: &NetConf) -> Result<(), Error> {
     let unavailable = |error: Error| Error::plugin_not_available(error.message);
+    let host = Links::open().map_err(unavailable)?;
+    let bridge = host.find(&conf.bridge).await.map_err(unavailable)?;
+    refuse_clash(&host, conf, bridge.map(|bridge| bridge.index)).await.map_err(unavailable)?;
     Ipam::open(&conf.network_dir()).map_err(unavailable)?;
     nft::probe().map_err(unavailable)
 }

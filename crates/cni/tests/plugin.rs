@@ -458,6 +458,50 @@ fn check_finds_what_is_gone() {
 }
 
 #[test]
+fn garbage_is_what_is_not_valid() {
+    let node = Node::new("gc");
+    let port = |port: u16| node.conf(json!([{ "hostPort": port, "containerPort": 80 }]));
+    for (id, number) in [("a", 8081), ("b", 8082)] {
+        node.pod(id);
+        node.call("ADD", id, &port(number)).unwrap();
+    }
+    let mut gc = node.conf(json!([]));
+    gc["cni.dev/valid-attachments"] = json!([{ "containerID": "b", "ifname": "eth0" }]);
+    for _ in 0..2 {
+        node.call("GC", "", &gc).unwrap();
+        assert_eq!(node.allocated(), ["10.99.0.3", "fd99::3"]);
+        assert_eq!(node.veths(), 1);
+        node.call("CHECK", "b", &port(8082)).unwrap();
+        let rules = node.nft("list ruleset");
+        assert!(rules.contains("8082 : 10.99.0.3") && !rules.contains("8081 :"), "{rules}");
+    }
+    let without = node.conf(json!([]));
+    assert_eq!(node.call("GC", "", &without).unwrap_err()["code"], 7);
+}
+
+#[test]
+fn a_network_of_ipv6_alone() {
+    let node = Node::new("six");
+    let (a, out) = (node.pod("a"), format!("{}-out", node.name));
+    let mut conf = node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]));
+    conf["podCIDRs"] = json!(["fd99::/64"]);
+    conf["clusterCIDRs"] = json!(["fd99::/56"]);
+    let result = node.call("ADD", "a", &conf).unwrap();
+    assert_eq!(result["ips"].as_array().unwrap().len(), 1, "{result}");
+    assert_eq!(result["ips"][0]["address"], "fd99::2/128");
+    assert_eq!(result["ips"][0]["gateway"], "fd99::1");
+    assert_eq!(result["routes"][0]["dst"], "::/0");
+    node.call("CHECK", "a", &conf).unwrap();
+    let (server, outside) = (serve(&a, "[::]:80", 1), serve(&out, "[::]:80", 1));
+    assert_eq!(ask(&out, "[2001:db8::1]:8081"), "2001:db8::2");
+    assert_eq!(ask(&a, "[2001:db8::2]:80"), "2001:db8::1");
+    server.join().unwrap();
+    outside.join().unwrap();
+    node.call("DEL", "a", &conf).unwrap();
+    assert_eq!(node.allocated(), Vec::<String>::new());
+}
+
+#[test]
 fn many_at_once_get_different_addresses() {
     let node = Node::new("many");
     let ids: Vec<String> = (0..12).map(|index| format!("p{index}")).collect();
@@ -528,6 +572,9 @@ fn speaks_every_version() {
     clash["podCIDRs"] = json!(["192.0.2.0/24"]);
     let error = node.call("ADD", "a", &clash).unwrap_err();
     assert_eq!(error["code"], 7, "{error}");
+    assert!(error["msg"].as_str().unwrap().contains("192.0.2.1"), "{error}");
+    let error = node.call("STATUS", "", &clash).unwrap_err();
+    assert_eq!(error["code"], 50, "{error}");
     assert!(error["msg"].as_str().unwrap().contains("192.0.2.1"), "{error}");
     let versions = node.call("VERSION", "", &json!({ "cniVersion": "1.0.0" })).unwrap();
     assert!(versions["supportedVersions"].as_array().unwrap().contains(&json!("1.1.0")));
