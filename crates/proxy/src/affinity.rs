@@ -18,7 +18,7 @@ pub async fn remembered(nft: &Nft, ruleset: &Ruleset, table: &str) -> String {
     }
     let mut text = String::new();
     for (family, names) in wanted {
-        let word = if family == Family::V4 { "ip" } else { "ip6" };
+        let word = family.word();
         // Nothing there yet is the usual case at a first start.
         let Ok(listed) = nft.run(&["-j", "list", "sets", word], String::new()).await else { continue };
         text.push_str(&commands(&listed, &format!("{word} {table}"), table, &names));

@@ -2,12 +2,16 @@
 //! Fed by `run` from informers; read by `rules`.
 //! Invariant: an object the API server lets through never makes `apply` fail; what is unusable is left out.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
     core::v1::{Service, ServiceSpec},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
 };
 
 /// What is true of this node and the same for every Service.
@@ -208,6 +212,8 @@ pub struct State {
     /// By Service; nearly always one each, so a list takes the least room.
     slices: HashMap<String, Vec<(String, SliceInfo)>>,
     service_of_slice: HashMap<String, String>,
+    /// Where ClusterIPs come from, by the name of the ServiceCIDR.
+    service_ranges: BTreeMap<String, Vec<IpNet>>,
 }
 
 impl State {
@@ -255,6 +261,25 @@ impl State {
             }
         }
         dirty
+    }
+
+    /// `true` when the rules for addresses of no Service may have to change.
+    pub fn apply_service_cidr(&mut self, key: &str, range: Option<&ServiceCIDR>) -> bool {
+        let cidrs = range.and_then(|range| range.spec.as_ref()?.cidrs.as_ref());
+        match cidrs.map(|cidrs| parsed(cidrs.iter())) {
+            Some(ranges) if self.service_ranges.get(key) == Some(&ranges) => false,
+            Some(ranges) => {
+                self.service_ranges.insert(key.to_owned(), ranges);
+                true
+            }
+            None => self.service_ranges.remove(key).is_some(),
+        }
+    }
+
+    /// All from which ClusterIPs come, none inside another.
+    pub fn service_ranges(&self) -> Vec<IpNet> {
+        let ranges: Vec<IpNet> = self.service_ranges.values().flatten().map(IpNet::trunc).collect();
+        IpNet::aggregate(&ranges)
     }
 
     pub fn service(&self, key: &str) -> Option<&ServiceInfo> {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
     model::NodeConfig,
-    rules::{Family, Frontend, Key, MARK, MOST_SHARED, Value},
+    rules::{Family, Frontend, Key, MARK, MOST_SHARED, UNALLOCATED, Value},
     ruleset::{Changes, Ruleset},
 };
 
@@ -59,7 +59,7 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
     line(format!("add map {table} endpoints {{ typeof {frontend} . numgen random mod 2 : {ip} daddr . th dport; }}"));
     line(format!("add set {table} cluster-ips {{ type {address}; }}"));
     line(format!("add set {table} hairpin {{ type {address} . {address}; }}"));
-    for chain in ["refuse", "dispatch", "check"] {
+    for chain in ["refuse", "dispatch", "check", UNALLOCATED] {
         line(format!("add chain {table} {chain}"));
     }
     for (chain, hook) in [
@@ -105,7 +105,11 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
     // A port that the Service does not have.
     line(format!("add rule {table} check {ip} daddr @cluster-ips goto refuse"));
     for chain in ["input", "forward", "output"] {
-        line(format!("add rule {table} {chain} ct state new goto check"));
+        line(format!("add rule {table} {chain} ct state new jump check"));
+    }
+    // Not at the input: an address of this very machine is somebody's.
+    for chain in ["forward", "output"] {
+        line(format!("add rule {table} {chain} ct state new goto {UNALLOCATED}"));
     }
 }
 

@@ -27,6 +27,14 @@ impl Family {
     pub fn of(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
+
+    /// What nftables calls it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
 }
 
 /// An address under which a Service is reached.
@@ -96,9 +104,9 @@ pub struct ServiceRules {
 /// The rules of the whole node.
 pub fn rules(state: &State, config: &NodeConfig) -> Ruleset {
     let mut ruleset = Ruleset::default();
-    let mut keys: Vec<&String> = state.service_keys().collect();
-    keys.sort();
-    for key in keys {
+    let mut keys: Vec<&str> = state.service_keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    for key in std::iter::once(NO_SERVICE).chain(keys) {
         ruleset.replace(key, service_rules(key, state, config, None));
     }
     ruleset
@@ -111,6 +119,9 @@ pub fn service_rules(
     config: &NodeConfig,
     previous: Option<&ServiceRules>,
 ) -> Option<ServiceRules> {
+    if key == NO_SERVICE {
+        return Some(unallocated(state));
+    }
     let service = state.service(key)?;
     let mut rules = ServiceRules::default();
     let mut ready_here: BTreeSet<IpAddr> = BTreeSet::new();
@@ -150,6 +161,20 @@ pub fn service_rules(
     rules.health = service.health_check_node_port.map(|port| (port, ready_here.len()));
     rules.pods = pods(state, key, &rules.endpoints);
     Some(rules)
+}
+
+/// What is sent to an address that no Service has disappears here, and not at whoever the default route leads to. The
+/// chain is part of the table; only its content changes.
+fn unallocated(state: &State) -> ServiceRules {
+    let ranges = state.service_ranges();
+    let chain = |family: Family| {
+        let ours = ranges.iter().filter(|range| Family::of(range.addr()) == family);
+        let list: Vec<String> = ours.map(ToString::to_string).collect();
+        let word = family.word();
+        let rules = (!list.is_empty()).then(|| format!("{word} daddr {{ {} }} drop", list.join(", ")));
+        ((family, Arc::from(UNALLOCATED)), rules.into_iter().collect())
+    };
+    ServiceRules { chains: Family::ALL.map(chain).into(), ..ServiceRules::default() }
 }
 
 fn pods(state: &State, key: &str, used: &BTreeSet<IpAddr>) -> Vec<(PodUid, bool)> {
@@ -448,15 +473,17 @@ impl Writer<'_> {
     }
 
     fn word(&self) -> &'static str {
-        match self.family {
-            Family::V4 => "ip",
-            Family::V6 => "ip6",
-        }
+        self.family.word()
     }
 }
 
 /// Up to this many endpoints a Service needs no chain of its own.
 pub const MOST_SHARED: u32 = 128;
+
+/// The key of the rules for addresses that no Service has; no Service has this key.
+pub const NO_SERVICE: &str = "";
+/// The chain with them.
+pub const UNALLOCATED: &str = "unallocated";
 
 /// Marks a packet for masquerade on its way out; the bit is upstream's.
 pub const MARK: &str = "meta mark set meta mark or 0x4000";

@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
 };
 use metrics::{Family, Metrics};
 use serde::de::DeserializeOwned;
@@ -38,7 +39,7 @@ use crate::{
         LAST_SYNC, PARTIAL_SYNC_DURATION, PROGRAMMING, SERVICE_CHANGES, SYNC_DURATION,
     },
     render,
-    rules::{Frontend, service_rules},
+    rules::{Frontend, NO_SERVICE, service_rules},
     ruleset::{Changes, Ruleset},
 };
 
@@ -104,6 +105,8 @@ async fn run_until(
     }
     let services = informers.informer::<Service>();
     let slices = informers.informer::<EndpointSlice>();
+    // Not waited for: an API server of an older release has none.
+    let ranges = informers.informer::<ServiceCIDR>();
     let synced = async { tokio::join!(services.synced(), slices.synced()) };
     tokio::select! {
         _ = synced => {}
@@ -149,7 +152,8 @@ async fn run_until(
         moved: BTreeSet::new(),
         triggers: Vec::new(),
     };
-    proxy.run(services.objects().subscribe(), slices.objects().subscribe(), monitor, shutdown).await;
+    let [services, slices, ranges] = [services.objects(), slices.objects(), ranges.objects()].map(|o| o.subscribe());
+    proxy.run(services, slices, ranges, monitor, shutdown).await;
     Ok(())
 }
 
@@ -198,6 +202,7 @@ impl Proxy {
         mut self,
         mut services: mpsc::UnboundedReceiver<ObjectChange>,
         mut slices: mpsc::UnboundedReceiver<ObjectChange>,
+        mut ranges: mpsc::UnboundedReceiver<ObjectChange>,
         mut monitor: Monitor,
         shutdown: CancellationToken,
     ) {
@@ -208,6 +213,9 @@ impl Proxy {
             }
             while let Ok(change) = slices.try_recv() {
                 self.slice(&change);
+            }
+            while let Ok(change) = ranges.try_recv() {
+                self.range(&change);
             }
             if self.retry.is_none() {
                 self.sync(&mut monitor).await;
@@ -220,6 +228,10 @@ impl Proxy {
                 },
                 change = slices.recv() => match change {
                     Some(change) => self.slice(&change),
+                    None => return,
+                },
+                change = ranges.recv() => match change {
+                    Some(change) => self.range(&change),
                     None => return,
                 },
                 sighting = monitor.next(), if self.watching => self.sighted(sighting).await,
@@ -246,6 +258,13 @@ impl Proxy {
         }
         self.newest = self.newest.max(change.new.as_ref().map_or(0, |object| object.meta.resource_version));
         self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
+    }
+
+    fn range(&mut self, change: &ObjectChange) {
+        let range = change.new.as_deref().and_then(read::<ServiceCIDR>);
+        if self.state.apply_service_cidr(&change.key, range.as_ref()) {
+            self.dirty.insert(NO_SERVICE.to_owned());
+        }
     }
 
     async fn sighted(&mut self, sighting: std::io::Result<Sighting>) {

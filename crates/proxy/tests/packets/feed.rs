@@ -34,6 +34,7 @@ impl Feed {
         let (version, kind) = match plural {
             "services" => ("v1", "Service"),
             "nodes" => ("v1", "Node"),
+            "servicecidrs" => ("networking.k8s.io/v1", "ServiceCIDR"),
             _ => ("discovery.k8s.io/v1", "EndpointSlice"),
         };
         value["apiVersion"] = json!(version);

@@ -134,3 +134,41 @@ fn session_affinity_ends_with_its_timeout() {
         (seen.len() == 2).then_some(())
     });
 }
+
+#[test]
+fn addresses_of_no_service_lead_nowhere() {
+    let node = node("nowhere");
+    node.service("web", "10.96.0.10", json!({}));
+    // Whoever is beyond the default route has such addresses too.
+    let out = format!("{}-out", node.name);
+    shell(&format!(
+        "ip -n {out} addr add 10.96.0.99/32 dev lo && ip -n {out} route add 10.244.0.0/16 via 192.0.2.1 && \
+         ip -n {out} -6 addr add fd98::2/64 dev up0 nodad && ip -n {out} -6 addr add fd96::99/128 dev up0 nodad"
+    ));
+    node.serve("out");
+    let (four, six) = ("10.96.0.99:8080", "[fd96::99]:8080");
+    let leaks = || {
+        for (from, to, seen) in [("-a", four, "out 10.244.0.2"), ("", four, "out 192.0.2.1"), ("", six, "out fd98::1")]
+        {
+            assert_eq!(node.ask(from, to), seen, "{from} -> {to}");
+        }
+    };
+    leaks();
+    let range = |name: &str, cidrs: &[&str]| {
+        node.change("servicecidrs", json!({ "metadata": { "name": name }, "spec": { "cidrs": cidrs } }));
+    };
+    range("kubernetes", &["10.96.0.0/16", "fd96::/64"]);
+    range("inside-another", &["10.96.0.0/24"]);
+    for (from, to) in [("-a", four), ("", four), ("", six)] {
+        assert!(node.is_dropped(from, to), "{from} -> {to}");
+    }
+    // Services go on as before, with and without endpoints.
+    assert_eq!(node.ask("-a", "10.96.0.10:80"), "ConnectionRefused");
+    node.endpoints("web", "TCP", &["10.244.0.3"]);
+    assert_eq!(node.ask("-a", "10.96.0.10:80"), "b 10.244.0.2");
+    assert_eq!(node.ask("-a", "10.96.0.10:81"), "ConnectionRefused");
+    range("inside-another", &["10.97.0.0/24"]);
+    range("kubernetes", &["10.97.0.0/16"]);
+    leaks();
+    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+}
