@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Du
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
-use crate::endpoint_gate::EndpointGate;
+use crate::{endpoint_gate::EndpointGate, image_manager::pull_records::Verification};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
@@ -148,6 +148,8 @@ pub struct Config {
     pub log_check_interval: Duration,
     /// Where pods' logs are, if not below `log_dir`.
     pub pod_logs: Option<PathBuf>,
+    /// Which present images pods must show credentials for.
+    pub image_verification: Verification,
     /// Never collected as unused.
     pub sandbox_image: String,
     /// Holds a pod's stop signal back until Services have let go of it; without one it is sent at once.
@@ -236,6 +238,7 @@ impl Default for Config {
             container_log_max_files: 5,
             log_check_interval: Duration::from_secs(10),
             pod_logs: None,
+            image_verification: Verification::default(),
             sandbox_image: String::new(),
             endpoint_gate: None,
         }

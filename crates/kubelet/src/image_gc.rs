@@ -98,7 +98,10 @@ async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u6
         tracing::info!(image = image.id, names = ?image.repo_tags, "removing an unused image");
         let spec = v1::ImageSpec { image: image.id.clone(), ..Default::default() };
         match workers.shared.runtime.runtime.remove_image(spec).await {
-            Ok(()) => freed += image.size,
+            Ok(()) => {
+                workers.shared.images.forget_image(&image.id);
+                freed += image.size;
+            }
             Err(error) => tracing::warn!(image = image.id, %error, "failed to remove an image"),
         }
     }

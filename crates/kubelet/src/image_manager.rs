@@ -4,16 +4,19 @@
 //! changed.
 
 mod credentials;
+pub mod pull_records;
 mod reference;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use client::{EventRecorder, ObjectRef};
+use credentials::Credential;
 use cri::{Runtime, v1};
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Secret};
 use metrics::Metrics;
 use parking_lot::Mutex;
+use pull_records::PullRecords;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -45,6 +48,7 @@ pub struct ImageManager {
     last_errors: Mutex<HashMap<String, String>>,
     failed_at: Mutex<HashMap<String, Duration>>,
     pulls: Pulls,
+    records: PullRecords,
 }
 
 impl ImageManager {
@@ -67,7 +71,17 @@ impl ImageManager {
             last_errors: Mutex::default(),
             failed_at: Mutex::default(),
             pulls: Pulls::default(),
+            records: PullRecords::default(),
         }
+    }
+
+    pub fn with_records(self, records: PullRecords) -> Self {
+        Self { records, ..self }
+    }
+
+    /// An image was removed.
+    pub fn forget_image(&self, id: &str) {
+        self.records.forget(id);
     }
 
     /// The runtime said that images changed.
@@ -111,6 +125,8 @@ impl ImageManager {
             WaitingReason { reason: "ImageInspectError".into(), message }
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or(reference::default_policy(&image));
+        let credentials = credentials::matching(&image, pull_secrets);
+        let present = present.filter(|found| !self.records.must_pull(&image, &found.id, &credentials));
         match (policy, present) {
             ("Never", None) => {
                 let message = format!("Container image {named:?} is not present with pull policy of Never");
@@ -125,7 +141,7 @@ impl ImageManager {
             }
             (policy, _) => {
                 let began = self.env.monotonic();
-                let pulled = self.pull(about, pod_uid, named, &image, policy, pull_secrets).await;
+                let pulled = self.pull(about, pod_uid, named, &image, policy, credentials).await;
                 self.pulls.note(pod_uid, began, self.env.monotonic());
                 pulled
             }
@@ -139,7 +155,7 @@ impl ImageManager {
         named: &str,
         image: &str,
         policy: &str,
-        secrets: &[Arc<Secret>],
+        credentials: Vec<Credential>,
     ) -> Result<PresentImage, WaitingReason> {
         let key = format!("{pod_uid}_{image}");
         if let Some(wait) = self.waiting(&key) {
@@ -153,26 +169,30 @@ impl ImageManager {
         }
         self.recorder.normal(about, "Pulling", format!("Pulling image {named:?}"));
         let began = self.env.monotonic();
-        let lock = self.pulling.lock().entry(image.into()).or_default().clone();
+        let lock = {
+            let mut pulling = self.pulling.lock();
+            pulling.retain(|_, lock| Arc::strong_count(lock) > 1);
+            pulling.entry(image.into()).or_default().clone()
+        };
         let turn = lock.lock().await;
         // Whoever held the lock may have pulled it for us.
         if policy != "Always"
             && let Ok(Some(found)) = self.lookup(image).await
+            && !self.records.must_pull(image, &found.id, &credentials)
         {
             self.recorder.normal(about, "Pulled", self.success(named, began, began, found.size));
             return Ok(found);
         }
         let slot = self.slots.acquire().await;
         let pulls_since = self.env.monotonic();
-        let result = self.try_credentials(image, secrets).await;
+        let result = self.try_credentials(image, &credentials).await;
         drop(slot);
-        drop(turn);
-        self.pulling.lock().retain(|_, lock| Arc::strong_count(lock) > 1);
         let error = match result {
-            Ok(()) => {
+            Ok(credential) => {
                 self.present.lock().remove(image);
                 match self.lookup(image).await {
                     Ok(Some(found)) => {
+                        self.records.pulled(image, &found.id, credential);
                         self.backoff.reset(&key);
                         self.last_errors.lock().remove(&key);
                         let took = self.env.monotonic().saturating_sub(pulls_since).as_secs_f64();
@@ -186,6 +206,8 @@ impl ImageManager {
             }
             Err(error) => error.to_string(),
         };
+        self.records.failed(image);
+        drop(turn);
         let now = self.env.monotonic();
         self.backoff.next(&key, now);
         self.failed_at.lock().insert(key.clone(), now);
@@ -195,17 +217,21 @@ impl ImageManager {
         Err(WaitingReason { reason: "ErrImagePull".into(), message })
     }
 
-    async fn try_credentials(&self, image: &str, secrets: &[Arc<Secret>]) -> Result<(), cri::Error> {
-        let mut choices: Vec<Option<v1::AuthConfig>> =
-            credentials::matching(image, secrets).into_iter().map(Some).collect();
-        if choices.is_empty() {
-            choices.push(None);
-        }
+    /// The credential that served, if one was needed.
+    async fn try_credentials<'a>(
+        &self,
+        image: &str,
+        credentials: &'a [Credential],
+    ) -> Result<Option<&'a Credential>, cri::Error> {
+        self.records.begin(image).map_err(|error| {
+            cri::Error::Other(format!("failed to record image pull intent for container image {image:?}: {error}"))
+        })?;
         let mut last = None;
-        for auth in choices {
+        let none = credentials.is_empty().then_some(None);
+        for credential in credentials.iter().map(Some).chain(none) {
             let spec = v1::ImageSpec { image: image.into(), ..Default::default() };
-            match self.runtime.pull_image(spec, auth, None).await {
-                Ok(_) => return Ok(()),
+            match self.runtime.pull_image(spec, credential.map(|c| c.auth.clone()), None).await {
+                Ok(_) => return Ok(credential),
                 Err(error) => last = Some(error),
             }
         }
@@ -265,7 +291,45 @@ pub fn go_duration(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cri::fake::FakeRuntime;
+    use serde_json::json;
+
     use super::*;
+    use crate::no_api::NoApi;
+
+    /// An image that one pod pulled with its secret is not for others that have none.
+    #[tokio::test]
+    async fn images_pulled_with_a_secret_are_pulled_again_for_others() {
+        let runtime = Arc::new(FakeRuntime::default());
+        runtime.add_pullable("r.example/private:1", 1);
+        runtime.add_image("r.example/preloaded:1", 1);
+        let env = Env::real();
+        let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
+        let images = ImageManager::new(runtime.clone(), env, recorder, 1, Metrics::default());
+        let secret = |uid: &str, password: &str| {
+            let config = json!({"auths": {"r.example": {"username": "u", "password": password}}}).to_string();
+            let data = k8s_openapi::ByteString(config.into_bytes());
+            let mut secret = Secret { data: Some([(".dockerconfigjson".into(), data)].into()), ..Default::default() };
+            secret.metadata.uid = Some(uid.into());
+            Arc::new(secret)
+        };
+        let pulls = || runtime.calls().iter().filter(|call| call.starts_with("pull_image")).count();
+        let check = async |image: &str, policy: &str, secrets: &[Arc<Secret>], refused: bool, expected: usize| {
+            let container =
+                Container { image: Some(image.into()), image_pull_policy: Some(policy.into()), ..Container::default() };
+            let found = images.ensure(&ObjectRef::default(), "uid", &container, secrets).await;
+            assert_eq!((found.is_err(), pulls()), (refused, expected), "{image} {policy} {secrets:?}");
+        };
+        check("r.example/preloaded:1", "IfNotPresent", &[], false, 0).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("a", "x")], false, 1).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("a", "x")], false, 1).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("b", "x")], false, 1).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("c", "y")], false, 2).await;
+        check("r.example/private:1", "Never", &[], true, 2).await;
+        // The registry lets it be had without a secret, so everyone may have it.
+        check("r.example/private:1", "IfNotPresent", &[], false, 3).await;
+        check("r.example/private:1", "Never", &[], false, 3).await;
+    }
 
     #[test]
     fn durations_look_like_gos() {

@@ -62,6 +62,7 @@ pub use config::{CgroupDriver, Config};
 use cri::{RemoteRuntime, Runtime};
 use env::Env;
 use futures::future::BoxFuture;
+use image_manager::pull_records::PullRecords;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use metrics::Metrics;
 use node_status::{Machine, NodeStatusManager, default_address};
@@ -210,13 +211,15 @@ impl Node {
         let (wake_sender, wake) = mpsc::unbounded_channel();
         let exits = exits::Exits::default();
         let features = Arc::new(runtime_features::RuntimeFeatures::of(&version));
-        let images = Arc::new(image_manager::ImageManager::new(
+        let records = PullRecords::load(&config.root_dir.join("image_manager"), config.image_verification);
+        let images = image_manager::ImageManager::new(
             runtime.clone(),
             env.clone(),
             recorder.clone(),
             config.max_parallel_pulls,
             metrics.clone(),
-        ));
+        );
+        let images = Arc::new(images.with_records(records));
         let cgroups = Arc::new(container_manager::ContainerManager::configured(&config, &machine));
         refuse(&config, cgroups.is_unified())?;
         let enforced = config.enforce_node_allocatable;

@@ -7,7 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
-use crate::config::{CgroupDriver, Config, Reserved};
+use crate::{
+    config::{CgroupDriver, Config, Reserved},
+    image_manager::pull_records::Verification,
+};
 
 pub enum Meaning {
     Sets(fn(&mut Config, &Value) -> Result<(), String>),
@@ -134,7 +137,15 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("imageGCLowThresholdPercent", Sets(|c, v| { c.image_gc_low_percent = percent(v)?; Ok(()) })),
     ("imageMaximumGCAge", Sets(|c, v| { c.image_max_age = Some(duration(v)?).filter(|d| !d.is_zero()); Ok(()) })),
     ("imageMinimumGCAge", set!(image_min_age = duration)),
-    ("imagePullCredentialsVerificationPolicy", Only(&["NeverVerify", "NeverVerifyPreloadedImages"], LATER)),
+    ("imagePullCredentialsVerificationPolicy", Sets(|c, v| {
+        c.image_verification = match v.as_str() {
+            Some("NeverVerify") => Verification::Never,
+            Some("NeverVerifyPreloadedImages") => Verification::NeverPreloaded,
+            Some("AlwaysVerify") => Verification::Always,
+            _ => return Err(format!("{v} is not supported: use NeverVerify, NeverVerifyPreloadedImages or AlwaysVerify")),
+        };
+        Ok(())
+    })),
     ("imageServiceEndpoint", Sets(|c, v| {
         c.image_endpoint = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into);
         Ok(())

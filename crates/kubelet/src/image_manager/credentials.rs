@@ -8,6 +8,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use cri::v1;
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
 use super::reference::registry_and_path;
 
@@ -26,19 +27,39 @@ struct DockerConfig {
     auths: HashMap<String, Entry>,
 }
 
+/// What a pull can be tried with.
+#[derive(Debug)]
+pub struct Credential {
+    pub auth: v1::AuthConfig,
+    /// The UID of the secret it is from.
+    pub secret: String,
+    pub hash: String,
+}
+
 /// The credentials for this image, the most specific first.
-pub fn matching(image: &str, secrets: &[Arc<Secret>]) -> Vec<v1::AuthConfig> {
+pub fn matching(image: &str, secrets: &[Arc<Secret>]) -> Vec<Credential> {
     let (registry, path) = registry_and_path(image);
-    let mut found: Vec<(usize, v1::AuthConfig)> = Vec::new();
+    let mut found: Vec<(usize, Credential)> = Vec::new();
     for secret in secrets {
         for (pattern, entry) in entries(secret) {
             if matches(&pattern, registry, &path) {
-                found.push((pattern.len(), config(entry)));
+                let auth = config(entry);
+                let uid = secret.metadata.uid.clone().unwrap_or_default();
+                found.push((pattern.len(), Credential { hash: hash(&auth), auth, secret: uid }));
             }
         }
     }
     found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    found.into_iter().map(|(_, auth)| auth).collect()
+    found.into_iter().map(|(_, credential)| credential).collect()
+}
+
+fn hash(auth: &v1::AuthConfig) -> String {
+    let mut hasher = Sha256::new();
+    for part in [&auth.username, &auth.password, &auth.identity_token] {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    STANDARD.encode(hasher.finalize())
 }
 
 fn entries(secret: &Secret) -> HashMap<String, Entry> {
@@ -105,7 +126,7 @@ mod tests {
         let secrets = [Arc::new(secret)];
         let check = |image: &str, expected: Option<(&str, &str)>| {
             let found = matching(image, &secrets);
-            let first = found.first().map(|auth| (auth.username.as_str(), auth.password.as_str()));
+            let first = found.first().map(|found| (found.auth.username.as_str(), found.auth.password.as_str()));
             assert_eq!(first, expected, "{image}");
         };
         check("localhost:5000/a:1", Some(("joe", "pa:ss")));
