@@ -205,7 +205,8 @@ async fn volumes_and_environment(node: &Node) {
         "metadata": {"name": "settings", "namespace": "default"}, "data": {"key": value}})
     };
     let script = "[ \"$KEY\" = one ] && [ -d /secret ] && [ $(cat /token/token) = the-token ] \
-                  && [ \"$NAME\" = volumes ] || exit 1; while [ $(cat /config/key) != two ]; do sleep 0.05; done; exit 0";
+                  && [ \"$NAME\" = volumes ] && [ -d /deep ] && [ $(cat /one) = one ] || exit 1; \
+                  while [ $(cat /config/key) != two ]; do sleep 0.05; done; exit 0";
     let mut spec = host_pod(container(script));
     spec["restartPolicy"] = "Never".into();
     spec["serviceAccountName"] = "default".into();
@@ -215,7 +216,11 @@ async fn volumes_and_environment(node: &Node) {
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}},
             {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}]);
     spec["containers"][0]["volumeMounts"] = json!([{"name": "config", "mountPath": "/config"},
-        {"name": "memory", "mountPath": "/secret"}, {"name": "token", "mountPath": "/token", "readOnly": true}]);
+        {"name": "memory", "mountPath": "/secret"}, {"name": "memory", "mountPath": "/deep", "subPath": "a/b"},
+        {"name": "config", "mountPath": "/one", "subPath": "key"},
+        {"name": "token", "mountPath": "/token", "readOnly": true}]);
+    // Where swap can be limited, it is.
+    spec["containers"][0]["resources"] = json!({"limits": {"memory": "64Mi"}});
     spec["containers"][0]["env"] = json!([
         {"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "key"}}},
         {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
