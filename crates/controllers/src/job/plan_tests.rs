@@ -5,6 +5,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::job::failures;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_767_225_600 + second).unwrap()
