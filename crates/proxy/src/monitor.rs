@@ -6,13 +6,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::{
     errno::Errno,
-    sys::socket::{
-        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket, sockopt,
-    },
+    sys::socket::{MsgFlags, recv, setsockopt, sockopt},
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::nft::Nft;
+use crate::{
+    netlink::{NETFILTER_HEADER, attributes, messages, open},
+    nft::Nft,
+};
 
 const NFTABLES_GROUP: u32 = 7;
 const NFTABLES_SUBSYSTEM: u16 = 10;
@@ -45,18 +46,9 @@ impl Monitor {
     }
 
     fn listen(tables: Vec<String>, nft: Nft) -> std::io::Result<Self> {
-        let socket = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
-            SockProtocol::NetlinkNetFilter,
-        )?;
+        let socket = open(1 << (NFTABLES_GROUP - 1))?;
         // Our own first transaction reports each of its elements here.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20));
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1 << (NFTABLES_GROUP - 1)))?;
-        // Deprecated because a type may lie about its descriptor; an OwnedFd does not, and this way needs no unsafe.
-        #[allow(deprecated)]
-        let socket = AsyncFd::new(socket)?;
         Ok(Self { socket, tables, nft, buffer: vec![0; 1 << 16] })
     }
 
@@ -87,39 +79,16 @@ impl Monitor {
     }
 }
 
-/// The senders (port ids, which for `nft` are process ids) of deletions in `tables`.
-fn deletions<'a>(mut bytes: &'a [u8], tables: &'a [String]) -> impl Iterator<Item = u32> + 'a {
-    std::iter::from_fn(move || {
-        while bytes.len() >= 16 {
-            let length = u32::from_ne_bytes(bytes[..4].try_into().ok()?) as usize;
-            if length < 16 || length > bytes.len() {
-                return None;
-            }
-            let message = &bytes[..length];
-            bytes = &bytes[((length + 3) & !3).min(bytes.len())..];
-            let kind = u16::from_ne_bytes([message[4], message[5]]);
-            let sender = u32::from_ne_bytes(message[12..16].try_into().ok()?);
-            let deletion = kind >> 8 == NFTABLES_SUBSYSTEM && DELETIONS.contains(&(kind & 0xff));
-            let ours = |table: &[u8]| tables.iter().any(|own| own.as_bytes() == table);
-            if deletion && table_of(message).is_some_and(ours) {
-                return Some(sender);
-            }
-        }
-        None
-    })
+/// The senders of deletions in `tables`.
+fn deletions<'a>(bytes: &'a [u8], tables: &'a [String]) -> impl Iterator<Item = u32> + 'a {
+    let deletions = messages(bytes)
+        .filter(|message| message.kind >> 8 == NFTABLES_SUBSYSTEM && DELETIONS.contains(&(message.kind & 0xff)));
+    let ours = |table: &[u8]| tables.iter().any(|own| own.as_bytes() == table);
+    deletions.filter(move |message| table_of(message.body).is_some_and(ours)).map(|message| message.sender)
 }
 
-/// Attribute 1 is the table's name in all of these messages; it follows the two headers.
-fn table_of(message: &[u8]) -> Option<&[u8]> {
-    let mut attributes = message.get(20..)?;
-    while attributes.len() >= 4 {
-        let length = usize::from(u16::from_ne_bytes([attributes[0], attributes[1]]));
-        let kind = u16::from_ne_bytes([attributes[2], attributes[3]]) & 0x3fff;
-        let value = attributes.get(4..length)?;
-        if kind == 1 {
-            return Some(value.strip_suffix(&[0]).unwrap_or(value));
-        }
-        attributes = attributes.get((length + 3) & !3..)?;
-    }
-    None
+/// Attribute 1 is the table's name in all of these messages.
+fn table_of(body: &[u8]) -> Option<&[u8]> {
+    let name = attributes(body.get(NETFILTER_HEADER..)?).find(|(kind, _)| *kind == 1)?.1;
+    Some(name.strip_suffix(&[0]).unwrap_or(name))
 }

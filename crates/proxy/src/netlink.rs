@@ -1,5 +1,5 @@
 //! The kernel's netfilter messages: a socket for them, and how to take them apart.
-//! Used by `conntrack_netlink`.
+//! Used by `monitor` and `conntrack_netlink`.
 //! Invariant: whatever the bytes are, reading them ends and stays inside them.
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,6 +26,8 @@ pub fn open(groups: u32) -> std::io::Result<AsyncFd<OwnedFd>> {
 pub struct Message<'a> {
     pub kind: u16,
     pub sequence: u32,
+    /// The port id of who caused it, which for `nft` is its process id.
+    pub sender: u32,
     /// All after the header.
     pub body: &'a [u8],
 }
@@ -36,7 +38,8 @@ pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
         let word = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
         let length = word(0)? as usize;
         let body = bytes.get(HEADER..length)?;
-        let message = Message { kind: u16::from_ne_bytes([header[4], header[5]]), sequence: word(8)?, body };
+        let message =
+            Message { kind: u16::from_ne_bytes([header[4], header[5]]), sequence: word(8)?, sender: word(12)?, body };
         bytes = bytes.get(padded(length)..).unwrap_or_default();
         Some(message)
     })
