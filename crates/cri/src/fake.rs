@@ -224,10 +224,11 @@ impl Runtime for FakeRuntime {
         let mut state = self.state.lock();
         state.call("run_pod_sandbox", &config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default())?;
         let (id, created_at) = (state.id("sandbox-"), state.tick());
-        let namespaces = config.linux.as_ref().and_then(|l| l.security_context.as_ref()?.namespace_options.as_ref());
+        let context = config.linux.and_then(|linux| linux.security_context).unwrap_or_default();
+        let options = context.namespace_options.unwrap_or_default();
         // In the node's own network it has no address of its own.
-        let ip = match namespaces.map(|options| options.network()) {
-            Some(v1::NamespaceMode::Node) => String::new(),
+        let ip = match options.network() {
+            v1::NamespaceMode::Node => String::new(),
             _ => format!("10.88.0.{}", state.next),
         };
         let status = v1::PodSandboxStatus {
@@ -235,6 +236,7 @@ impl Runtime for FakeRuntime {
             metadata: config.metadata,
             created_at,
             network: Some(v1::PodSandboxNetworkStatus { ip, additional_ips: vec![] }),
+            linux: Some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options: Some(options) }) }),
             labels: config.labels,
             annotations: config.annotations,
             runtime_handler: runtime_handler.into(),

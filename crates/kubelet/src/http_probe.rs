@@ -16,6 +16,9 @@ use tokio::net::TcpStream;
 /// What is read of a body that is only shown to people.
 pub const SHOWN_BODY: usize = 10 * 1024;
 const MAX_REDIRECTS: usize = 10;
+/// What requests call themselves, unless their own headers say otherwise.
+pub const PROBE_AGENT: &str = "kube-probe/1.35";
+pub const HOOK_AGENT: &str = "kube-lifecycle/1.35";
 
 #[derive(Debug, Clone)]
 pub struct HttpRequest {
@@ -24,6 +27,7 @@ pub struct HttpRequest {
     pub port: u16,
     pub path: String,
     pub headers: Vec<(String, String)>,
+    pub agent: &'static str,
     pub max_body: usize,
 }
 
@@ -46,7 +50,12 @@ pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, St
 }
 
 impl HttpRequest {
-    pub fn from_action(action: &HTTPGetAction, container: &Container, pod_ip: &str) -> Result<Self, String> {
+    pub fn from_action(
+        action: &HTTPGetAction,
+        container: &Container,
+        pod_ip: &str,
+        agent: &'static str,
+    ) -> Result<Self, String> {
         let path = action.path.as_deref().unwrap_or("/");
         let headers = action.http_headers.iter().flatten();
         Ok(Self {
@@ -55,6 +64,7 @@ impl HttpRequest {
             port: resolve_port(&action.port, container)?,
             path: if path.starts_with('/') { path.into() } else { format!("/{path}") },
             headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
+            agent,
             max_body: SHOWN_BODY,
         })
     }
@@ -102,6 +112,7 @@ fn redirected(request: &HttpRequest, location: &str) -> Option<HttpRequest> {
         port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
         path: uri.path_and_query().map_or("/".into(), ToString::to_string),
         headers: request.headers.clone(),
+        agent: request.agent,
         max_body: request.max_body,
     })
 }
@@ -146,7 +157,7 @@ where
         let has = |name: &str| request.headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
         let mut builder = http::Request::get(&request.path);
         for (name, default) in
-            [("host", request.authority()), ("user-agent", "kube-probe/1.35".into()), ("accept", "*/*".into())]
+            [("host", request.authority()), ("user-agent", request.agent.into()), ("accept", "*/*".into())]
         {
             if !has(name) {
                 builder = builder.header(name, default);

@@ -13,8 +13,17 @@ use crate::http_probe::{self, HttpRequest, io_text, resolve_port};
 /// Output of a command that is shown in Events.
 const MAX_OUTPUT: usize = 10 * 1024;
 
-/// `Err` when the probe could not be made; inside, what it found.
-pub type Outcome = Result<Result<String, String>, String>;
+/// What a probe that was made found, in its own words.
+#[derive(Debug, PartialEq)]
+pub enum Found {
+    Success,
+    /// Alive, though not as it should be.
+    Warning(String),
+    Failure(String),
+}
+
+/// `Err` when the probe could not be made.
+pub type Outcome = Result<Found, String>;
 
 #[allow(clippy::too_many_arguments)]
 pub async fn attempt(
@@ -30,7 +39,7 @@ pub async fn attempt(
         return exec_command(runtime, container_id, exec.command.clone().unwrap_or_default(), timeout, env).await;
     }
     if let Some(get) = &probe.http_get {
-        let request = HttpRequest::from_action(get, container, pod_ip)?;
+        let request = HttpRequest::from_action(get, container, pod_ip, http_probe::PROBE_AGENT)?;
         let late = || {
             format!(
                 "Get {:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
@@ -38,10 +47,12 @@ pub async fn attempt(
             )
         };
         return Ok(match env.timeout(timeout, http_probe::send(&request)).await {
-            None => Err(late()),
-            Some(Ok((status, body))) if (200..400).contains(&status) => Ok(body),
-            Some(Ok((status, _))) => Err(format!("HTTP probe failed with statuscode: {status}")),
-            Some(Err(error)) => Err(error),
+            None => Found::Failure(late()),
+            Some(Ok((200..300, _))) => Found::Success,
+            // It points to somebody else, who is not asked.
+            Some(Ok((300..400, body))) => Found::Warning(format!("Probe terminated redirects, Response body: {body}")),
+            Some(Ok((status, _))) => Found::Failure(format!("HTTP probe failed with statuscode: {status}")),
+            Some(Err(error)) => Found::Failure(error),
         });
     }
     if let Some(tcp) = &probe.tcp_socket {
@@ -49,16 +60,20 @@ pub async fn attempt(
         let port = resolve_port(&tcp.port, container)?;
         let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         return Ok(match env.timeout(timeout, tokio::net::TcpStream::connect(&address)).await {
-            None => Err(format!("dial tcp {address}: i/o timeout")),
-            Some(Ok(_)) => Ok(String::new()),
-            Some(Err(error)) => Err(format!("dial tcp {address}: connect: {}", io_text(&error))),
+            None => Found::Failure(format!("dial tcp {address}: i/o timeout")),
+            Some(Ok(_)) => Found::Success,
+            Some(Err(error)) => Found::Failure(format!("dial tcp {address}: connect: {}", io_text(&error))),
         });
     }
     if let Some(grpc) = &probe.grpc {
         let service = grpc.service.clone().unwrap_or_default();
         return Ok(match env.timeout(timeout, health_check(pod_ip, grpc.port, &service)).await {
-            None => Err(format!("timeout: failed to connect service {pod_ip:?}:{} within {timeout:?}", grpc.port)),
-            Some(result) => result,
+            None => Found::Failure(format!(
+                "timeout: failed to connect service {pod_ip:?}:{} within {timeout:?}",
+                grpc.port
+            )),
+            Some(Ok(_)) => Found::Success,
+            Some(Err(error)) => Found::Failure(error),
         });
     }
     Err("missing probe handler".into())
@@ -73,7 +88,7 @@ async fn exec_command(
 ) -> Outcome {
     let shown = format!("{command:?}");
     let seconds = timeout.as_secs() as i64;
-    let late = || Ok(Err(format!("command timed out: {shown} timed out after {seconds}s")));
+    let late = || Ok(Found::Failure(format!("command timed out: {shown} timed out after {seconds}s")));
     // The runtime enforces the timeout; the slack covers a runtime that answers late.
     match env.timeout(timeout + Duration::from_secs(2), runtime.exec_sync(container_id, command.clone(), seconds)).await
     {
@@ -82,7 +97,7 @@ async fn exec_command(
             let mut output = [result.stdout, result.stderr].concat();
             output.truncate(MAX_OUTPUT);
             let text = String::from_utf8_lossy(&output).into_owned();
-            Ok(if result.exit_code == 0 { Ok(text) } else { Err(text) })
+            Ok(if result.exit_code == 0 { Found::Success } else { Found::Failure(text) })
         }
         Some(Err(error)) => Err(format!("rpc error: {error}")),
     }

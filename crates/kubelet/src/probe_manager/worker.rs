@@ -1,17 +1,21 @@
 //! Probes one container in one way, for as long as it runs.
 //! Part of `probe_manager`.
-//! Invariant: a result changes only after as many attempts in a row as the thresholds ask for.
+//! Invariant: a result changes only after as many attempts in a row as the thresholds ask for; one that could not be
+//! made is none.
 
 use std::{sync::Arc, time::Duration};
 
 use client::EventRecorder;
 use cri::Runtime;
 use env::Env;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use metrics::Metrics;
 use tokio::sync::mpsc;
 
-use super::{ProbeKind, Results, attempt};
+use super::{
+    ProbeKind, Results,
+    attempt::{self, Found},
+};
 use crate::{
     node_metrics::{PROBE_DURATION, PROBES},
     pod_actions::ProbeResult,
@@ -36,8 +40,30 @@ pub struct Worker {
     pub metrics: Metrics,
 }
 
-/// How often an attempt that could not even be made is repeated before it counts.
+/// How often an attempt that could not even be made is repeated before it is given up.
 const RETRIES: usize = 3;
+
+/// How many attempts in a row had the same outcome.
+#[derive(Default)]
+struct Row {
+    last: Option<ProbeResult>,
+    length: i32,
+}
+
+impl Row {
+    fn add(&mut self, outcome: ProbeResult) -> i32 {
+        self.length = if self.last == Some(outcome) { self.length + 1 } else { 1 };
+        self.last = Some(outcome);
+        self.length
+    }
+}
+
+fn threshold(probe: &Probe, outcome: ProbeResult) -> i32 {
+    match outcome {
+        ProbeResult::Success => probe.success_threshold.unwrap_or(1),
+        ProbeResult::Failure => probe.failure_threshold.unwrap_or(3),
+    }
+}
 
 impl Worker {
     pub async fn run(self) {
@@ -52,30 +78,18 @@ impl Worker {
         if !delay.is_zero() {
             self.env.sleep(delay).await;
         }
-        let (mut in_a_row, mut last) = (0, None);
+        let mut row = Row::default();
         loop {
             // Until the container has started, only its startup probe counts; afterwards that one is done.
             let changed = self.results.changed.notified();
             let started = self.results.started(&self.container_id);
             if (self.kind == ProbeKind::Startup) != started {
-                let outcome = self.attempt(&probe, timeout).await;
-                in_a_row = if last == Some(outcome) { in_a_row + 1 } else { 1 };
-                last = Some(outcome);
-                let threshold = match outcome {
-                    ProbeResult::Success => probe.success_threshold.unwrap_or(1),
-                    ProbeResult::Failure => probe.failure_threshold.unwrap_or(3),
-                };
-                if in_a_row >= threshold {
-                    if self.results.set(&self.container_id, self.kind, outcome) {
-                        let _ = self.wake.send(pod_spec::uid(&self.pod).to_string());
-                    }
-                    if self.kind != ProbeKind::Readiness && outcome == ProbeResult::Failure {
-                        // The container is going to be killed: nothing more to learn.
-                        return;
-                    }
-                    if self.kind == ProbeKind::Startup && outcome == ProbeResult::Success {
-                        return;
-                    }
+                // One that could not be made says nothing about the container.
+                if let Some(outcome) = self.attempt(&probe, timeout).await
+                    && row.add(outcome) >= threshold(&probe, outcome)
+                    && self.settle(outcome)
+                {
+                    return;
                 }
                 self.env.sleep(period).await;
             } else if self.kind == ProbeKind::Startup {
@@ -86,7 +100,21 @@ impl Worker {
         }
     }
 
-    async fn attempt(&self, probe: &k8s_openapi::api::core::v1::Probe, timeout: Duration) -> ProbeResult {
+    /// Takes a result that has held for long enough. True when there is nothing more to learn: the container is going
+    /// to be killed, or has started.
+    fn settle(&self, outcome: ProbeResult) -> bool {
+        if self.results.set(&self.container_id, self.kind, outcome) {
+            let _ = self.wake.send(pod_spec::uid(&self.pod).to_string());
+        }
+        match self.kind {
+            ProbeKind::Startup => true,
+            ProbeKind::Liveness => outcome == ProbeResult::Failure,
+            ProbeKind::Readiness => false,
+        }
+    }
+
+    /// `None` when the probe could not be made.
+    async fn attempt(&self, probe: &Probe, timeout: Duration) -> Option<ProbeResult> {
         let began = self.env.monotonic();
         let mut outcome = Err(String::new());
         for _ in 0..RETRIES {
@@ -112,24 +140,29 @@ impl Worker {
         self.count(&outcome, began);
         let about = container_reference(&self.pod, kind, &self.container.name);
         match outcome {
-            Ok(Ok(_)) => ProbeResult::Success,
-            Ok(Err(output)) => {
+            Ok(Found::Success) => Some(ProbeResult::Success),
+            Ok(Found::Warning(output)) => {
+                let message = format!("{} probe warning: {output}", self.kind.as_str());
+                self.recorder.warning(&about, "ProbeWarning", message);
+                Some(ProbeResult::Success)
+            }
+            Ok(Found::Failure(output)) => {
                 let message = format!("{} probe failed: {output}", self.kind.as_str());
                 self.recorder.warning(&about, "Unhealthy", message);
-                ProbeResult::Failure
+                Some(ProbeResult::Failure)
             }
             Err(error) => {
                 let message = format!("{} probe errored and resulted in unknown state: {error}", self.kind.as_str());
                 self.recorder.warning(&about, "Unhealthy", message);
-                ProbeResult::Failure
+                None
             }
         }
     }
 
     fn count(&self, outcome: &attempt::Outcome, began: Duration) {
         let result = match outcome {
-            Ok(Ok(_)) => "successful",
-            Ok(Err(_)) => "failed",
+            Ok(Found::Success | Found::Warning(_)) => "successful",
+            Ok(Found::Failure(_)) => "failed",
             Err(_) => "unknown",
         };
         let (kind, container) = (self.kind.as_str(), self.container.name.as_str());

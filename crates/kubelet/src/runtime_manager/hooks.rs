@@ -51,16 +51,14 @@ async fn run_unlimited(
     }
     if let Some(get) = &hook.http_get {
         let host = get.host.clone().filter(|host| !host.is_empty()).or_else(|| pod_ips.first().cloned());
-        let request = HttpRequest::from_action(get, container, host.as_deref().unwrap_or_default())?;
+        let agent = http_probe::HOOK_AGENT;
+        let request = HttpRequest::from_action(get, container, host.as_deref().unwrap_or_default(), agent)?;
         return http_probe::send(&request).await.map(drop);
     }
     if let Some(sleep) = &hook.sleep {
         manager.sleep(Duration::from_secs(sleep.seconds.max(0) as u64)).await;
         return Ok(());
     }
-    if hook.tcp_socket.is_some() {
-        // Accepted by the API for old objects and never carried out.
-        return Ok(());
-    }
-    Err("invalid handler: nothing to run".into())
+    // A tcpSocket is accepted by the API for old objects; nobody carries it out.
+    Err(format!("invalid handler: {}", serde_json::to_string(hook).unwrap_or_default()))
 }

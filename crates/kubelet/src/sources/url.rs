@@ -49,6 +49,7 @@ fn request(url: &str) -> Option<HttpRequest> {
         port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
         path: uri.path_and_query().map_or("/".into(), ToString::to_string),
         headers: vec![],
+        agent: "kubelet/1.35",
         max_body: MAX_MANIFEST,
     })
 }

@@ -19,6 +19,7 @@ pub struct Node {
     pub runtime: Arc<FakeRuntime>,
     pub env: Env,
     pub directory: tempfile::TempDir,
+    config: kubelet::Config,
     shutdown: CancellationToken,
     task: Option<tokio::task::JoinHandle<Result<(), kubelet::Error>>>,
     group: String,
@@ -31,6 +32,10 @@ impl Node {
     }
 
     pub fn start_on(name: &str, prepare: impl FnOnce(&FakeRuntime)) -> Option<Self> {
+        Self::start_with(name, |runtime, _| prepare(runtime))
+    }
+
+    pub fn start_with(name: &str, prepare: impl FnOnce(&FakeRuntime, &mut kubelet::Config)) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("left out: needs root for control groups");
             return None;
@@ -39,10 +44,9 @@ impl Node {
         let group = format!("minke-faults-{name}-{}", std::process::id());
         let (api, runtime) = (FakeApi::new(), Arc::new(FakeRuntime::default()));
         runtime.add_image(IMAGE, 1);
-        prepare(&runtime);
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let shutdown = CancellationToken::new();
-        let config = kubelet::Config {
+        let mut config = kubelet::Config {
             node_name: "node".into(),
             root_dir: directory.path().join("kubelet"),
             log_dir: directory.path().join("log"),
@@ -53,10 +57,31 @@ impl Node {
             eviction_hard: Default::default(),
             ..Default::default()
         };
-        let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
-        let run = kubelet::run_with(config, api.client(), informers, env.clone(), runtime.clone(), shutdown.clone());
-        let task = Some(tokio::spawn(run));
-        Some(Self { api, runtime, env, shutdown, task, group, directory })
+        prepare(&runtime, &mut config);
+        let mut node = Self { api, runtime, env, config, shutdown, task: None, group, directory };
+        node.run();
+        Some(node)
+    }
+
+    fn run(&mut self) {
+        let (client, env) = (self.api.client(), self.env.clone());
+        let informers = InformerFactory::new(client.clone(), env.clone(), self.shutdown.clone());
+        let (config, runtime) = (self.config.clone(), self.runtime.clone());
+        let run = kubelet::run_with(config, client, informers, env, runtime, self.shutdown.clone());
+        self.task = Some(tokio::spawn(run));
+    }
+
+    /// Another kubelet takes over what this one leaves.
+    pub async fn restart(&mut self) {
+        self.restart_after(|_| {}).await;
+    }
+
+    /// As `restart`, with something happening in between.
+    pub async fn restart_after(&mut self, meanwhile: impl FnOnce(&FakeApi)) {
+        self.end().await;
+        meanwhile(&self.api);
+        self.shutdown = CancellationToken::new();
+        self.run();
     }
 
     pub async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
@@ -88,8 +113,12 @@ impl Node {
     }
 
     pub async fn stop(mut self) {
-        self.shutdown.cancel();
         self.runtime.release();
+        self.end().await;
+    }
+
+    async fn end(&mut self) {
+        self.shutdown.cancel();
         if let Some(task) = self.task.take() {
             task.await.unwrap().unwrap();
         }

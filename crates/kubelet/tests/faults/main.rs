@@ -190,8 +190,10 @@ async fn many_that_hang_leave_room_for_others() {
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_stops_answering_makes_the_node_unready_and_ends_nothing() {
     let Some(node) = Node::start("down") else { return };
-    node.api.create_pod("steady", pod(json!({})));
+    let probe = json!({"exec": {"command": ["look"]}, "periodSeconds": 1, "failureThreshold": 1});
+    node.api.create_pod("steady", pod(json!({"livenessProbe": probe, "readinessProbe": probe})));
     node.wait("steady", "ready", |pod| condition(pod, "Ready") == "True").await;
+    let before = since_ready(&node);
     let ready = |wanted: &'static str, part: &'static str| {
         let api = node.api.clone();
         move || {
@@ -208,17 +210,27 @@ async fn a_runtime_that_stops_answering_makes_the_node_unready_and_ends_nothing(
     node.runtime.set_down(true);
     node.until("was the node unready", ready("False", "container runtime is down")).await;
     node.runtime.set_down(false);
+    // A probe that could not be made says nothing about the container.
+    node.event("Unhealthy", "probe errored and resulted in unknown state").await;
     node.until("was the node ready again", ready("True", "")).await;
     // Hanging is no better than being gone.
     node.runtime.hang("status", "");
     node.until("was the node unready", ready("False", "it does not answer")).await;
     node.runtime.release();
     node.until("was the node ready again", ready("True", "")).await;
+    node.others_go_on().await;
     let steady = node.api.pod("steady").unwrap();
     assert_eq!(steady["status"]["containerStatuses"][0]["restartCount"], 0, "{steady:#}");
+    assert_eq!(since_ready(&node), before, "{steady:#}");
     assert_eq!(node.runtime.running("main").len(), 1);
-    node.others_go_on().await;
     node.stop().await;
+}
+
+/// When the steady pod became ready.
+fn since_ready(node: &Node) -> Value {
+    let pod = node.api.pod("steady").unwrap_or_default();
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|c| c["type"] == "Ready" && c["status"] == "True").unwrap_or_default()
 }
 
 /// The Node object is watched: what others write to it holds at once, whenever the node reports next.

@@ -1,0 +1,88 @@
+//! What probes and hooks find, and what stays as it is while nobody looks.
+//! Invariant: the runtime answers only when it is told to, so nothing here depends on how fast a probe is.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use cri::fake::FakeRuntime;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{Node, condition, pod};
+
+fn ready(pod: &Value) -> bool {
+    condition(pod, "Ready") == "True"
+}
+
+/// Answers every request on `address`, and keeps what was asked for.
+async fn serve(address: &str) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = tokio::net::TcpListener::bind((address, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let kept = kept.clone();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 4096];
+                let length = stream.read(&mut buffer).await.unwrap_or(0);
+                kept.lock().unwrap().push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+                let moved = buffer.starts_with(b"GET /moved ");
+                let first = if moved { "302 Found\r\nLocation: http://192.0.2.1/" } else { "200 OK" };
+                let answer = format!("HTTP/1.1 {first}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                let _ = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    (port, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_in_the_nodes_network_are_reached_at_its_address() {
+    let own = |_: &FakeRuntime, config: &mut kubelet::Config| config.node_ips = vec!["127.0.0.2".parse().unwrap()];
+    let Some(node) = Node::start_with("hostnet", own) else { return };
+    let (port, asked) = serve("127.0.0.2").await;
+    let get = |path: &str| json!({"httpGet": {"path": path, "port": port}});
+    let mut probe = get("/moved");
+    probe["timeoutSeconds"] = 300.into();
+    let mut spec = pod(json!({"readinessProbe": probe, "lifecycle": {"preStop": get("/bye")}}));
+    spec["hostNetwork"] = true.into();
+    node.api.create_pod("host", spec);
+    node.wait("host", "ready", ready).await;
+    node.event("ProbeWarning", "Readiness probe warning: Probe terminated redirects, Response body: ").await;
+    node.api.delete_pod("host", 300);
+    node.wait("host", "gone", Value::is_null).await;
+    let asked = asked.lock().unwrap().clone();
+    for (path, agent) in [("/moved", "kube-probe/1.35"), ("/bye", "kube-lifecycle/1.35")] {
+        let by = |request: &&String| request.starts_with(&format!("GET {path} ")) && request.contains(agent);
+        assert!(asked.iter().find(by).is_some(), "{path} {asked:?}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_ready_stays_so_under_another_kubelet() {
+    let Some(mut node) = Node::start("kept") else { return };
+    let probe = json!({"exec": {"command": ["look"]}, "periodSeconds": 1, "timeoutSeconds": 3600});
+    node.api.create_pod("kept", pod(json!({"readinessProbe": probe, "startupProbe": probe})));
+    node.wait("kept", "ready", ready).await;
+    let told = node.api.pod("kept").unwrap();
+    // The next kubelet's probes have nothing to say for a while.
+    node.runtime.hang("exec_sync", "look");
+    node.restart().await;
+    node.others_go_on().await;
+    node.env.sleep(Duration::from_secs(60)).await;
+    let now = node.api.pod("kept").unwrap();
+    assert_eq!(now["status"]["conditions"], told["status"]["conditions"]);
+    assert_eq!(now["status"]["containerStatuses"], told["status"]["containerStatuses"]);
+    // What they say then holds.
+    let id = node.runtime.running("main").remove(0);
+    let refused = cri::v1::ExecSyncResponse { exit_code: 1, ..Default::default() };
+    (0..3).for_each(|_| node.runtime.push_exec_result(&id, refused.clone()));
+    node.runtime.release();
+    node.wait("kept", "unready", |pod| condition(pod, "Ready") == "False").await;
+    node.wait("kept", "ready again", ready).await;
+    node.stop().await;
+}
