@@ -2,7 +2,9 @@
 //! Made by `runtime_manager` from CRI answers; read by `pod_actions`, `pod_status` and the probes.
 //! Invariant: plain data, newest first, only of one pod.
 
-use crate::pod_spec::Kind;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::pod_spec::{self, Kind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -69,6 +71,15 @@ impl PodRuntimeStatus {
 
     pub fn ready_sandbox(&self) -> Option<&SandboxStatus> {
         self.sandboxes.iter().find(|sandbox| sandbox.ready)
+    }
+
+    /// Where the pod is reached: at the node's own addresses when it is in the node's network, where sandboxes have none.
+    pub fn ips<'a>(&'a self, pod: &Pod, host_ips: &'a [String]) -> &'a [String] {
+        match self.ready_sandbox() {
+            _ if pod_spec::host_network(pod) => host_ips,
+            Some(sandbox) => &sandbox.ips,
+            None => &[],
+        }
     }
 
     pub fn running(&self) -> impl Iterator<Item = &ContainerStatus> {

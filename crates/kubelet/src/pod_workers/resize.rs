@@ -165,7 +165,6 @@ impl Worker {
     }
 
     async fn restart_for_resize(&mut self, pod: &Arc<Pod>, change: &Change<'_>, status: &PodRuntimeStatus) {
-        let ips = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let order = KillOrder {
             message: format!("Container {} resize requires restart", change.container.name),
             grace_period_seconds: pod_spec::grace_period_seconds(pod),
@@ -176,7 +175,8 @@ impl Worker {
         }
         let container = Some((change.kind, change.container));
         let found = change.found;
-        self.shared.runtime.kill_container(pod, &found.id, &found.name, container, &ips, &order).await;
+        let ips = status.ips(pod, &self.shared.runtime.host_ips);
+        self.shared.runtime.kill_container(pod, &found.id, &found.name, container, ips, &order).await;
         self.look_again_in(Duration::ZERO);
     }
 }

@@ -52,7 +52,7 @@ impl Worker {
                 return;
             }
             let pod = &self.allocate(pod, &status);
-            self.shared.probes.update(pod, &status, false);
+            self.shared.probes.update(pod, &status, &self.shared.runtime.host_ips, false);
             let actions = pod_actions(pod, &status, self.shared.probes.results());
             if actions.kill_pod && !actions.create_sandbox {
                 self.completed = true;
@@ -78,7 +78,7 @@ impl Worker {
         match seen {
             Ok(status) => {
                 self.last = status.clone();
-                self.shared.probes.update(pod, &status, false);
+                self.shared.probes.update(pod, &status, &self.shared.runtime.host_ips, false);
                 let reported = self.report(pod, &status, false);
                 self.note_start(pod, &reported);
                 // It may have ended before anyone listened for it.
@@ -204,9 +204,9 @@ impl Worker {
             grace_period_seconds: own.unwrap_or_else(|| pod_spec::grace_period_seconds(pod)),
             ..KillOrder::default()
         };
-        let ips = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        let ips = status.ips(pod, &self.shared.runtime.host_ips);
         let container = found.as_ref().map(|(kind, container)| (*kind, container));
-        self.shared.runtime.kill_container(pod, &kill.id, &kill.name, container, &ips, &order).await;
+        self.shared.runtime.kill_container(pod, &kill.id, &kill.name, container, ips, &order).await;
     }
 
     /// Volumes and sandbox, at the same time.
@@ -238,8 +238,8 @@ impl Worker {
             shared.runtime.create_sandbox(pod, &sandbox_config, &handler).await
         };
         // What depends on the pod's address waits for it; everything else does not.
-        let early_ips = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-        let needs_address = names_pod_ip(pod) && early_ips.is_empty() && !pod_spec::host_network(pod);
+        let early_ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
+        let needs_address = names_pod_ip(pod) && early_ips.is_empty();
         let volumes = async {
             let references = shared.references.get(pod).await?;
             if needs_address {
@@ -277,10 +277,7 @@ impl Worker {
             };
             self.report(pod, status, false);
         }
-        let ips = match status.ready_sandbox() {
-            Some(sandbox) if !pod_spec::host_network(pod) => sandbox.ips.clone(),
-            _ => shared.runtime.host_ips.clone(),
-        };
+        let ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
         let volumes = match volumes {
             Ok((references, Some(mounted))) => Ok((references, mounted)),
             Ok((references, None)) => self.mount(pod, &references, &ips).await.map(|mounted| (references, mounted)),
@@ -333,12 +330,9 @@ impl Worker {
         if !refreshable || status.running().next().is_none() {
             return;
         }
-        let ips = match status.ready_sandbox() {
-            Some(sandbox) if !pod_spec::host_network(pod) => sandbox.ips.clone(),
-            _ => self.shared.runtime.host_ips.clone(),
-        };
+        let ips = status.ips(pod, &self.shared.runtime.host_ips);
         let result = match self.shared.references.get(pod).await {
-            Ok(references) => self.mount(pod, &references, &ips).await,
+            Ok(references) => self.mount(pod, &references, ips).await,
             Err(error) => Err(error),
         };
         match result {

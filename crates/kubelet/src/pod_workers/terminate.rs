@@ -66,7 +66,7 @@ impl Worker {
             if status.is_stopped() {
                 return;
             }
-            self.shared.probes.update(&pod, &status, true);
+            self.shared.probes.update(&pod, &status, &self.shared.runtime.host_ips, true);
             self.report(&pod, &status, false);
             if let Err(error) = self.stop_within_grace(&pod, &status).await {
                 let message = format!("error killing pod: {error}");

@@ -146,12 +146,9 @@ impl ProbeManager {
     }
 
     /// Starts probing what runs and stops probing what does not.
-    pub fn update(&self, pod: &Arc<Pod>, status: &PodRuntimeStatus, terminating: bool) {
+    pub fn update(&self, pod: &Arc<Pod>, status: &PodRuntimeStatus, host_ips: &[String], terminating: bool) {
         let uid = pod_spec::uid(pod);
-        let ip = match status.ready_sandbox().and_then(|sandbox| sandbox.ips.first()) {
-            Some(ip) => ip.clone(),
-            None => "127.0.0.1".into(),
-        };
+        let ip = status.ips(pod, host_ips).first().cloned().unwrap_or_default();
         let mut wanted: HashSet<Key> = HashSet::new();
         let sidecars = pod_spec::init_containers(pod).iter().filter(|c| pod_spec::is_sidecar(c));
         for container in pod_spec::containers(pod).iter().chain(sidecars) {

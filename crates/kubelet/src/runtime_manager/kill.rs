@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, Shared, join_all};
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+use tokio_util::sync::CancellationToken;
 
 use super::{RuntimeManager, container_reference, hooks};
 use crate::{
-    pod_spec::{self, Kind},
     container_logs,
+    pod_spec::{self, Kind},
     runtime_status::{ContainerStatus, PodRuntimeStatus},
 };
 
@@ -25,6 +26,8 @@ pub struct KillOrder {
     pub grace_period_seconds: i64,
     /// The stop signal is sent after it, while the hook may run before.
     pub withdrawal: Option<Shared<BoxFuture<'static, ()>>>,
+    /// Cancelled by the ends of containers that stop before this one: only its hook doesn't wait for them.
+    pub after: Vec<CancellationToken>,
 }
 
 impl RuntimeManager {
@@ -62,6 +65,12 @@ impl RuntimeManager {
             tokio::join!(hook, withdrawal);
             left -= (self.env.monotonic() - began).as_secs() as i64;
         }
+        if left > 0 {
+            let began = self.env.monotonic();
+            let turn = join_all(order.after.iter().map(CancellationToken::cancelled));
+            self.env.timeout(Duration::from_secs(left as u64), turn).await;
+            left -= (self.env.monotonic() - began).as_secs() as i64;
+        }
         if order.grace_period_seconds > 0 {
             left = left.max(MINIMUM_SECONDS);
         }
@@ -92,7 +101,7 @@ impl RuntimeManager {
         }
     }
 
-    /// Stops all containers (sidecars after the apps, in reverse order), then the sandboxes.
+    /// Stops all containers (sidecars after the apps, in reverse order, though all hooks run at once), then the sandboxes.
     pub async fn kill_pod(&self, pod: &Pod, status: &PodRuntimeStatus, order: &KillOrder) -> cri::Result<()> {
         self.kill_containers(pod, status, order).await;
         self.stop_sandboxes(status).await
@@ -109,22 +118,24 @@ impl RuntimeManager {
     }
 
     async fn kill_containers(&self, pod: &Pod, status: &PodRuntimeStatus, order: &KillOrder) {
-        let ips: Vec<String> = status.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-        let (sidecars, others): (Vec<&ContainerStatus>, Vec<&ContainerStatus>) = status
-            .running()
-            .partition(|c| pod_spec::init_containers(pod).iter().any(|i| i.name == c.name && pod_spec::is_sidecar(i)));
-        let began = self.env.monotonic();
-        join_all(others.into_iter().map(|c| self.kill_observed(pod, c, &ips, order.clone()))).await;
-        // Sidecars stop one after the other, the last started first, within what is left of the grace period.
-        let position = |c: &ContainerStatus| pod_spec::init_containers(pod).iter().position(|i| i.name == c.name);
-        let mut sidecars = sidecars;
-        sidecars.sort_by_key(|c| std::cmp::Reverse(position(c)));
-        for sidecar in sidecars {
-            let used = (self.env.monotonic() - began).as_secs() as i64;
-            let left = (order.grace_period_seconds - used).max(i64::from(order.grace_period_seconds > 0));
-            let order = KillOrder { grace_period_seconds: left, ..order.clone() };
-            self.kill_observed(pod, sidecar, &ips, order).await;
-        }
+        let ips = status.ips(pod, &self.host_ips);
+        // Sidecars stop after all others, the last started first.
+        let position = |c: &ContainerStatus| {
+            let own = |i: &Container| i.name == c.name && pod_spec::is_sidecar(i);
+            pod_spec::init_containers(pod).iter().position(own)
+        };
+        let mut running: Vec<(Option<usize>, &ContainerStatus)> = status.running().map(|c| (position(c), c)).collect();
+        running.sort_by_key(|(position, _)| position.map_or(usize::MIN, |position| usize::MAX - position));
+        let ends: Vec<CancellationToken> = running.iter().map(|_| CancellationToken::new()).collect();
+        let kills = running.iter().zip(&ends).enumerate().map(|(number, ((position, observed), end))| {
+            let after = position.map_or(vec![], |_| ends[..number].to_vec());
+            let order = KillOrder { after, ..order.clone() };
+            async move {
+                self.kill_observed(pod, observed, ips, order).await;
+                end.cancel();
+            }
+        });
+        join_all(kills).await;
     }
 
     async fn kill_observed(&self, pod: &Pod, observed: &ContainerStatus, ips: &[String], order: KillOrder) {
