@@ -1,6 +1,7 @@
 //! Probes running containers and keeps what they said.
 //! Told by `pod_workers` what runs; its results feed `pod_actions` and `pod_status`, and a changed result wakes the pod.
-//! Invariant: a result belongs to one incarnation of a container; a new one starts from the beginning.
+//! Invariant: a result belongs to one incarnation of a container; a new one starts from the beginning, and one that ran
+//! before this process goes on from what was told of it.
 
 mod attempt;
 mod worker;
@@ -13,7 +14,7 @@ use std::{
 use client::EventRecorder;
 use cri::Runtime;
 use env::Env;
-use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -51,11 +52,12 @@ impl ProbeKind {
         }
     }
 
-    /// What holds before the probe has spoken.
-    fn initial(self) -> Option<ProbeResult> {
+    /// What holds before the probe has spoken. A container that ran before we did stays as it was `told` to be.
+    fn initial(self, told: Option<&ContainerStatus>) -> Option<ProbeResult> {
         match self {
-            ProbeKind::Startup => None,
+            ProbeKind::Startup => told.and_then(|told| told.started)?.then_some(ProbeResult::Success),
             ProbeKind::Liveness => Some(ProbeResult::Success),
+            ProbeKind::Readiness if told.is_some_and(|told| told.ready) => Some(ProbeResult::Success),
             ProbeKind::Readiness => Some(ProbeResult::Failure),
         }
     }
@@ -111,6 +113,14 @@ impl Readiness for Results {
     }
 }
 
+/// What the API server was told of this incarnation of a container, maybe by a kubelet before us.
+fn told<'a>(pod: &'a Pod, id: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let all = [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
+    let own = |told: &&ContainerStatus| told.container_id.as_deref().and_then(|id| id.split("://").nth(1)) == Some(id);
+    all.into_iter().find(own)
+}
+
 pub struct ProbeManager {
     runtime: Arc<dyn Runtime>,
     env: Env,
@@ -164,7 +174,7 @@ impl ProbeManager {
                 if running.contains_key(&key) {
                     continue;
                 }
-                self.results.results.lock().insert(key.clone(), kind.initial());
+                self.results.results.lock().insert(key.clone(), kind.initial(told(pod, &found.id)));
                 let worker = Worker {
                     runtime: self.runtime.clone(),
                     env: self.env.clone(),

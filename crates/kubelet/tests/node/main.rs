@@ -363,13 +363,21 @@ async fn many_pods(node: &Node) {
 }
 
 async fn survives_restart(node: Node, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Node {
-    node.api.create_pod("survivor", host_pod(container(TRAP)));
+    let mut main = container(TRAP);
+    // It answers only after a while: until then, what was told before holds.
+    main["readinessProbe"] = json!({"exec": {"command": ["sleep", "3"]}, "periodSeconds": 1, "timeoutSeconds": 60});
+    node.api.create_pod("survivor", host_pod(main));
     let before = node.wait_ready("survivor").await;
     let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
     let api = node.api.clone();
     node.stop().await;
     let node = Node::start(&api, shutdown, dir, socket);
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        let pod = node.api.pod("survivor").unwrap();
+        assert_eq!(condition(&pod, "Ready"), "True", "{pod:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let after = node.wait_ready("survivor").await;
     assert_eq!(id(&before), id(&after));
     assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 0);
