@@ -2,7 +2,7 @@
 //! Pure; used all over the crate.
 //! Invariant: never looks at what runs, only at what was asked for.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{
     api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, ResourceRequirements},
@@ -54,6 +54,21 @@ pub fn is_static(pod: &Pod) -> bool {
 /// The API server's image of a static pod.
 pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
+}
+
+/// The mirror shows this static pod, not an earlier one of its name nor what somebody else made.
+pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
+    is_mirror(mirror) && annotation(mirror, CONFIG_MIRROR) == annotation(pod, CONFIG_HASH)
+}
+
+/// A pod as the API server has it: what its annotations say of another source is not true.
+pub fn from_api(pod: Arc<Pod>) -> Arc<Pod> {
+    if !is_static(&pod) {
+        return pod;
+    }
+    let mut pod = (*pod).clone();
+    pod.metadata.annotations.get_or_insert_default().insert(CONFIG_SOURCE.into(), "api".into());
+    Arc::new(pod)
 }
 
 pub fn spec(pod: &Pod) -> &PodSpec {

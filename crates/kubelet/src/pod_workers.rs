@@ -76,14 +76,14 @@ struct HandleState {
     /// No source has it any more.
     removed: bool,
     eviction: Option<Eviction>,
-    /// Nothing of it runs or will run.
-    terminated: bool,
 }
 
 pub struct Handle {
     wake: Notify,
     /// Cancelled once the pod is to end, whatever is being done for it.
     ending: CancellationToken,
+    /// Cancelled once nothing of it runs or will run.
+    terminated: CancellationToken,
     state: Mutex<HandleState>,
     task: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -124,20 +124,31 @@ impl PodWorkers {
             handle.wake.notify_one();
             return;
         }
-        let state = HandleState { pod, removed: false, eviction: None, terminated: false };
+        let earlier = namesakes(&handles, &pod);
+        let state = HandleState { pod, removed: false, eviction: None };
         let handle = Arc::new(Handle {
             wake: Notify::new(),
             ending: CancellationToken::new(),
+            terminated: CancellationToken::new(),
             state: Mutex::new(state),
             task: Mutex::default(),
         });
         handles.insert(uid.clone(), handle.clone());
         let mut worker = Worker::new(self.shared.clone(), handle.clone(), uid.clone());
         worker.fresh = fresh;
-        let handles = self.handles.clone();
+        let workers = Self { shared: self.shared.clone(), handles: self.handles.clone() };
+        let own = handle.clone();
         let task = self.shared.env.spawn(async move {
+            for other in earlier {
+                other.cancelled().await;
+            }
             worker.run().await;
-            handles.lock().remove(&uid);
+            own.terminated.cancel();
+            workers.handles.lock().remove(&uid);
+            // A manifest that came back while its pod ended makes the same pod once more.
+            if let Some(pod) = workers.shared.pods.get(&uid).filter(|pod| own.removed() && pod_spec::is_static(pod)) {
+                workers.update(pod, false);
+            }
         });
         *handle.task.lock() = Some(task.abort_handle());
     }
@@ -191,8 +202,18 @@ impl PodWorkers {
     }
 
     pub fn is_terminated(&self, uid: &str) -> bool {
-        self.handles.lock().get(uid).is_none_or(|handle| handle.state.lock().terminated)
+        self.handles.lock().get(uid).is_none_or(|handle| handle.terminated.is_cancelled())
     }
+}
+
+/// The ends of static pods of the same name, which a new one must not run beside: an edited manifest makes another
+/// pod. One that is removed before its turn waits all the same, so that none behind it overtakes what still ends.
+fn namesakes(handles: &HashMap<String, Arc<Handle>>, pod: &Pod) -> Vec<CancellationToken> {
+    if !pod_spec::is_static(pod) {
+        return vec![];
+    }
+    let same = |other: &Pod| pod_spec::is_static(other) && pod_spec::display(other) == pod_spec::display(pod);
+    handles.values().filter(|handle| same(&handle.pod())).map(|handle| handle.terminated.clone()).collect()
 }
 
 struct Worker {

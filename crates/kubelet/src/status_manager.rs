@@ -151,12 +151,13 @@ impl StatusManager {
         let mirror;
         let target: &Pod = if pod_spec::is_static(pod) {
             match self.pods.mirror(pod_spec::namespace(pod), pod_spec::name(pod)) {
-                Some(found) => {
+                // One that ends says nothing about the pod that takes its name.
+                Some(found) if pod_spec::is_mirror_of(&found, pod) => {
                     mirror = found;
                     &mirror
                 }
                 // It is sent when the mirror appears.
-                None => return Ok(None),
+                _ => return Ok(None),
             }
         } else {
             pod

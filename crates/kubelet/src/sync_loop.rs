@@ -99,16 +99,16 @@ impl SyncLoop {
         {
             self.api_removed(&other);
         }
+        let news = old.is_none_or(|old| concerns_node(&old, &pod));
+        let pod = pod_spec::from_api(pod);
         self.workers.shared.pods.set(pod.clone());
         self.workers.shared.statuses.observe(&pod);
-        match old {
-            Some(old) if !concerns_node(&old, &pod) => self.workers.refresh(pod),
-            _ => {
-                // What was bound to the node before we were started may have run under another process.
-                let fresh = earlier.is_some_and(|earlier| !earlier.contains(pod_spec::uid(&pod)));
-                self.workers.update(pod, fresh);
-            }
+        if !news {
+            return self.workers.refresh(pod);
         }
+        // What was bound to the node before we were started may have run under another process.
+        let fresh = earlier.is_some_and(|earlier| !earlier.contains(pod_spec::uid(&pod)));
+        self.workers.update(pod, fresh);
     }
 
     fn api_removed(&self, pod: &Arc<Pod>) {

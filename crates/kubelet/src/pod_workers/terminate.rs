@@ -30,7 +30,7 @@ impl Worker {
         self.report(&pod, &last, true);
         self.clean_up(&pod).await;
         self.took("terminated", began);
-        self.handle.state.lock().terminated = true;
+        self.handle.terminated.cancel();
         // A completed pod stays, with its logs, until someone deletes it.
         loop {
             let pod = self.handle.pod();

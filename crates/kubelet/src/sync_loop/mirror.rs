@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 
 use crate::{
-    pod_spec::{self, CONFIG_HASH, CONFIG_MIRROR},
+    pod_spec::{self, CONFIG_HASH, CONFIG_MIRROR, is_mirror_of},
     pod_workers::Shared,
 };
 
@@ -54,8 +54,12 @@ async fn create(shared: &Arc<Shared>, pod: &Pod) -> Result<(), api::ApiError> {
     let made = match api.create(&mirror).await {
         Err(error) if error.is_already_exists() => {
             let existing = api.get(pod_spec::name(pod)).await?;
-            if !is_mirror_of(&existing, pod) || existing.metadata.deletion_timestamp.is_some() {
+            let stale = !is_mirror_of(&existing, pod) || existing.metadata.deletion_timestamp.is_some();
+            // What only has the name of a mirror is somebody's own.
+            if stale && pod_spec::is_mirror(&existing) {
                 delete(shared, &existing).await?;
+            }
+            if stale {
                 return Err(error);
             }
             existing
@@ -64,10 +68,6 @@ async fn create(shared: &Arc<Shared>, pod: &Pod) -> Result<(), api::ApiError> {
     };
     changed(shared, Arc::new(made));
     Ok(())
-}
-
-fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
-    pod_spec::annotation(mirror, CONFIG_MIRROR) == pod_spec::annotation(pod, CONFIG_HASH)
 }
 
 async fn delete(shared: &Shared, mirror: &Pod) -> Result<(), api::ApiError> {
