@@ -442,7 +442,7 @@ impl Worker {
     fn crash_backoff(&mut self, context: &StartContext, kind: Kind, container: &Container) -> Option<WaitingReason> {
         let ended = context.status.find(&container.name).filter(|c| c.state == State::Exited)?;
         let shared = self.shared.clone();
-        let key = format!("{}/{}", self.uid, container.name);
+        let key = backoff_key(&self.uid, container);
         let now = Duration::from_nanos(shared.env.now().as_nanosecond().max(0) as u64);
         let event = Duration::from_nanos(ended.finished_at.max(0) as u64);
         let Some((left, wait)) = shared.crash_backoff.remaining(&key, event, now) else {
@@ -492,6 +492,13 @@ impl Worker {
         }
         secrets
     }
+}
+
+/// What a container waits under after it ended. Another image or other resources may have cured it, so they wait anew.
+fn backoff_key(uid: &str, container: &Container) -> String {
+    let resources = container.resources.as_ref().and_then(|resources| serde_json::to_string(resources).ok());
+    let image = container.image.as_deref().unwrap_or_default();
+    format!("{uid}/{}/{image}/{}", container.name, resources.unwrap_or_default())
 }
 
 fn actions_are_empty(actions: &PodActions) -> bool {

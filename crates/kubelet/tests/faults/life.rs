@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fake_api::pod_path,
-    harness::{IMAGE, Node, condition, pod},
+    harness::{IMAGE, Node, condition, pod, waits},
 };
 
 fn ready(pod: &Value) -> bool {
@@ -33,6 +33,33 @@ async fn restarts_are_counted_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_image_ends_the_wait_after_a_crash() {
+    let Some(node) = Node::start_on("cured", |runtime| runtime.add_image("minke.local/cure:1", 1)) else { return };
+    node.api.create_pod("ill", pod(json!({})));
+    let crash = || {
+        node.runtime.set_clock(node.env.now().as_nanosecond() as i64);
+        node.runtime.running("main").iter().for_each(|id| node.runtime.exit(id, 1));
+    };
+    let runs = || !node.runtime.running("main").is_empty();
+    // After its first end it starts again at once.
+    node.until("did it run", runs).await;
+    crash();
+    for wait in ["10s", "20s", "40s", "1m20s", "2m40s", "5m0s"] {
+        node.until("did it run again", runs).await;
+        crash();
+        let why = format!("back-off {wait} restarting failed container=main");
+        node.wait("ill", "waiting", |pod| waits(pod, "CrashLoopBackOff", &why)).await;
+    }
+    let mut object = node.api.pod("ill").unwrap();
+    object["spec"]["containers"][0]["image"] = "minke.local/cure:1".into();
+    node.api.put(&pod_path("ill"), object);
+    let began = node.env.monotonic();
+    node.wait("ill", "ready", ready).await;
+    assert!(node.env.monotonic() - began < Duration::from_secs(60), "{:?}", node.env.monotonic() - began);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_newest_generation_is_told_however_many_there_are() {
     let Some(node) = Node::start("generations") else { return };
     node.api.create_pod("busy", pod(json!({})));
@@ -49,6 +76,66 @@ async fn the_newest_generation_is_told_however_many_there_are() {
     node.wait("busy", "told of", |pod| pod["status"]["observedGeneration"] == 501).await;
     let pod = node.api.pod("busy").unwrap();
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_run_at_once_and_sidecars_stop_last() {
+    let Some(node) = Node::start("order") else { return };
+    let container = |name: &str| {
+        json!({"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+            "lifecycle": {"preStop": {"exec": {"command": [format!("bye-{name}")]}}}})
+    };
+    let sidecar = |name: &str| {
+        let mut container = container(name);
+        container["restartPolicy"] = "Always".into();
+        container
+    };
+    let mut spec = json!({"restartPolicy": "Always", "containers": [container("app")]});
+    spec["initContainers"] = json!([sidecar("first"), sidecar("second")]);
+    node.api.create_pod("ordered", spec);
+    node.wait("ordered", "ready", ready).await;
+    let ids = ["app", "second", "first"].map(|name| node.runtime.running(name).remove(0));
+    node.runtime.hang("stop_container", &ids[0]);
+    node.api.delete_pod("ordered", 600);
+    let calls = |part: &str| node.runtime.calls().into_iter().filter(|call| call.contains(part)).collect::<Vec<_>>();
+    node.until("had all hooks run", || calls("exec_sync").len() == 3).await;
+    node.env.sleep(Duration::from_secs(60)).await;
+    assert_eq!(calls("stop_container").len(), 0, "sidecars wait for the app");
+    node.runtime.release();
+    node.wait("ordered", "gone", Value::is_null).await;
+    assert_eq!(calls("stop_container"), ids.map(|id| format!("stop_container {id}")));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_that_nobody_can_run_fail() {
+    let Some(node) = Node::start("hooks") else { return };
+    let hook = json!({"tcpSocket": {"port": 1}});
+    node.api.create_pod("hooked", pod(json!({"lifecycle": {"preStop": hook}})));
+    node.wait("hooked", "ready", ready).await;
+    node.api.delete_pod("hooked", 5);
+    node.event("FailedPreStopHook", "PreStopHook failed").await;
+    node.wait("hooked", "gone", Value::is_null).await;
+    node.stop().await;
+}
+
+/// What the node says of itself, and of what it lacks.
+#[tokio::test(start_paused = true)]
+async fn the_nodes_own_events() {
+    let Some(mut node) = Node::start_with("events", |_, config| config.enforce_node_allocatable = true) else { return };
+    for event in ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"] {
+        node.event(event, &format!("Node node status is now: {event}")).await;
+    }
+    node.event("NodeAllocatableEnforced", "Updated Node Allocatable limit across pods").await;
+    node.api.create_pod("lost", pod(json!({})));
+    node.event("MissingClusterDNS", "pod: \"lost_default(").await;
+    node.event("MissingClusterDNS", "kubelet does not have ClusterDNS IP configured").await;
+    assert!(!node.api.find("/events/").iter().any(|event| event["reason"] == "Rebooted"));
+    let mut object = node.api.get("/api/v1/nodes/node").unwrap();
+    object["status"]["nodeInfo"]["bootID"] = "an earlier one".into();
+    node.restart_after(|api| drop(api.put("/api/v1/nodes/node", object))).await;
+    node.event("Rebooted", "Node node has been rebooted, boot id: ").await;
     node.stop().await;
 }
 
