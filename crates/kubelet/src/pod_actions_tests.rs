@@ -66,6 +66,7 @@ fn observed(pod: &Pod, sandboxes: Vec<SandboxStatus>, containers: &[&str]) -> Po
             kind: if kind == Kind::Init { Kind::Init } else { kind },
             grace_period_seconds: None,
             resources: None,
+            user: None,
         }
     });
     PodRuntimeStatus { sandboxes, containers: containers.collect() }

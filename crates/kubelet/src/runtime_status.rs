@@ -49,6 +49,8 @@ pub struct ContainerStatus {
     pub grace_period_seconds: Option<i64>,
     /// What it was given, where the runtime tells.
     pub resources: Option<cri::v1::LinuxContainerResources>,
+    /// Whom its first process began as, where the runtime tells.
+    pub user: Option<cri::v1::LinuxContainerUser>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -4,7 +4,7 @@
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus as ApiStatus, VolumeMountStatus,
+    ContainerStatus as ApiStatus, ContainerUser, LinuxContainerUser, VolumeMountStatus,
 };
 
 use super::{Input, from_nanoseconds};
@@ -101,7 +101,18 @@ fn observed(input: &Input, container: &Container, found: &ContainerStatus, befor
         started: Some(started),
         ready,
         state: Some(state),
+        user: found.user.as_ref().map(user),
         ..Default::default()
+    }
+}
+
+fn user(found: &cri::v1::LinuxContainerUser) -> ContainerUser {
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: found.uid,
+            gid: found.gid,
+            supplemental_groups: (!found.supplemental_groups.is_empty()).then(|| found.supplemental_groups.clone()),
+        }),
     }
 }
 

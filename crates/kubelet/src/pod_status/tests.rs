@@ -48,6 +48,11 @@ fn observe(pod: &Pod, containers: &[&str]) -> PodRuntimeStatus {
             kind,
             grace_period_seconds: None,
             resources: None,
+            user: (name == "a").then(|| cri::v1::LinuxContainerUser {
+                uid: 1000,
+                gid: 3,
+                supplemental_groups: vec![3, 4],
+            }),
         }
     });
     let sandbox = SandboxStatus {
@@ -150,6 +155,8 @@ fn states_and_reasons() {
             ("/containerStatuses/0/restartCount", json!(1)),
             ("/containerStatuses/0/ready", json!(false)),
             ("/containerStatuses/1/containerID", json!("containerd://b")),
+            ("/containerStatuses/0/user/linux", json!({"uid": 1000, "gid": 3, "supplementalGroups": [3, 4]})),
+            ("/containerStatuses/1/user", Value::Null),
             ("/is/ContainersReady/message", json!("containers with unready status: [a]")),
             ("/is/Ready/observedGeneration", json!(3)),
         ],

@@ -117,6 +117,7 @@ fn convert(status: v1::ContainerStatus, sandbox_id: &str, kinds: &HashMap<String
             .or_else(|| status.annotations.get(TERMINATION_GRACE_PERIOD))
             .and_then(|text| text.parse().ok()),
         resources: status.resources.and_then(|resources| resources.linux),
+        user: status.user.and_then(|user| user.linux),
         id: status.id,
     }
 }
