@@ -80,6 +80,14 @@ pub fn host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or(false)
 }
 
+/// Resolves names with the cluster's servers, where there are any.
+pub fn wants_cluster_dns(pod: &Pod) -> bool {
+    match spec(pod).dns_policy.as_deref().unwrap_or("ClusterFirst") {
+        "ClusterFirst" => !host_network(pod),
+        policy => policy == "ClusterFirstWithHostNet",
+    }
+}
+
 pub fn restart_policy(pod: &Pod) -> &str {
     spec(pod).restart_policy.as_deref().unwrap_or("Always")
 }

@@ -3,6 +3,7 @@
 //! Run by `lib`; reads the runtime's own status.
 //! Invariant: labels, taints and fields of other owners are left as they are.
 
+mod events;
 mod machine;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
@@ -282,6 +283,7 @@ impl NodeStatusManager {
 
     /// Reports changes of the status when they happen, and everything once in a while.
     pub async fn run_status(self: Arc<Self>) {
+        self.tell_enforcement();
         let mut last_report = None;
         let mut soon = SOONEST;
         loop {
@@ -355,8 +357,9 @@ impl NodeStatusManager {
                 *self.node.lock() = node;
                 *last_report = Some(self.env.monotonic());
                 if ready != was_ready {
-                    self.tell_readiness(ready);
+                    self.tell(if ready { "NodeReady" } else { "NodeNotReady" });
                 }
+                self.tell_changes(&previous, &status);
             }
             Err(error) if error.is_not_found() => {
                 tracing::warn!("the node was deleted; registering it again");
@@ -365,17 +368,6 @@ impl NodeStatusManager {
             Err(error) => tracing::warn!(%error, "failed to report the node's status"),
         }
         ready
-    }
-
-    fn tell_readiness(&self, ready: bool) {
-        let name = &self.config.node_name;
-        let mut about = client::reference(&*self.node.lock());
-        about.uid = Some(name.clone());
-        let (reason, text) = match ready {
-            true => ("NodeReady", format!("Node {name} status is now: NodeReady")),
-            false => ("NodeNotReady", format!("Node {name} status is now: NodeNotReady")),
-        };
-        self.recorder.normal(&about, reason, text);
     }
 
     /// Renews the Lease for ever.

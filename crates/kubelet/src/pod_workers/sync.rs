@@ -234,6 +234,7 @@ impl Worker {
             if !actions.create_sandbox {
                 return Ok(actions.sandbox_id.clone().unwrap_or_default());
             }
+            self.tell_missing_dns(pod);
             let handler = self.runtime_handler(pod).await?;
             shared.runtime.create_sandbox(pod, &sandbox_config, &handler).await
         };
@@ -297,6 +298,21 @@ impl Worker {
                 None
             }
         }
+    }
+
+    /// A pod that resolves names with the cluster's servers where there are none uses the node's instead.
+    fn tell_missing_dns(&self, pod: &Pod) {
+        let shared = &self.shared;
+        if !shared.config.cluster_dns.is_empty() || !pod_spec::wants_cluster_dns(pod) {
+            return;
+        }
+        let text = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
+                    Falling back to \"Default\" policy.";
+        let mut node = client::reference(&*shared.node.lock());
+        node.uid = Some(shared.config.node_name.clone());
+        shared.recorder.warning(&node, "MissingClusterDNS", text);
+        let full = format!("{}_{}({})", pod_spec::name(pod), pod_spec::namespace(pod), self.uid);
+        shared.recorder.warning(&client::reference(pod), "MissingClusterDNS", format!("pod: {full:?}. {text}"));
     }
 
     async fn mount(&self, pod: &Pod, references: &References, ips: &[String]) -> Result<Mounted, String> {

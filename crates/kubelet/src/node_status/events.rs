@@ -1,0 +1,83 @@
+//! What the node tells of itself in Events: its limits, its conditions when they change, and that it was rebooted.
+//! Part of `node_status`.
+//! Invariant: tells only what the API server has taken.
+
+use k8s_openapi::api::core::v1::NodeStatus;
+
+use super::NodeStatusManager;
+
+impl NodeStatusManager {
+    /// The node as Events about it name it: its UID is its name.
+    fn about(&self) -> client::ObjectRef {
+        let mut about = client::reference(&*self.node.lock());
+        about.uid = Some(self.config.node_name.clone());
+        about
+    }
+
+    pub(super) fn tell_enforcement(&self) {
+        if self.config.enforce_node_allocatable {
+            let text = "Updated Node Allocatable limit across pods";
+            self.recorder.normal(&self.about(), "NodeAllocatableEnforced", text);
+        }
+    }
+
+    pub(super) fn tell(&self, event: &str) {
+        let text = format!("Node {} status is now: {event}", self.config.node_name);
+        self.recorder.normal(&self.about(), event, text);
+    }
+
+    pub(super) fn tell_changes(&self, previous: &NodeStatus, status: &NodeStatus) {
+        changed_pressures(previous, status).into_iter().for_each(|event| self.tell(event));
+        let (before, now) =
+            (previous.node_info.as_ref().map_or("", |i| i.boot_id.as_str()), self.machine.boot_id.as_str());
+        if !before.is_empty() && before != now {
+            let text = format!("Node {} has been rebooted, boot id: {now}", self.config.node_name);
+            self.recorder.warning(&self.about(), "Rebooted", text);
+        }
+    }
+}
+
+/// The Events that tell of conditions which are new or not what they were.
+fn changed_pressures(old: &NodeStatus, new: &NodeStatus) -> Vec<&'static str> {
+    let find = |status: &NodeStatus, kind: &str| {
+        let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
+        found.map(|condition| condition.status.clone())
+    };
+    [
+        ("MemoryPressure", "NodeHasSufficientMemory", "NodeHasInsufficientMemory"),
+        ("DiskPressure", "NodeHasNoDiskPressure", "NodeHasDiskPressure"),
+        ("PIDPressure", "NodeHasSufficientPID", "NodeHasInsufficientPID"),
+    ]
+    .into_iter()
+    .filter(|(kind, ..)| find(old, kind) != find(new, kind))
+    .map(|(kind, fine, short)| if find(new, kind).as_deref() == Some("True") { short } else { fine })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn changed_pressures_are_told() {
+        let check = |old: &[(&str, &str)], new: &[(&str, &str)], expected: &[&str]| {
+            let status = |list: &[(&str, &str)]| {
+                let condition = |(kind, status): &(&str, &str)| json!({"type": kind, "status": status});
+                let conditions: Vec<_> = list.iter().map(condition).collect();
+                serde_json::from_value::<NodeStatus>(json!({"conditions": conditions})).unwrap()
+            };
+            assert_eq!(changed_pressures(&status(old), &status(new)), expected, "{old:?} -> {new:?}");
+        };
+        let fine = [("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False")];
+        check(&[], &fine, &["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]);
+        check(&fine, &fine, &[]);
+        let short = [("MemoryPressure", "True"), ("DiskPressure", "False"), ("PIDPressure", "True")];
+        check(&fine, &short, &["NodeHasInsufficientMemory", "NodeHasInsufficientPID"]);
+        check(&short, &fine, &["NodeHasSufficientMemory", "NodeHasSufficientPID"]);
+        // As the node lifecycle controller leaves it.
+        let unknown = [("MemoryPressure", "Unknown"), ("DiskPressure", "False"), ("PIDPressure", "False")];
+        check(&unknown, &fine, &["NodeHasSufficientMemory"]);
+    }
+}
