@@ -13,7 +13,7 @@ use inotify::{Inotify, WatchMask};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::{Source, StaticPods, parse};
+use super::{Origin, Source, StaticPods, parse};
 use crate::config::Config;
 
 /// Editors write in several steps: wait for the dust to settle.
@@ -63,7 +63,7 @@ fn read(path: &Path, node_name: &str, seen: &str) -> Vec<Arc<Pod>> {
 /// The first manifest that can't be used, told before a node starts with it.
 pub fn check(path: &Path) -> Result<(), String> {
     let files = files(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    files.iter().try_for_each(|file| match read_file(file, "", "") {
+    files.iter().try_for_each(|file| match read_file(file, "node", "") {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("{}: {error}", file.display())),
     })
@@ -82,5 +82,6 @@ fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 fn read_file(file: &Path, node_name: &str, seen: &str) -> Result<Vec<Pod>, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    parse(&text, Source::File, node_name, seen)
+    let place = file.to_string_lossy();
+    parse(&text, &Origin { source: Source::File, place: &place, node_name, seen })
 }

@@ -1,15 +1,25 @@
-//! Turns a manifest into static pods: YAML or JSON, one Pod or a list, completed with what the API would have set.
+//! Turns a manifest into static pods: YAML or JSON, one Pod or a list, completed and checked as the API would have.
 //! Used by `file` and `url`.
-//! Invariant: the same manifest on the same node always gives the same UID, and another one another UID.
+//! Invariant: the same manifest at the same place on the same node always gives the same UID, and another one another.
 
+use api::field::ErrorList;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::Source;
+use super::{Source, references::api_reference};
 use crate::pod_spec::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 
+/// Where a manifest was found, and when, on which node.
+pub struct Origin<'a> {
+    pub source: Source,
+    /// The path of the file, or the URL.
+    pub place: &'a str,
+    pub node_name: &'a str,
+    pub seen: &'a str,
+}
+
 /// The pods of a manifest, or why it has none.
-pub fn parse(text: &str, source: Source, node_name: &str, seen: &str) -> Result<Vec<Pod>, String> {
+pub fn parse(text: &str, origin: &Origin) -> Result<Vec<Pod>, String> {
     let options = serde_saphyr::options! { legacy_octal_numbers: true };
     let document: Value = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| format!("couldn't parse as pod: {error}"))?;
@@ -19,41 +29,68 @@ pub fn parse(text: &str, source: Source, node_name: &str, seen: &str) -> Result<
         Some(other) => return Err(format!("couldn't parse as pod: it is a {other}")),
         None => return Err("couldn't parse as pod: it has no kind".into()),
     };
-    items.into_iter().map(|item| complete(item, source, node_name, seen)).collect()
+    items.into_iter().map(|item| complete(item, origin)).collect()
 }
 
-fn complete(item: Value, source: Source, node_name: &str, seen: &str) -> Result<Pod, String> {
+fn complete(mut item: Value, origin: &Origin) -> Result<Pod, String> {
     let given = item.to_string();
-    let mut pod: Pod =
-        serde_json::from_slice(given.as_bytes()).map_err(|error| format!("couldn't parse as pod: {error}"))?;
-    let name =
-        pod.metadata.name.clone().filter(|name| !name.is_empty()).ok_or("pod name is needed for the manifest")?;
-    let uid = hash(&[&given, node_name, source.as_str()]);
-    let meta = &mut pod.metadata;
-    // Every node runs its own copy, so the node's name tells them apart.
-    meta.name = Some(format!("{name}-{}", node_name.to_lowercase()));
-    meta.namespace = Some(meta.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into()));
-    meta.uid = Some(uid.clone());
-    let annotations = meta.annotations.get_or_insert_default();
-    annotations.insert(CONFIG_SOURCE.into(), source.as_str().into());
-    annotations.insert(CONFIG_HASH.into(), uid);
-    annotations.insert(CONFIG_SEEN.into(), seen.into());
-    let spec = pod.spec.get_or_insert_default();
-    if spec.containers.is_empty() {
-        return Err(format!("pod {name:?} has no containers"));
+    let (kind, schema) = (api::kinds::of::<Pod>(), api::schema::builtin());
+    if let Some(fields) = item.as_object_mut() {
+        // Items of a list need not say what they are.
+        fields.insert("apiVersion".into(), "v1".into());
+        fields.insert("kind".into(), "Pod".into());
     }
-    spec.node_name = Some(node_name.into());
-    spec.restart_policy.get_or_insert_with(|| "Always".into());
-    spec.dns_policy.get_or_insert_with(|| "ClusterFirst".into());
-    spec.termination_grace_period_seconds.get_or_insert(30);
-    spec.enable_service_links.get_or_insert(true);
-    spec.security_context.get_or_insert_default();
+    if let Some(id) = schema.find_kind(&kind.group, &kind.version, &kind.kind) {
+        let decoded = api::codec::decode_value(item, schema, id);
+        item = decoded.map_err(|error| format!("couldn't parse as pod: {}", error.message))?.value;
+        schema.apply_defaults(id, &mut item);
+    }
+    kind.behavior.default(&mut item);
+    place_on_node(&mut item, &given, origin)?;
+    let mut errors = ErrorList::new();
+    api::kinds::metadata::validate_create(kind, &item, &mut errors);
+    kind.behavior.validate_create(&item, &mut errors);
+    if !errors.is_empty() {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        return Err(format!("invalid pod: [{}]", errors.join(", ")));
+    }
+    let pod: Pod = serde_json::from_value(item).map_err(|error| format!("couldn't parse as pod: {error}"))?;
+    match pod.spec.as_ref().and_then(api_reference) {
+        Some(kind) => Err(format!("static pods may not reference {kind}")),
+        None => Ok(pod),
+    }
+}
+
+/// Gives the pod its identity and its place.
+fn place_on_node(item: &mut Value, given: &str, origin: &Origin) -> Result<(), String> {
+    let filled = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(String::from);
+    let Origin { source, place, node_name, seen } = origin;
+    let metadata = &mut item["metadata"];
+    let name = filled(&metadata["name"]).ok_or("invalid pod: name is needed for the pod")?;
+    let uid =
+        filled(&metadata["uid"]).unwrap_or_else(|| hash(&[given, *node_name, &format!("{}:{place}", source.as_str())]));
+    // Every node runs its own copy, so the node's name tells them apart.
+    metadata["name"] = format!("{name}-{}", node_name.to_lowercase()).into();
+    metadata["namespace"] = filled(&metadata["namespace"]).unwrap_or_else(|| "default".into()).into();
+    metadata["uid"] = uid.as_str().into();
+    if !metadata["annotations"].is_object() {
+        metadata["annotations"] = json!({});
+    }
+    for (key, value) in [(CONFIG_SOURCE, source.as_str()), (CONFIG_HASH, uid.as_str()), (CONFIG_SEEN, *seen)] {
+        metadata["annotations"][key] = value.into();
+    }
+    item["spec"]["nodeName"] = (*node_name).into();
     // Taints must not drive it away: nothing would bring it back.
-    let all: k8s_openapi::api::core::v1::Toleration =
-        serde_json::from_value(json!({"operator": "Exists", "effect": "NoExecute"})).map_err(|e| e.to_string())?;
-    spec.tolerations.get_or_insert_default().push(all);
-    pod.status = None;
-    Ok(pod)
+    let all = json!({"operator": "Exists", "effect": "NoExecute"});
+    match item["spec"]["tolerations"].as_array_mut() {
+        Some(tolerations) if tolerations.contains(&all) => {}
+        Some(tolerations) => tolerations.push(all),
+        None => item["spec"]["tolerations"] = json!([all]),
+    }
+    if let Some(fields) = item.as_object_mut() {
+        fields.remove("status");
+    }
+    Ok(())
 }
 
 /// 128 bits of FNV-1a in hexadecimal, the length of the digest that other kubelets use here.
@@ -69,22 +106,64 @@ fn hash(parts: &[&str]) -> String {
 mod tests {
     use super::*;
 
+    fn origin<'a>(place: &'a str, node_name: &'a str) -> Origin<'a> {
+        Origin { source: Source::File, place, node_name, seen: "now" }
+    }
+
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a, image: b}]}\n";
+
     #[test]
     fn manifests_become_pods() {
-        let check = |text: &str, expected: Result<&[&str], ()>| {
-            let result = parse(text, Source::File, "Node1", "now");
-            let names = result.as_ref().map(|pods| pods.iter().map(|p| p.metadata.name.as_deref().unwrap()).collect());
-            assert_eq!(names.map_err(|_| ()), expected.map(|e: &[&str]| e.to_vec()), "{text}");
+        let check = |text: &str, expected: Result<&[&str], &str>| {
+            let result = parse(text, &origin("/web.yaml", "node1"));
+            match (result, expected) {
+                (Ok(pods), Ok(expected)) => {
+                    let names: Vec<_> = pods.iter().map(|p| p.metadata.name.as_deref().unwrap()).collect();
+                    assert_eq!(names, expected, "{text}");
+                }
+                (Err(error), Err(part)) => assert!(error.contains(part), "{text}: {error}"),
+                (found, expected) => panic!("{text}: {found:?} instead of {expected:?}"),
+            }
         };
-        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a, image: b}]}\n";
-        check(pod, Ok(&["web-node1"]));
+        check(POD, Ok(&["web-node1"]));
         check("{\"kind\": \"PodList\", \"items\": []}", Ok(&[]));
-        check("kind: Service\n", Err(()));
-        check("a: [", Err(()));
-        check("kind: Pod\nmetadata: {name: x}\nspec: {containers: []}\n", Err(()));
-        let uid = |text: &str, node: &str| parse(text, Source::File, node, "n").unwrap()[0].metadata.uid.clone();
-        assert_eq!(uid(pod, "a"), uid(pod, "a"));
-        assert_ne!(uid(pod, "a"), uid(pod, "b"));
-        assert_ne!(uid(pod, "a"), uid(&pod.replace("image: b", "image: c"), "a"));
+        let item = "kind: PodList\nitems: [{metadata: {name: a}, spec: {containers: [{name: a, image: b}]}}]\n";
+        check(item, Ok(&["a-node1"]));
+        check("kind: Service\n", Err("it is a Service"));
+        check("a: [", Err("couldn't parse as pod"));
+        check(&POD.replace("web", "''"), Err("invalid pod: name is needed for the pod"));
+        check("kind: Pod\nmetadata: {name: x}\nspec: {containers: []}\n", Err("spec.containers: Required value"));
+        check(&POD.replace("name: a", "name: A_"), Err("invalid pod: [spec.containers[0].name: Invalid value: \"A_\""));
+        check(&POD.replace("containers: [", "containers: 3, x: ["), Err("couldn't parse as pod"));
+        let account = POD.replace("spec: {", "spec: {serviceAccountName: a, ");
+        check(&account, Err("static pods may not reference serviceaccounts"));
+    }
+
+    #[test]
+    fn pods_are_completed_as_the_api_would() {
+        let pod = parse(POD, &origin("/web.yaml", "node")).unwrap().remove(0);
+        let spec = pod.spec.unwrap();
+        assert_eq!(
+            (spec.restart_policy.as_deref(), spec.dns_policy.as_deref()),
+            (Some("Always"), Some("ClusterFirst"))
+        );
+        assert_eq!((spec.termination_grace_period_seconds, spec.enable_service_links), (Some(30), Some(true)));
+        let container = &spec.containers[0];
+        assert_eq!(container.termination_message_policy.as_deref(), Some("File"));
+        assert_eq!(container.image_pull_policy.as_deref(), Some("Always"));
+        assert_eq!(spec.tolerations.map(|t| t.len()), Some(1));
+    }
+
+    #[test]
+    fn what_is_the_same_at_the_same_place_has_the_same_uid() {
+        let uid = |text: &str, place: &str, node: &str| {
+            parse(text, &origin(place, node)).unwrap().remove(0).metadata.uid.unwrap()
+        };
+        let own = uid(POD, "/a.yaml", "a");
+        assert_eq!(own, uid(POD, "/a.yaml", "a"));
+        assert_ne!(own, uid(POD, "/a.yaml", "b"));
+        assert_ne!(own, uid(POD, "/b.yaml", "a"));
+        assert_ne!(own, uid(&POD.replace("image: b", "image: c"), "/a.yaml", "a"));
+        assert_eq!(uid(&POD.replace("name: web", "name: web, uid: given"), "/a.yaml", "a"), "given");
     }
 }

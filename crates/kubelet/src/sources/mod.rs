@@ -4,6 +4,7 @@
 
 mod file;
 mod manifest;
+mod references;
 mod url;
 
 use std::{path::PathBuf, sync::Arc};
@@ -11,7 +12,7 @@ use std::{path::PathBuf, sync::Arc};
 use env::Env;
 pub use file::check;
 use k8s_openapi::api::core::v1::Pod;
-pub use manifest::parse;
+pub use manifest::{Origin, parse};
 use tokio::sync::mpsc;
 
 use crate::config::Config;

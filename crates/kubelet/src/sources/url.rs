@@ -4,9 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use env::Env;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::{Source, StaticPods, parse};
+use super::{Origin, Source, StaticPods, parse};
 use crate::{
     config::Config,
     http_probe::{self, HttpRequest},
@@ -23,9 +24,8 @@ pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Un
     request.headers = config.manifest_url_headers.clone();
     loop {
         match env.timeout(LIMIT, http_probe::send(&request)).await {
-            Some(Ok((200, body))) => match parse(&body, Source::Http, &config.node_name, &env.now().to_string()) {
+            Some(Ok((200, body))) => match read(&url, &body, &config.node_name, &env.now().to_string()) {
                 Ok(pods) => {
-                    let pods = pods.into_iter().map(Arc::new).collect();
                     if sender.send(StaticPods { source: Source::Http, pods }).is_err() {
                         return;
                     }
@@ -38,6 +38,11 @@ pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Un
         }
         env.sleep(config.manifest_url_interval).await;
     }
+}
+
+fn read(url: &str, body: &str, node_name: &str, seen: &str) -> Result<Vec<Arc<Pod>>, String> {
+    let pods = parse(body, &Origin { source: Source::Http, place: url, node_name, seen })?;
+    Ok(pods.into_iter().map(Arc::new).collect())
 }
 
 fn request(url: &str) -> Option<HttpRequest> {
