@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeSet, HashSet},
     net::IpAddr,
     os::fd::AsRawFd,
+    path::Path,
 };
 
 use ipnet::IpNet;
@@ -71,8 +72,8 @@ pub fn restore(conf: &NetConf) -> Result<bool, Error> {
 }
 
 /// Who holds addresses, each once.
-pub fn attachments(conf: &NetConf) -> Result<Vec<Attachment>, Error> {
-    let entries = Ipam::open(&conf.network_dir())?.entries()?;
+pub fn attachments(network_dir: &Path) -> Result<Vec<Attachment>, Error> {
+    let entries = Ipam::open(network_dir)?.entries()?;
     let holders: BTreeSet<_> = entries.into_iter().map(|(_, owner)| (owner.container_id, owner.ifname)).collect();
     let holders = holders.into_iter().filter(|(container_id, _)| !container_id.is_empty());
     Ok(holders.map(|(container_id, ifname)| Attachment { container_id, ifname }).collect())

@@ -106,9 +106,9 @@ pub fn restore(conflist: &Value) -> Result<bool, Error> {
     attach::restore(&network(conflist)?)
 }
 
-/// Everything that ADD made and nobody has removed. Blocks.
-pub fn attachments(conflist: &Value) -> Result<Vec<Attachment>, Error> {
-    attach::attachments(&network(conflist)?)
+/// Everything in the network `name` that ADD made and nobody has removed. Blocks.
+pub fn attachments(data_dir: &Path, name: &str) -> Result<Vec<Attachment>, Error> {
+    attach::attachments(&data_dir.join(name))
 }
 
 /// What DEL does, for an attachment that the runtime has lost. Blocks.

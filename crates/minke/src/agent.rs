@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams, from_kubeconfig};
+use cni::Attachment;
 use cri::{
     RemoteRuntime,
     containerd::{Containerd, ContainerdConfig},
@@ -311,10 +312,19 @@ impl Node {
         if ours {
             env.spawn(proxy::run_mesh(self.mesh_config(), informers.clone(), env.clone(), shutdown.clone()));
         }
+        // Before the kubelet can ask for more.
+        let held = match ours {
+            true => cni::attachments(&self.instance.cni_data(), &self.instance.id),
+            false => Ok(Vec::new()),
+        };
+        let held = held.unwrap_or_else(|error| {
+            tracing::warn!(%error, "failed to see which pods have addresses");
+            Vec::new()
+        });
         let (node, shared, task_env, until) = (self.clone(), informers.clone(), env.clone(), shutdown.clone());
         env.spawn(async move {
             match ours {
-                true => node.configure_network(shared, &task_env, &until).await,
+                true => node.configure_network(held, shared, &task_env, &until).await,
                 false => node.serve_dns_on_node(shared, &task_env, &until).await,
             }
         });
@@ -342,7 +352,13 @@ impl Node {
     }
 
     /// Waits for this node's pod range, then tells containerd about the network and serves DNS on the bridge.
-    async fn configure_network(&self, informers: InformerFactory, env: &Env, shutdown: &CancellationToken) {
+    async fn configure_network(
+        &self,
+        held: Vec<Attachment>,
+        informers: InformerFactory,
+        env: &Env,
+        shutdown: &CancellationToken,
+    ) {
         let Some(pod_cidrs) = self.pod_range(env, shutdown).await else { return };
         let conflist = cni::conflist(&cni::ConfListParams {
             name: self.instance.id.clone(),
@@ -360,17 +376,23 @@ impl Node {
         let (tables, network) = (cni::tables(&self.instance.cni_table()), conflist.clone());
         let restore = move || Ok(cni::restore(&network)?);
         env.spawn(kept_rules::keep(tables, restore, env.clone(), shutdown.clone()));
-        self.free_lost_attachments(conflist, env, shutdown);
+        self.free_lost_attachments(held, conflist, env, shutdown);
         let gateways = pod_cidrs.iter().map(cni::gateway);
         let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
         self.serve_dns(listen, informers, env, shutdown).await;
     }
 
-    fn free_lost_attachments(&self, conflist: serde_json::Value, env: &Env, shutdown: &CancellationToken) {
+    fn free_lost_attachments(
+        &self,
+        held: Vec<Attachment>,
+        conflist: serde_json::Value,
+        env: &Env,
+        shutdown: &CancellationToken,
+    ) {
         let (endpoint, env, shutdown) = (self.runtime.endpoint().display().to_string(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
             let runtime = RemoteRuntime::new(&endpoint, None);
-            let freed = shutdown.run_until_cancelled(lost_attachments::free(conflist, &runtime, &env)).await;
+            let freed = shutdown.run_until_cancelled(lost_attachments::free(held, conflist, &runtime, &env)).await;
             if let Some(Err(error)) = freed {
                 tracing::warn!(error = format!("{error:#}"), "addresses of lost pods stay until the next start");
             }

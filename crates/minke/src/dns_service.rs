@@ -41,7 +41,7 @@ pub async fn run(params: Params) {
     let trying = Perseverance::new(params.client.clone(), &params.node_name, &params.env, &params.shutdown);
     let port = params.listen.first().map_or(PORT, SocketAddr::port);
     let advice = format!(
-        "pods of this node have no cluster DNS until this works; `ss -lntup sport = :{port}` shows who listens on that port"
+        "pods of this node have no cluster DNS until this works; `ss -lntup 'sport = :{port}'` shows who listens on that port"
     );
     trying.until_done("FailedToServeDNS", &advice, || Box::pin(serve_or_withdraw(&params))).await;
 }

@@ -1,7 +1,7 @@
 //! Frees the addresses of pods that the runtime has lost: one that is killed in the middle of starting a pod comes back
 //! without it and never calls DEL.
-//! Started by `agent`, once, when the network is made; `cni` has the list.
-//! Invariant: frees only what was there before the wait and is unknown after it, one by one, as DEL would.
+//! Started by `agent` once the network is made; `cni` has the list.
+//! Invariant: frees only what was there before the kubelet and unknown to the runtime long after, as DEL would.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,13 +11,12 @@ use cri::Runtime;
 use env::Env;
 use serde_json::Value;
 
-/// A runtime lists a pod only when its network is there: one that is being started is unknown meanwhile. The kubelet
-/// gives up after two minutes, and what it gave up the runtime cleans up within another.
+/// A runtime lists a pod only when its network is there: one that is being started is unknown meanwhile. What the
+/// kubelet before us had begun ended with its connection, and the runtime cleans up after that within a minute.
 const LONGEST_START: Duration = Duration::from_secs(300);
 
-pub async fn free(conflist: Value, runtime: &dyn Runtime, env: &Env) -> Result<()> {
-    let network = conflist.clone();
-    let before = tokio::task::spawn_blocking(move || cni::attachments(&network)).await??;
+/// `before` is what was there before this process could ask for a pod.
+pub async fn free(before: Vec<Attachment>, conflist: Value, runtime: &dyn Runtime, env: &Env) -> Result<()> {
     if before.is_empty() {
         return Ok(());
     }
@@ -75,7 +74,8 @@ mod tests {
         let hold = |address: &str, id: &str| std::fs::write(data.join("test").join(address), format!("{id}\neth0"));
         hold("10.99.0.2", &known).unwrap();
         hold("10.99.0.3", "lost").unwrap();
-        let freeing = free(conflist.clone(), &fake, &env);
+        let before = cni::attachments(data, "test").unwrap();
+        let freeing = free(before, conflist.clone(), &fake, &env);
         let late = async {
             // Begun while the others were waited for, and not listed yet.
             env.sleep(LONGEST_START / 2).await;
@@ -83,7 +83,7 @@ mod tests {
         };
         let (freed, ()) = tokio::join!(freeing, late);
         freed.unwrap();
-        let left: Vec<String> = cni::attachments(conflist).unwrap().into_iter().map(|a| a.container_id).collect();
+        let left: Vec<String> = cni::attachments(data, "test").unwrap().into_iter().map(|a| a.container_id).collect();
         let mut expected = vec![known, "late".to_string()];
         expected.sort();
         assert_eq!(left, expected);
