@@ -42,8 +42,6 @@ use crate::{
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
 const ROUTE_PROTOCOL: u8 = 77;
 const VXLAN_PORT: u16 = 8472;
-/// Room for the outer headers on a network of the usual 1500.
-const VXLAN_MTU: u32 = 1450;
 
 /// The container runtime: our own containerd, or one that was already there.
 pub struct Runtime {
@@ -85,8 +83,14 @@ impl Runtime {
     }
 }
 
+fn vxlan_mtu(flags: &flags::Node) -> u32 {
+    let address = node_address(flags).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    host::vxlan_mtu(host::mtu(address), address.is_ipv4())
+}
+
+/// Of the pods' interfaces, where it is not the usual one.
 fn mtu(flags: &flags::Node) -> Option<u32> {
-    (flags.pod_network == PodNetwork::Vxlan).then_some(VXLAN_MTU)
+    (flags.pod_network == PodNetwork::Vxlan).then(|| vxlan_mtu(flags))
 }
 
 fn network_file(instance: &Instance) -> PathBuf {
@@ -344,6 +348,7 @@ impl Node {
                     device: self.instance.vxlan(),
                     vni: network_identifier(&self.pod_cidrs),
                     port: VXLAN_PORT,
+                    mtu: vxlan_mtu(&self.flags),
                 },
             },
             route_protocol: ROUTE_PROTOCOL,

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use anyhow::{Result, bail};
 
+use crate::nodes;
+
 /// The first IPv4 address of an interface that is up and not loopback; loopback if there is nothing else.
 pub fn address() -> Result<IpAddr> {
     use nix::net::if_::InterfaceFlags;
@@ -25,6 +27,25 @@ pub fn address() -> Result<IpAddr> {
     Ok(found.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1])))
 }
 
+/// The largest packet on the interface that has this address; none is known of loopback, which leads nowhere.
+pub fn mtu(address: IpAddr) -> Option<u32> {
+    let interfaces = nix::ifaddrs::getifaddrs().ok()?;
+    let has = |interface: &nix::ifaddrs::InterfaceAddress| {
+        let (four, six) = (interface.address.as_ref()?.as_sockaddr_in(), interface.address.as_ref()?.as_sockaddr_in6());
+        four.map(|a| IpAddr::V4(a.ip())).or_else(|| six.map(|a| IpAddr::V6(a.ip())))
+    };
+    let found = interfaces.into_iter().find(|i| has(i) == Some(address) && !address.is_loopback())?;
+    // Not /sys: an agent that has entered a network namespace sees that of the machine there.
+    let link = nodes::ip(&["-j", "link", "show", "dev", &found.interface_name], "").ok()?;
+    let link: serde_json::Value = serde_json::from_str(&link).ok()?;
+    u32::try_from(link[0]["mtu"].as_u64()?).ok()
+}
+
+/// What is left of a packet between nodes when it carries one of VXLAN.
+pub fn vxlan_mtu(underlay: Option<u32>, ipv4: bool) -> u32 {
+    underlay.unwrap_or(1500).saturating_sub(if ipv4 { 50 } else { 70 })
+}
+
 /// Bridges and pairs of container networks are not the machine's own.
 fn is_ours(name: &str) -> bool {
     ["veth", "cni", "docker", "minke", "mk", "br-"].iter().any(|prefix| name.starts_with(prefix))
@@ -37,4 +58,28 @@ pub fn node_name() -> Result<String> {
         bail!("the host name {name:?} can't be a node name: give one with --node-name");
     }
     Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vxlan_leaves_room_for_its_headers() {
+        for (underlay, ipv4, expected) in [
+            (Some(1500), true, 1450),
+            (Some(1500), false, 1430),
+            (Some(1420), true, 1370),
+            (Some(9000), true, 8950),
+            (None, true, 1450),
+        ] {
+            assert_eq!(vxlan_mtu(underlay, ipv4), expected, "{underlay:?} {ipv4}");
+        }
+        assert_eq!(mtu(IpAddr::from([127, 0, 0, 1])), None);
+        if let Ok(own) = address()
+            && !own.is_loopback()
+        {
+            assert!(mtu(own).is_some_and(|mtu| mtu >= 576), "{own}");
+        }
+    }
 }

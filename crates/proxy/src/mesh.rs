@@ -14,8 +14,9 @@ use k8s_openapi::api::core::v1::Node;
 pub enum MeshMode {
     /// Nodes share a link: the next hop is the other node.
     Routes,
-    /// Any network between the nodes. The device's name must be free; pods need an MTU 50 below the network's.
-    Vxlan { device: String, vni: u32, port: u16 },
+    /// Any network between the nodes. The device's name must be free; its MTU is the network's less the outer headers,
+    /// and the pods' is the same.
+    Vxlan { device: String, vni: u32, port: u16, mtu: u32 },
 }
 
 #[derive(Debug, Clone)]
@@ -70,6 +71,7 @@ pub struct Device {
     pub name: String,
     pub vni: u32,
     pub port: u16,
+    pub mtu: u32,
     pub local: IpAddr,
     pub mac: String,
     pub addresses: BTreeSet<IpAddr>,
@@ -79,12 +81,13 @@ pub struct Device {
 pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Plan {
     let mut plan = Plan::default();
     let Some(own) = nodes.get(&config.node_name) else { return plan };
-    if let (MeshMode::Vxlan { device, vni, port }, Some(local)) = (&config.mode, own.underlay()) {
+    if let (MeshMode::Vxlan { device, vni, port, mtu }, Some(local)) = (&config.mode, own.underlay()) {
         let Some(first) = own.pod_cidrs.first() else { return plan };
         plan.device = Some(Device {
             name: device.clone(),
             vni: *vni,
             port: *port,
+            mtu: *mtu,
             local,
             mac: mac(first),
             addresses: own.pod_cidrs.iter().map(IpNet::network).collect(),
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn routes_follow_nodes() {
         check(MeshMode::Routes, &["10.244.1.0/24 192.0.2.2", "10.244.3.0/24 192.0.2.4", "fd02::/64 2001:db8::2"]);
-        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472 };
+        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
         check(
             vxlan.clone(),
             &["10.244.1.0/24 10.244.1.0", "10.244.3.0/24 10.244.3.0", "fd02::/64 fd02::", "fd04::/64 fd04::"],

@@ -16,8 +16,6 @@ use tokio_util::sync::CancellationToken;
 use crate::mesh::{Device, MeshConfig, MeshMode, Peer, Plan, plan};
 
 const RETRY: Duration = Duration::from_secs(5);
-/// Of the VXLAN device: room for the outer headers on a network of the usual 1500.
-const MTU: u32 = 1450;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
@@ -112,7 +110,7 @@ pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshErro
 }
 
 async fn ensure_device(device: &Device) -> Result<(), MeshError> {
-    let Device { name, vni, port, local, mac, addresses } = device;
+    let Device { name, vni, port, mtu, local, mac, addresses } = device;
     let mut batch = String::new();
     let listed = run("ip", &["-j", "-d", "link", "show", "type", "vxlan"], "").await?;
     let links: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
@@ -128,14 +126,14 @@ async fn ensure_device(device: &Device) -> Result<(), MeshError> {
     if !right {
         let _ = writeln!(
             batch,
-            "link add {name} mtu {MTU} address {mac} type vxlan id {vni} dstport {port} local {local} nolearning"
+            "link add {name} address {mac} type vxlan id {vni} dstport {port} local {local} nolearning"
         );
     }
     for address in addresses {
         let (bits, dad) = if address.is_ipv4() { (32, "") } else { (128, " nodad") };
         let _ = writeln!(batch, "address replace {address}/{bits} dev {name}{dad}");
     }
-    let _ = writeln!(batch, "link set {name} up");
+    let _ = writeln!(batch, "link set {name} mtu {mtu} up");
     run("ip", &["-batch", "-"], &batch).await.map(drop)
 }
 

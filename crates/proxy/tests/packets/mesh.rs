@@ -84,6 +84,10 @@ fn check(test: &str, mode: MeshMode) {
         pair.apply(&mode, &[1, 2]);
         assert!(pair.reaches("10.244.2.2"), "{mode:?}");
         assert!(pair.reaches("fd02::2"), "{mode:?}");
+        if let MeshMode::Vxlan { device, mtu, .. } = &mode {
+            let link = shell(&format!("ip -n {}-1 link show dev {device}", pair.0));
+            assert!(link.contains(&format!("mtu {mtu} ")), "{link}");
+        }
     }
     pair.apply(&mode, &[1]);
     let routes = shell(&format!("ip -n {}-1 route show proto 77; ip -n {0}-1 -6 route show proto 77", pair.0));
@@ -98,5 +102,5 @@ fn pods_across_nodes_by_routes() {
 
 #[test]
 fn pods_across_nodes_by_vxlan() {
-    check("vxlan", MeshMode::Vxlan { device: "mkvx".into(), vni: 4242, port: 8472 });
+    check("vxlan", MeshMode::Vxlan { device: "mkvx".into(), vni: 4242, port: 8472, mtu: 1400 });
 }
