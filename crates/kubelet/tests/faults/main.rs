@@ -2,6 +2,7 @@
 //! Time is simulated, so waiting for back-offs and grace periods costs nothing.
 //! Invariant: every case ends with another pod becoming ready beside the broken one.
 
+mod claims;
 #[path = "../node/fake_api.rs"]
 mod fake_api;
 mod harness;

@@ -229,7 +229,8 @@ async fn volumes_and_environment(node: &Node) {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(node.api.pod("volumes").unwrap()["status"]["phase"], "Pending");
     node.api.put(path, map("one"));
-    node.wait_ready("volumes").await;
+    let pod = node.wait_ready("volumes").await;
+    cannot_swap(pod["metadata"]["uid"].as_str().unwrap());
     node.api.put(path, map("two"));
     node.wait("volumes", "done", |pod| pod["status"]["phase"] == "Succeeded").await;
     node.api.delete_pod("volumes", 5);
@@ -237,6 +238,22 @@ async fn volumes_and_environment(node: &Node) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let pods = node.pods.display().to_string();
     assert!(!mounts.contains(&pods), "{pods} in {mounts}");
+}
+
+/// Where the kernel can limit swap, the container with 64 MiB has none beside them.
+fn cannot_swap(uid: &str) {
+    for (root, file, expected) in [
+        ("/sys/fs/cgroup/memory", "memory.memsw.limit_in_bytes", "67108864"),
+        ("/sys/fs/cgroup", "memory.swap.max", "0"),
+    ] {
+        let pod = PathBuf::from(root).join(CGROUP).join("kubepods/burstable").join(format!("pod{uid}"));
+        if !pod.join(file).exists() {
+            continue;
+        }
+        let groups = std::fs::read_dir(pod).unwrap().flatten().map(|entry| entry.path());
+        let limits: Vec<String> = groups.filter_map(|group| std::fs::read_to_string(group.join(file)).ok()).collect();
+        assert!(limits.iter().any(|limit| limit.trim() == expected), "{file}: {limits:?}");
+    }
 }
 
 async fn crash_loop(node: &Node) {

@@ -1,0 +1,63 @@
+//! Claims on volumes of the node: used as what they are, or refused with the reason.
+//! Invariant: no pod starts without a volume that it asked for.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Node, condition, pod};
+
+/// A claim "data" bound to a volume of this kind.
+fn bind(node: &Node, mode: &str, source: (&str, Value)) {
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default", "uid": "claim-1"},
+        "spec": {"volumeName": "pv", "volumeMode": mode}, "status": {"phase": "Bound"}});
+    node.api.put("/api/v1/namespaces/default/persistentvolumeclaims/data", claim);
+    let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"},
+        "spec": {"volumeMode": mode, "claimRef": {"name": "data", "namespace": "default", "uid": "claim-1"}}});
+    volume["spec"][source.0] = source.1;
+    node.api.put("/api/v1/persistentvolumes/pv", volume);
+}
+
+fn claiming(changes: Value, read_only: bool) -> Value {
+    let mut spec = pod(changes);
+    spec["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}}]);
+    spec
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_that_cannot_be_had_are_told_of_and_nothing_starts() {
+    let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/data"}]});
+    for (number, (mode, source, message)) in [
+        ("Block", ("hostPath", json!({"path": "/somewhere"})), "is a hostPath, which has no device"),
+        ("Block", ("local", json!({"path": "/dev/null"})), "is not a block device"),
+        ("Filesystem", ("local", json!({"path": "/"})), "but is specified in volumeDevices"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let Some(node) = Node::start(&format!("block{number}")) else { return };
+        bind(&node, mode, source);
+        node.api.create_pod("broken", claiming(device.clone(), false));
+        node.event("FailedMapVolume", "MapVolume.SetUpDevice failed for volume \"v\"").await;
+        node.event("FailedMapVolume", message).await;
+        assert!(node.runtime.running("main").is_empty());
+        node.others_go_on().await;
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_only_claim_is_mounted_read_only() {
+    for (number, read_only) in [true, false].into_iter().enumerate() {
+        let Some(node) = Node::start(&format!("claim{number}")) else { return };
+        let place = node.directory.path().join("volume");
+        std::fs::create_dir(&place).unwrap();
+        bind(&node, "Filesystem", ("local", json!({"path": place})));
+        let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+        node.api.create_pod("reader", claiming(mounts, read_only));
+        node.wait("reader", "ready", |pod| condition(pod, "Ready") == "True").await;
+        let mounts = node.runtime.mounts("main");
+        let found = mounts.iter().find(|mount| mount.container_path == "/v").map(|mount| mount.readonly);
+        assert_eq!(found, Some(read_only));
+        node.stop().await;
+    }
+}
