@@ -134,8 +134,25 @@ impl SyncLoop {
             self.workers.update(pod.clone(), false);
             mirror::ensure(shared, pod);
         }
+        // One that names its own UID keeps it when it is edited.
+        let edited =
+            |pod: &&Arc<Pod>| before.iter().any(|old| pod_spec::uid(old) == pod_spec::uid(pod) && differ(old, pod));
+        for pod in list.pods.iter().filter(edited) {
+            shared.pods.set(pod.clone());
+            self.workers.update(pod.clone(), false);
+        }
         known.insert(list.source, list.pods);
     }
+}
+
+/// Whether a manifest says something else than before, apart from when it was seen.
+fn differ(old: &Pod, new: &Pod) -> bool {
+    let said = |pod: &Pod| {
+        let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
+        annotations.remove(pod_spec::CONFIG_SEEN);
+        (annotations, pod.metadata.labels.clone())
+    };
+    old.spec != new.spec || said(old) != said(new)
 }
 
 /// Whether a change is more than our own status coming back.

@@ -64,6 +64,29 @@ async fn an_edited_manifest_waits_for_the_end_of_what_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_manifest_with_its_own_uid_is_changed_in_place() {
+    let Some(node) = start("own") else { return };
+    node.runtime.add_image("minke.local/other:1", 1);
+    let write = |changes: Value| {
+        let metadata = json!({"name": "fixed", "uid": "its-own"});
+        let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod(changes)});
+        std::fs::write(node.directory.path().join("manifests/fixed.json"), manifest.to_string()).unwrap();
+    };
+    write(json!({}));
+    node.wait(MIRROR, "ready", ready).await;
+    assert_eq!(hash(&node), "its-own");
+    let first = node.runtime.running("main");
+    // Looked at again and again, and nothing changes.
+    node.env.sleep(Duration::from_secs(120)).await;
+    assert_eq!(node.runtime.running("main"), first);
+    write(json!({"image": "minke.local/other:1"}));
+    let counted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
+    node.wait(MIRROR, "restarted", |pod| counted(pod) && ready(pod)).await;
+    assert_eq!(node.runtime.calls().iter().filter(|call| *call == "run_pod_sandbox fixed-node").count(), 1);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn mirrors_that_are_wrong_or_gone_are_replaced() {
     let Some(node) = start("mirrors") else { return };
     let foreign = || {
