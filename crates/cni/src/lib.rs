@@ -11,6 +11,7 @@ mod flows;
 mod ipam;
 mod kernel_rules;
 mod link;
+mod netfilter;
 mod netns;
 mod nft;
 mod portmap;

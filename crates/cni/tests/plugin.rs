@@ -24,7 +24,7 @@ fn shell(command: &str) -> String {
 
 fn require_tools() {
     assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces: run it as root");
-    for (tool, package) in [("ip", "iproute2"), ("nft", "nftables"), ("conntrack", "conntrack")] {
+    for (tool, package) in [("ip", "iproute2"), ("nft", "nftables")] {
         let found = Command::new(tool).arg("-V").output().is_ok();
         assert!(found, "{tool} is missing: apt-get install -y {package}");
     }
