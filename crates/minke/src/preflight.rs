@@ -9,13 +9,8 @@ use anyhow::{Context, Result, bail};
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Programs a node needs, with the Debian package that has each.
-const NODE_TOOLS: &[(&str, &str)] = &[
-    ("containerd", "containerd"),
-    ("runc", "runc"),
-    ("ctr", "containerd"),
-    ("nft", "nftables"),
-    ("ip", "iproute2"),
-];
+const NODE_TOOLS: &[(&str, &str)] =
+    &[("containerd", "containerd"), ("runc", "runc"), ("ctr", "containerd"), ("nft", "nftables"), ("ip", "iproute2")];
 
 pub fn root() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
