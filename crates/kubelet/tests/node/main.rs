@@ -15,6 +15,7 @@ use cri::{RemoteRuntime, Runtime};
 use env::Env;
 use fake_api::FakeApi;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
 const CGROUP: &str = "minke-kubelet-test";
@@ -25,13 +26,18 @@ struct Node {
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<Result<(), kubelet::Error>>,
     pods: std::path::PathBuf,
+    /// Of the pages that anyone may read.
+    port: u16,
 }
 
 impl Node {
     fn start(api: &FakeApi, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Self {
         let shutdown = shutdown.child_token();
         let env = Env::real();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = kubelet::Config {
+            address: Some("127.0.0.1".parse().unwrap()),
+            read_only_port: port,
             node_name: "node".into(),
             root_dir: dir.join("kubelet"),
             log_dir: dir.join("log"),
@@ -47,7 +53,7 @@ impl Node {
         };
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
         let task = tokio::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
-        Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods") }
+        Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods"), port }
     }
 
     async fn stop(self) {
@@ -67,6 +73,14 @@ impl Node {
             assert!(tokio::time::Instant::now() < end, "{name} never was {what}: {pod:#}\n{}", events.join("\n"));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    async fn page(&self, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: node\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split_once("\r\n\r\n").map(|(_, body)| body.to_string()).unwrap()
     }
 
     async fn wait_ready(&self, name: &str) -> Value {
@@ -132,6 +146,7 @@ async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: 
     completed_pod(&node).await;
     init_and_sidecar(&node).await;
     volumes_and_environment(&node).await;
+    numbers(&node).await;
     crash_loop(&node).await;
     probes(&node, &dir.join("probe")).await;
     hooks_and_force(&node).await;
@@ -254,6 +269,43 @@ fn cannot_swap(uid: &str) {
         let limits: Vec<String> = groups.filter_map(|group| std::fs::read_to_string(group.join(file)).ok()).collect();
         assert!(limits.iter().any(|limit| limit.trim() == expected), "{file}: {limits:?}");
     }
+}
+
+/// What is told of a pod that has everything to tell of.
+async fn numbers(node: &Node) {
+    let mut spec = host_pod(container(&format!("echo hello; {TRAP}")));
+    spec["volumes"] = json!([{"name": "work", "emptyDir": {}}]);
+    spec["containers"][0]["resources"] = json!({"limits": {"cpu": "500m", "memory": "64Mi"}});
+    spec["containers"][0]["volumeMounts"] = json!([{"name": "work", "mountPath": "/work"}]);
+    node.api.create_pod("counted", spec);
+    let pod = node.wait_ready("counted").await;
+    let summary: Value = serde_json::from_str(&node.page("/stats/summary").await).unwrap();
+    let told = summary["pods"].as_array().unwrap().iter().find(|p| p["podRef"]["name"] == "counted").unwrap();
+    assert!(told["process_stats"]["process_count"].as_u64() >= Some(2), "the sandbox's and its own: {told:#}");
+    assert_eq!(told["volume"][0]["name"], "work", "{told:#}");
+    assert!(told["containers"][0]["logs"]["inodesUsed"].as_u64() >= Some(1), "{told:#}");
+    assert!(told["network"].is_null(), "it has none of its own: {told:#}");
+    assert!(summary["node"]["rlimit"]["maxpid"].as_i64() > Some(0), "{summary:#}");
+    assert!(summary["node"]["runtime"]["imageFs"]["capacityBytes"].as_u64() > Some(0), "{summary:#}");
+    let page = node.page("/metrics/cadvisor").await;
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().replace("containerd://", "");
+    let uid = pod["metadata"]["uid"].as_str().unwrap();
+    let labels = format!(
+        "container=\"main\",id=\"/{CGROUP}/kubepods/pod{uid}/{id}\",image=\"docker.io/library/minke-test:1\",\
+         name=\"{id}\",namespace=\"default\",pod=\"counted\""
+    );
+    for (name, value) in [
+        ("container_cpu_cfs_periods_total", ""),
+        ("container_spec_cpu_quota", "50000"),
+        ("container_spec_memory_limit_bytes", "67108864"),
+        ("container_start_time_seconds", ""),
+        ("container_processes", ""),
+    ] {
+        let line = format!("{name}{{{labels}}} {value}");
+        assert!(page.lines().any(|found| found.starts_with(&line)), "{line} is missing in\n{page}");
+    }
+    node.api.delete_pod("counted", 5);
+    gone(node, "counted").await;
 }
 
 async fn crash_loop(node: &Node) {

@@ -92,7 +92,18 @@ fn the_kubelet_tells_its_numbers() {
     for name in ["node_cpu_usage_seconds_total ", "pod_cpu_usage_seconds_total{", "resource_scrape_error 0"] {
         assert!(resource.contains(name), "{name} is missing in\n{resource}");
     }
-    assert!(get("/metrics/cadvisor").contains(&format!("container_memory_usage_bytes{labels}")));
+    let cadvisor = get("/metrics/cadvisor");
+    let of_pod = format!("namespace=\"{}\",pod=\"page\"", ns.name);
+    for (name, container) in [
+        ("container_memory_usage_bytes", "c"),
+        ("container_processes", "c"),
+        ("container_spec_cpu_shares", "c"),
+        ("container_network_receive_bytes_total", ""),
+    ] {
+        let container = format!("container=\"{container}\",id=\"/");
+        let fits = |line: &str| line.starts_with(name) && line.contains(&container) && line.contains(&of_pod);
+        assert!(cadvisor.lines().any(fits), "{name} is missing in\n{cadvisor}");
+    }
     let counted = get("/metrics");
     for name in [
         "kubelet_node_name{node=\"e2e\"} 1",
@@ -122,5 +133,7 @@ fn the_kubelet_tells_its_numbers() {
     let pods = summary["pods"].as_array().cloned().unwrap_or_default();
     let page = pods.iter().find(|p| p["podRef"]["name"] == "page" && p["podRef"]["namespace"] == ns.name.as_str());
     assert!(page.is_some_and(|p| p["memory"]["workingSetBytes"].as_u64().unwrap_or(0) > 0), "{summary}");
+    assert!(page.is_some_and(|p| p["network"]["interfaces"][0]["rxBytes"].is_u64()), "{summary}");
+    assert!(page.is_some_and(|p| p["process_stats"]["process_count"].as_u64() >= Some(2)), "{summary}");
     assert!(get("/pods").contains("\"name\":\"page\""));
 }
