@@ -39,7 +39,8 @@ async fn serve(address: &str) -> (u16, Arc<Mutex<Vec<String>>>) {
     (port, asked)
 }
 
-#[tokio::test(start_paused = true)]
+/// In real time: a clock that jumps whenever nothing is to be done would not wait for sockets.
+#[tokio::test]
 async fn pods_in_the_nodes_network_are_reached_at_its_address() {
     let own = |_: &FakeRuntime, config: &mut kubelet::Config| config.node_ips = vec!["127.0.0.2".parse().unwrap()];
     let Some(node) = Node::start_with("hostnet", own) else { return };
