@@ -73,12 +73,15 @@ fn an_image_is_pulled_with_a_secret_and_not_without() {
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 0\n{extra}  containers:\n  - {{name: c, image: '{host}/busybox:1', command: [sleep, '1000']}}\n"
         )
     };
-    ns.apply(&pod("without", ""));
-    eventually("the pull is refused", || {
-        let reason =
-            ns.run(&["get", "pod", "without", "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}"]);
-        if reason == "ErrImagePull" || reason == "ImagePullBackOff" { Ok(()) } else { Err(reason) }
-    });
+    let refused = |name: &str| {
+        ns.apply(&pod(name, ""));
+        eventually("the pull is refused", || {
+            let reason =
+                ns.run(&["get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}"]);
+            if reason == "ErrImagePull" || reason == "ImagePullBackOff" { Ok(()) } else { Err(reason) }
+        });
+    };
+    refused("without");
     ns.run(&[
         "create",
         "secret",
@@ -95,5 +98,7 @@ fn an_image_is_pulled_with_a_secret_and_not_without() {
         let events = ns.run(&["get", "events", "--field-selector", "involvedObject.name=with"]);
         if events.contains("Successfully pulled image") { Ok(()) } else { Err(events) }
     });
-    ns.run(&["delete", "pod", "with", "without", "--grace-period=0", "--force"]);
+    // Now it is there, but still not for those who have no secret.
+    refused("other");
+    ns.run(&["delete", "pod", "with", "without", "other", "--grace-period=0", "--force"]);
 }
