@@ -103,7 +103,11 @@ impl RuntimeManager {
             log_root: &self.config.pod_logs_dir(),
             owner: &self.config.root_dir,
         })?;
-        let context = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        let mut context = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        if let Some(context) = context.as_mut().filter(|_| self.config.sandbox_guards_itself) {
+            let profile_type = v1::security_profile::ProfileType::Unconfined.into();
+            context.seccomp = Some(v1::SecurityProfile { profile_type, localhost_ref: String::new() });
+        }
         if let (Some(users), Some(options)) = (users, context.and_then(|c| c.namespace_options.as_mut())) {
             options.userns_options = Some(user_namespaces::options(&users));
         }
