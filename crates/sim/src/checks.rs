@@ -246,7 +246,20 @@ impl Everything {
             }
             let status = job.status.clone().unwrap_or_default();
             let completions = job.spec.as_ref().and_then(|s| s.completions).unwrap_or(1);
-            let complete = status.conditions.iter().flatten().any(|c| c.type_ == "Complete" && c.status == "True");
+            let condition =
+                |kind| status.conditions.iter().flatten().find(move |c| c.type_ == kind && c.status == "True");
+            let complete = condition("Complete").is_some();
+            // Pods that are taken away fail too, and who took them can't be seen here; but no job ends as failed before
+            // it has had more failures than it may.
+            let limit = job.spec.as_ref().and_then(|s| s.backoff_limit).unwrap_or(6);
+            if let Some(failed) = condition("Failed")
+                && (failed.reason.as_deref() != Some("BackoffLimitExceeded") || status.failed.unwrap_or(0) <= limit)
+            {
+                fail(format!("job {} failed for no reason, of at most {limit}: {status:?}", name(job)));
+            }
+            if complete && !facts::ends_well(job) {
+                fail(format!("job {} is complete although its pods fail", name(job)));
+            }
             if complete && status.succeeded != Some(completions) {
                 fail(format!("job {} is complete with {:?} of {completions}", name(job), status.succeeded));
             }
