@@ -188,18 +188,34 @@ async fn what_was_charged_is_what_is_counted_anew() {
 async fn a_pod_that_does_not_go_is_charged_no_longer_than_its_grace() {
     let cluster = Cluster::start(config()).await;
     quota(&cluster, "q", json!({ "hard": { "pods": "1", "count/pods": "5" } })).await;
-    let mut stuck = pod("p", json!({}));
-    stuck["metadata"]["finalizers"] = json!(["example.com/hold"]);
-    cluster.create::<Pod>(stuck).await;
-    cluster.settle().await;
-    check(&status(&cluster, "q").await, &[("pods", "1"), ("count/pods", "1")], "while it runs");
-    cluster.delete::<Pod>("p", "Background").await;
-    cluster.settle().await;
-    assert!(cluster.api::<Pod>().get("p").await.unwrap().metadata.deletion_timestamp.is_some());
-    check(&status(&cluster, "q").await, &[("pods", "0"), ("count/pods", "1")], "after its grace");
-    cluster.patch::<Pod>("p", json!({ "metadata": { "finalizers": null } })).await;
-    cluster.settle().await;
-    check(&status(&cluster, "q").await, &[("pods", "0"), ("count/pods", "0")], "when it is gone");
+    let mut held = pod("held", json!({}));
+    held["spec"]["containers"][0]["image"] = "held:1".into();
+    let mut kept = pod("kept", json!({}));
+    kept["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    // How long each is charged: until its time to end has passed twice, or until its kubelet is done with it.
+    for (name, stuck, charged) in [("held", held, 60), ("kept", kept, 0)] {
+        cluster.create::<Pod>(stuck).await;
+        cluster.settle().await;
+        check(&status(&cluster, "q").await, &[("pods", "1"), ("count/pods", "1")], &format!("while {name} runs"));
+        cluster.delete::<Pod>(name, "Background").await;
+        let around = Duration::from_secs(10);
+        if let Some(before) = Duration::from_secs(charged).checked_sub(around) {
+            cluster.env.sleep(before).await;
+            check(
+                &status(&cluster, "q").await,
+                &[("pods", "1"), ("count/pods", "1")],
+                &format!("while {name} may end"),
+            );
+        }
+        cluster.env.sleep(2 * around).await;
+        assert!(cluster.api::<Pod>().get(name).await.unwrap().metadata.deletion_timestamp.is_some());
+        check(&status(&cluster, "q").await, &[("pods", "0"), ("count/pods", "1")], &format!("after {name}'s grace"));
+        cluster.patch::<Pod>(name, json!({ "metadata": { "finalizers": null } })).await;
+        let now = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        cluster.api::<Pod>().delete(name, &now).await.ok();
+        cluster.settle().await;
+        check(&status(&cluster, "q").await, &[("pods", "0"), ("count/pods", "0")], &format!("when {name} is gone"));
+    }
 }
 
 #[tokio::test(start_paused = true)]
