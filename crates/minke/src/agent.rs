@@ -84,7 +84,8 @@ impl Runtime {
 }
 
 fn vxlan_mtu(flags: &flags::Node) -> u32 {
-    let address = node_address(flags).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let said = flags.node_ip.first().copied();
+    let address = said.or_else(|| host::address().ok()).unwrap_or(Ipv4Addr::LOCALHOST.into());
     host::vxlan_mtu(host::mtu(address), address.is_ipv4())
 }
 
@@ -135,7 +136,8 @@ fn install_plugin(directory: &Path) -> Result<()> {
 
 pub struct Node {
     name: String,
-    address: IpAddr,
+    /// By which others know it; at most one more, of the other family.
+    addresses: Vec<IpAddr>,
     flags: flags::Node,
     instance: Instance,
     runtime: Runtime,
@@ -161,14 +163,14 @@ impl Node {
         instance: &Instance,
     ) -> Result<Self> {
         let name = node_name(flags)?;
-        let address = flags.node_ip.unwrap_or(plane.address.ip());
+        let addresses = node_addresses(flags, Some(plane.address.ip()), &server.pod_cidr)?;
         let user = format!("system:node:{name}");
         let serving = plane.pki.rotating(Leaf {
             name: "kubelet".into(),
             common_name: user.clone(),
             organization: Some("system:nodes".into()),
             dns_names: vec![name.clone()],
-            addresses: vec![address],
+            addresses: addresses.clone(),
             server: true,
             client: true,
         })?;
@@ -180,7 +182,7 @@ impl Node {
             joined: None,
             client_ca: plane.pki.ca_pem().to_string(),
             name,
-            address,
+            addresses,
             flags: flags.clone(),
             instance: instance.clone(),
             runtime,
@@ -190,12 +192,16 @@ impl Node {
         })
     }
 
+    fn address(&self) -> IpAddr {
+        self.addresses[0]
+    }
+
     /// A node apart from the control plane.
     pub fn remote(flags: &flags::Agent, access: Access, runtime: Runtime, instance: &Instance) -> Result<Self> {
         let Access { client, client_ca, serving, joined, identity } = access;
         Ok(Self {
             name: node_name(&flags.node)?,
-            address: node_address(&flags.node)?,
+            addresses: node_addresses(&flags.node, None, &flags.pod_cidr)?,
             flags: flags.node.clone(),
             instance: instance.clone(),
             runtime,
@@ -256,7 +262,7 @@ impl Node {
             root_dir: self.instance.kubelet(),
             log_dir: self.instance.data.join("log"),
             runtime_endpoint: self.runtime.endpoint().to_path_buf(),
-            node_ips: vec![self.address],
+            node_ips: self.addresses.clone(),
             cluster_dns: server::dns_addresses(&self.service_cidrs)?,
             cluster_domain: server::cluster_domain(),
             resolv_conf: dns::host_resolv_conf().into(),
@@ -294,12 +300,12 @@ impl Node {
         let Some((member, serving)) = self.joined.clone() else { return };
         let (node, env, shutdown) = (self.clone(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
-            let own = node.address.to_string();
+            let own = node.address().to_string();
             let registered = |object: &NodeObject| {
                 object.status.iter().flat_map(|s| s.addresses.iter().flatten()).any(|a| a.address == own)
             };
             if node.watch_node(&env, &shutdown, registered).await {
-                member.serve(serving, &node.name, node.address);
+                member.serve(serving, &node.name, node.address());
             }
         });
     }
@@ -336,7 +342,7 @@ impl Node {
     }
 
     fn proxy_config(&self) -> proxy::ProxyConfig {
-        proxy_config(&self.flags, &self.instance, &self.name, self.address, &self.pod_cidrs)
+        proxy_config(&self.flags, &self.instance, &self.name, &self.addresses, &self.pod_cidrs)
     }
 
     fn mesh_config(&self) -> proxy::MeshConfig {
@@ -418,11 +424,11 @@ impl Node {
 
     /// Where the pods' network is somebody else's there is no bridge of ours to answer on: the node's address does.
     async fn serve_dns_on_node(&self, informers: InformerFactory, env: &Env, shutdown: &CancellationToken) {
-        let own = self.address.to_string();
+        let own = self.address().to_string();
         let registered =
             |node: &NodeObject| node.status.iter().flat_map(|s| s.addresses.iter().flatten()).any(|a| a.address == own);
         if self.watch_node(env, shutdown, registered).await {
-            let listen = vec![SocketAddr::new(self.address, dns_service::PORT_ON_NODE)];
+            let listen = vec![SocketAddr::new(self.address(), dns_service::PORT_ON_NODE)];
             self.serve_dns(listen, informers, env, shutdown).await;
         }
     }
@@ -540,12 +546,12 @@ pub fn proxy_config(
     flags: &flags::Node,
     instance: &Instance,
     node_name: &str,
-    address: IpAddr,
+    addresses: &[IpAddr],
     pod_cidrs: &[IpNet],
 ) -> proxy::ProxyConfig {
     // A node may be known by another address than the machine's own; ports are open on both.
-    let mut node_addresses = vec![address];
-    node_addresses.extend(host::address().ok().filter(|own| *own != address && !own.is_loopback()));
+    let mut node_addresses = addresses.to_vec();
+    node_addresses.extend(host::address().ok().filter(|own| !addresses.contains(own) && !own.is_loopback()));
     let mut config = proxy::ProxyConfig::new(proxy::NodeConfig {
         node_name: node_name.to_string(),
         node_addresses,
@@ -580,8 +586,14 @@ pub fn start_proxy(config: &proxy::ProxyConfig, env: &Env, shutdown: &Cancellati
     });
 }
 
-pub fn node_address(flags: &flags::Node) -> Result<IpAddr> {
-    flags.node_ip.map_or_else(host::address, Ok)
+/// As said, or `usual`, or this machine's own; one of each family that pods have, where there is one.
+pub fn node_addresses(flags: &flags::Node, usual: Option<IpAddr>, pod_cidrs: &[IpNet]) -> Result<Vec<IpAddr>> {
+    if !flags.node_ip.is_empty() {
+        return Ok(flags.node_ip.clone());
+    }
+    let first = usual.map_or_else(host::address, Ok)?;
+    let both = pod_cidrs.iter().any(|cidr| cidr.addr().is_ipv4() != first.is_ipv4());
+    Ok([first].into_iter().chain(both.then(|| host::other_address(first)).flatten()).collect())
 }
 
 pub fn node_name(flags: &flags::Node) -> Result<String> {

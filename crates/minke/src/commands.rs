@@ -118,8 +118,9 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
         if parts == Parts::Proxy {
             let access = agent::Access::open(&flags, &instance, env).await?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
-            let (name, address) = (agent::node_name(&flags.node)?, agent::node_address(&flags.node)?);
-            let config = agent::proxy_config(&flags.node, &instance, &name, address, &flags.pod_cidr);
+            let name = agent::node_name(&flags.node)?;
+            let addresses = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
+            let config = agent::proxy_config(&flags.node, &instance, &name, &addresses, &flags.pod_cidr);
             agent::answer_kubelet(&config, &instance, env, shutdown);
             agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(None);

@@ -144,9 +144,9 @@ pub struct Node {
     /// How pods reach those of other nodes: `routes` when nodes share a link, else `vxlan`
     #[arg(long, value_name = "NETWORK", default_value = "routes")]
     pub pod_network: PodNetwork,
-    /// Address of this node [default: this machine's first address]
-    #[arg(long, value_name = "IP")]
-    pub node_ip: Option<IpAddr>,
+    /// Address of this node, or one of each family [default: this machine's first of each family that pods have]
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
     /// Percent of disk usage beyond which unused images are removed; 100 turns that off
     #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub image_gc_high_threshold: u8,
@@ -172,8 +172,6 @@ pub struct Node {
 pub struct KubeletSettings {
     pub configuration: Configuration,
     pub labels: BTreeMap<String, String>,
-    /// Addresses of the node after the first.
-    pub more_ips: Vec<IpAddr>,
     pub root_dir: Option<PathBuf>,
 }
 

@@ -10,6 +10,15 @@ use crate::nodes;
 
 /// The first IPv4 address of an interface that is up and not loopback; loopback if there is nothing else.
 pub fn address() -> Result<IpAddr> {
+    Ok(addresses()?.into_iter().find(IpAddr::is_ipv4).unwrap_or(IpAddr::from([127, 0, 0, 1])))
+}
+
+/// The first address of the other family that others can reach.
+pub fn other_address(address: IpAddr) -> Option<IpAddr> {
+    addresses().ok()?.into_iter().find(|other| other.is_ipv4() != address.is_ipv4())
+}
+
+fn addresses() -> Result<Vec<IpAddr>> {
     use nix::net::if_::InterfaceFlags;
     let mut found: Vec<IpAddr> = Vec::new();
     for interface in nix::ifaddrs::getifaddrs()? {
@@ -23,8 +32,11 @@ pub fn address() -> Result<IpAddr> {
         if let Some(address) = interface.address.as_ref().and_then(|a| a.as_sockaddr_in()) {
             found.push(address.ip().into());
         }
+        // Everybody has one that counts on its own link only.
+        let six = interface.address.as_ref().and_then(|a| a.as_sockaddr_in6()).map(|a| a.ip());
+        found.extend(six.filter(|ip| !ip.is_unicast_link_local()).map(IpAddr::from));
     }
-    Ok(found.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1])))
+    Ok(found)
 }
 
 /// The largest packet on the interface that has this address; none is known of loopback, which leads nowhere.

@@ -198,10 +198,9 @@ impl Kubelet {
         let mut agent = flags::Agent::of_kubelet(self.data.clone())?;
         let text = |field: &str| configuration.get(field).and_then(Value::as_str).map(str::to_string);
         agent.node.node_name = self.hostname_override.clone();
-        agent.node.node_ip = self.node_ip.first().copied();
+        agent.node.node_ip = self.node_ip.clone();
         agent.node.container_runtime_endpoint = text("containerRuntimeEndpoint").filter(|t| !t.is_empty());
         agent.node.kubelet = flags::KubeletSettings {
-            more_ips: self.node_ip.iter().skip(1).copied().collect(),
             labels: labels(&self.node_labels)?,
             root_dir: self.root_dir.clone(),
             configuration,
@@ -246,7 +245,6 @@ pub fn apply(flags: &flags::Node, config: &mut kubelet::Config) -> Result<()> {
         tracing::info!(fields = idle.join(", "), "fields of the configuration that have no effect here");
     }
     let settings = &flags.kubelet;
-    config.node_ips.extend(&settings.more_ips);
     config.labels.extend(settings.labels.clone());
     if let Some(root) = &settings.root_dir {
         config.root_dir = root.clone();

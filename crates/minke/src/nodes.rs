@@ -6,7 +6,7 @@
 use std::{
     fs,
     io::Write,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use env::Env;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -46,6 +46,8 @@ struct Record {
 #[derive(Debug)]
 pub struct Switch {
     cidr: Ipv4Net,
+    /// Where pods have addresses of both families, nodes have them too.
+    six: Option<Ipv6Net>,
     bridge: String,
     table: String,
     rules: String,
@@ -53,16 +55,10 @@ pub struct Switch {
 
 impl Switch {
     pub fn new(table: &str, bridge: &str, cidr: Ipv4Net, pod_cidrs: &[IpNet]) -> Self {
-        // Pods and nodes see each other's own addresses; only the rest of the world sees this machine's.
-        let inside = pod_cidrs.iter().filter(|c| c.addr().is_ipv4()).map(|c| c.to_string());
-        let inside: Vec<String> = inside.chain([cidr.to_string()]).collect();
-        let rules = format!(
-            "add table ip {table}\ndelete table ip {table}\ntable ip {table} {{ chain postrouting {{\n\
-             type nat hook postrouting priority srcnat; policy accept;\n\
-             ip saddr {cidr} ip daddr != {{ {} }} oifname != \"{bridge}\" fib daddr type != local masquerade\n}}\n}}\n",
-            inside.join(", ")
-        );
-        Self { cidr, bridge: bridge.into(), table: table.into(), rules }
+        let six = pod_cidrs.iter().any(|c| c.addr().is_ipv6()).then(|| six_beside(cidr));
+        let own = [Some(IpNet::V4(cidr)), six.map(IpNet::V6)];
+        let rules = own.into_iter().flatten().map(|own| rules(table, bridge, own, pod_cidrs)).collect();
+        Self { cidr, six, bridge: bridge.into(), table: table.into(), rules }
     }
 
     /// Makes it, and lets what is behind it out into the world.
@@ -82,9 +78,16 @@ impl Switch {
             batch += &format!("link add {bridge} type bridge\n");
         }
         batch += &format!("address replace {}/{} dev {bridge}\n", switch.host(), cidr.prefix_len());
+        if let Some(six) = switch.six_of(1) {
+            batch += &format!("address replace {six} dev {bridge} nodad\n");
+        }
         batch += &format!("link set {bridge} up\n");
         ip(&["-batch", "-"], &batch)?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("failed to let packets through this machine")?;
+        if switch.six.is_some() {
+            let path = "/proc/sys/net/ipv6/conf/all/forwarding";
+            fs::write(path, "1").context("failed to let packets through this machine")?;
+        }
         nft(&switch.rules)?;
         Ok(switch)
     }
@@ -92,9 +95,13 @@ impl Switch {
     /// Writes the rules anew whenever somebody else has deleted them. Runs until shutdown.
     pub fn keep_rules(&self, env: &Env, shutdown: &CancellationToken) -> impl Future<Output = ()> + use<> {
         let (table, rules) = (self.table.clone(), self.rules.clone());
+        let families = if self.six.is_some() { &["ip", "ip6"][..] } else { &["ip"] };
         let restore = move || {
-            let there = feed("nft", "nftables", &["list", "chain", "ip", &table, "postrouting"], "");
-            if there.is_ok_and(|rules| rules.contains("masquerade")) { Ok(false) } else { nft(&rules).map(|()| true) }
+            let there = |family: &&str| {
+                let rules = feed("nft", "nftables", &["list", "chain", family, &table, "postrouting"], "");
+                rules.is_ok_and(|rules| rules.contains("masquerade"))
+            };
+            if families.iter().all(there) { Ok(false) } else { nft(&rules).map(|()| true) }
         };
         kept_rules::keep(vec![self.table.clone()], restore, env.clone(), shutdown.clone())
     }
@@ -106,6 +113,18 @@ impl Switch {
 
     fn address(&self, n: u32) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.cidr.network()) + n)
+    }
+
+    fn six_of(&self, n: u32) -> Option<Ipv6Net> {
+        let six = self.six?;
+        let address = Ipv6Addr::from(u128::from(six.network()) + u128::from(n));
+        Ipv6Net::new(address, six.prefix_len()).ok()
+    }
+
+    /// All of node `n`: one of each family that pods have.
+    pub fn addresses(&self, n: u32) -> Vec<IpAddr> {
+        let six = self.six_of(n).map(|six| six.addr().into());
+        [self.address(n).into()].into_iter().chain(six).collect()
     }
 
     /// The namespace and cable of node `n` (2, 3, …), and the record of how its agent is started.
@@ -130,7 +149,14 @@ impl Switch {
                  route replace default via {host}\n"
             ),
         )?;
-        let record = Record { address, arguments: arguments(instance, &node, plane, flags, name) };
+        if let (Some(own), Some(host)) = (self.six_of(n), self.six_of(1)) {
+            ip(&["-n", id, "address", "replace", &own.to_string(), "dev", "eth0", "nodad"], "")?;
+            ip(&["-6", "-n", id, "route", "replace", "default", "via", &host.addr().to_string()], "")?;
+        }
+        let mut arguments = arguments(instance, &node, plane, flags, name);
+        let addresses: Vec<String> = self.addresses(n).iter().map(ToString::to_string).collect();
+        arguments.extend(["--node-ip".to_string(), addresses.join(",")]);
+        let record = Record { address, arguments };
         fs::write(node.data.join("node.json"), serde_json::to_vec_pretty(&record)?)?;
         Ok(())
     }
@@ -141,6 +167,27 @@ fn default_range(id: &str) -> Ipv4Net {
     let hash = Sha256::digest(id.as_bytes());
     let address = Ipv4Addr::new(198, 18 + (hash[0] & 1), hash[1], 0);
     Ipv4Net::new(address, 24).expect("24 is a prefix length")
+}
+
+/// A range of local addresses (RFC 4193) that follows from the other family's.
+fn six_beside(cidr: Ipv4Net) -> Ipv6Net {
+    let hash = Sha256::digest(cidr.to_string());
+    let part = |n: usize| u16::from_be_bytes([hash[n], hash[n + 1]]);
+    let address = Ipv6Addr::new(0xfd00 | u16::from(hash[6]), part(0), part(2), part(4), 0, 0, 0, 0);
+    Ipv6Net::new(address, 64).expect("64 is a prefix length")
+}
+
+/// Pods and nodes see each other's own addresses; only the rest of the world sees this machine's.
+fn rules(table: &str, bridge: &str, own: IpNet, pod_cidrs: &[IpNet]) -> String {
+    let family = if own.addr().is_ipv4() { "ip" } else { "ip6" };
+    let inside = pod_cidrs.iter().filter(|c| c.addr().is_ipv4() == own.addr().is_ipv4()).map(ToString::to_string);
+    let inside: Vec<String> = inside.chain([own.to_string()]).collect();
+    format!(
+        "add table {family} {table}\ndelete table {family} {table}\ntable {family} {table} {{ chain postrouting {{\n\
+         type nat hook postrouting priority srcnat; policy accept;\n{family} saddr {own} {family} daddr != {{ {} }} \
+         oifname != \"{bridge}\" fib daddr type != local masquerade\n}}\n}}\n",
+        inside.join(", ")
+    )
 }
 
 fn refuse_overlap(cidr: Ipv4Net, own: &str) -> Result<()> {
@@ -359,7 +406,8 @@ pub fn remove(instance: &Instance) -> Result<()> {
         ip(&["link", "del", &bridge], "")?;
     }
     let table = instance.nodes_table();
-    nft(&format!("add table ip {table}\ndelete table ip {table}\n"))
+    let gone = |family: &str| format!("add table {family} {table}\ndelete table {family} {table}\n");
+    nft(&(gone("ip") + &gone("ip6")))
 }
 
 pub fn exists(interface: &str) -> bool {

@@ -125,7 +125,9 @@ async fn run(
             let switch = Switch::make(instance, &flags)?;
             env.spawn(switch.keep_rules(env, shutdown));
             // This machine too is known to the others by its address on the switch.
-            flags.node.node_ip.get_or_insert(switch.host().into());
+            if flags.node.node_ip.is_empty() {
+                flags.node.node_ip = switch.addresses(1);
+            }
             flags.server.advertise_address.get_or_insert(switch.host().into());
             Some(switch)
         }

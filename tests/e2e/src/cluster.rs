@@ -96,11 +96,24 @@ impl Cluster {
         Self { data: directory.path().to_path_buf(), arguments, owned: true, _directory: Some(directory) }
     }
 
+    /// IPv6 ranges beside those that are there.
+    pub fn both_families(mut self) -> Self {
+        for (flag, prefix, bits) in [("--pod-cidr", "fd77", 56), ("--service-cidr", "fd78", 112)] {
+            let position = self.arguments.iter().position(|a| a == flag).expect("the flag");
+            let number = self.arguments[position + 1].split('.').nth(1).expect("four parts").to_string();
+            self.arguments[position + 1] += &format!(",{prefix}:{number}::/{bits}");
+        }
+        self
+    }
+
     pub fn start(options: Options) -> Self {
-        let cluster = Self::prepare(options);
-        let output = cluster.up();
+        Self::prepare(options).started()
+    }
+
+    pub fn started(self) -> Self {
+        let output = self.up();
         assert!(output.status.success(), "minke up failed:\n{}\n{}", text(&output.stdout), text(&output.stderr));
-        cluster
+        self
     }
 
     pub fn up(&self) -> std::process::Output {

@@ -26,11 +26,13 @@ const APPLETS: &[&str] = &[
     "true", "wc", "wget", "yes",
 ];
 
+/// One name, one image: whether a pod may use one that is present depends on how it came.
 pub fn busybox_archive(reference: &str) -> Vec<u8> {
     let program = std::fs::read("/bin/busybox").expect("busybox is missing: apt-get install busybox-static");
     let build = || -> std::io::Result<Vec<u8>> {
         let mut image = Image::new().directory("bin", 0o755)?.directory("tmp", 0o1777)?.directory("etc", 0o755)?;
         image = image.file("bin/busybox", 0o755, &program)?.file("bin/net", 0o755, NET)?;
+        image = image.file("etc/image", 0o644, reference.as_bytes())?;
         for applet in APPLETS {
             image = image.symlink(&format!("bin/{applet}"), "/bin/busybox")?;
         }

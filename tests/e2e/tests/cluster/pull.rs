@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use e2e::{BUSYBOX, Cluster, busybox_archive, eventually, free_port};
+use e2e::{Cluster, busybox_archive, eventually, free_port};
 
 use crate::kubectl;
 
@@ -44,7 +44,7 @@ fn registry() -> Registry {
         .stderr(Stdio::null())
         .spawn()
         .expect("docker-registry is missing: apt-get install docker-registry");
-    fs::write(path("image.tar"), busybox_archive(BUSYBOX)).expect("written");
+    fs::write(path("image.tar"), busybox_archive("pushed/busybox:1")).expect("written");
     let registry = Registry { process, port, _directory: directory };
     eventually("the registry takes an image", || {
         let push = Command::new("skopeo")

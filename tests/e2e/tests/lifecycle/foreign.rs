@@ -139,17 +139,7 @@ spec:
 
 #[test]
 fn both_families() {
-    let mut cluster = Cluster::prepare(Options::default());
-    let mut number = 0;
-    for (flag, bits) in [("--pod-cidr", 56), ("--service-cidr", 112)] {
-        let position = cluster.arguments.iter().position(|a| a == flag).expect("the flag");
-        let second = cluster.arguments[position + 1].split('.').nth(1).expect("four parts").to_string();
-        number = second.parse().unwrap_or(number);
-        let v6 = if bits == 56 { format!("fd77:{number}::/{bits}") } else { format!("fd78:{number}::/{bits}") };
-        cluster.arguments[position + 1] += &format!(",{v6}");
-    }
-    let up = cluster.up();
-    assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+    let cluster = Cluster::prepare(Options::default()).both_families().started();
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
     let ips = server(&kubectl, "web", 8080);

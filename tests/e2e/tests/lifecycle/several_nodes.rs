@@ -96,6 +96,34 @@ fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.run(&["delete", "service", "each"]);
 }
 
+/// Pods and node ports of every node answer over IPv6 too.
+fn both_families(kubectl: &Kubectl, pods: &[[String; 3]]) {
+    let six =
+        |text: String| text.split_whitespace().filter(|ip| ip.contains(':')).map(str::to_string).collect::<Vec<_>>();
+    let addresses =
+        six(kubectl.run(&["get", "pods", "-l", "app=each", "-o", "jsonpath={.items[*].status.podIPs[*].ip}"]));
+    let format = "jsonpath={.items[*].status.addresses[?(@.type==\"InternalIP\")].address}";
+    let nodes = six(kubectl.run(&["get", "nodes", "-o", format]));
+    assert_eq!((addresses.len(), nodes.len()), (3, 3), "{addresses:?} {nodes:?}");
+    kubectl.apply(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: six}\n\
+         spec: {type: NodePort, ipFamilies: [IPv6], selector: {app: each}, ports: [{port: 80, targetPort: 8080}]}\n",
+    );
+    let port = kubectl.run(&["get", "service", "six", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
+    let of_pods = addresses.iter().map(|address| format!("http://[{address}]:8080/"));
+    let targets: Vec<String> = of_pods.chain(nodes.iter().map(|node| format!("http://[{node}]:{port}/"))).collect();
+    for [_, from, _] in pods {
+        for target in &targets {
+            eventually(&format!("{from} reaches {target}"), || {
+                let output =
+                    kubectl.try_run(&["exec", from, "--", "timeout", "5", "wget", "-q", "-O", "-", target], "");
+                if output.ok { Ok(()) } else { Err(output.stderr) }
+            });
+        }
+    }
+    kubectl.run(&["delete", "service", "six"]);
+}
+
 /// A node is emptied one pod at a time, since the budget lets only one go; its daemons stay.
 fn drain(kubectl: &Kubectl, node: &str) {
     servers(kubectl, "Deployment", "web", "replicas: 3");
@@ -161,7 +189,7 @@ fn vanishes(cluster: &Cluster, kubectl: &Kubectl, here: &str) {
 
 fn check(network: &str) {
     let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
-    let cluster = Cluster::start(Options { extra });
+    let cluster = Cluster::prepare(Options { extra }).both_families().started();
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
     let open = |node: &&serde_json::Value| node["spec"]["taints"].is_null() && node["spec"]["unschedulable"].is_null();
@@ -177,6 +205,7 @@ fn check(network: &str) {
             eventually(&format!("{network}: {from} reaches {address}"), || reaches(&kubectl, from, address));
         }
     }
+    both_families(&kubectl, &found);
     node_ports(&kubectl, &found);
     // Endpoints on other nodes leave the rules of this one before their servers stop.
     servers(&kubectl, "Deployment", "web", "replicas: 6");
