@@ -2,31 +2,23 @@
 //! Used by `conntrack`; the messages are put together with `netlink`.
 //! Invariant: a deletion always names one flow. Without a name the kernel would take it for all of them.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::{AsRawFd, OwnedFd},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nix::{
-    errno::Errno,
-    sys::socket::{MsgFlags, recv, send},
-};
-use tokio::io::unix::AsyncFd;
+use nix::errno::Errno;
 
 use crate::{
     model::Protocol,
-    netlink::{NETFILTER_HEADER, attributes, messages, open, put_message},
+    netlink::{
+        ACKNOWLEDGE, Conversation, ERROR, NESTED, NETFILTER_HEADER, REQUEST, attributes, code, messages,
+        netfilter_header, put_message,
+    },
     rules::{Family, Frontend, Target},
 };
 
 const GET: u16 = 1 << 8 | 1;
 const DELETE: u16 = 1 << 8 | 2;
-const ERROR: u16 = 2;
 const DONE: u16 = 3;
-const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
-const NESTED: u16 = 0x8000;
 
 // Attributes of a flow, of a direction of it, of its addresses and of its ports.
 const ORIGINAL: u16 = 1;
@@ -52,16 +44,12 @@ pub struct Flow {
     rest: Vec<(u16, Vec<u8>)>,
 }
 
-pub struct FlowTable {
-    socket: AsyncFd<OwnedFd>,
-    buffer: Vec<u8>,
-    sequence: u32,
-}
+pub struct FlowTable(Conversation);
 
 impl FlowTable {
     /// That of the network namespace of the calling thread.
     pub fn open() -> std::io::Result<Self> {
-        Ok(Self { socket: open(0)?, buffer: vec![0; 1 << 16], sequence: 0 })
+        Ok(Self(Conversation::open()?))
     }
 
     /// The UDP flows that `wanted` says yes to.
@@ -70,14 +58,13 @@ impl FlowTable {
         family: Family,
         wanted: impl Fn(&Frontend, &Target) -> bool,
     ) -> std::io::Result<Vec<Flow>> {
-        self.sequence += 1;
+        let asked = self.0.number();
         let mut request = Vec::new();
-        put_message(&mut request, GET, REQUEST | DUMP, self.sequence, number(family), &[]);
-        self.send(&request)?;
+        put_message(&mut request, GET, REQUEST | DUMP, asked, netfilter_header(family.number(), 0), &[]);
+        self.0.send(&request)?;
         let mut flows = Vec::new();
         loop {
-            let length = self.receive().await?;
-            for message in messages(&self.buffer[..length]).filter(|message| message.sequence == self.sequence) {
+            for message in messages(self.0.receive().await?).filter(|message| message.sequence == asked) {
                 match message.kind {
                     DONE | ERROR => return code(message.body).map(|()| flows),
                     _ => flows.extend(read_flow(message.body, &wanted)),
@@ -88,69 +75,37 @@ impl FlowTable {
 
     /// Those that are gone already are no error.
     pub async fn end(&mut self, family: Family, flows: &[Flow]) -> std::io::Result<()> {
+        let header = netfilter_header(family.number(), 0);
         for some in flows.chunks(AT_ONCE) {
             let mut request = Vec::new();
+            let mut last = 0;
             for (index, flow) in some.iter().enumerate() {
-                self.sequence += 1;
+                last = self.0.number();
                 let flags = if index + 1 == some.len() { REQUEST | ACKNOWLEDGE } else { REQUEST };
                 let mut named: Vec<(u16, &[u8])> = vec![(ORIGINAL | NESTED, &flow.original)];
                 named.extend(flow.rest.iter().map(|(kind, value)| (*kind, value.as_slice())));
-                put_message(&mut request, DELETE, flags, self.sequence, number(family), &named);
+                put_message(&mut request, DELETE, flags, last, header, &named);
             }
-            self.send(&request)?;
-            self.acknowledged().await?;
+            self.0.send(&request)?;
+            self.acknowledged(last).await?;
         }
         Ok(())
     }
 
     /// Waits for the answer to the last message sent; all before it were carried out before it.
-    async fn acknowledged(&mut self) -> std::io::Result<()> {
+    async fn acknowledged(&mut self, last: u32) -> std::io::Result<()> {
         let mut result = Ok(());
         loop {
-            let length = self.receive().await?;
-            for message in messages(&self.buffer[..length]).filter(|message| message.kind == ERROR) {
+            for message in messages(self.0.receive().await?).filter(|message| message.kind == ERROR) {
                 match code(message.body) {
                     Err(error) if error.raw_os_error() != Some(Errno::ENOENT as i32) => result = Err(error),
                     _ => {}
                 }
-                if message.sequence == self.sequence {
+                if message.sequence == last {
                     return result;
                 }
             }
         }
-    }
-
-    fn send(&self, request: &[u8]) -> std::io::Result<()> {
-        // The kernel reads it before this returns; there is nothing to wait for.
-        send(self.socket.as_raw_fd(), request, MsgFlags::empty())?;
-        Ok(())
-    }
-
-    async fn receive(&mut self) -> std::io::Result<usize> {
-        loop {
-            let mut ready = self.socket.readable().await?;
-            match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
-                Ok(length) => return Ok(length),
-                Err(Errno::EAGAIN) => ready.clear_ready(),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-}
-
-fn number(family: Family) -> u8 {
-    match family {
-        Family::V4 => nix::libc::AF_INET as u8,
-        Family::V6 => nix::libc::AF_INET6 as u8,
-    }
-}
-
-/// What an error, an acknowledgement or the end of a list says.
-fn code(body: &[u8]) -> std::io::Result<()> {
-    match body.first_chunk().copied().map(i32::from_ne_bytes) {
-        Some(code) if code < 0 => Err(std::io::Error::from_raw_os_error(-code)),
-        _ => Ok(()),
     }
 }
 

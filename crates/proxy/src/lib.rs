@@ -8,6 +8,7 @@ mod confirmed;
 mod confirmed_socket;
 mod conntrack;
 mod conntrack_netlink;
+mod element_netlink;
 mod health;
 mod liveness;
 mod mesh;

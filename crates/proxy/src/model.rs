@@ -50,6 +50,15 @@ impl Protocol {
             Self::Sctp => "sctp",
         }
     }
+
+    /// As packets say it.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,9 +25,16 @@ const REMEMBERED: usize = 64;
 #[derive(Clone, Default)]
 pub struct Nft {
     processes: Arc<Mutex<VecDeque<u32>>>,
+    /// Through which this process itself changes tables.
+    socket: Option<u32>,
 }
 
 impl Nft {
+    /// Beside a socket of ours with this port id.
+    pub fn beside(port_id: u32) -> Self {
+        Self { socket: Some(port_id), ..Self::default() }
+    }
+
     pub async fn apply(&self, text: String) -> Result<(), NftError> {
         self.run(&["-f", "-"], text).await.map(drop)
     }
@@ -64,7 +71,8 @@ impl Nft {
         Err(NftError::Refused(said.lines().take(6).collect::<Vec<_>>().join("; ")))
     }
 
-    pub fn is_ours(&self, process: u32) -> bool {
-        self.processes.lock().contains(&process)
+    /// Whose notifications carry this port id; that of `nft` is its process id.
+    pub fn is_ours(&self, port_id: u32) -> bool {
+        self.socket == Some(port_id) || self.processes.lock().contains(&port_id)
     }
 }

@@ -159,7 +159,8 @@ fn balancer(text: &mut String, words: &Words, count: u32, masquerade: bool) {
     }
 }
 
-fn balancer_name(count: u32, masquerade: bool) -> String {
+/// The chain that all Services with `count` endpoints share.
+pub fn balancer_name(count: u32, masquerade: bool) -> String {
     if masquerade { format!("masquerade-{count}") } else { format!("balance-{count}") }
 }
 
@@ -167,7 +168,7 @@ fn elements(text: &mut String, changes: &Changes, table: &str) {
     let mut old: BTreeMap<(Family, &str), String> = BTreeMap::new();
     let mut new: BTreeMap<(Family, &str), String> = BTreeMap::new();
     for (key, (before, after)) in &changes.elements {
-        let (family, map, text) = key_text(key);
+        let ((family, map), text) = (set_of(key), key_text(key));
         if before.is_some() {
             let list = old.entry((family, map)).or_default();
             list.push_str(&text);
@@ -189,14 +190,24 @@ fn elements(text: &mut String, changes: &Changes, table: &str) {
     }
 }
 
-fn key_text(key: &Key) -> (Family, &'static str, String) {
+/// The map or set that a key is in.
+pub fn set_of(key: &Key) -> (Family, &'static str) {
+    match key {
+        Key::Service(f) => (Family::of(f.ip), "services"),
+        Key::Unserved(f) => (Family::of(f.ip), "unserved"),
+        Key::Endpoint(f, _) => (Family::of(f.ip), "endpoints"),
+        Key::ClusterIp(ip) => (Family::of(*ip), "cluster-ips"),
+        Key::Hairpin(ip) => (Family::of(*ip), "hairpin"),
+    }
+}
+
+fn key_text(key: &Key) -> String {
     let frontend = |f: &Frontend| format!("{} . {} . {}", f.ip, f.protocol.name(), f.port);
     match key {
-        Key::Service(f) => (Family::of(f.ip), "services", frontend(f)),
-        Key::Unserved(f) => (Family::of(f.ip), "unserved", frontend(f)),
-        Key::Endpoint(f, index) => (Family::of(f.ip), "endpoints", format!("{} . {index}", frontend(f))),
-        Key::ClusterIp(ip) => (Family::of(*ip), "cluster-ips", ip.to_string()),
-        Key::Hairpin(ip) => (Family::of(*ip), "hairpin", format!("{ip} . {ip}")),
+        Key::Service(f) | Key::Unserved(f) => frontend(f),
+        Key::Endpoint(f, index) => format!("{} . {index}", frontend(f)),
+        Key::ClusterIp(ip) => ip.to_string(),
+        Key::Hairpin(ip) => format!("{ip} . {ip}"),
     }
 }
 

@@ -35,6 +35,14 @@ impl Family {
             Self::V6 => "ip6",
         }
     }
+
+    /// What the kernel calls it.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V4 => nix::libc::AF_INET as u8,
+            Self::V6 => nix::libc::AF_INET6 as u8,
+        }
+    }
 }
 
 /// An address under which a Service is reached.

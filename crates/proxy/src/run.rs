@@ -29,6 +29,7 @@ use crate::{
     affinity,
     confirmed::Confirmed,
     conntrack::Conntrack,
+    element_netlink::{self, ElementWriter},
     health::HealthChecks,
     liveness::{Liveness, serve_liveness},
     model::{NodeConfig, PodUid, State},
@@ -121,7 +122,8 @@ async fn run_until(
     let conntrack = Conntrack::default();
     let (ending, until) = (conntrack.clone(), shutdown.clone());
     env.spawn(async move { until.run_until_cancelled(ending.run()).await });
-    let nft = Nft::default();
+    let elements = ElementWriter::open()?;
+    let nft = Nft::beside(elements.port_id()?);
     let monitor = Monitor::open(&config.table, nft.clone())?;
     let proxy = Proxy {
         health: HealthChecks::new(
@@ -138,6 +140,7 @@ async fn run_until(
         conntrack,
         env,
         nft,
+        elements,
         state: State::default(),
         ruleset: Ruleset::default(),
         dirty: BTreeSet::new(),
@@ -173,6 +176,7 @@ struct Proxy {
     config: ProxyConfig,
     env: Env,
     nft: Nft,
+    elements: ElementWriter,
     conntrack: Conntrack,
     state: State,
     ruleset: Ruleset,
@@ -321,8 +325,7 @@ impl Proxy {
         self.moved.append(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
         if !changes.is_empty() && !self.full_needed {
-            let text = render::transaction(&changes, &self.config.table);
-            if let Err(error) = self.nft.apply(text).await {
+            if let Err(error) = self.write(&changes).await {
                 tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
                 FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
                 self.full_needed = true;
@@ -359,6 +362,15 @@ impl Proxy {
         if !moved.is_empty() {
             self.conntrack.keep_only(moved.into_iter().map(|frontend| (frontend, self.ruleset.flows(frontend))));
         }
+    }
+
+    /// Elements alone go straight to the kernel; chains and sets by way of `nft`.
+    async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
+        if element_netlink::is_enough(changes) {
+            let written = self.elements.apply(changes, &self.config.table).await;
+            return written.map_err(|error| NftError::Refused(error.to_string()));
+        }
+        self.nft.apply(render::transaction(changes, &self.config.table)).await
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {

@@ -2,6 +2,7 @@
 //! Every namespace here is made by the test and removed at its end.
 //! Invariant: nothing touches the machine's own namespace.
 
+mod elements;
 mod feed;
 mod mesh;
 mod policies;
