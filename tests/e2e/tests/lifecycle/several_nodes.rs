@@ -60,8 +60,8 @@ fn reaches(kubectl: &Kubectl, from: &str, address: &str) -> Result<(), String> {
 
 /// Lets this machine take every node's address on the switch for certain, as it does for a while after it has heard of
 /// it: only then does the kernel send a frame back over the switch itself instead of routing it.
-fn know_neighbours(nodes: &str) {
-    for address in nodes.lines() {
+fn know_neighbours(nodes: &[String]) {
+    for address in nodes {
         let shown = Command::new("ip").args(["-json", "neigh", "show", address]).output().expect("ip runs");
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
         for entry in shown.as_array().into_iter().flatten() {
@@ -72,6 +72,13 @@ fn know_neighbours(nodes: &str) {
     }
 }
 
+/// Those of the nodes of which `wanted` says yes.
+fn node_addresses(kubectl: &Kubectl, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let format = "jsonpath={.items[*].status.addresses[?(@.type==\"InternalIP\")].address}";
+    let listed = kubectl.run(&["get", "nodes", "-o", format]);
+    listed.split_whitespace().filter(|ip| wanted(ip)).map(str::to_string).collect()
+}
+
 /// Whichever node is asked by whichever pod, and wherever the answer comes from: also from the node that asks.
 fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.apply(
@@ -79,9 +86,9 @@ fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
          spec: {type: NodePort, selector: {app: each}, ports: [{port: 80, targetPort: 8080}]}\n",
     );
     let port = kubectl.run(&["get", "service", "each", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
-    let format = "jsonpath={range .items[*]}{.status.addresses[?(@.type==\"InternalIP\")].address}{\"\\n\"}{end}";
-    let nodes = kubectl.run(&["get", "nodes", "-o", format]);
-    for node in nodes.lines() {
+    let nodes = node_addresses(kubectl, |ip| !ip.contains(':'));
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    for node in &nodes {
         for [_, from, _] in pods {
             let script = format!(
                 "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do wget -q -O /dev/null http://{node}:{port}/ || exit 1; done"
@@ -102,8 +109,7 @@ fn both_families(kubectl: &Kubectl, pods: &[[String; 3]]) {
         |text: String| text.split_whitespace().filter(|ip| ip.contains(':')).map(str::to_string).collect::<Vec<_>>();
     let addresses =
         six(kubectl.run(&["get", "pods", "-l", "app=each", "-o", "jsonpath={.items[*].status.podIPs[*].ip}"]));
-    let format = "jsonpath={.items[*].status.addresses[?(@.type==\"InternalIP\")].address}";
-    let nodes = six(kubectl.run(&["get", "nodes", "-o", format]));
+    let nodes = node_addresses(kubectl, |ip| ip.contains(':'));
     assert_eq!((addresses.len(), nodes.len()), (3, 3), "{addresses:?} {nodes:?}");
     kubectl.apply(
         "apiVersion: v1\nkind: Service\nmetadata: {name: six}\n\
