@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use api::field::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -11,7 +12,10 @@ use crate::{
     Error,
     diagnosis::Diagnoses,
     framework::{Enabled, Profile},
-    plugins::table::{self, Point, Row, TABLE},
+    plugins::{
+        arguments,
+        table::{self, Point, Row, TABLE},
+    },
     preemption,
 };
 
@@ -187,6 +191,11 @@ impl Config {
             let (_, row) = table::find(&arguments.name)
                 .ok_or_else(|| format!("pluginConfig[{at}]: unknown plugin {:?}", arguments.name))?;
             row.check_names(&arguments.args).map_err(|error| format!("pluginConfig[{at}].args{error}"))?;
+            let path = Path::new("pluginConfig").index(at).child("args");
+            let errors = arguments::check(&arguments.name, &arguments.args, &path);
+            if !errors.is_empty() {
+                return Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+            }
         }
         let selection = Selection::new(config)?;
         let place = |name: &str| config.plugin_config.iter().position(|a| a.name == name);

@@ -237,11 +237,25 @@ mod tests {
                 format!("profiles: [{{}}, {{schedulerName: b, pluginConfig: [{{name: {name}, args: {args}}}]}}]");
             check(&rest, &format!("profiles[1].pluginConfig[0].args{wanted}"));
         };
-        check("InterPodAffinity", "{hardPodAffinityWeight: 200}", ".hardPodAffinityWeight: not in valid range [0-100]");
+        check("InterPodAffinity", "{hardPodAffinityWeight: 200}", ".hardPodAffinityWeight: Invalid value: 200: ");
         check("InterPodAffinity", "{hardWeight: 2}", ": strict decoding error: unknown field \"hardWeight\"");
-        check("NodeResourcesFit", "{scoringStrategy: {type: Best}}", ".scoringStrategy");
+        check(
+            "NodeResourcesFit",
+            "{scoringStrategy: {type: Best}}",
+            ".scoringStrategy.type: Unsupported value: \"Best\"",
+        );
+        check("NodeResourcesFit", "{scoringStrategy: {type: LeastAllocated, shape: []}}", ".scoringStrategy: unknown");
+        check(
+            "NodeResourcesFit",
+            "{scoringStrategy: {type: LeastAllocated, resources: [{weight: 1}]}}",
+            ".scoringStrategy: ",
+        );
         check("NodeResourcesBalancedAllocation", "{resources: 5}", ".resources: ");
-        check("PodTopologySpread", "{defaultConstraints: [{topologyKey: a}]}", ".defaultConstraints: ");
+        check(
+            "PodTopologySpread",
+            "{defaultConstraints: [{topologyKey: a}]}",
+            ".defaultingType: Invalid value: \"System\"",
+        );
         check("DefaultPreemption", "{minCandidateNodesPercentage: 101}", ".minCandidateNodesPercentage: ");
         check("VolumeBinding", "{bindTimeoutSeconds: -1}", ".bindTimeoutSeconds: ");
         check("VolumeBinding", "{shape: []}", ".shape: ");

@@ -2,6 +2,7 @@
 //! Driven by `framework`'s traits; read in `table`'s order.
 //! Invariant: plugins are functions of the cluster, the pod and the node; none keeps state between pods.
 
+pub mod arguments;
 pub mod default_selector;
 pub mod image_locality;
 pub mod inter_pod_affinity;

@@ -18,14 +18,18 @@ use crate::{
 const MAX_SHAPE_SCORE: i64 = 10;
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ResourceSpec {
     pub name: String,
-    #[serde(default = "one")]
-    pub weight: i64,
+    #[serde(default)]
+    weight: i64,
 }
 
-fn one() -> i64 {
-    1
+impl ResourceSpec {
+    /// None given, or zero, is one.
+    pub fn weight(&self) -> i64 {
+        self.weight.max(1)
+    }
 }
 
 pub fn cpu_and_memory() -> Vec<ResourceSpec> {
@@ -67,7 +71,7 @@ struct Arguments {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ScoringStrategy {
     #[serde(rename = "type")]
     kind: String,
@@ -77,11 +81,13 @@ struct ScoringStrategy {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Ratio {
     shape: Vec<ShapePoint>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
 struct ShapePoint {
     utilization: i64,
     score: i64,
@@ -103,11 +109,8 @@ pub fn build(arguments: &Value) -> Built {
             ("MostAllocated", _) => Strategy::MostAllocated,
             ("RequestedToCapacityRatio", Some(ratio)) => {
                 let scale = MAX_NODE_SCORE / MAX_SHAPE_SCORE;
-                let points: Vec<_> = ratio.shape.iter().map(|p| (p.utilization, p.score * scale)).collect();
-                if points.is_empty() || !points.is_sorted_by(|a, b| a.0 < b.0) {
-                    return Err("scoringStrategy.requestedToCapacityRatio.shape: must be ascending by utilization and not empty".into());
-                }
-                Strategy::RequestedToCapacityRatio(points)
+                let points = ratio.shape.iter().map(|p| (p.utilization, p.score * scale));
+                Strategy::RequestedToCapacityRatio(points.collect())
             }
             (other, _) => return Err(format!("scoringStrategy.type: Unsupported value: {other:?}")),
         };
@@ -130,9 +133,10 @@ struct Fullness<'a> {
 }
 
 impl NodeResourcesFit {
+    /// Only extended resources can be left to others.
     fn ignores(&self, name: &str) -> bool {
-        self.ignored.contains(name)
-            || name.split_once('/').is_some_and(|(group, _)| self.ignored_groups.contains(group))
+        let Some((group, _)) = name.split_once('/') else { return false };
+        self.ignored.contains(name) || self.ignored_groups.contains(group)
     }
 }
 
@@ -212,8 +216,8 @@ impl Score for Fullness<'_> {
             if ratio && score <= 0 {
                 continue;
             }
-            total += score * resource.weight;
-            weights += resource.weight;
+            total += score * resource.weight();
+            weights += resource.weight();
         }
         match (weights, ratio) {
             (0, _) => 0,

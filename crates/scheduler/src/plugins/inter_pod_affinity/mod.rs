@@ -35,9 +35,6 @@ impl Default for InterPodAffinity {
 
 pub fn build(arguments: &Value) -> Built {
     let hard_weight = arguments["hardPodAffinityWeight"].as_i64().unwrap_or(1);
-    if !(0..=100).contains(&hard_weight) {
-        return Err("hardPodAffinityWeight: not in valid range [0-100]".into());
-    }
     let ignore_preferred_of_existing = arguments["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or(false);
     Ok(Arc::new(InterPodAffinity { hard_weight, ignore_preferred_of_existing }))
 }

@@ -50,9 +50,6 @@ pub fn build(arguments: &Value) -> Built {
     let list = arguments["defaultingType"].as_str() == Some("List");
     let given = &arguments["defaultConstraints"];
     if !list {
-        if given.as_array().is_some_and(|list| !list.is_empty()) {
-            return Err("defaultConstraints: when .defaultingType is System, must be empty".into());
-        }
         return Ok(Arc::new(PodTopologySpread::default()));
     }
     let defaults = match given {
