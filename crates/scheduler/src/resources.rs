@@ -91,15 +91,17 @@ fn effective(pod: &Pod, defaults: bool) -> Resources {
     let status = pod.status.as_ref();
     let statuses = status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     let init_statuses = status.and_then(|s| s.init_container_statuses.as_deref()).unwrap_or_default();
+    let mut pending = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+    let infeasible = pending.any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"));
     let mut total = Resources::default();
     for container in &spec.containers {
-        total.add(&container_requests(container, statuses, defaults));
+        total.add(&container_requests(container, statuses, infeasible, defaults));
     }
     // Init containers run one after the other, each beside the sidecars that started before it.
     let mut sidecars = Resources::default();
     let mut highest = Resources::default();
     for container in spec.init_containers.iter().flatten() {
-        let requests = container_requests(container, init_statuses, defaults);
+        let requests = container_requests(container, init_statuses, infeasible, defaults);
         let mut while_running = sidecars.clone();
         while_running.add(&requests);
         highest.max(&while_running);
@@ -125,12 +127,20 @@ fn effective(pod: &Pod, defaults: bool) -> Resources {
     total
 }
 
-fn container_requests(container: &Container, statuses: &[ContainerStatus], defaults: bool) -> Resources {
+fn container_requests(
+    container: &Container,
+    statuses: &[ContainerStatus],
+    infeasible: bool,
+    defaults: bool,
+) -> Resources {
     let requests = |r: Option<&ResourceRequirements>| r.and_then(|r| r.requests.clone());
     let declared = requests(container.resources.as_ref());
     let mut resources = Resources::from_quantities(declared.as_ref());
-    // During a resize the node still holds the larger of what runs and what is wanted.
-    if let Some(running) = statuses.iter().find(|s| s.name == container.name) {
+    // During a resize the node holds the larger of what runs and what is wanted, unless it can never give that.
+    if let Some(running) = statuses.iter().find(|s| s.name == container.name).filter(|s| s.resources.is_some()) {
+        if infeasible {
+            resources = Resources::default();
+        }
         resources.max(&Resources::from_quantities(requests(running.resources.as_ref()).as_ref()));
         resources.max(&Resources::from_quantities(running.allocated_resources.as_ref()));
     }
@@ -169,6 +179,20 @@ mod tests {
         check(json!({"containers": [cpu("100m")], "initContainers": [cpu("550m"), sidecar]}), 600, 2048);
         check(json!({"containers": [cpu("100m")], "overhead": {"cpu": "50m"}}), 150, 1024);
         check(json!({"containers": [cpu("100m")], "resources": {"requests": {"cpu": "2"}}}), 2000, 1024);
+    }
+
+    #[test]
+    fn a_resize_holds_what_runs_and_what_is_wanted_unless_it_can_never_be() {
+        for (reason, milli_cpu) in [("Deferred", 2000), ("Infeasible", 700)] {
+            let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
+            let running = json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": asks("500m"), "allocatedResources": {"cpu": "700m"}});
+            let pending = json!({"type": "PodResizePending", "status": "True", "reason": reason});
+            let pod = json!({"metadata": {}, "spec": {"containers": [{"name": "c", "resources": asks("2")}]},
+                "status": {"conditions": [pending], "containerStatuses": [running]}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(pod_requests(&pod).0.milli_cpu, milli_cpu, "{reason}");
+        }
     }
 
     #[test]
