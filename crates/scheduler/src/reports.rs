@@ -54,6 +54,11 @@ impl Reports {
         self.condition(pod, reason, message, nominated);
     }
 
+    /// Tells the server which node the pod is about to be bound to.
+    pub fn nominate(&self, pod: &PodInfo, node: &str) {
+        self.patch(pod, json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": node}}));
+    }
+
     /// Tells the server that no room is being made for the pod any more.
     pub fn withdraw_nomination(&self, pod: &PodInfo) {
         let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});

@@ -256,6 +256,10 @@ impl Scheduler {
         if change.old.as_ref().is_some_and(|old| uid(old) != uid(&new)) {
             self.pod_gone(&change.key);
         }
+        let nominated = |pod: &Pod| pod.status.as_ref()?.nominated_node_name.clone().filter(|node| !node.is_empty());
+        if change.old.as_ref().is_some_and(|old| nominated(old).is_some()) && nominated(&new).is_none() {
+            self.cluster.cache.withdraw_nomination(&change.key);
+        }
         let info = PodInfo::new(new);
         if info.is_finished() {
             return self.pod_gone(&info.key);
@@ -399,6 +403,8 @@ impl Scheduler {
             self.in_flight.insert(info.key.clone(), flight);
             return self.bind(info, node);
         }
+        // It may take minutes: whoever adds or removes nodes is told which one is taken.
+        self.reports.nominate(&info, &node);
         let wait = self.profiles.get(info.scheduler_name()).map(|profile| profile.bind_timeout).unwrap_or_default();
         self.claim_waits.add(&info.key, &info.claims, self.env.monotonic() + wait);
         self.in_flight.insert(info.key.clone(), flight);
@@ -496,7 +502,11 @@ impl Scheduler {
         if self.cluster.cache.forget(key, pod.info.uid()) {
             self.wake(&ClusterEvent::PodGone(pod.info.clone()));
         }
-        self.reports.failed(&pod.info, "SchedulerError", why, None);
+        // The one that was said when its claims were asked for is not in the version we know.
+        if !pod.info.claims.is_empty() {
+            self.reports.withdraw_nomination(&pod.info);
+        }
+        self.reports.failed(&pod.info, "SchedulerError", why, Some(""));
         self.queue.retry_later(pod, self.env.monotonic());
     }
 

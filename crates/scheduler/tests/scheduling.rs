@@ -40,6 +40,11 @@ fn node_of(server: &Server, name: &str) -> Option<String> {
     pod["spec"]["nodeName"].as_str().map(str::to_string)
 }
 
+fn nominated(server: &Server, name: &str) -> Option<String> {
+    let pod = server.get("pods", &format!("default/{name}"))?;
+    pod["status"]["nominatedNodeName"].as_str().map(str::to_string)
+}
+
 fn message_of(server: &Server, name: &str) -> Option<String> {
     let pod = server.get("pods", &format!("default/{name}"))?;
     let conditions = pod["status"]["conditions"].as_array()?;
@@ -201,12 +206,38 @@ async fn claims_that_wait_for_a_node_get_one_first() {
     };
     server.until("the selected node", annotation).await;
     assert_eq!(node_of(&server, "p"), None);
+    server.until("the nomination", |s| nominated(s, "p").as_deref() == Some("a")).await;
     let mut claim = server.get("persistentvolumeclaims", "default/data").unwrap();
     claim["spec"]["volumeName"] = json!("pv");
     claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
     server.put("persistentvolumes", json!({"metadata": {"name": "pv"}}));
     server.put("persistentvolumeclaims", claim);
     server.until("binding", |s| node_of(s, "p").is_some()).await;
+    assert_eq!(nominated(&server, "p"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_nobody_fills_takes_the_nomination_back() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    let class = json!({"metadata": {"name": "fast"}, "provisioner": "example.com/disk",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    server.put("storageclasses", class);
+    let claim = json!({"metadata": {"name": "data", "namespace": "default"}, "spec": {"storageClassName": "fast"}});
+    server.put("persistentvolumeclaims", claim);
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    server.put("pods", pod("p", "1", json!({"volumes": volumes})));
+    let config = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+        profiles: [{pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 5}}]}]\n";
+    start(&server, Config::from_yaml(config).unwrap());
+    server.until("the nomination", |s| nominated(s, "p").is_some()).await;
+    server.until("giving up", |s| message_of(s, "p").is_some()).await;
+    assert_eq!(
+        message_of(&server, "p").unwrap(),
+        "SchedulerError: binding volumes: timed out waiting for the condition"
+    );
+    server.until("the withdrawal", |s| nominated(s, "p").is_none()).await;
+    server.until("another try", |s| nominated(s, "p").is_some()).await;
 }
 
 #[tokio::test(start_paused = true)]

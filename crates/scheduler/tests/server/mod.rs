@@ -106,6 +106,7 @@ impl Server {
             return Err(ApiError::conflict("", "pods/binding", key, &why));
         }
         pod["spec"]["nodeName"] = body["target"]["name"].clone();
+        pod["status"].as_object_mut().and_then(|status| status.remove("nominatedNodeName"));
         self.state.lock().bindings += 1;
         self.put("pods", pod);
         Ok(json!({"kind": "Status", "status": "Success"}))
