@@ -14,8 +14,8 @@ use crate::cluster::Cluster;
 
 pub struct ServiceAccount(pub Arc<Cluster>);
 
-const LOOKS_FOR_DEFAULT: u32 = 10;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(150);
+/// How long a default account that is about to be made is waited for.
+const PATIENCE: Duration = Duration::from_millis(1500);
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -65,15 +65,18 @@ impl Plugin for ServiceAccount {
 impl ServiceAccount {
     /// In a namespace made a moment ago a controller is about to make the default account: that is waited for.
     async fn account(&self, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, ApiError> {
-        let looks = if name == "default" { LOOKS_FOR_DEFAULT } else { 1 };
-        for look in 1.. {
-            let found = self.0.fresh_get("serviceaccounts", namespace, name).await?;
-            if found.is_some() || look >= looks {
-                return Ok(found);
+        let mut changes = self.0.resource("serviceaccounts").changes();
+        let mut found = self.0.fresh_get("serviceaccounts", namespace, name).await?;
+        let until = self.0.env.monotonic() + PATIENCE;
+        while found.is_none() && name == "default" {
+            let left = until.saturating_sub(self.0.env.monotonic());
+            match self.0.env.timeout(left, changes.changed()).await {
+                Some(Ok(())) => found = self.0.get("serviceaccounts", namespace, name),
+                // Nobody makes it, or the server ends.
+                _ => break,
             }
-            self.0.env.sleep(BETWEEN_LOOKS).await;
         }
-        Ok(None)
+        Ok(found)
     }
 }
 
