@@ -45,7 +45,8 @@ use self::{
     },
     pod_security::PodSecurity,
     pods::{
-        AlwaysPullImages, DefaultTolerationSeconds, ExtendedResourceToleration, RuntimeClass, TaintNodesByCondition,
+        AlwaysPullImages, DefaultTolerationSeconds, ExtendedResourceToleration, PodTopologyLabels, RuntimeClass,
+        TaintNodesByCondition,
     },
     policy::Policies,
     priority::Priority,
@@ -171,6 +172,7 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(CertificateSigning(c.authorizer.clone())), true),
     (|_| Arc::new(CertificateSubjectRestriction), true),
     (|c| Arc::new(DefaultIngressClass(c.cluster.clone())), true),
+    (|c| Arc::new(PodTopologyLabels(c.cluster.clone())), true),
     (|c| Arc::new(ResourceQuota(c.cluster.clone())), true),
 ];
 
@@ -180,8 +182,7 @@ const POLICIES: &str = "ValidatingAdmissionPolicy";
 const QUOTA: &str = "ResourceQuota";
 
 /// On in other clusters, absent from ours: turning them off is granted.
-const ABSENT: &[&str] =
-    &["ClusterTrustBundleAttest", "MutatingAdmissionPolicy", "NodeDeclaredFeatureValidator", "PodTopologyLabels"];
+const ABSENT: &[&str] = &["ClusterTrustBundleAttest", "MutatingAdmissionPolicy", "NodeDeclaredFeatureValidator"];
 
 pub struct Chain {
     plugins: Vec<Arc<dyn Plugin>>,

@@ -193,3 +193,68 @@ impl Plugin for RuntimeClass {
         Ok(())
     }
 }
+
+/// A pod carries the zone and the region of the node it is bound to, so that its containers can be told.
+pub struct PodTopologyLabels(pub Arc<Cluster>);
+
+const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+
+#[async_trait]
+impl Plugin for PodTopologyLabels {
+    fn name(&self) -> &'static str {
+        "PodTopologyLabels"
+    }
+
+    async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let binds = a.is("", "pods") && a.subresource == "binding";
+        if !binds && !creates_pod(a) {
+            return Ok(());
+        }
+        let Some(node) = a.object["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()) else { return Ok(()) };
+        // A node that nobody knows has no place to tell of.
+        let Some(node) = self.0.get("nodes", "", node) else { return Ok(()) };
+        for name in TOPOLOGY {
+            if let Some(value) = node.meta.labels.get(name) {
+                a.object["metadata"]["labels"][name] = json!(value);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use serde_json::json;
+
+    use crate::admission::tests::{PODS, configured, fixture, pod};
+
+    #[tokio::test]
+    async fn bound_pods_carry_the_place_of_their_node() {
+        let off = configured(|c| c.disable_admission_plugins = vec!["PodTopologyLabels".into()]).await;
+        for (f, zone, region) in [(fixture(&[]).await, json!("z"), json!("r")), (off, json!("own"), json!(null))] {
+            let labels =
+                json!({ "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "disk": "ssd" });
+            f.ok(Method::POST, "/api/v1/nodes", json!({ "metadata": { "name": "n", "labels": labels } })).await;
+            let mut bound = pod("bound", json!({}));
+            bound["metadata"]["labels"] = json!({ "topology.kubernetes.io/zone": "own", "app": "web" });
+            let mut placed = bound.clone();
+            placed["metadata"]["name"] = json!("placed");
+            placed["spec"]["nodeName"] = json!("n");
+            let waiting = f.ok(Method::POST, PODS, bound).await;
+            assert_eq!(waiting["metadata"]["labels"]["topology.kubernetes.io/zone"], "own");
+            let target = json!({ "kind": "Node", "name": "n" });
+            let binding = json!({ "metadata": { "name": "bound", "labels": { "more": "yes" } }, "target": target });
+            f.ok(Method::POST, &format!("{PODS}/bound/binding"), binding).await;
+            f.ok(Method::POST, PODS, placed).await;
+            for name in ["bound", "placed"] {
+                let found = f.ok(Method::GET, &format!("{PODS}/{name}"), json!(null)).await;
+                let label = |name: &str| found["metadata"]["labels"][name].clone();
+                assert_eq!(label("topology.kubernetes.io/zone"), zone, "{name}");
+                assert_eq!(label("topology.kubernetes.io/region"), region, "{name}");
+                assert_eq!((label("app"), label("disk")), (json!("web"), json!(null)));
+                assert_eq!(label("more"), if name == "bound" { json!("yes") } else { json!(null) });
+            }
+        }
+    }
+}

@@ -106,12 +106,13 @@ impl Registry {
         let now = object_meta::timestamp(self.cluster.env.now());
         let transform = |old: &Value| {
             let conflict = |why: String| Err(ApiError::conflict("", "pods/binding", name, &why));
-            let uid = object_meta::text(binding, "uid");
-            if !uid.is_empty() && uid != object_meta::text(old, "uid") {
-                return conflict(format!(
-                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                    object_meta::text(old, "uid")
-                ));
+            for (field, title) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+                let (wanted, found) = (object_meta::text(binding, field), object_meta::text(old, field));
+                if !wanted.is_empty() && wanted != found {
+                    return conflict(format!(
+                        "Precondition failed: {title} in precondition: {wanted}, {title} in object meta: {found}"
+                    ));
+                }
             }
             if old["metadata"]["deletionTimestamp"].is_string() {
                 return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
@@ -124,8 +125,14 @@ impl Registry {
             }
             let mut new = old.clone();
             new["spec"]["nodeName"] = target.as_str().into();
-            for (key, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
-                new["metadata"]["annotations"][key] = value.clone();
+            for field in ["annotations", "labels"] {
+                for (key, value) in binding["metadata"][field].as_object().into_iter().flatten() {
+                    new["metadata"][field][key] = value.clone();
+                }
+            }
+            // Room is made for it no longer: it has its place.
+            if let Some(status) = new["status"].as_object_mut() {
+                status.remove("nominatedNodeName");
             }
             set_condition(&mut new, json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": now }));
             object_meta::metadata_mut(&mut new).remove("resourceVersion");

@@ -40,10 +40,16 @@ async fn pods_are_bound_once_and_evicted_within_budget() {
     default_account(&s).await;
     let pods = "/api/v1/namespaces/default/pods";
     s.post(pods, pod("a")).await.expect(201);
-    let binding = json!({ "metadata": { "name": "a" }, "target": { "kind": "Node", "name": "n1" } });
+    let nominated = json!({ "status": { "nominatedNodeName": "n2" } });
+    s.patch("merge-patch", &format!("{pods}/a/status"), nominated).await.expect(200);
+    let mut binding = json!({ "metadata": { "name": "a" }, "target": { "kind": "Node", "name": "n1" } });
+    binding["metadata"]["resourceVersion"] = "1".into();
+    let stale = s.post(&format!("{pods}/a/binding"), binding.clone()).await;
+    stale.refused(409, "Conflict", "Precondition failed: ResourceVersion in precondition: 1, ");
+    binding["metadata"]["resourceVersion"].take();
     s.post(&format!("{pods}/a/binding"), binding.clone()).await.expect(201);
     let bound = s.get(&format!("{pods}/a")).await.expect(200);
-    assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!((&bound["spec"]["nodeName"], &bound["status"]["nominatedNodeName"]), (&json!("n1"), &json!(null)));
     assert!(bound["status"]["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "PodScheduled"));
     let again = s.post(&format!("{pods}/a/binding"), binding).await;
     again.refused(409, "Conflict", "pod a is already assigned to node \"n1\"");
