@@ -10,10 +10,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::selectors::LabelSelector;
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, reference};
-use k8s_openapi::api::{
-    apps::v1::{Deployment, ReplicaSet, StatefulSet},
-    core::v1::{Pod, ReplicationController},
-    policy::v1::PodDisruptionBudget,
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment, ReplicaSet, StatefulSet},
+        core::v1::{Pod, ReplicationController},
+        policy::v1::PodDisruptionBudget,
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
 use crate::{
@@ -181,7 +184,10 @@ impl Disruption {
                     Some(rc) => (owner.uid.clone(), rc.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)),
                     None => continue,
                 },
-                _ => (owner.uid.clone(), self.of_scale(budget, &owner.api_version, &owner.kind, &owner.name).await?),
+                _ => match self.of_scale(budget, owner).await? {
+                    Some(replicas) => (owner.uid.clone(), replicas),
+                    None => continue,
+                },
             };
             scales.insert(uid, replicas);
             scales.entry(owner.uid.clone()).or_insert(0);
@@ -199,19 +205,23 @@ impl Disruption {
         }
     }
 
-    /// Anything else must have a scale.
-    async fn of_scale(
-        &self,
-        budget: &PodDisruptionBudget,
-        api_version: &str,
-        kind: &str,
-        name: &str,
-    ) -> Result<i32, String> {
-        let unsupported = || format!("{api_version}/{kind} does not implement the scale subresource");
-        let resource = self.context.resources.find(api_version, kind).ok_or_else(unsupported)?;
-        let path = format!("{name}/scale");
-        let scale = objects::get(&self.context.client, &resource, budget.namespace(), &path).await;
-        let scale = scale.map_err(|_| unsupported())?;
-        scale["spec"]["replicas"].as_i64().map(|n| n as i32).ok_or_else(unsupported)
+    /// Anything else must have a scale. `None` when the owner is gone.
+    async fn of_scale(&self, budget: &PodDisruptionBudget, owner: &OwnerReference) -> Result<Option<i32>, String> {
+        let OwnerReference { api_version, kind, name, uid, .. } = owner;
+        let unknown = || format!("no matches for kind {kind:?} in version {api_version:?}");
+        let resource = self.context.resources.find(api_version, kind).ok_or_else(unknown)?;
+        let get = async |path: &str| objects::get(&self.context.client, &resource, budget.namespace(), path).await;
+        match get(&format!("{name}/scale")).await {
+            Ok(scale) => {
+                let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0) as i32;
+                Ok(Some(replicas).filter(|_| scale["metadata"]["uid"] == uid.as_str()))
+            }
+            Err(error) if error.is_not_found() => match get(name).await {
+                Ok(_) => Err(format!("{} does not implement the scale subresource", resource.group_resource())),
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(error.message.clone()),
+            },
+            Err(error) => Err(error.message.clone()),
+        }
     }
 }
