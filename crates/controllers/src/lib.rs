@@ -33,6 +33,7 @@ mod resource_quota;
 mod root_ca;
 mod service_account;
 mod service_account_token;
+mod service_cidr;
 mod stateful_set;
 mod volume;
 

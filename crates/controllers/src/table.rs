@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{
     bootstrap_token, certificates, cluster_role, cron_job, daemon_set, deployment, disruption, endpoints,
     garbage_collector, job, namespace, node, replica_set, resource_quota, root_ca, service_account,
-    service_account_token,
+    service_account_token, service_cidr,
     shell::{Controller, Setup},
     stateful_set, volume,
 };
@@ -56,6 +56,7 @@ pub const CONTROLLERS: &[Row] = &[
     row("ephemeral-volume-controller", 2, volume::make_ephemeral),
     row("persistentvolume-protection-controller", 1, volume::make_volume_protection),
     row("volumeattributesclass-protection-controller", 1, volume::make_class_protection),
+    row("service-cidr-controller", 1, service_cidr::make),
 ];
 
 /// The names that `Config::controllers` may hold.

@@ -11,6 +11,7 @@ use k8s_openapi::api::{
         Service, ServiceAccount,
     },
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
     storage::v1::VolumeAttributesClass,
@@ -271,4 +272,40 @@ async fn the_ca_is_in_every_namespace_whatever_people_do() {
     cluster.patch::<ConfigMap>("kube-root-ca.crt", json!({ "data": { "ca.crt": "another" } })).await;
     cluster.settle().await;
     assert_eq!(held().await.as_deref(), Some("pem"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_ranges_stay_while_their_addresses_are_in_use() {
+    let cluster = Cluster::start(config()).await;
+    let range = |name: &str| json!({ "metadata": { "name": name }, "spec": { "cidrs": ["172.30.0.0/24"] } });
+    let ready = |range: &ServiceCIDR| {
+        let conditions = range.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        conditions.iter().find(|c| c.type_ == "Ready").map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
+    };
+    cluster.create::<ServiceCIDR>(range("more")).await;
+    cluster.settle().await;
+    let made = cluster.api::<ServiceCIDR>().get("more").await.unwrap();
+    assert_eq!(
+        made.metadata.finalizers.as_deref(),
+        Some(&["networking.k8s.io/service-cidr-finalizer".to_string()][..])
+    );
+    assert_eq!(ready(&made), Some(("True".into(), "".into(), "Kubernetes Service CIDR is ready".into())));
+    let service =
+        json!({ "metadata": { "name": "s" }, "spec": { "clusterIP": "172.30.0.7", "ports": [{ "port": 80 }] } });
+    cluster.create::<Service>(service).await;
+    cluster.delete::<ServiceCIDR>("more", "Background").await;
+    cluster.settle().await;
+    let kept = cluster.api::<ServiceCIDR>().get("more").await.unwrap();
+    let why = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+    assert_eq!(ready(&kept), Some(("False".into(), "Terminating".into(), why.into())));
+    // Another one that has the address frees it.
+    cluster.create::<ServiceCIDR>(range("instead")).await;
+    cluster.settle().await;
+    assert!(cluster.api::<ServiceCIDR>().find("more").await.unwrap().is_none());
+    cluster.delete::<ServiceCIDR>("instead", "Background").await;
+    cluster.settle().await;
+    assert!(cluster.api::<ServiceCIDR>().find("instead").await.unwrap().is_some());
+    cluster.delete::<Service>("s", "Background").await;
+    cluster.settle().await;
+    assert!(cluster.api::<ServiceCIDR>().find("instead").await.unwrap().is_none());
 }
