@@ -58,6 +58,11 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             if view(&change.old) != view(&change.new) {
                 wake_pending(queue);
             }
+            // A claim whose volume is gone has lost it.
+            if let Some(claim) = change.old.as_ref().filter(|_| change.new.is_none()).and_then(|v| claim_ref(v)) {
+                let text = |text: &Option<String>| text.clone().unwrap_or_default();
+                queue.add(meta::key(&text(&claim.namespace), &text(&claim.name)));
+            }
         }
     });
     setup.on(&classes, move |_, queue| wake_pending(queue));
