@@ -63,6 +63,9 @@ impl Controller for Collector {
             (graph.decide(key), graph.get(key).cloned())
         };
         let Some(node) = node else { return Ok(None) };
+        if matches!(verdict, Verdict::Delete { .. } | Verdict::DropOwners(_)) {
+            self.warn_of_namespaces(&node);
+        }
         match self.carry_out(verdict, &node).await {
             // Gone already: the watch will tell.
             Err(error) if error.is_not_found() => Ok(None),
@@ -164,6 +167,20 @@ impl Collector {
         }
     }
 
+    /// An owner that lives in another namespace is none.
+    fn warn_of_namespaces(&self, node: &Node) {
+        let graph = self.graph.lock();
+        for owner in &node.owners {
+            let elsewhere = graph.get(&owner.uid).filter(|found| found.resource.is_some()).is_some_and(|found| {
+                !found.namespace.is_empty() && !node.namespace.is_empty() && found.namespace != node.namespace
+            });
+            if elsewhere {
+                let message = invalid_namespace(owner, &node.namespace);
+                self.recorder.warning(&about(node), "OwnerRefInvalidNamespace", message);
+            }
+        }
+    }
+
     /// Asks the server about an owner that no watch has shown.
     async fn verify(&self, node: &Node, owner: &OwnerReference, namespace: &str) -> Result<(), ApiError> {
         let Some(resource) = self.context.resources.find(&owner.api_version, &owner.kind) else {
@@ -182,10 +199,6 @@ impl Collector {
         if exists {
             // The watch is behind; it will bring the owner and us back here.
             return Err(ApiError::conflict(&resource.group, &resource.plural, &owner.name, "not in the cache yet"));
-        }
-        if resource.namespaced() && self.graph.lock().get(&owner.uid).is_some_and(|n| n.resource.is_some()) {
-            let message = invalid_namespace(owner, namespace);
-            self.recorder.warning(&about(node), "OwnerRefInvalidNamespace", message);
         }
         let look = self.graph.lock().not_found(&owner.uid);
         look.into_iter().for_each(|uid| self.queue.add(uid));
