@@ -202,8 +202,8 @@ impl Binder {
         };
         let provisioner = &class.provisioner;
         if provisioner == "kubernetes.io/no-provisioner" {
-            let message = "no persistent volumes available for this claim and no storage class is set";
-            self.recorder.normal(&about, "FailedBinding", message);
+            let message = format!("no volume plugin matched name: {provisioner}");
+            self.recorder.warning(&about, "ProvisioningFailed", message);
             return Ok(());
         }
         let message = format!(

@@ -21,7 +21,7 @@ pub struct Counts(Arc<Inner>);
 struct Inner {
     writes: AtomicUsize,
     refused: AtomicUsize,
-    refuses: Mutex<Option<String>>,
+    refuses: Mutex<Option<(Method, String)>>,
     last: Mutex<Vec<String>>,
 }
 
@@ -42,7 +42,16 @@ impl Counts {
 
     /// Every creation at a path that ends like this is answered with Forbidden.
     pub fn refuse(&self, path_end: &str) {
-        *self.0.refuses.lock() = Some(path_end.to_string());
+        self.refuse_all(Method::POST, path_end);
+    }
+
+    /// The same for another method.
+    pub fn refuse_all(&self, method: Method, path_end: &str) {
+        *self.0.refuses.lock() = Some((method, path_end.to_string()));
+    }
+
+    pub fn refuse_nothing(&self) {
+        *self.0.refuses.lock() = None;
     }
 
     pub fn between(&self, client: Client) -> Client {
@@ -59,8 +68,9 @@ struct Counting {
 impl Transport for Counting {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         if *request.method() != Method::GET {
-            let refused = (self.counts.0.refuses.lock().as_ref())
-                .is_some_and(|end| *request.method() == Method::POST && request.uri().path().ends_with(end.as_str()));
+            let refused = (self.counts.0.refuses.lock().as_ref()).is_some_and(|(method, end)| {
+                request.method() == method && request.uri().path().ends_with(end.as_str())
+            });
             if refused {
                 self.counts.0.refused.fetch_add(1, Ordering::Relaxed);
                 return Err(ApiError::forbidden("", "pods", "", "exceeded quota"));
