@@ -2,7 +2,7 @@
 //! Read by every client first; made from `served`.
 //! Invariant: says exactly what `registry` would serve at that moment.
 
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, net::SocketAddr, sync::Arc};
 
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
             }
             match parts[0] {
                 "api" => {
-                    let address = format!("{}:{}", server.config.advertise_address, server.config.port);
+                    let address = SocketAddr::new(server.config.advertise_address, server.config.port).to_string();
                     json!({
                         "kind": "APIVersions", "versions": ["v1"],
                         "serverAddressByClientCIDRs": [{ "clientCIDR": "0.0.0.0/0", "serverAddress": address }],

@@ -187,7 +187,10 @@ async fn listen(config: &Config) -> Result<Option<TcpListener>, Error> {
         return Ok(None);
     }
     let address = SocketAddr::new(config.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), config.port);
-    TcpListener::bind(address).await.map(Some).map_err(|source| Error::Listen { address, source })
+    TcpListener::bind(metrics::http::everywhere(address))
+        .await
+        .map(Some)
+        .map_err(|source| Error::Listen { address, source })
 }
 
 impl Node {

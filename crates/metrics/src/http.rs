@@ -2,7 +2,11 @@
 //! Used by the proxy's and the DNS server's own ports.
 //! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use env::Env;
 use tokio::{
@@ -19,11 +23,21 @@ const LONGEST_HEAD: usize = 8192;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// Where to listen for `address`: `0.0.0.0` stands for all of the machine's addresses, as in upstream's flags, and so for
+/// both families where one socket can have them.
+pub fn everywhere(address: SocketAddr) -> SocketAddr {
+    let both = || std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|only| only.trim() == "0");
+    match address.ip() == Ipv4Addr::UNSPECIFIED && both() {
+        true => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port()),
+        false => address,
+    }
+}
+
 /// Takes the port, however long somebody else has it. `refused` is called once.
 pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::io::Error)) -> TcpListener {
     let (mut refused, mut delay) = (Some(refused), FIRST_RETRY);
     loop {
-        match TcpListener::bind(address).await {
+        match TcpListener::bind(everywhere(address)).await {
             Ok(listener) => return listener,
             Err(error) => {
                 if let Some(refused) = refused.take() {
@@ -120,5 +134,18 @@ mod tests {
         };
         let (listener, ()) = tokio::join!(taking, leaving);
         assert_eq!((listener.local_addr().unwrap(), told), (address, 1));
+    }
+
+    #[tokio::test]
+    async fn everywhere_is_both_families() {
+        for own in ["127.0.0.1:80", "[::1]:80", "[::]:80"] {
+            assert_eq!(everywhere(own.parse().unwrap()), own.parse().unwrap());
+        }
+        let listener = listen(&Env::real(), "0.0.0.0:0".parse().unwrap(), |error| panic!("{error}")).await;
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        if TcpListener::bind("[::1]:0").await.is_ok() {
+            TcpStream::connect(("::1", port)).await.unwrap();
+        }
     }
 }

@@ -71,7 +71,7 @@ pub fn manifests(path: Option<&Path>) -> Result<()> {
 
 /// Takes the port, so that nobody else can have it between now and the start.
 pub fn listen(address: SocketAddr, flag: &str) -> Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address)
+    let listener = std::net::TcpListener::bind(metrics::http::everywhere(address))
         .with_context(|| format!("can't listen on {address}: choose another port with {flag}"))?;
     listener.set_nonblocking(true)?;
     Ok(listener)

@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,7 +15,7 @@ use client::{EventRecorder, Informer, reference};
 use env::Env;
 use k8s_openapi::api::core::v1::Service;
 use metrics::http::{listen, response, serve};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::liveness::Liveness;
 
@@ -75,9 +75,6 @@ impl HealthChecks {
         let (env, liveness, node) = (self.env.clone(), self.liveness.clone(), self.node_name.clone());
         let (services, recorder) = (self.services.clone(), self.recorder.clone());
         async move {
-            // IPv6 wildcard takes IPv4 too; a kernel without IPv6 gets IPv4.
-            let six = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await.is_ok();
-            let any: IpAddr = if six { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
             let refused = |error: &std::io::Error| {
                 tracing::error!(%service, port, %error, "failed to listen on the health check node port; will try again");
                 if let Some(object) = services.get(&service) {
@@ -86,7 +83,7 @@ impl HealthChecks {
                     recorder.warning(&reference(&*object), "FailedToStartServiceHealthcheck", message);
                 }
             };
-            let listener = listen(&env, SocketAddr::new(any, port), refused).await;
+            let listener = listen(&env, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), refused).await;
             let local = move || local_endpoints.load(Ordering::Relaxed);
             serve(&env, listener, move |_| Some(answer(&service, local(), liveness.is_healthy()))).await;
         }

@@ -439,7 +439,7 @@ where
     F: Fn(String) -> A + Clone + Send + 'static,
     A: Future<Output = Response<Body>> + Send,
 {
-    let listener = TcpListener::bind(address).await?;
+    let listener = TcpListener::bind(metrics::http::everywhere(address)).await?;
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted?.0,
