@@ -132,11 +132,11 @@ pub fn service_rules(
     }
     let service = state.service(key)?;
     let mut rules = ServiceRules::default();
-    let mut ready_here: BTreeSet<IpAddr> = BTreeSet::new();
+    let mut ready_here: BTreeMap<Family, BTreeSet<IpAddr>> = BTreeMap::new();
     for port in &service.ports {
         for family in Family::ALL {
             let endpoints = Endpoints::choose(state, key, port, family);
-            ready_here.extend(&endpoints.ready_here);
+            ready_here.entry(family).or_default().extend(&endpoints.ready_here);
             for target in &endpoints.perhaps_here {
                 if !config.node_addresses.contains(&target.ip) {
                     rules.elements.insert(Key::Hairpin(target.ip), Value::Member);
@@ -166,7 +166,9 @@ pub fn service_rules(
     for ip in &service.cluster_ips {
         rules.elements.insert(Key::ClusterIp(*ip), Value::Member);
     }
-    rules.health = service.health_check_node_port.map(|port| (port, ready_here.len()));
+    // A pod with an address of each family is one endpoint.
+    let ready_here = ready_here.values().map(BTreeSet::len).max().unwrap_or_default();
+    rules.health = service.health_check_node_port.map(|port| (port, ready_here));
     rules.pods = pods(state, key, &rules.endpoints);
     Some(rules)
 }

@@ -135,6 +135,7 @@ fn the_health_check_counts_local_endpoints_that_are_ready() {
     check(&["10.244.0.2 local", "10.244.0.3 local leaving"], 1);
     check(&["10.244.0.2 local leaving", "10.244.0.3"], 0);
     check(&["10.244.0.2 local unready"], 0);
+    check(&["10.244.0.2 local", "fd01::2 local", "10.244.0.3 local"], 2);
 }
 
 #[test]
