@@ -443,6 +443,7 @@ impl Node {
         let params = dns_service::Params {
             node_name: self.name.clone(),
             listen,
+            addresses: server::dns_addresses(&self.service_cidrs).unwrap_or_default(),
             domain: server::cluster_domain(),
             client: self.kubelet.clone(),
             informers,

@@ -27,6 +27,8 @@ pub struct Params {
     pub node_name: String,
     /// Where to answer.
     pub listen: Vec<SocketAddr>,
+    /// The addresses of the Service.
+    pub addresses: Vec<IpAddr>,
     pub domain: String,
     /// 0 shows no metrics.
     pub metrics_port: u16,
@@ -67,6 +69,7 @@ async fn serve_or_withdraw(params: &Params) -> Result<()> {
 
 async fn serve(params: &Params) -> Result<()> {
     let mut config = dns::DnsConfig::new(params.listen.clone(), &params.domain);
+    config.also_here = params.addresses.clone();
     config.metrics = match (params.metrics_port, config.listen.first()) {
         (0, _) | (_, None) => None,
         (port, Some(address)) => Some(SocketAddr::new(address.ip(), port)),
@@ -160,6 +163,7 @@ mod tests {
         let running = tokio::spawn(run(Params {
             node_name: "n".into(),
             listen: vec![address],
+            addresses: vec![],
             domain: "cluster.local".into(),
             metrics_port: 0,
             client: client.clone(),
