@@ -234,7 +234,10 @@ async fn obtain(client: &Client, pki: &Path, wanted: &Wanted, env: &Env) -> Resu
                 env.sleep(RETRY).await;
             }
             Err(error) if error.reason == Reason::Unauthorized => {
-                bail!("the server does not accept our token: {error}")
+                bail!(
+                    "the server does not accept our token, which may be wrong, expired or revoked ({error}): \
+                     `minke node join-command` on the server shows one that is good"
+                )
             }
             Err(error) => return Err(error.into()),
         }

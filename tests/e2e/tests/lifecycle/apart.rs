@@ -42,6 +42,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     let joining = String::from_utf8(joining.expect("a command to join with").stdout).expect("text");
     let joining: Vec<&str> = joining.split_whitespace().skip(1).collect();
     assert!(joining.contains(&"--ca-hash"), "{joining:?}");
+    strangers_stay_out(&kubectl, &joining, &ranges);
     let _agent = Process::spawn(
         Command::new(minke())
             .args(joining)
@@ -60,6 +61,32 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     kubectl.run(&["rollout", "status", "deployment/far", "--timeout=180s"]);
     let pod = kubectl.run(&["get", "pods", "-l", "app=far", "-o", "jsonpath={.items[0].metadata.name}"]);
     assert_eq!(kubectl.run(&["exec", &pod, "--", "hostname"]).trim(), pod);
+}
+
+/// Who has no good token, or does not know whom to believe, is told so at once.
+fn strangers_stay_out(kubectl: &Kubectl, joining: &[&str], ranges: &[&str]) {
+    kubectl.apply(
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: bootstrap-token-abcdef, namespace: kube-system}\n\
+         type: bootstrap.kubernetes.io/token\nstringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
+         usage-bootstrap-authentication: 'true', expiration: '2020-01-01T00:00:00Z'}\n",
+    );
+    let unknown = format!("sha256:{}", "0".repeat(64));
+    for (flag, value, expected) in [
+        ("--token", "abcdef.0123456789abcdef", "does not accept our token"),
+        ("--token", "zzzzzz.0123456789abcdef", "`minke node join-command` on the server shows one that is good"),
+        ("--ca-hash", unknown.as_str(), "check --server and --ca-hash"),
+    ] {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut arguments = joining.to_vec();
+        let position = arguments.iter().position(|a| *a == flag).expect("the flag");
+        arguments[position + 1] = value;
+        let mut command = Command::new(minke());
+        command.args(arguments).args(["--node-name", "stranger", "--data-dir"]).arg(data.path()).args(ranges);
+        let output = command.stdin(Stdio::null()).output().expect("minke runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{flag} {value}: {said}");
+    }
+    assert!(!kubectl.try_run(&["get", "node", "stranger"], "").ok);
 }
 
 /// The proxy tells the kubelet at a socket when an endpoint has left the rules, so a server that ends at once on its
