@@ -2,11 +2,16 @@
 
 use std::convert::Infallible;
 
+use apiserver::{ApiServer, authn::User};
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpListener,
+};
 
 use crate::harness::{Server, server};
 
@@ -39,7 +44,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<bytes::Bytes
 
 /// A server behind a node called `proxy`; what it is called as.
 async fn behind(s: &Server) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -90,6 +95,65 @@ async fn answers_work_under_the_proxys_path() {
         assert_eq!((bare.code, &bare.headers["location"]), (301, &format!("{root}/?method={method}").parse().unwrap()));
     }
     s.get("/api/v1/nodes/ftp:proxy:1/proxy/").await.refused(400, "BadRequest", "invalid node request");
+}
+
+/// A server that agrees to any other protocol and then sends back every byte; its port.
+async fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (reader, mut writer) = stream.into_split();
+        let mut reader = BufReader::new(reader);
+        let head = head(&mut reader).await;
+        assert!(head.starts_with("GET /socket?a=b HTTP/1.1") && head.to_lowercase().contains("upgrade: websocket"));
+        let agreed = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        writer.write_all(agreed.as_bytes()).await.unwrap();
+        tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+    });
+    port
+}
+
+/// All lines up to the empty one.
+async fn head(reader: &mut (impl AsyncBufRead + Unpin)) -> String {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(reader.read_line(&mut head).await.unwrap(), 0, "{head}");
+    }
+    head
+}
+
+#[tokio::test]
+async fn switched_protocols_go_through() {
+    let s = server().await;
+    behind(&s).await;
+    let port = echo().await;
+    let (client, connection) = tokio::io::duplex(1 << 16);
+    let api = s.api.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let api = api.clone();
+        async move {
+            let request = request.map(|body| body.map_err(|e| Box::new(e) as _).boxed_unsync());
+            let user = User::new("admin", &["system:masters"]);
+            Ok::<_, Infallible>(api.handle(ApiServer::in_process_request(user, request)).await)
+        }
+    });
+    let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(connection), service);
+    tokio::spawn(serving.with_upgrades());
+    let mut client = BufReader::new(client);
+    let request = format!(
+        "GET /api/v1/nodes/http:proxy:{port}/proxy/socket?a=b HTTP/1.1\r\nHost: api\r\n\
+         Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
+    client.write_all(request.as_bytes()).await.unwrap();
+    let answer = head(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 101 ") && answer.to_lowercase().contains("upgrade: websocket"), "{answer}");
+    for word in ["there", "again"] {
+        client.write_all(word.as_bytes()).await.unwrap();
+        let mut back = [0; 5];
+        client.read_exact(&mut back).await.unwrap();
+        assert_eq!(back, word.as_bytes());
+    }
 }
 
 #[tokio::test]
