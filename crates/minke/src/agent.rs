@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
-const ROUTE_PROTOCOL: u8 = 77;
+pub const ROUTE_PROTOCOL: u8 = 77;
 const VXLAN_PORT: u16 = 8472;
 
 /// The container runtime: our own containerd, or one that was already there.

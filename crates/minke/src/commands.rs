@@ -65,7 +65,7 @@ async fn run_server(flags: Server, whole: bool) -> Result<()> {
         preflight::data_directory(&instance.data)?;
         scheduler_config(flags.scheduler_config.as_deref())?;
         // A node of the cluster may be on this machine already, with its part of the pod range.
-        ranges::check(&flags.pod_cidr, &flags.service_cidr, &[])?;
+        ranges::check(&flags.pod_cidr, &flags.service_cidr, &[], &[])?;
         let pid = PidFile::take(&instance)?;
         let plane = server::start_api(&flags, &instance, env, shutdown, report).await?;
         if whole {
@@ -127,7 +127,8 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
         }
         // A kubelet alone leaves pod networks to others.
         if parts == Parts::All {
-            ranges::check(&flags.pod_cidr, &flags.service_cidr, &ranges::local(&flags.node, &instance)?)?;
+            let local = ranges::local(&flags.node, &instance)?;
+            ranges::check(&flags.pod_cidr, &flags.service_cidr, &local, &ranges::name_servers())?;
         }
         kubelet_flags::check(&flags.node)?;
         let pid = PidFile::take(&instance)?;

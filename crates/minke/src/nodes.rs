@@ -74,6 +74,11 @@ impl Switch {
         refuse_overlap(cidr, &bridge)?;
         let switch = Self::new(&instance.nodes_table(), &bridge, cidr, &flags.server.pod_cidr);
         let mut batch = String::new();
+        for range in flags.server.pod_cidr.iter().chain(&flags.server.service_cidr) {
+            if range.contains(&IpNet::V4(cidr)) || IpNet::V4(cidr).contains(range) {
+                bail!("--node-cidr {cidr} overlaps with {range} of pods or Services: choose another");
+            }
+        }
         if !exists(&bridge) {
             batch += &format!("link add {bridge} type bridge\n");
         }

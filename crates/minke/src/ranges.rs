@@ -6,20 +6,23 @@ use std::net::IpAddr;
 
 use anyhow::{Result, bail};
 use ipnet::IpNet;
+use serde_json::Value;
 
 use crate::{
+    agent,
     flags::{self, Choice},
     instance::Instance,
+    nodes, server,
 };
 
-/// An address of this machine with the network it is in.
+/// An address of this machine with the network it is in, or a network that it has a route to.
 #[derive(Debug, Clone)]
 pub struct Local {
     pub interface: String,
     pub network: IpNet,
 }
 
-/// All of this machine's addresses but those on interfaces that this cluster itself made. None with somebody else's
+/// All of this machine's addresses and routes but those on interfaces that this cluster itself made. None with somebody else's
 /// network plugin, whose interfaces we can't tell apart.
 pub fn local(flags: &flags::Node, instance: &Instance) -> Result<Vec<Local>> {
     if flags.cni == Choice::None {
@@ -40,11 +43,34 @@ pub fn local(flags: &flags::Node, instance: &Instance) -> Result<Vec<Local>> {
             found.push(Local { interface: interface.interface_name, network });
         }
     }
+    for family in ["-4", "-6"] {
+        let listed = nodes::ip(&["-j", family, "route", "show", "table", "all"], "")?;
+        let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
+        found.extend(listed.iter().filter_map(route).filter(|route| !own.contains(&route.interface)));
+    }
     Ok(found)
 }
 
-/// Refuses ranges that overlap each other or hold addresses of this machine's networks.
-pub fn check(pods: &[IpNet], services: &[IpNet], local: &[Local]) -> Result<()> {
+/// Where packets to somewhere else go, as a VPN or an administrator says. Routes to other nodes' pods are ours.
+fn route(listed: &Value) -> Option<Local> {
+    let text = |field: &str| listed[field].as_str().unwrap_or_default();
+    let own = text("protocol") == agent::ROUTE_PROTOCOL.to_string();
+    if own || ["local", "broadcast", "anycast", "multicast"].contains(&text("type")) {
+        return None;
+    }
+    let to = text("dst");
+    let network = to.parse().or_else(|_| to.parse::<IpAddr>().map(IpNet::from)).ok()?;
+    Some(Local { interface: text("dev").into(), network })
+}
+
+/// Whom this machine asks for names.
+pub fn name_servers() -> Vec<IpAddr> {
+    let conf = dns::ResolvConf::read(dns::host_resolv_conf());
+    conf.name_servers.iter().filter_map(|server| server.parse().ok()).collect()
+}
+
+/// Refuses ranges that overlap each other or hold addresses of this machine's networks or of its name servers.
+pub fn check(pods: &[IpNet], services: &[IpNet], local: &[Local], name_servers: &[IpAddr]) -> Result<()> {
     let overlaps = |a: &IpNet, b: &IpNet| a.contains(&b.network()) || b.contains(&a.network());
     for (flag, ranges) in [("--pod-cidr", pods), ("--service-cidr", services)] {
         let families = [
@@ -60,6 +86,13 @@ pub fn check(pods: &[IpNet], services: &[IpNet], local: &[Local]) -> Result<()> 
             bail!("--pod-cidr {pod} overlaps with --service-cidr {service}: choose another for one of them");
         }
     }
+    for service in services {
+        if !pods.iter().any(|pod| pod.addr().is_ipv4() == service.addr().is_ipv4()) {
+            bail!(
+                "no pod could serve at addresses of --service-cidr {service}: give --pod-cidr a range of that family too"
+            );
+        }
+    }
     for (flag, range) in pods.iter().map(|r| ("--pod-cidr", r)).chain(services.iter().map(|r| ("--service-cidr", r))) {
         // A wider network around the range is no harm: the narrower route wins.
         if let Some(taken) =
@@ -71,12 +104,19 @@ pub fn check(pods: &[IpNet], services: &[IpNet], local: &[Local]) -> Result<()> 
                 taken.interface
             );
         }
+        // A machine may well ask the cluster's own.
+        let own = server::dns_addresses(services)?;
+        if let Some(server) = name_servers.iter().find(|server| range.contains(*server) && !own.contains(server)) {
+            bail!("{flag} {range} holds {server}, this machine's name server: choose another range with {flag}");
+        }
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -85,19 +125,41 @@ mod tests {
         let local = ["127.0.0.1/8", "192.168.1.5/24", "10.0.0.7/8", "fe80::1/64", "fd12::1/64"];
         let local: Vec<Local> = local.map(|t| Local { interface: "eth0".into(), network: t.parse().unwrap() }).to_vec();
         let check = |pods: &str, services: &str, expected: Option<&str>| match (
-            check(&nets(pods), &nets(services), &local),
+            check(&nets(pods), &nets(services), &local, &["10.100.0.2".parse().unwrap(), "fd02::a".parse().unwrap()]),
             expected,
         ) {
             (Ok(()), None) => {}
             (Err(error), Some(text)) => assert!(error.to_string().contains(text), "{error}"),
             (got, expected) => panic!("{pods} {services}: {got:?}, expected {expected:?}"),
         };
-        check("10.244.0.0/16", "10.96.0.0/12", None);
-        check("10.244.0.0/16 fd01::/48", "10.96.0.0/12 fd02::/112", None);
+        check("10.244.0.0/16", "10.96.0.0/16", None);
+        check("10.244.0.0/16 fd01::/48", "10.96.0.0/16 fd02::/112", None);
+        check("fd01::/48", "fd02::/112", None);
         check("10.96.0.0/16", "10.96.0.0/12", Some("overlaps with --service-cidr 10.96.0.0/12"));
-        check("192.168.0.0/16", "10.96.0.0/12", Some("choose another range with --pod-cidr"));
+        check("192.168.0.0/16", "10.96.0.0/16", Some("choose another range with --pod-cidr"));
         check("10.244.0.0/16", "10.0.0.0/24", Some("eth0: choose another range with --service-cidr"));
-        check("10.244.0.0/16 fd12::/48", "10.96.0.0/12", Some("fd12::/64"));
-        check("10.244.0.0/16 10.245.0.0/16", "10.96.0.0/12", Some("one of each family"));
+        check("10.244.0.0/16 fd12::/48", "10.96.0.0/16", Some("fd12::/64"));
+        check("10.244.0.0/16 10.245.0.0/16", "10.96.0.0/16", Some("one of each family"));
+        check("fd01::/48", "10.96.0.0/16", Some("give --pod-cidr a range of that family"));
+        check("10.244.0.0/16", "10.96.0.0/12", Some("holds 10.100.0.2, this machine's name server"));
+        check("10.100.0.0/16", "10.96.0.0/16", Some("choose another range with --pod-cidr"));
+        check("fd01::/48", "fd02::/120", None);
+    }
+
+    #[test]
+    fn routes_of_others_count() {
+        let check = |listed: Value, expected: Option<&str>| {
+            let found = route(&listed).map(|r| format!("{} {}", r.network, r.interface));
+            assert_eq!(found.as_deref(), expected, "{listed}");
+        };
+        check(
+            json!({ "dst": "10.100.0.0/16", "gateway": "10.8.0.1", "dev": "tun0", "flags": [] }),
+            Some("10.100.0.0/16 tun0"),
+        );
+        check(json!({ "dst": "10.100.0.7", "dev": "wg0", "scope": "link" }), Some("10.100.0.7/32 wg0"));
+        check(json!({ "type": "blackhole", "dst": "fd02::/64", "dev": "lo" }), Some("fd02::/64 lo"));
+        check(json!({ "dst": "10.244.1.0/24", "dev": "eth0", "protocol": "77" }), None);
+        check(json!({ "type": "local", "dst": "10.8.0.2", "dev": "tun0", "table": "local" }), None);
+        check(json!({ "dst": "default", "dev": "eth0" }), None);
     }
 }

@@ -117,7 +117,8 @@ async fn run(
     if flags.node.container_runtime_endpoint.is_none() {
         preflight::node_tools()?;
     }
-    ranges::check(&flags.server.pod_cidr, &flags.server.service_cidr, &ranges::local(&flags.node, instance)?)?;
+    let local = ranges::local(&flags.node, instance)?;
+    ranges::check(&flags.server.pod_cidr, &flags.server.service_cidr, &local, &ranges::name_servers())?;
     let _pid = PidFile::take(instance)?;
     let switch = match flags.nodes {
         1 => None,
