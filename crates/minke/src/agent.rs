@@ -84,9 +84,9 @@ impl Runtime {
 }
 
 fn vxlan_mtu(flags: &flags::Node) -> u32 {
-    let said = flags.node_ip.first().copied();
-    let address = said.or_else(|| host::address().ok()).unwrap_or(Ipv4Addr::LOCALHOST.into());
-    host::vxlan_mtu(host::mtu(address), address.is_ipv4())
+    // The mesh chooses in the same way.
+    let address = flags.node_ip.iter().find(|ip| ip.is_ipv4()).or(flags.node_ip.first());
+    host::vxlan_mtu(address.and_then(|ip| host::mtu(*ip)), address.is_none_or(IpAddr::is_ipv4))
 }
 
 /// Of the pods' interfaces, where it is not the usual one.
@@ -163,7 +163,7 @@ impl Node {
         instance: &Instance,
     ) -> Result<Self> {
         let name = node_name(flags)?;
-        let addresses = node_addresses(flags, Some(plane.address.ip()), &server.pod_cidr)?;
+        let addresses = flags.node_ip.clone();
         let user = format!("system:node:{name}");
         let serving = plane.pki.rotating(Leaf {
             name: "kubelet".into(),
@@ -201,7 +201,7 @@ impl Node {
         let Access { client, client_ca, serving, joined, identity } = access;
         Ok(Self {
             name: node_name(&flags.node)?,
-            addresses: node_addresses(&flags.node, None, &flags.pod_cidr)?,
+            addresses: flags.node.node_ip.clone(),
             flags: flags.node.clone(),
             instance: instance.clone(),
             runtime,
@@ -342,7 +342,7 @@ impl Node {
     }
 
     fn proxy_config(&self) -> proxy::ProxyConfig {
-        proxy_config(&self.flags, &self.instance, &self.name, &self.addresses, &self.pod_cidrs)
+        proxy_config(&self.flags, &self.instance, &self.name, &self.pod_cidrs)
     }
 
     fn mesh_config(&self) -> proxy::MeshConfig {
@@ -547,12 +547,12 @@ pub fn proxy_config(
     flags: &flags::Node,
     instance: &Instance,
     node_name: &str,
-    addresses: &[IpAddr],
     pod_cidrs: &[IpNet],
 ) -> proxy::ProxyConfig {
     // A node may be known by another address than the machine's own; ports are open on both.
-    let mut node_addresses = addresses.to_vec();
-    node_addresses.extend(host::address().ok().filter(|own| !addresses.contains(own) && !own.is_loopback()));
+    let mut node_addresses = flags.node_ip.clone();
+    let own = [host::address(false), host::address(true)].into_iter().flatten();
+    node_addresses.extend(own.filter(|own| !flags.node_ip.contains(own) && !own.is_loopback()));
     let mut config = proxy::ProxyConfig::new(proxy::NodeConfig {
         node_name: node_name.to_string(),
         node_addresses,
@@ -592,7 +592,7 @@ pub fn node_addresses(flags: &flags::Node, usual: Option<IpAddr>, pod_cidrs: &[I
     if !flags.node_ip.is_empty() {
         return Ok(flags.node_ip.clone());
     }
-    let first = usual.map_or_else(host::address, Ok)?;
+    let first = usual.map_or_else(|| host::address_like(pod_cidrs.first()), Ok)?;
     let both = pod_cidrs.iter().any(|cidr| cidr.addr().is_ipv4() != first.is_ipv4());
     Ok([first].into_iter().chain(both.then(|| host::other_address(first)).flatten()).collect())
 }

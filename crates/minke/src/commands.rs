@@ -108,10 +108,11 @@ enum Parts {
     Proxy,
 }
 
-async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
+async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
     preflight::root()?;
     preflight::node_tools()?;
     until_stopped(async |env, shutdown, report| {
+        flags.node.node_ip = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
         preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
@@ -119,8 +120,7 @@ async fn run_agent(flags: Agent, parts: Parts) -> Result<()> {
             let access = agent::Access::open(&flags, &instance, env).await?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let name = agent::node_name(&flags.node)?;
-            let addresses = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
-            let config = agent::proxy_config(&flags.node, &instance, &name, &addresses, &flags.pod_cidr);
+            let config = agent::proxy_config(&flags.node, &instance, &name, &flags.pod_cidr);
             agent::answer_kubelet(&config, &instance, env, shutdown);
             agent::start_proxy(&config, env, shutdown, &informers);
             return Ok(None);

@@ -5,12 +5,22 @@
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
+use ipnet::IpNet;
 
 use crate::nodes;
 
-/// The first IPv4 address of an interface that is up and not loopback; loopback if there is nothing else.
-pub fn address() -> Result<IpAddr> {
-    Ok(addresses()?.into_iter().find(IpAddr::is_ipv4).unwrap_or(IpAddr::from([127, 0, 0, 1])))
+/// The first address of that family of an interface that is up and not loopback. IPv4 makes do with loopback.
+pub fn address(six: bool) -> Result<IpAddr> {
+    match addresses()?.into_iter().find(|address| address.is_ipv6() == six) {
+        Some(address) => Ok(address),
+        None if six => bail!("this machine has no IPv6 address by which pods could reach it: give it one"),
+        None => Ok(IpAddr::from([127, 0, 0, 1])),
+    }
+}
+
+/// The same for the family of `range`.
+pub fn address_like(range: Option<&IpNet>) -> Result<IpAddr> {
+    address(range.is_some_and(|range| range.addr().is_ipv6()))
 }
 
 /// The first address of the other family that others can reach.
@@ -88,7 +98,7 @@ mod tests {
             assert_eq!(vxlan_mtu(underlay, ipv4), expected, "{underlay:?} {ipv4}");
         }
         assert_eq!(mtu(IpAddr::from([127, 0, 0, 1])), None);
-        if let Ok(own) = address()
+        if let Ok(own) = address(false)
             && !own.is_loopback()
         {
             assert!(mtu(own).is_some_and(|mtu| mtu >= 576), "{own}");

@@ -38,7 +38,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How a node is started again, kept in its data directory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    address: Ipv4Addr,
+    address: IpAddr,
     arguments: Vec<String>,
 }
 
@@ -46,8 +46,10 @@ struct Record {
 #[derive(Debug)]
 pub struct Switch {
     cidr: Ipv4Net,
-    /// Where pods have addresses of both families, nodes have them too.
+    /// Where pods have addresses of IPv6, nodes have them too.
     six: Option<Ipv6Net>,
+    /// Those of the pods, in their order, as whether it is IPv6.
+    families: Vec<bool>,
     bridge: String,
     table: String,
     rules: String,
@@ -58,7 +60,8 @@ impl Switch {
         let six = pod_cidrs.iter().any(|c| c.addr().is_ipv6()).then(|| six_beside(cidr));
         let own = [Some(IpNet::V4(cidr)), six.map(IpNet::V6)];
         let rules = own.into_iter().flatten().map(|own| rules(table, bridge, own, pod_cidrs)).collect();
-        Self { cidr, six, bridge: bridge.into(), table: table.into(), rules }
+        let families = pod_cidrs.iter().map(|c| c.addr().is_ipv6()).collect();
+        Self { cidr, six, families, bridge: bridge.into(), table: table.into(), rules }
     }
 
     /// Makes it, and lets what is behind it out into the world.
@@ -71,14 +74,14 @@ impl Switch {
             bail!("other nodes can't reach an API server on {}: leave out --bind-address", flags.server.bind_address);
         }
         let bridge = instance.node_bridge();
-        refuse_overlap(cidr, &bridge)?;
-        let switch = Self::new(&instance.nodes_table(), &bridge, cidr, &flags.server.pod_cidr);
-        let mut batch = String::new();
         for range in flags.server.pod_cidr.iter().chain(&flags.server.service_cidr) {
             if range.contains(&IpNet::V4(cidr)) || IpNet::V4(cidr).contains(range) {
                 bail!("--node-cidr {cidr} overlaps with {range} of pods or Services: choose another");
             }
         }
+        refuse_overlap(cidr, &bridge)?;
+        let switch = Self::new(&instance.nodes_table(), &bridge, cidr, &flags.server.pod_cidr);
+        let mut batch = String::new();
         if !exists(&bridge) {
             batch += &format!("link add {bridge} type bridge\n");
         }
@@ -112,7 +115,7 @@ impl Switch {
     }
 
     /// The host's address on the switch: the first.
-    pub fn host(&self) -> Ipv4Addr {
+    fn host(&self) -> Ipv4Addr {
         self.address(1)
     }
 
@@ -128,8 +131,17 @@ impl Switch {
 
     /// All of node `n`: one of each family that pods have.
     pub fn addresses(&self, n: u32) -> Vec<IpAddr> {
-        let six = self.six_of(n).map(|six| six.addr().into());
-        [self.address(n).into()].into_iter().chain(six).collect()
+        let of = |six: &bool| match six {
+            true => self.six_of(n).map(|six| six.addr().into()),
+            false => Some(self.address(n).into()),
+        };
+        self.families.iter().filter_map(of).collect()
+    }
+
+    /// Where the host is reached by those whose addresses are like `range`.
+    pub fn host_like(&self, range: Option<&IpNet>) -> Option<IpAddr> {
+        let six = range.is_some_and(|range| range.addr().is_ipv6());
+        self.addresses(1).into_iter().find(|address| address.is_ipv6() == six)
     }
 
     /// The namespace and cable of node `n` (2, 3, …), and the record of how its agent is started.
@@ -159,9 +171,10 @@ impl Switch {
             ip(&["-6", "-n", id, "route", "replace", "default", "via", &host.addr().to_string()], "")?;
         }
         let mut arguments = arguments(instance, &node, plane, flags, name);
-        let addresses: Vec<String> = self.addresses(n).iter().map(ToString::to_string).collect();
-        arguments.extend(["--node-ip".to_string(), addresses.join(",")]);
-        let record = Record { address, arguments };
+        let addresses = self.addresses(n);
+        let said: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        arguments.extend(["--node-ip".to_string(), said.join(",")]);
+        let record = Record { address: addresses.first().copied().unwrap_or(address.into()), arguments };
         fs::write(node.data.join("node.json"), serde_json::to_vec_pretty(&record)?)?;
         Ok(())
     }
@@ -473,6 +486,15 @@ mod tests {
         assert_ne!(range, default_range("mk012345"));
         assert_eq!(names("a", 3).collect::<Vec<_>>(), [(2, "a-2".to_string()), (3, "a-3".to_string())]);
         assert_eq!(names("a", 1).count(), 0);
+        let switch = |pods: &[&str]| {
+            let pods: Vec<IpNet> = pods.iter().map(|p| p.parse().unwrap()).collect();
+            Switch::new("t", "b", "198.18.7.0/24".parse().unwrap(), &pods)
+        };
+        let six = switch(&["fd01::/48"]).addresses(3);
+        assert!(six.len() == 1 && six[0].is_ipv6(), "{six:?}");
+        let four: IpAddr = "198.18.7.3".parse().unwrap();
+        assert_eq!(switch(&["10.244.0.0/16"]).addresses(3), [four]);
+        assert_eq!(switch(&["fd01::/48", "10.244.0.0/16"]).addresses(3), [six[0], four]);
         let loopback = refuse_overlap("127.0.0.0/24".parse().unwrap(), "own").unwrap_err();
         assert!(loopback.to_string().contains("--node-cidr"), "{loopback}");
     }

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -48,11 +48,7 @@ pub async fn start_api(
 ) -> Result<ControlPlane> {
     let listener = preflight::listen(SocketAddr::new(flags.bind_address, flags.port), "--port")?;
     let port = listener.local_addr()?.port();
-    let advertise = match flags.advertise_address {
-        Some(address) => address,
-        None if !flags.bind_address.is_unspecified() => flags.bind_address,
-        None => host::address()?,
-    };
+    let advertise = advertise_address(flags)?;
     let pki = Pki::open(&instance.pki(), env.clone())?;
     let store = open_store(&flags.store, instance, env).await?;
     let config = api_config(flags, &pki, advertise, port)?;
@@ -72,6 +68,23 @@ pub async fn start_api(
     Ok(ControlPlane { api, pki, address })
 }
 
+/// Where pods and other machines reach the API server: an address that can be an endpoint of the `kubernetes` Service.
+pub fn advertise_address(flags: &flags::Server) -> Result<IpAddr> {
+    let services = flags.service_cidr.first();
+    let address = match flags.advertise_address {
+        Some(address) => address,
+        None if !flags.bind_address.is_unspecified() => flags.bind_address,
+        None => host::address_like(services)?,
+    };
+    match services.filter(|services| services.addr().is_ipv4() != address.is_ipv4()) {
+        Some(services) => bail!(
+            "pods can't reach an API server at {address} by the first address of --service-cidr {services}, which is of \
+             the other family: choose another with --advertise-address"
+        ),
+        None => Ok(address),
+    }
+}
+
 async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<dyn Store>> {
     match choice.split_once('=').unwrap_or((choice, "")) {
         ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(instance.store(), env.clone())?)),
@@ -86,8 +99,8 @@ async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<
 
 fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
     let service_ip = first_address(&flags.service_cidr)?;
-    let mut addresses = vec![service_ip, advertise, IpAddr::from([127, 0, 0, 1])];
-    let more = [Some(flags.bind_address), host::address().ok()].into_iter().flatten();
+    let mut addresses = vec![service_ip, advertise, Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let more = [Some(flags.bind_address), host::address(false).ok(), host::address(true).ok()].into_iter().flatten();
     for address in more.filter(|a| !a.is_unspecified()) {
         if !addresses.contains(&address) {
             addresses.push(address);

@@ -129,10 +129,13 @@ async fn run(
             if flags.node.node_ip.is_empty() {
                 flags.node.node_ip = switch.addresses(1);
             }
-            flags.server.advertise_address.get_or_insert(switch.host().into());
+            let host = switch.host_like(flags.server.service_cidr.first());
+            flags.server.advertise_address = flags.server.advertise_address.or(host);
             Some(switch)
         }
     };
+    let advertised = server::advertise_address(&flags.server)?;
+    flags.node.node_ip = agent::node_addresses(&flags.node, Some(advertised), &flags.server.pod_cidr)?;
     let runtime = agent::Runtime::start(&flags.node, instance, env);
     let (plane, runtime) =
         tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;

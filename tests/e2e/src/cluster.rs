@@ -106,6 +106,17 @@ impl Cluster {
         self
     }
 
+    /// IPv6 ranges in place of those that are there.
+    pub fn six_alone(mut self) -> Self {
+        self = self.both_families();
+        for argument in &mut self.arguments {
+            if let Some((_, six)) = argument.split_once(',').filter(|(four, _)| four.starts_with("10.")) {
+                *argument = six.to_string();
+            }
+        }
+        self
+    }
+
     pub fn start(options: Options) -> Self {
         Self::prepare(options).started()
     }

@@ -89,10 +89,12 @@ fn hugepages() -> Vec<(String, i64)> {
 
 /// The address that packets to elsewhere leave from. No packet is sent.
 pub fn default_address() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    let ip = socket.local_addr().ok()?.ip();
-    (!ip.is_unspecified()).then_some(ip)
+    let towards = |from: &str, to: &str| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        socket.local_addr().ok().map(|own| own.ip()).filter(|ip| !ip.is_unspecified())
+    };
+    towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Parts of others in place of ours: a foreign network plugin, a foreign DNS. And both address families at once.
+//! Parts of others in place of ours: a foreign network plugin, a foreign DNS. And both address families at once, or
+//! IPv6 alone.
 
 use std::{net::IpAddr, path::Path, process::Command};
 
@@ -181,4 +182,67 @@ spec:
             }
         }
     }
+}
+
+/// Pods, Services, cluster DNS, node ports and the API server are all reached over IPv6; nothing of the cluster has an
+/// address of the other family.
+#[test]
+fn six_alone() {
+    let extra = ["--nodes", "2"].map(str::to_string).to_vec();
+    let cluster = Cluster::prepare(Options { extra }).six_alone().started();
+    cluster.import_busybox();
+    let kubectl = cluster.kubectl();
+    let on = |name: &str, node: &str| {
+        kubectl.apply(&format!(
+            r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: net
+    image: {BUSYBOX}
+    command: [net, serve, '8080']
+    readinessProbe: {{httpGet: {{path: /, port: 8080}}, periodSeconds: 1, timeoutSeconds: 30}}
+    ports: [{{containerPort: 8080, hostPort: 19080}}]
+"#
+        ));
+        kubectl.run(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=180s"]);
+    };
+    on("web", "node-1-2");
+    on("asker", "node-1");
+    kubectl.run(&["expose", "pod", "web", "--type=NodePort", "--port=80", "--target-port=8080"]);
+    let lists = [
+        ("pods", "{.items[*].status.podIPs[*].ip}"),
+        ("services", "{.items[*].spec.clusterIPs[*]}"),
+        ("endpoints", "{.items[*].subsets[*].addresses[*].ip}"),
+        ("endpointslices", "{.items[*].endpoints[*].addresses[*]}"),
+        ("nodes", "{.items[*].status.addresses[?(@.type==\"InternalIP\")].address} {.items[*].spec.podCIDRs[*]}"),
+    ];
+    for (kind, path) in lists {
+        let found = kubectl.run(&["get", kind, "-A", "-o", &format!("jsonpath={path}")]);
+        let six = |word: &str| word.contains(':') && !word.contains('.');
+        assert!(!found.trim().is_empty() && found.split_whitespace().all(six), "{kind}: {found}");
+    }
+    let pod = kubectl.run(&["get", "pod", "web", "-o", "jsonpath={.status.podIP}"]);
+    answers(&kubectl, "asker", "udp", &format!("[{pod}]:8080"), "web 8080");
+    answers(&kubectl, "asker", "get", "web.default.svc.cluster.local:80", "web 8080");
+    let port = kubectl.run(&["get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
+    let format = "jsonpath={.items[*].status.addresses[?(@.type==\"InternalIP\")].address}";
+    for node in kubectl.run(&["get", "nodes", "-o", format]).split_whitespace() {
+        answers(&kubectl, "asker", "get", &format!("[{node}]:{port}"), "web 8080");
+    }
+    let there = kubectl.run(&["get", "pod", "web", "-o", "jsonpath={.status.hostIP}"]);
+    answers(&kubectl, "asker", "get", &format!("[{there}]:19080"), "web 8080");
+    // Through the API server to the other node's kubelet, and from a pod to the API server by its Service.
+    kubectl.run(&["logs", "web"]);
+    let through = kubectl.run(&["get", "--raw", "/api/v1/namespaces/default/services/web:80/proxy/"]);
+    assert!(through.starts_with("web 8080"), "{through}");
+    // It refuses plain text with a TLS alert.
+    eventually("a pod gets to the API server by its name", || {
+        let asked = kubectl.try_run(&["exec", "asker", "--", "net", "get", "kubernetes.default.svc:443"], "");
+        if !asked.ok && asked.stderr.contains("answered \"\\u{15}") { Ok(()) } else { Err(asked) }
+    });
 }
