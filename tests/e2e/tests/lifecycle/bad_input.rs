@@ -118,4 +118,31 @@ fn address_ranges_in_use() {
     let position = cluster.arguments.iter().position(|a| a == "--service-cidr").expect("the flag");
     cluster.arguments[position + 1] = "10.241.0.0/16".into();
     refused(&cluster, up(&cluster), "overlaps with --service-cidr");
+    let mut cluster = with("--pod-cidr", "10.240.0.0/16");
+    cluster.arguments.extend(["--nodes", "2", "--node-cidr", "10.240.7.0/24"].map(str::to_string));
+    refused(&cluster, up(&cluster), "--node-cidr 10.240.7.0/24 overlaps with 10.240.0.0/16");
+
+    // Somebody else's way to a part of the range, as a VPN makes it.
+    let cluster = Cluster::prepare(Options::default());
+    let position = cluster.arguments.iter().position(|a| a == "--service-cidr").expect("the flag");
+    let taken = cluster.arguments[position + 1].replace("0.0/16", "7.0/24");
+    let _route = Route::new(&taken);
+    refused(&cluster, up(&cluster), &format!("overlaps with {taken} on this machine"));
+}
+
+/// A route to nowhere that ends with the test.
+struct Route(String);
+
+impl Route {
+    fn new(to: &str) -> Self {
+        let made = Command::new("ip").args(["route", "add", "unreachable", to]).output().expect("ip runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Self(to.into())
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["route", "del", "unreachable", &self.0]).output();
+    }
 }
