@@ -209,9 +209,12 @@ fn init_actions(pod: &Pod, status: &PodRuntimeStatus, probes: &dyn Probes, actio
     // Whether the one looked at is known to have been initialized before, because a later one got its turn.
     let mut earlier_done = initialized;
     let mut start: Vec<usize> = Vec::new();
+    // What ran in a sandbox that is gone prepared nothing for this one: all of it is done again, in order.
+    let here = |found: &&ContainerStatus| actions.sandbox_id.as_ref() == Some(&found.sandbox_id);
+    let found: Vec<_> = inits.iter().map(|container| status.find(&container.name).filter(here)).collect();
     for (index, container) in inits.iter().enumerate().rev() {
         let sidecar = pod_spec::is_sidecar(container);
-        let Some(found) = status.find(&container.name) else {
+        let Some(found) = found[index] else {
             if earlier_done && sidecar {
                 start.push(index);
             }

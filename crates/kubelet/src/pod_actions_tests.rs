@@ -37,9 +37,11 @@ fn sandbox(ready: bool, attempt: u32) -> SandboxStatus {
     }
 }
 
-/// "name:running", "name:exit3", "name:created", "name:unknown"; a "!" at the end gives it another definition.
+/// "name:running", "name:exit3", "name:created", "name:unknown"; a "!" at the end gives it another definition, and "@1"
+/// puts it into the sandbox of that attempt instead of the first.
 fn observed(pod: &Pod, sandboxes: Vec<SandboxStatus>, containers: &[&str]) -> PodRuntimeStatus {
     let containers = containers.iter().map(|text| {
+        let (text, attempt) = text.split_once('@').unwrap_or((text, "0"));
         let (name, state) = text.trim_end_matches('!').split_once(':').unwrap();
         let (state, exit_code) = match state {
             "running" => (State::Running, 0),
@@ -51,7 +53,7 @@ fn observed(pod: &Pod, sandboxes: Vec<SandboxStatus>, containers: &[&str]) -> Po
         ContainerStatus {
             id: name.into(),
             name: name.into(),
-            sandbox_id: "s0".into(),
+            sandbox_id: format!("s{attempt}"),
             state,
             created_at: 1,
             started_at: 1,
@@ -173,6 +175,20 @@ fn init_containers_run_one_after_the_other() {
     check("Always", &["a:running"], "");
     check("Always", &["k:exit0", "a:exit1"], "start0");
     check("Never", &["k:exit0", "a:exit1"], "kill-pod");
+}
+
+#[test]
+fn another_sandbox_is_initialized_anew() {
+    let spec = json!({"restartPolicy": "Always", "containers": [{"name": "a"}],
+        "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}, {"name": "k"}]});
+    let check = |containers: &[&str], expected| {
+        check(&spec, vec![sandbox(true, 1), sandbox(false, 0)], containers, Said::default(), expected);
+    };
+    check(&["i:exit0", "s:exit0", "k:exit0", "a:exit1"], "init0");
+    check(&["i:running@1", "s:exit0", "k:exit0", "a:exit1"], "");
+    check(&["i:exit0@1", "s:exit0", "k:exit0", "a:exit1"], "init1");
+    check(&["i:exit0@1", "s:running@1", "k:exit0", "a:exit1"], "init2");
+    check(&["i:exit0@1", "s:running@1", "k:exit0@1", "a:exit1"], "start0");
 }
 
 #[test]
