@@ -6,6 +6,9 @@ use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
 
+/// One that fails only this long after its last attempt begins anew, however short the longest wait is.
+const QUIET: Duration = Duration::from_secs(600);
+
 pub struct Backoff {
     first: Duration,
     longest: Duration,
@@ -27,19 +30,19 @@ impl Backoff {
     pub fn remaining(&self, key: &str, event: Duration, now: Duration) -> Option<(Duration, Duration)> {
         let entries = self.entries.lock();
         let entry = entries.get(key)?;
-        if now.saturating_sub(entry.since) > 2 * self.longest {
+        if event.saturating_sub(entry.since) > QUIET {
             return None;
         }
         let until = event + entry.wait;
         (now < until).then(|| (until - now, entry.wait))
     }
 
-    /// Records an attempt: the next failure waits longer.
-    pub fn next(&self, key: &str, now: Duration) {
+    /// Records an attempt after the failure at `event`: the next failure waits longer.
+    pub fn next(&self, key: &str, event: Duration, now: Duration) {
         let mut entries = self.entries.lock();
         let (first, longest) = (self.first, self.longest);
         match entries.get_mut(key) {
-            Some(entry) if now.saturating_sub(entry.since) <= 2 * longest => {
+            Some(entry) if event.saturating_sub(entry.since) <= QUIET => {
                 entry.wait = (entry.wait * 2).min(longest);
                 entry.since = now;
             }
@@ -70,13 +73,33 @@ mod tests {
         let mut now = seconds(1000);
         assert_eq!(backoff.remaining("a", now, now), None);
         for expected in [10, 20, 40, 80, 160, 300, 300] {
-            backoff.next("a", now);
+            backoff.next("a", now, now);
             assert_eq!(backoff.remaining("a", now, now), Some((seconds(expected), seconds(expected))));
             now += seconds(expected);
             assert_eq!(backoff.remaining("a", now - seconds(expected), now), None);
         }
         now += seconds(601);
-        backoff.next("a", now);
+        backoff.next("a", now, now);
         assert_eq!(backoff.remaining("a", now, now + seconds(4)), Some((seconds(6), seconds(10))));
+    }
+
+    /// How long something ran decides, not how long it waited afterwards.
+    #[test]
+    fn a_long_wait_is_no_quiet_time() {
+        let seconds = Duration::from_secs;
+        let backoff = Backoff::new(seconds(10), seconds(300));
+        let mut started = seconds(1000);
+        for _ in 0..8 {
+            backoff.next("a", started, started);
+        }
+        for _ in 0..3 {
+            let failed = started + seconds(400);
+            assert_eq!(backoff.remaining("a", failed, failed + seconds(250)), Some((seconds(50), seconds(300))));
+            started = failed + seconds(300);
+            assert_eq!(backoff.remaining("a", failed, started), None);
+            backoff.next("a", failed, started);
+        }
+        let failed = started + seconds(601);
+        assert_eq!(backoff.remaining("a", failed, failed), None);
     }
 }

@@ -209,7 +209,7 @@ impl ImageManager {
         self.records.failed(image);
         drop(turn);
         let now = self.env.monotonic();
-        self.backoff.next(&key, now);
+        self.backoff.next(&key, now, now);
         self.failed_at.lock().insert(key.clone(), now);
         let message = format!("failed to pull image {named:?}: {error}");
         self.recorder.warning(about, "Failed", format!("Failed to pull image {named:?}: {error}"));

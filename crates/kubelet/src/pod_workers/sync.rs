@@ -462,7 +462,7 @@ impl Worker {
         let now = Duration::from_nanos(shared.env.now().as_nanosecond().max(0) as u64);
         let event = Duration::from_nanos(ended.finished_at.max(0) as u64);
         let Some((left, wait)) = shared.crash_backoff.remaining(&key, event, now) else {
-            shared.crash_backoff.next(&key, now);
+            shared.crash_backoff.next(&key, event, now);
             return None;
         };
         self.look_again_in(left);
