@@ -53,15 +53,20 @@ pub struct Input<'a> {
     pub recursive_read_only: bool,
     /// The pod's work is over: nothing is going to be started again.
     pub terminal: bool,
+    /// Reason and message of a failure that the node decided on, whatever the containers do.
+    pub verdict: Option<&'a (String, String)>,
+    /// The node did not take the pod at all.
+    pub refused: bool,
     pub now: Timestamp,
 }
 
 pub fn generate(input: &Input) -> PodStatus {
     let pod = input.pod;
+    let shown = |kind| none_if_empty(containers::statuses(input, kind)).filter(|_| !never_began(input));
     let mut status = PodStatus {
-        init_container_statuses: none_if_empty(containers::statuses(input, pod_spec::Kind::Init)),
-        container_statuses: none_if_empty(containers::statuses(input, pod_spec::Kind::App)),
-        ephemeral_container_statuses: none_if_empty(containers::statuses(input, pod_spec::Kind::Ephemeral)),
+        init_container_statuses: shown(pod_spec::Kind::Init),
+        container_statuses: shown(pod_spec::Kind::App),
+        ephemeral_container_statuses: shown(pod_spec::Kind::Ephemeral),
         start_time: input.previous.start_time.clone().or_else(|| Some(Time(whole_seconds(input.now)))),
         qos_class: Some(pod_spec::qos_class(pod).as_str().into()),
         nominated_node_name: pod.status.as_ref().and_then(|s| s.nominated_node_name.clone()),
@@ -69,21 +74,52 @@ pub fn generate(input: &Input) -> PodStatus {
         resource_claim_statuses: input.previous.resource_claim_statuses.clone(),
         ..Default::default()
     };
-    let computed = phase::phase(input, &status);
-    let api_phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    let phase = [api_phase, input.previous.phase.as_deref()]
-        .into_iter()
-        .flatten()
-        .find(|phase| is_terminal(phase))
-        .unwrap_or(computed);
+    if input.terminal {
+        containers::close(pod, &mut status);
+    }
+    containers::limit_messages(&mut status);
+    let phase = decided_phase(input, &status);
     status.phase = Some(phase.into());
-    if input.previous.phase.as_deref() == Some(phase) {
+    if let Some((reason, message)) = input.verdict.filter(|_| phase == "Failed") {
+        status.reason = Some(reason.clone());
+        status.message = Some(message.clone());
+    } else if input.previous.phase.as_deref() == Some(phase) {
         status.reason = input.previous.reason.clone();
         status.message = input.previous.message.clone();
     }
     addresses(input, &mut status);
     status.conditions = Some(conditions::conditions(input, &status));
+    hold_back(input, &mut status);
     status
+}
+
+/// A pod that was refused, here or elsewhere, shows no containers: what they wait for would hide why.
+fn never_began(input: &Input) -> bool {
+    let api = input.pod.status.as_ref();
+    let over = api.and_then(|s| s.phase.as_deref()).is_some_and(is_terminal);
+    let unknown = input.previous.container_statuses.is_none() && input.runtime.containers.is_empty();
+    input.refused || (over && unknown)
+}
+
+fn decided_phase<'a>(input: &'a Input, status: &PodStatus) -> &'a str {
+    let terminal = |phase: Option<&'a str>| phase.filter(|phase| is_terminal(phase));
+    let api = input.pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    terminal(api)
+        .or(input.verdict.map(|_| "Failed"))
+        .or_else(|| terminal(input.previous.phase.as_deref()))
+        .unwrap_or_else(|| phase::phase(input, status))
+}
+
+/// A pod is over only when nothing of it runs any more: others take over what it holds as soon as they hear of it.
+fn hold_back(input: &Input, status: &mut PodStatus) {
+    let api = input.pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    let known = [api, input.previous.phase.as_deref()].into_iter().flatten().any(is_terminal);
+    let ends = status.phase.as_deref().is_some_and(is_terminal) && !known;
+    if ends && !input.terminal && input.runtime.running().next().is_some() {
+        status.phase = input.previous.phase.clone().or_else(|| Some("Running".into()));
+        status.reason = input.previous.reason.clone();
+        status.message = input.previous.message.clone();
+    }
 }
 
 pub fn is_terminal(phase: &str) -> bool {
@@ -112,6 +148,10 @@ fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
 
 /// Says that the node itself ends the pod, so that it does not count as the pod's own failure.
 pub fn mark_disrupted(status: &mut PodStatus, previous: &PodStatus, message: &str, now: Timestamp) {
+    // Together with the end that it explains.
+    if !status.phase.as_deref().is_some_and(is_terminal) {
+        return;
+    }
     let kind = "DisruptionTarget";
     let since = condition(previous, kind).and_then(|c| c.last_transition_time.clone());
     let conditions = status.conditions.get_or_insert_default();
@@ -122,6 +162,7 @@ pub fn mark_disrupted(status: &mut PodStatus, previous: &PodStatus, message: &st
         reason: Some("TerminationByKubelet".into()),
         message: Some(message.into()),
         last_transition_time: since.or_else(|| Some(Time(whole_seconds(now)))),
+        observed_generation: status.observed_generation,
         ..Default::default()
     });
 }

@@ -227,6 +227,8 @@ struct Worker {
     /// Reason and message that go with a terminal phase of our own making.
     verdict: Option<(String, String)>,
     admitted: bool,
+    /// The node can't run the pod, and never tried.
+    refused: bool,
     /// The pod's own work is over.
     completed: bool,
     /// Consecutive failures to make the pod's surroundings.
@@ -261,6 +263,7 @@ impl Worker {
             next: None,
             verdict: None,
             admitted: false,
+            refused: false,
             completed: false,
             failures: 0,
             last: PodRuntimeStatus::default(),
@@ -386,18 +389,15 @@ impl Worker {
             readiness: shared.probes.results(),
             reasons: &self.reasons,
             in_effect: &|id| self.applied.get(id).map(|applied| applied.declared.clone()),
-            resize: self.resize_condition.as_ref(),
+            resize: self.resize_condition.as_ref().filter(|_| !terminal),
             runtime_name: &shared.runtime_name,
             host_ips: &shared.runtime.host_ips,
             recursive_read_only: shared.runtime.features.usual().recursive_read_only,
             terminal,
+            verdict: self.verdict.as_ref(),
+            refused: self.refused,
             now: shared.env.now(),
         });
-        if let Some((reason, message)) = &self.verdict {
-            status.phase = Some("Failed".into());
-            status.reason = Some(reason.clone());
-            status.message = Some(message.clone());
-        }
         if let Some(eviction) = self.handle.eviction() {
             pod_status::mark_disrupted(&mut status, &previous, &eviction.message, shared.env.now());
         }

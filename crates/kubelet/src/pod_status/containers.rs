@@ -4,7 +4,7 @@
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus as ApiStatus, ContainerUser, LinuxContainerUser, VolumeMountStatus,
+    ContainerStatus as ApiStatus, ContainerUser, LinuxContainerUser, Pod, PodStatus, VolumeMountStatus,
 };
 
 use super::{Input, from_nanoseconds};
@@ -14,6 +14,9 @@ use crate::{
     restart,
     runtime_status::{ContainerStatus, State},
 };
+
+/// Bytes of the last words of all containers of a pod together.
+const MAX_MESSAGES: usize = 12 * 1024;
 
 pub fn statuses(input: &Input, kind: Kind) -> Vec<ApiStatus> {
     let ephemeral;
@@ -150,9 +153,7 @@ fn unobserved(input: &Input, container: &Container, before: Option<&ApiStatus>) 
         state: Some(waiting(reason, None)),
         ..Default::default()
     };
-    let Some(before) = before else {
-        return lost_if_terminal(input, status);
-    };
+    let Some(before) = before else { return status };
     status.restart_count = before.restart_count;
     status.last_state = before.last_state.clone();
     let state = before.state.as_ref();
@@ -168,14 +169,49 @@ fn unobserved(input: &Input, container: &Container, before: Option<&ApiStatus>) 
             status.restart_count += 1;
         }
     }
-    lost_if_terminal(input, status)
+    status
 }
 
-fn lost_if_terminal(input: &Input, mut status: ApiStatus) -> ApiStatus {
-    if input.terminal && input.pod.metadata.deletion_timestamp.is_some() {
-        status.state = Some(lost("The container could not be located when the pod was terminated"));
+/// However many containers a pod has, what they said at their ends fits into its status.
+pub fn limit_messages(status: &mut PodStatus) {
+    let lists =
+        [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
+    let all: Vec<&mut ApiStatus> = lists.into_iter().flatten().flatten().collect();
+    let most = MAX_MESSAGES / all.len().max(1);
+    let states = all.into_iter().flat_map(|s| [&mut s.state, &mut s.last_state]).flatten();
+    for message in states.filter_map(|s| s.terminated.as_mut()?.message.as_mut()) {
+        message.truncate(message.floor_char_boundary(most));
     }
-    status
+}
+
+/// Nothing of the pod will run any more: whatever may have run and shows no end has come to a bad one.
+pub fn close(pod: &Pod, status: &mut PodStatus) {
+    let ended = |s: &ApiStatus| s.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
+    let waits = |s: &ApiStatus| s.state.as_ref().is_none_or(|state| state.waiting.is_some());
+    let began = |s: &ApiStatus| !waits(s) || ended(s);
+    let lose = |statuses: &mut [ApiStatus]| {
+        for status in statuses.iter_mut().filter(|s| s.state.as_ref().is_none_or(|state| state.terminated.is_none())) {
+            status.state = Some(lost("The container could not be located when the pod was terminated"));
+            (status.ready, status.started) = (false, Some(false));
+        }
+    };
+    let init = status.init_container_statuses.get_or_insert_default();
+    let last = init.last().zip(pod_spec::init_containers(pod).last());
+    let prepared = last.is_none_or(|(status, container)| match pod_spec::is_sidecar(container) {
+        true => status.started == Some(true),
+        false => status.state.iter().filter_map(|s| s.terminated.as_ref()).any(|t| t.exit_code == 0),
+    });
+    // Those after the last one that began never had their turn; the first one did.
+    let turns = init.iter().rposition(began).unwrap_or(0) + 1;
+    let turns = turns.min(init.len());
+    lose(&mut init[..turns]);
+    if init.is_empty() {
+        status.init_container_statuses = None;
+    }
+    let apps = status.container_statuses.as_deref_mut().unwrap_or_default();
+    if prepared || apps.iter().any(began) {
+        lose(apps);
+    }
 }
 
 fn lost(message: &str) -> ContainerState {

@@ -73,11 +73,22 @@ struct Case {
     unready: &'static [&'static str],
     reasons: &'static [(&'static str, &'static str)],
     terminal: bool,
+    verdict: Option<&'static str>,
+    refused: bool,
 }
 
 impl Default for Case {
     fn default() -> Self {
-        Self { spec: json!({}), status: json!({}), containers: &[], unready: &[], reasons: &[], terminal: false }
+        Self {
+            spec: json!({}),
+            status: json!({}),
+            containers: &[],
+            unready: &[],
+            reasons: &[],
+            terminal: false,
+            verdict: None,
+            refused: false,
+        }
     }
 }
 
@@ -105,6 +116,8 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
         host_ips: &["192.0.2.1".into()],
         recursive_read_only: false,
         terminal: case.terminal,
+        verdict: case.verdict.map(|reason| (reason.to_string(), "why".to_string())).as_ref(),
+        refused: case.refused,
         now: Timestamp::from_second(100).unwrap(),
     });
     assert_eq!(status.phase.as_deref(), Some(phase), "{status:?}");
@@ -141,6 +154,79 @@ fn phases() {
     let before =
         Case { status: json!({"phase": "Failed", "reason": "Evicted"}), ..case("Always", &["a:running", "b:running"]) };
     check(before, "Failed", &[("/reason", json!("Evicted"))]);
+}
+
+#[test]
+fn what_the_node_decides_is_told_when_nothing_runs_any_more() {
+    let case = |containers, terminal| Case {
+        spec: two("Always"),
+        status: json!({"phase": "Running"}),
+        containers,
+        terminal,
+        verdict: Some("DeadlineExceeded"),
+        ..Default::default()
+    };
+    let unready = ("/is/Ready/reason", json!("PodFailed"));
+    check(case(&["a:running", "b:exit0"], false), "Running", &[unready.clone(), ("/reason", Value::Null)]);
+    let over = [unready.clone(), ("/reason", json!("DeadlineExceeded")), ("/message", json!("why"))];
+    check(case(&["a:exit0", "b:exit0"], true), "Failed", &over);
+    // Nobody waits for the sandbox.
+    check(case(&["a:exit0", "b:exit0"], false), "Failed", &over);
+    // A failed start is no better: what else runs must end first.
+    let mut spec = two("Never");
+    spec["initContainers"] = json!([{"name": "s", "restartPolicy": "Always"}, {"name": "i"}]);
+    let failed = |containers| Case { spec: spec.clone(), containers, ..Default::default() };
+    let pending = |containers| Case { status: json!({"phase": "Pending"}), ..failed(containers) };
+    check(pending(&["s:running", "i:exit1"]), "Pending", &[unready.clone()]);
+    check(pending(&["s:exit0", "i:exit1"]), "Failed", &[unready]);
+}
+
+#[test]
+fn refused_pods_show_why_and_no_containers() {
+    let none = [("/containerStatuses", Value::Null), ("/initContainerStatuses", Value::Null)];
+    let mut spec = two("Always");
+    spec["initContainers"] = json!([{"name": "i"}]);
+    let nothing = || Case { spec: spec.clone(), containers: &["nothing"], terminal: true, ..Default::default() };
+    let refused = Case { refused: true, verdict: Some("OutOfcpu"), ..nothing() };
+    check(refused, "Failed", &[&none[..], &[("/reason", json!("OutOfcpu"))]].concat());
+    let before = Case { status: json!({"phase": "Failed", "reason": "OutOfcpu"}), ..nothing() };
+    check(before, "Failed", &[&none[..], &[("/reason", json!("OutOfcpu"))]].concat());
+}
+
+#[test]
+fn what_never_came_to_an_end_ends_with_its_pod() {
+    let lost = || json!("ContainerStatusUnknown");
+    let (app, init) = ("/containerStatuses/0/state", "/initContainerStatuses/0/state");
+    let at = |place: &'static str, more: &'static str| -> &'static str { format!("{place}{more}").leak() };
+    let over = |spec: Value, containers| Case { spec, containers, terminal: true, ..Default::default() };
+    check(over(two("Always"), &["nothing"]), "Failed", &[(at(app, "/terminated/reason"), lost())]);
+    check(over(two("Always"), &["a:exit3"]), "Failed", &[(at(app, "/terminated/exitCode"), json!(3))]);
+    let mut spec = two("Always");
+    spec["initContainers"] = json!([{"name": "i"}, {"name": "j"}]);
+    let waits = (at(app, "/waiting/reason"), json!("PodInitializing"));
+    let second = ("/initContainerStatuses/1/state/waiting/reason", json!("PodInitializing"));
+    let first = (at(init, "/terminated/reason"), lost());
+    check(over(spec.clone(), &["nothing"]), "Failed", &[first, waits.clone(), second.clone()]);
+    check(over(spec.clone(), &["i:exit1"]), "Failed", &[(at(init, "/terminated/exitCode"), json!(1)), waits, second]);
+    check(over(spec, &["i:exit0", "j:exit0"]), "Failed", &[(at(app, "/terminated/reason"), lost())]);
+}
+
+#[test]
+fn last_words_of_all_containers_fit() {
+    let word = "ä".repeat(3000);
+    let ended = |name: &str| {
+        json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 1, "message": word}}})
+    };
+    let mut spec = two("Never");
+    spec["initContainers"] = json!([{"name": "i"}]);
+    let status = json!({"containerStatuses": [ended("a"), ended("b")], "initContainerStatuses": [ended("i")]});
+    let fits = json!("ä".repeat(2048));
+    let places = [
+        ("/containerStatuses/1/state/terminated/message", fits.clone()),
+        ("/initContainerStatuses/0/state/terminated/message", fits),
+    ];
+    check(Case { spec, status, containers: &["nothing"], ..Default::default() }, "Failed", &places);
 }
 
 #[test]

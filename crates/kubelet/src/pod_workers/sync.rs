@@ -132,6 +132,7 @@ impl Worker {
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.shared.metrics.count(&ADMISSION_REJECTIONS, &[&refusal.reason]);
                 self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));
+                self.refused = true;
                 return false;
             }
         }

@@ -79,6 +79,35 @@ async fn the_newest_generation_is_told_however_many_there_are() {
     node.stop().await;
 }
 
+/// What `kubectl get` shows is the containers' state where there is one, so a refused pod must have none.
+#[tokio::test(start_paused = true)]
+async fn refused_pods_say_why_and_overdue_ones_when_they_have_ended() {
+    let Some(node) = Node::start("refused") else { return };
+    let mut spec = pod(json!({}));
+    spec["securityContext"] = json!({"sysctls": [{"name": "kernel.msgmax", "value": "1"}]});
+    node.api.create_pod("refused", spec);
+    node.wait("refused", "refused", |pod| pod["status"]["phase"] == "Failed").await;
+    let status = node.api.pod("refused").unwrap()["status"].clone();
+    assert_eq!(
+        (&status["reason"], &status["containerStatuses"]),
+        (&json!("SysctlForbidden"), &Value::Null),
+        "{status}"
+    );
+    let mut spec = pod(json!({}));
+    spec["activeDeadlineSeconds"] = 30.into();
+    node.api.create_pod("overdue", spec);
+    node.wait("overdue", "ready", ready).await;
+    let id = node.runtime.running("main").remove(0);
+    node.runtime.hang("stop_container", &id);
+    node.event("DeadlineExceeded", "longer than the specified deadline").await;
+    node.wait("overdue", "unready", |pod| condition(pod, "Ready") == "False").await;
+    assert_eq!(node.api.pod("overdue").unwrap()["status"]["phase"], "Running", "it still runs");
+    node.runtime.release();
+    node.wait("overdue", "over", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(node.api.pod("overdue").unwrap()["status"]["reason"], "DeadlineExceeded");
+    node.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn hooks_run_at_once_and_sidecars_stop_last() {
     let Some(node) = Node::start("order") else { return };
