@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, collections::HashMap, path::PathBuf, sync::Arc}
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 
-use super::{downward, expansion::expand};
+use super::{downward, env_file, expansion::expand};
 use crate::pod_spec;
 
 /// The ConfigMaps and Secrets of the pod's namespace that the pod names; `None` for those that do not exist.
@@ -141,21 +141,23 @@ fn from_file(
         .volumes
         .get(volume)
         .ok_or_else(|| format!("cannot find the volume {volume:?} referenced by FileKeyRef"))?;
-    if path.split('/').any(|part| part == "..") {
-        return Err(format!("path {path:?} leaves its volume"));
-    }
-    let file = root.join(path.trim_start_matches('/'));
-    let text = match std::fs::read_to_string(&file) {
+    let text = match env_file::read(root, path) {
         Ok(text) => text,
-        Err(_) if optional == Some(true) => return Ok(None),
-        Err(_) => return Err("couldn't parse env file".into()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && optional == Some(true) => return Ok(None),
+        Err(error) => return Err(unreadable(context, volume, path, &error.to_string())),
     };
-    let value = text.lines().filter_map(|line| line.trim().split_once('=')).find(|(name, _)| *name == key);
-    match value {
-        Some((_, value)) => Ok(Some(value.trim_matches('\'').to_string())),
-        None if optional == Some(true) => Ok(None),
-        None => Err(format!("environment variable key {key:?} not found in file {:?}", file.display().to_string())),
+    match env_file::value(&text, key) {
+        Ok(Some(value)) => Ok(Some(value)),
+        Ok(None) if optional == Some(true) => Ok(None),
+        Ok(None) => Err(format!("environment variable key {key:?} not found in file {path:?}")),
+        Err(error) => Err(unreadable(context, volume, path, &error)),
     }
+}
+
+/// The pod is told no more than that: what is wrong may be about the host.
+fn unreadable(context: &Context, volume: &str, path: &str, error: &str) -> String {
+    tracing::warn!(pod = pod_spec::display(context.pod), volume, path, error, "failed to read an environment file");
+    "couldn't parse env file".into()
 }
 
 fn config_map(context: &Context, name: &str) -> Result<Arc<ConfigMap>, String> {
@@ -230,6 +232,8 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "kubernetes", "namespace": "default"},
             "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "https", "port": 443}]}}))
             .unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("env"), "K='of a file'\n").unwrap();
         let context = Context {
             pod: &pod,
             references: &references,
@@ -237,7 +241,7 @@ mod tests {
             pod_ips: &["10.1.0.5".into()],
             host_ips: &["192.0.2.1".into()],
             node: &downward::NodeFacts { cpu_milli: 2000, memory_bytes: 1 << 30, ephemeral_bytes: 1 << 30 },
-            volumes: &BTreeMap::new(),
+            volumes: &BTreeMap::from([("v".to_string(), directory.path().to_path_buf())]),
         };
         let container: Container = serde_json::from_value(container).unwrap();
         let result = environment(&context, &container);
@@ -275,5 +279,15 @@ mod tests {
         check(from(json!({"configMapKeyRef": {"name": "none", "key": "k"}})), Err("configmap \"none\" not found"));
         check(from(json!({"secretKeyRef": {"name": "s", "key": "q"}})), Err("couldn't find key q in Secret n/s"));
         check(json!({"name": "c", "envFrom": [{"secretRef": {"name": "t", "optional": true}}]}), Ok(&[]));
+        let file = |volume: &str, path: &str, key: &str, optional: bool| {
+            let key = json!({"volumeName": volume, "path": path, "key": key, "optional": optional});
+            from(json!({"fileKeyRef": key}))
+        };
+        check(file("v", "env", "K", false), Ok(&[("X", "of a file")]));
+        check(file("v", "env", "L", false), Err("environment variable key \"L\" not found in file \"env\""));
+        check(file("v", "none", "K", false), Err("couldn't parse env file"));
+        check(file("w", "env", "K", false), Err("cannot find the volume \"w\" referenced by FileKeyRef"));
+        check(file("v", "env", "L", true), Ok(&[]));
+        check(file("v", "none", "K", true), Ok(&[]));
     }
 }
