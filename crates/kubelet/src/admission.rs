@@ -7,7 +7,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::placement;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 
-use crate::{container_config::resources, pod_spec, pod_status::is_terminal, quantity};
+use crate::{
+    container_config::{resources, sysctl_name},
+    pod_spec,
+    pod_status::is_terminal,
+    quantity,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -35,9 +40,9 @@ const SAFE_SYSCTLS: [&str; 12] = [
 pub fn admit_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
     let spec = pod_spec::spec(pod);
     for sysctl in spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
-        let name = sysctl.name.replace('/', ".");
+        let name = sysctl_name(&sysctl.name);
         let listed =
-            allowed.iter().map(|pattern| pattern.replace('/', ".")).any(|pattern| match pattern.strip_suffix('*') {
+            allowed.iter().map(|pattern| sysctl_name(pattern)).any(|pattern| match pattern.strip_suffix('*') {
                 Some(prefix) => name.starts_with(prefix),
                 None => name == pattern,
             });

@@ -93,7 +93,7 @@ pub fn sandbox(input: SandboxInput) -> Result<v1::PodSandboxConfig, String> {
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: input.cgroup_parent,
             security_context: Some(security::of_sandbox(pod)),
-            sysctls: sysctls.map(|s| (s.name.clone(), s.value.clone())).collect(),
+            sysctls: sysctls.map(|s| (sysctl_name(&s.name), s.value.clone())).collect(),
             resources: Some(v1::LinuxContainerResources {
                 cpu_period: resources::QUOTA_PERIOD,
                 cpu_quota: limits.cpu_quota,
@@ -105,6 +105,20 @@ pub fn sandbox(input: SandboxInput) -> Result<v1::PodSandboxConfig, String> {
         }),
         ..Default::default()
     })
+}
+
+/// With dots, the only way the runtime knows it: where the first separator is a slash, slashes and dots stand for each
+/// other.
+pub fn sysctl_name(given: &str) -> String {
+    let swap = |c| match c {
+        '/' => '.',
+        '.' => '/',
+        other => other,
+    };
+    match given.chars().find(|c| ['/', '.'].contains(c)) {
+        Some('/') => given.chars().map(swap).collect(),
+        _ => given.to_string(),
+    }
 }
 
 fn sandbox_annotations(pod: &Pod, owner: &Path) -> HashMap<String, String> {
@@ -222,4 +236,33 @@ fn annotations(pod: &Pod, container: &Container, restart_count: u32) -> HashMap<
 
 pub fn message_path(container: &Container) -> &str {
     container.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_settings_are_named_with_dots() {
+        let check = |given: &str, expected: &str| assert_eq!(sysctl_name(given), expected);
+        check("kernel.shm_rmid_forced", "kernel.shm_rmid_forced");
+        check("kernel/shm_rmid_forced", "kernel.shm_rmid_forced");
+        check("net/ipv4/conf/eth0.100/rp_filter", "net.ipv4.conf.eth0/100.rp_filter");
+        check("net.ipv4.conf.eth0/100.rp_filter", "net.ipv4.conf.eth0/100.rp_filter");
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {"containers": [],
+            "securityContext": {"sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}}}))
+        .unwrap();
+        let (here, dns) = (Path::new("/"), v1::DnsConfig::default());
+        let input = SandboxInput {
+            pod: &pod,
+            attempt: 0,
+            dns,
+            cluster_domain: "",
+            cgroup_parent: String::new(),
+            log_root: here,
+            owner: here,
+        };
+        let sysctls = sandbox(input).unwrap().linux.unwrap().sysctls;
+        assert_eq!(sysctls.get("kernel.shm_rmid_forced").map(String::as_str), Some("1"), "{sysctls:?}");
+    }
 }
