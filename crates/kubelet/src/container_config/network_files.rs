@@ -122,24 +122,29 @@ fn apply_limits(config: &mut v1::DnsConfig) -> Vec<String> {
     warnings
 }
 
-/// The pod's short name and its domain (empty when it has no subdomain).
+/// The pod's short name and its domain (empty when it has no subdomain, or a name that stands for all of it).
 pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     let spec = pod_spec::spec(pod);
-    let chosen = spec.hostname.as_deref().filter(|name| !name.is_empty()).unwrap_or(pod_spec::name(pod));
-    let hostname: String = chosen.chars().take(MAX_HOSTNAME).collect();
-    let hostname = hostname.trim_end_matches(['-', '.']).to_string();
-    let domain = match spec.subdomain.as_deref().filter(|name| !name.is_empty()) {
+    let filled = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
+    let whole = filled(&spec.hostname_override);
+    let domain = match filled(&spec.subdomain).filter(|_| whole.is_none()) {
         Some(subdomain) => format!("{subdomain}.{}.svc.{cluster_domain}", pod_spec::namespace(pod)),
         None => String::new(),
     };
-    (hostname, domain)
+    let chosen = whole.or_else(|| filled(&spec.hostname)).unwrap_or_else(|| pod_spec::name(pod).into());
+    (shortened(chosen), domain)
+}
+
+/// What the kernel takes for a name.
+fn shortened(name: String) -> String {
+    match name.len() > MAX_HOSTNAME {
+        true => name[..name.floor_char_boundary(MAX_HOSTNAME)].trim_end_matches(['-', '.']).to_string(),
+        false => name,
+    }
 }
 
 /// What `uname -n` answers inside the pod.
 pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
-    if let Some(name) = pod_spec::spec(pod).hostname_override.as_deref().filter(|name| !name.is_empty()) {
-        return Ok(name.into());
-    }
     let (hostname, domain) = hostname_and_domain(pod, cluster_domain);
     if pod_spec::spec(pod).set_hostname_as_fqdn != Some(true) || domain.is_empty() {
         return Ok(hostname);
@@ -169,10 +174,7 @@ pub fn hosts_file(pod: &Pod, pod_ips: &[String], cluster_domain: &str, host_file
                 "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
                  fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
             );
-            let (hostname, domain) = match spec.hostname_override.as_deref().filter(|name| !name.is_empty()) {
-                Some(name) => (name.to_string(), String::new()),
-                None => hostname_and_domain(pod, cluster_domain),
-            };
+            let (hostname, domain) = hostname_and_domain(pod, cluster_domain);
             for ip in pod_ips {
                 text.push_str(&match domain.as_str() {
                     "" => format!("{ip}\t{hostname}\n"),
@@ -251,6 +253,14 @@ mod tests {
             "web-0.db.shop.svc.cluster.local",
             "10.0.0.2\tweb-0.db.shop.svc.cluster.local\tweb-0",
         );
+        check(
+            json!({"containers": [], "subdomain": "db", "hostname": "h", "hostnameOverride": "a.example.com"}),
+            "a.example.com",
+            "10.0.0.2\ta.example.com",
+        );
+        let long = format!("{}-.tail", "x".repeat(61));
+        let short = "x".repeat(61);
+        check(json!({"containers": [], "hostnameOverride": long}), &short, &format!("10.0.0.2\t{short}"));
         check(
             json!({"containers": [], "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["x", "y"]}]}),
             "web-0",
