@@ -184,13 +184,17 @@ impl Worker {
             }
         }
         for kill in &actions.kill {
-            self.kill(pod, kill, &status).await;
+            // What may still run is not started once more beside itself.
+            if !self.kill(pod, kill, &status).await {
+                self.look_again_in(RUNTIME_RETRY);
+                return false;
+            }
         }
         let Some(surroundings) = self.prepare(pod, actions, &mut status).await else { return false };
         self.start_all(pod, actions, &status, &surroundings).await
     }
 
-    async fn kill(&mut self, pod: &Arc<Pod>, kill: &Kill, status: &PodRuntimeStatus) {
+    async fn kill(&mut self, pod: &Arc<Pod>, kill: &Kill, status: &PodRuntimeStatus) -> bool {
         let found = pod_spec::find_container(pod, &kill.name);
         let own = found.as_ref().and_then(|(_, container)| {
             let probe = match kill.reason {
@@ -207,7 +211,7 @@ impl Worker {
         };
         let ips = status.ips(pod, &self.shared.runtime.host_ips);
         let container = found.as_ref().map(|(kind, container)| (*kind, container));
-        self.shared.runtime.kill_container(pod, &kill.id, &kill.name, container, ips, &order).await;
+        self.shared.runtime.kill_container(pod, &kill.id, &kill.name, container, ips, &order).await
     }
 
     /// Volumes and sandbox, at the same time.

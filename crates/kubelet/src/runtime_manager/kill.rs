@@ -31,7 +31,7 @@ pub struct KillOrder {
 }
 
 impl RuntimeManager {
-    /// Stops one container; returns when it has exited.
+    /// Stops one container and waits for its end; false when it may still run.
     pub async fn kill_container(
         &self,
         pod: &Pod,
@@ -40,7 +40,7 @@ impl RuntimeManager {
         container: Option<(Kind, &Container)>,
         pod_ips: &[String],
         order: &KillOrder,
-    ) {
+    ) -> bool {
         let kind = container.map_or(Kind::App, |(kind, _)| kind);
         let about = container_reference(pod, kind, name);
         let text = match order.message.as_str() {
@@ -74,10 +74,12 @@ impl RuntimeManager {
         if order.grace_period_seconds > 0 {
             left = left.max(MINIMUM_SECONDS);
         }
-        if let Err(error) = self.runtime.stop_container(id, left).await
-            && !error.is_not_found()
-        {
-            tracing::warn!(pod = pod_spec::display(pod), container = name, %error, "failed to stop a container");
+        match self.runtime.stop_container(id, left).await {
+            Err(error) if !error.is_not_found() => {
+                tracing::warn!(pod = pod_spec::display(pod), container = name, %error, "failed to stop a container");
+                false
+            }
+            _ => true,
         }
     }
 
@@ -145,6 +147,7 @@ impl RuntimeManager {
     }
 
     /// Removes every trace of the pod from the runtime.
+        // Its sandbox is stopped next, and whatever is still in there with it.
     pub async fn remove_pod(&self, pod: &Pod, status: &PodRuntimeStatus) -> cri::Result<()> {
         let remove = async {
             for sandbox in &status.sandboxes {

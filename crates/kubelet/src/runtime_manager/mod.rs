@@ -256,7 +256,9 @@ impl RuntimeManager {
             grace_period_seconds: pod_spec::grace_period_seconds(context.pod),
             ..KillOrder::default()
         };
-        self.kill_container(context.pod, id, &container.name, Some((kind, container)), context.pod_ips, &order).await;
+        let of = Some((kind, container));
+        // One that can't be stopped is found running at the next look.
+        self.kill_container(context.pod, id, &container.name, of, context.pod_ips, &order).await;
         Err(WaitingReason { reason: "PostStartHookError".into(), message: error })
     }
 
