@@ -8,7 +8,11 @@ use cri::Runtime;
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Probe};
 
-use crate::http_probe::{self, HttpRequest, io_text, resolve_port};
+use crate::{
+    container_config::expansion::expand,
+    http_probe::{self, HttpRequest, io_text, resolve_port},
+    image_manager::go_duration,
+};
 
 /// Output of a command that is shown in Events.
 const MAX_OUTPUT: usize = 10 * 1024;
@@ -36,7 +40,8 @@ pub async fn attempt(
     env: &Env,
 ) -> Outcome {
     if let Some(exec) = &probe.exec {
-        return exec_command(runtime, container_id, exec.command.clone().unwrap_or_default(), timeout, env).await;
+        let command = exec.command.iter().flatten().map(|word| expand(word, |name| given(container, name)));
+        return exec_command(runtime, container_id, command.collect(), timeout, env).await;
     }
     if let Some(get) = &probe.http_get {
         let request = HttpRequest::from_action(get, container, pod_ip, http_probe::PROBE_AGENT)?;
@@ -58,7 +63,7 @@ pub async fn attempt(
     if let Some(tcp) = &probe.tcp_socket {
         let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.into());
         let port = resolve_port(&tcp.port, container)?;
-        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let address = authority(&host, i32::from(port));
         return Ok(match env.timeout(timeout, tokio::net::TcpStream::connect(&address)).await {
             None => Found::Failure(format!("dial tcp {address}: i/o timeout")),
             Some(Ok(_)) => Found::Success,
@@ -69,14 +74,21 @@ pub async fn attempt(
         let service = grpc.service.clone().unwrap_or_default();
         return Ok(match env.timeout(timeout, health_check(pod_ip, grpc.port, &service)).await {
             None => Found::Failure(format!(
-                "timeout: failed to connect service {pod_ip:?}:{} within {timeout:?}",
-                grpc.port
+                "timeout: failed to connect service {:?} within {}: context deadline exceeded",
+                authority(pod_ip, grpc.port),
+                go_duration(timeout)
             )),
             Some(Ok(_)) => Found::Success,
             Some(Err(error)) => Found::Failure(error),
         });
     }
     Err("missing probe handler".into())
+}
+
+/// Variables as the specification spells them: what they are taken from elsewhere is not known here.
+fn given(container: &Container, name: &str) -> Option<String> {
+    let named = container.env.iter().flatten().filter(|variable| variable.name == name);
+    named.last().map(|variable| variable.value.clone().unwrap_or_default())
 }
 
 async fn exec_command(
@@ -116,8 +128,12 @@ struct HealthCheckResponse {
     status: i32,
 }
 
+fn authority(host: &str, port: i32) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 async fn health_check(host: &str, port: i32, service: &str) -> Result<String, String> {
-    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let authority = authority(host, port);
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{authority}"))
         .and_then(|endpoint| endpoint.user_agent("kube-probe/1.35"))
         .map_err(|error| error.to_string())?;

@@ -70,6 +70,31 @@ async fn what_was_ready_stays_so_under_another_kubelet() {
     node.api.create_pod("kept", pod(json!({"readinessProbe": probe, "startupProbe": probe})));
     node.wait("kept", "ready", ready).await;
     let told = node.api.pod("kept").unwrap();
+/// Two of one container at once would be worse than one that is ill.
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_stopped_is_not_started_beside_itself() {
+    let Some(node) = Node::start("unstoppable") else { return };
+    let command = json!(["look", "$(WHERE)", "$(ELSEWHERE)"]);
+    let probe = json!({"exec": {"command": command}, "periodSeconds": 1, "failureThreshold": 1});
+    let env = json!([{"name": "WHERE", "value": "here"}]);
+    node.api.create_pod("ill", pod(json!({"livenessProbe": probe, "env": env})));
+    node.wait("ill", "ready", ready).await;
+    let id = node.runtime.running("main").remove(0);
+    (0..3).for_each(|_| node.runtime.fail_next("stop_container", cri::Error::Other("busy".into())));
+    node.runtime.push_exec_result(&id, cri::v1::ExecSyncResponse { exit_code: 1, ..Default::default() });
+    let other = || {
+        let running = node.runtime.running("main");
+        assert!(running.len() < 2, "{running:?}");
+        running.first().is_some_and(|now| *now != id)
+    };
+    node.until("was it restarted", other).await;
+    let calls = node.runtime.calls();
+    assert_eq!(calls.iter().filter(|call| **call == format!("stop_container {id}")).count(), 4, "{calls:?}");
+    // The words of the probe are expanded by what the container's specification says.
+    assert!(calls.contains(&format!("exec_sync {id} look here $(ELSEWHERE)")), "{calls:?}");
+    node.stop().await;
+}
+
     // The next kubelet's probes have nothing to say for a while.
     node.runtime.hang("exec_sync", "look");
     node.restart().await;
