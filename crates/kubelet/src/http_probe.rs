@@ -20,6 +20,9 @@ const MAX_REDIRECTS: usize = 10;
 pub const PROBE_AGENT: &str = "kube-probe/1.35";
 pub const HOOK_AGENT: &str = "kube-lifecycle/1.35";
 
+/// How an error ends when TLS was tried with a server that speaks plain HTTP.
+pub const PLAIN_ANSWER: &str = "server gave HTTP response to HTTPS client";
+
 #[derive(Debug, Clone)]
 pub struct HttpRequest {
     pub tls: bool,
@@ -69,7 +72,7 @@ impl HttpRequest {
         })
     }
 
-    fn authority(&self) -> String {
+    pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
@@ -127,10 +130,18 @@ async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), St
     if request.tls {
         let name = rustls_pki_types::ServerName::try_from(request.host.clone()).map_err(|e| failed(e.to_string()))?;
         let connector = tokio_rustls::TlsConnector::from(trusting());
-        let stream = connector.connect(name, stream).await.map_err(|error| failed(error.to_string()))?;
+        let stream = connector.connect(name, stream).await.map_err(|error| failed(tls_text(&error)))?;
         exchange(TokioIo::new(stream), request).await.map_err(failed)
     } else {
         exchange(TokioIo::new(stream), request).await.map_err(failed)
+    }
+}
+
+/// Whoever does not speak TLS mostly speaks plain HTTP.
+fn tls_text(error: &std::io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => format!("http: {PLAIN_ANSWER}"),
+        _ => error.to_string(),
     }
 }
 

@@ -42,6 +42,11 @@ pub fn display(pod: &Pod) -> String {
     format!("{}/{}", namespace(pod), name(pod))
 }
 
+/// "name_namespace(uid)", as messages name it.
+pub fn full_name(pod: &Pod) -> String {
+    format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
+}
+
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }

@@ -184,7 +184,7 @@ pub fn verify_non_root(pod: &Pod, container: &Container, user: &ImageUser) -> Re
     if !own.run_as_non_root.or(pod_context.and_then(|c| c.run_as_non_root)).unwrap_or(false) {
         return Ok(());
     }
-    let of = || format!("(pod: \"{}\", container: {})", pod_reference(pod), container.name);
+    let of = || format!("(pod: \"{}\", container: {})", pod_spec::full_name(pod), container.name);
     if let Some(uid) = own.run_as_user.or(pod_context.and_then(|c| c.run_as_user)) {
         return match uid {
             0 => Err(format!("container's runAsUser breaks non-root policy {}", of())),
@@ -201,10 +201,6 @@ pub fn verify_non_root(pod: &Pod, container: &Container, user: &ImageUser) -> Re
             of()
         )),
     }
-}
-
-fn pod_reference(pod: &Pod) -> String {
-    format!("{}_{}({})", pod_spec::name(pod), pod_spec::namespace(pod), pod_spec::uid(pod))
 }
 
 #[cfg(test)]

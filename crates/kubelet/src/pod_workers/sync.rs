@@ -316,7 +316,7 @@ impl Worker {
         let mut node = client::reference(&*shared.node.lock());
         node.uid = Some(shared.config.node_name.clone());
         shared.recorder.warning(&node, "MissingClusterDNS", text);
-        let full = format!("{}_{}({})", pod_spec::name(pod), pod_spec::namespace(pod), self.uid);
+        let full = pod_spec::full_name(pod);
         shared.recorder.warning(&client::reference(pod), "MissingClusterDNS", format!("pod: {full:?}. {text}"));
     }
 
@@ -471,7 +471,7 @@ impl Worker {
             return None;
         };
         self.look_again_in(left);
-        let name = format!("{}_{}({})", pod_spec::name(context.pod), pod_spec::namespace(context.pod), self.uid);
+        let name = pod_spec::full_name(context.pod);
         let about = container_reference(context.pod, kind, &container.name);
         shared.recorder.warning(
             &about,

@@ -9,7 +9,10 @@ use futures::future::{BoxFuture, Shared, join_all};
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use tokio_util::sync::CancellationToken;
 
-use super::{RuntimeManager, container_reference, hooks};
+use super::{
+    RuntimeManager, container_reference,
+    hooks::{self, Place},
+};
 use crate::{
     container_logs,
     pod_spec::{self, Kind},
@@ -96,7 +99,8 @@ impl RuntimeManager {
         grace: i64,
     ) {
         let limit = Duration::from_secs(grace as u64);
-        if let Err(error) = hooks::run(self, hook, id, container, pod_ips, Some(limit)).await {
+        let place = Place { pod, container, container_id: id, pod_ips };
+        if let Err(error) = hooks::run(self, hook, place, Some(limit)).await {
             let about = container_reference(pod, kind, &container.name);
             self.recorder.warning(&about, "FailedPreStopHook", "PreStopHook failed");
             tracing::warn!(pod = pod_spec::display(pod), container = container.name, error, "preStop hook failed");
@@ -143,11 +147,11 @@ impl RuntimeManager {
     async fn kill_observed(&self, pod: &Pod, observed: &ContainerStatus, ips: &[String], order: KillOrder) {
         let found = pod_spec::find_container(pod, &observed.name);
         let container = found.as_ref().map(|(kind, container)| (*kind, container));
+        // Its sandbox is stopped next, and whatever is still in there with it.
         self.kill_container(pod, &observed.id, &observed.name, container, ips, &order).await;
     }
 
     /// Removes every trace of the pod from the runtime.
-        // Its sandbox is stopped next, and whatever is still in there with it.
     pub async fn remove_pod(&self, pod: &Pod, status: &PodRuntimeStatus) -> cri::Result<()> {
         let remove = async {
             for sandbox in &status.sandboxes {

@@ -240,9 +240,8 @@ impl RuntimeManager {
         id: &str,
         hook: &k8s_openapi::api::core::v1::LifecycleHandler,
     ) -> Result<(), WaitingReason> {
-        let Err(error) = hooks::run(self, hook, id, container, context.pod_ips, None).await else {
-            return Ok(());
-        };
+        let place = hooks::Place { pod: context.pod, container, container_id: id, pod_ips: context.pod_ips };
+        let Err(error) = hooks::run(self, hook, place, None).await else { return Ok(()) };
         let about = container_reference(context.pod, kind, &container.name);
         self.recorder.warning(&about, "FailedPostStartHook", "PostStartHook failed");
         tracing::warn!(

@@ -48,28 +48,28 @@ async fn pods_in_the_nodes_network_are_reached_at_its_address() {
     let get = |path: &str| json!({"httpGet": {"path": path, "port": port}});
     let mut probe = get("/moved");
     probe["timeoutSeconds"] = 300.into();
-    let mut spec = pod(json!({"readinessProbe": probe, "lifecycle": {"preStop": get("/bye")}}));
+    // What is said to speak TLS and does not is asked in the clear.
+    let hello = json!({"httpGet": {"path": "/hello", "port": port, "scheme": "HTTPS"}});
+    let mut spec = pod(json!({"readinessProbe": probe, "lifecycle": {"postStart": hello, "preStop": get("/bye")}}));
     spec["hostNetwork"] = true.into();
     node.api.create_pod("host", spec);
     node.wait("host", "ready", ready).await;
     node.event("ProbeWarning", "Readiness probe warning: Probe terminated redirects, Response body: ").await;
+    let fallback =
+        format!("request to HTTPS lifecycle hook 127.0.0.2:{port} got HTTP response, retry with HTTP succeeded");
+    node.event("LifecycleHTTPFallback", &fallback).await;
     node.api.delete_pod("host", 300);
     node.wait("host", "gone", Value::is_null).await;
     let asked = asked.lock().unwrap().clone();
-    for (path, agent) in [("/moved", "kube-probe/1.35"), ("/bye", "kube-lifecycle/1.35")] {
+    for (path, agent) in
+        [("/moved", "kube-probe/1.35"), ("/hello", "kube-lifecycle/1.35"), ("/bye", "kube-lifecycle/1.35")]
+    {
         let by = |request: &&String| request.starts_with(&format!("GET {path} ")) && request.contains(agent);
         assert!(asked.iter().find(by).is_some(), "{path} {asked:?}");
     }
     node.stop().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_was_ready_stays_so_under_another_kubelet() {
-    let Some(mut node) = Node::start("kept") else { return };
-    let probe = json!({"exec": {"command": ["look"]}, "periodSeconds": 1, "timeoutSeconds": 3600});
-    node.api.create_pod("kept", pod(json!({"readinessProbe": probe, "startupProbe": probe})));
-    node.wait("kept", "ready", ready).await;
-    let told = node.api.pod("kept").unwrap();
 /// Two of one container at once would be worse than one that is ill.
 #[tokio::test(start_paused = true)]
 async fn what_can_not_be_stopped_is_not_started_beside_itself() {
@@ -95,6 +95,13 @@ async fn what_can_not_be_stopped_is_not_started_beside_itself() {
     node.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_was_ready_stays_so_under_another_kubelet() {
+    let Some(mut node) = Node::start("kept") else { return };
+    let probe = json!({"exec": {"command": ["look"]}, "periodSeconds": 1, "timeoutSeconds": 3600});
+    node.api.create_pod("kept", pod(json!({"readinessProbe": probe, "startupProbe": probe})));
+    node.wait("kept", "ready", ready).await;
+    let told = node.api.pod("kept").unwrap();
     // The next kubelet's probes have nothing to say for a while.
     node.runtime.hang("exec_sync", "look");
     node.restart().await;
