@@ -338,7 +338,8 @@ impl Worker {
         };
         match self.shared.client.api::<RuntimeClass>().get(name).await {
             Ok(class) => Ok(class.handler),
-            Err(error) => Err(format!("failed to get sandbox runtime: {error}")),
+            Err(error) if error.is_not_found() => Err(error.to_string()),
+            Err(error) => Err(format!("failed to lookup RuntimeClass {name}: {error}")),
         }
     }
 

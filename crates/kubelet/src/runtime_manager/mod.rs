@@ -140,7 +140,7 @@ impl RuntimeManager {
         self.metrics.observe(&CGROUP_DURATION, &["create"], (self.env.monotonic() - began).as_secs_f64());
         self.starts.take(self.runtime.run_pod_sandbox(config.clone(), handler)).await.map_err(|error| {
             self.metrics.count(&STARTED_PODS_ERRORS, &[]);
-            format!("failed to create pod sandbox: {error}")
+            error.to_string()
         })
     }
 
