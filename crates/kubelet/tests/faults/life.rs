@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use cri::Runtime;
 use serde_json::{Value, json};
 
 use crate::{
@@ -76,6 +77,34 @@ async fn the_newest_generation_is_told_however_many_there_are() {
     node.wait("busy", "told of", |pod| pod["status"]["observedGeneration"] == 501).await;
     let pod = node.api.pod("busy").unwrap();
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    node.stop().await;
+}
+
+async fn finish(node: &Node, name: &str) {
+    node.until(&format!("did {name} run"), || !node.runtime.running(name).is_empty()).await;
+    node.runtime.running(name).iter().for_each(|id| node.runtime.exit(id, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_sandbox_died_is_initialized_anew_and_in_order() {
+    let Some(node) = Node::start("died") else { return };
+    let init = |name: &str| json!({"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent"});
+    let mut spec = pod(json!({}));
+    spec["initContainers"] = json!([init("first"), init("second")]);
+    node.api.create_pod("prepared", spec);
+    finish(&node, "first").await;
+    finish(&node, "second").await;
+    node.wait("prepared", "ready", ready).await;
+    let sandbox = node.runtime.list_pod_sandboxes(None).await.unwrap().remove(0).id;
+    node.runtime.stop_pod_sandbox(&sandbox).await.unwrap();
+    node.runtime.exit(&sandbox, 0);
+    node.event("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.").await;
+    node.until("did the first run again", || !node.runtime.running("first").is_empty()).await;
+    node.env.sleep(Duration::from_secs(60)).await;
+    assert!(node.runtime.running("main").is_empty() && node.runtime.running("second").is_empty());
+    finish(&node, "first").await;
+    finish(&node, "second").await;
+    node.wait("prepared", "ready again", |pod| ready(pod) && !node.runtime.running("main").is_empty()).await;
     node.stop().await;
 }
 

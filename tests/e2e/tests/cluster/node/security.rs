@@ -37,9 +37,9 @@ kind: Pod
 metadata: {name: pod-user}
 spec:
   restartPolicy: Never
-  securityContext: {runAsUser: 1001, runAsGroup: 2002}
+  securityContext: {runAsUser: 1001, runAsGroup: 2002, sysctls: [{name: kernel/shm_rmid_forced, value: '1'}]}
   containers:
-  - {name: c, image: IMAGE, command: [sh, -c, 'id -u; id -g; touch /tmp/x && echo writable; ip link add br9 type bridge 2>/dev/null || echo refused']}
+  - {name: c, image: IMAGE, command: [sh, -c, 'id -u; id -g; touch /tmp/x && echo writable; cat /proc/sys/kernel/shm_rmid_forced; ip link add br9 type bridge 2>/dev/null || echo refused']}
 ---
 apiVersion: v1
 kind: Pod
@@ -52,7 +52,7 @@ spec:
     );
     let user = ["65534", "2002", "read-only", "CapEff:0000000000000000", "NoNewPrivs:1", "Seccomp:2", "1", "refused"];
     says(&ns, "user", &user);
-    says(&ns, "pod-user", &["1001", "2002", "writable", "refused"]);
+    says(&ns, "pod-user", &["1001", "2002", "writable", "1", "refused"]);
     says(&ns, "privileged", &["allowed"]);
 }
 
