@@ -177,7 +177,7 @@ fn what_the_node_decides_is_told_when_nothing_runs_any_more() {
     spec["initContainers"] = json!([{"name": "s", "restartPolicy": "Always"}, {"name": "i"}]);
     let failed = |containers| Case { spec: spec.clone(), containers, ..Default::default() };
     let pending = |containers| Case { status: json!({"phase": "Pending"}), ..failed(containers) };
-    check(pending(&["s:running", "i:exit1"]), "Pending", &[unready.clone()]);
+    check(pending(&["s:running", "i:exit1"]), "Pending", std::slice::from_ref(&unready));
     check(pending(&["s:exit0", "i:exit1"]), "Failed", &[unready]);
 }
 

@@ -87,8 +87,8 @@ pub async fn attempt(
 
 /// Variables as the specification spells them: what they are taken from elsewhere is not known here.
 fn given(container: &Container, name: &str) -> Option<String> {
-    let named = container.env.iter().flatten().filter(|variable| variable.name == name);
-    named.last().map(|variable| variable.value.clone().unwrap_or_default())
+    let mut named = container.env.iter().flatten().filter(|variable| variable.name == name);
+    named.next_back().map(|variable| variable.value.clone().unwrap_or_default())
 }
 
 async fn exec_command(
