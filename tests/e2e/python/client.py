@@ -4,7 +4,7 @@ import time
 
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
-from kubernetes.stream import stream
+from kubernetes.stream import portforward, stream
 
 kubeconfig, namespace, image = sys.argv[1:]
 config.load_kube_config(kubeconfig)
@@ -50,7 +50,7 @@ pod = client.V1Pod(
     metadata=client.V1ObjectMeta(name="worker"),
     spec=client.V1PodSpec(
         termination_grace_period_seconds=0,
-        containers=[client.V1Container(name="c", image=image, command=["sh", "-c", "echo hello; sleep 1000"])],
+        containers=[client.V1Container(name="c", image=image, command=["sh", "-c", "httpd -p 8080 -h /etc; echo hello; sleep 1000"])],
     ),
 )
 core.create_namespaced_pod(namespace, pod)
@@ -70,6 +70,15 @@ assert said == "hello", said
 answer = stream(core.connect_get_namespaced_pod_exec, "worker", namespace, command=["echo", "through exec"],
                 stdout=True, stderr=True, stdin=False, tty=False)
 assert answer.strip() == "through exec", answer
+forward = portforward(core.connect_get_namespaced_pod_portforward, "worker", namespace, ports="8080")
+with forward.socket(8080) as connection:
+    connection.setblocking(True)
+    connection.sendall(b"GET /hostname HTTP/1.0\r\n\r\n")
+    answer = b""
+    while part := connection.recv(4096):
+        answer += part
+assert answer.strip().endswith(b"worker"), answer
+assert forward.error(8080) is None, forward.error(8080)
 core.delete_namespaced_pod("worker", namespace, grace_period_seconds=0)
 
 # Scale.

@@ -5,6 +5,7 @@
 mod auth;
 mod counted;
 mod logs;
+mod port_channels;
 mod spdy;
 mod streaming;
 mod websocket;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{config::Config, endpoint_gate::EndpointGate, exits::ExitOf};
 use auth::Auth;
 use logs::LogOptions;
+use streaming::Protocol;
 use websocket::Streams;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -295,12 +297,15 @@ impl Shared {
         pod: Arc<Pod>,
         query: &[(String, String)],
     ) -> Result<Response<Body>, ApiError> {
-        let ports = query.iter().filter(|(n, _)| n == "port" || n == "ports").filter_map(|(_, v)| v.parse().ok());
+        let ports = ports(query)?;
+        if ports.is_empty() && matches!(streaming::protocol(request.headers())?, Protocol::Channels(_)) {
+            return Err(ApiError::bad_request("query parameter \"port\" is required"));
+        }
         let url = self.runtime.port_forward(v1::PortForwardRequest {
             pod_sandbox_id: self.view.sandbox(&pod).await?,
-            port: ports.collect(),
+            port: ports.iter().copied().map(i32::from).collect(),
         });
-        streaming::relay(request, &url.await.map_err(runtime_error)?, Streams::default()).await
+        streaming::relay_ports(request, &url.await.map_err(runtime_error)?, ports).await
     }
 
     /// Another node asks before it stops a pod; the answer comes when this node's rules no longer use it.
@@ -347,6 +352,25 @@ fn streams(query: &[(String, String)]) -> Result<Streams, ApiError> {
         return Err(ApiError::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
     }
     Ok(streams)
+}
+
+/// Ports by number, one or several in a value.
+fn ports(query: &[(String, String)]) -> Result<Vec<u16>, ApiError> {
+    let mut ports = Vec::new();
+    for (_, values) in query.iter().filter(|(name, _)| name == "port" || name == "ports") {
+        for value in values.split(',') {
+            let refuse = |why: &str| Err(ApiError::bad_request(format!("unable to parse {value:?} as a port: {why}")));
+            match value.parse() {
+                Ok(0) => return refuse("it must be > 0"),
+                Ok(port) => ports.push(port),
+                Err(_) => return refuse("it is not a number of a port"),
+            }
+        }
+    }
+    match ports.len() > port_channels::MOST_PORTS {
+        true => Err(ApiError::bad_request(format!("at most {} ports can be forwarded", port_channels::MOST_PORTS))),
+        false => Ok(ports),
+    }
 }
 
 /// Every spelling that clients of Go's parser may use; the Python client says `True`.
@@ -463,6 +487,23 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_read_one_by_one() {
+        let check = |text: &str, expected: Result<&[u16], &str>| {
+            let found = ports(&query(text));
+            match expected {
+                Ok(expected) => assert_eq!(found.unwrap(), expected, "{text}"),
+                Err(part) => assert!(found.unwrap_err().message.contains(part), "{text}"),
+            }
+        };
+        check("", Ok(&[]));
+        check("port=80&port=81", Ok(&[80, 81]));
+        check("port=80%2C81&ports=82", Ok(&[80, 81, 82]));
+        check("port=0", Err("must be > 0"));
+        check("port=http", Err("unable to parse \"http\" as a port"));
+        check("port=70000", Err("unable to parse"));
+    }
 
     #[test]
     fn queries_are_decoded_and_streams_checked() {

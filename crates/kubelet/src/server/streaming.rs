@@ -17,7 +17,7 @@ use tokio::{
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{
-    Body, empty,
+    Body, empty, port_channels,
     websocket::{self, Backend, Dialect, Streams},
 };
 
@@ -90,6 +90,25 @@ pub async fn relay<B>(mut request: Request<B>, url: &str, streams: Streams) -> R
             Ok(answer)
         }
     }
+}
+
+/// As `relay`, for port-forward: clients with channels have two for each of `ports`.
+pub async fn relay_ports<B>(mut request: Request<B>, url: &str, ports: Vec<u16>) -> Result<Response<Body>, ApiError> {
+    let Protocol::Channels(name) = protocol(request.headers())? else {
+        return relay(request, url, Streams::default()).await;
+    };
+    let failed = |e: io::Error| ApiError::internal(format!("error dialing the runtime's streaming server: {e}"));
+    let (backend, _) = connect(url, &spdy_request(&["portforward.k8s.io"])).await.map_err(failed)?;
+    let client = hyper::upgrade::on(&mut request);
+    let answer = websocket_answer(request.headers(), name)?;
+    tokio::spawn(async move {
+        let forwarded = async {
+            let client = client.await.map_err(io::Error::other)?;
+            port_channels::forward(TokioIo::new(client), backend, &ports, Dialect::of_ports(name)).await
+        };
+        log(forwarded.await);
+    });
+    Ok(answer)
 }
 
 pub fn wants_websocket(headers: &HeaderMap) -> bool {

@@ -27,7 +27,7 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 /// In v5: the next byte names a channel that the client will not write to any more.
-const CLOSE: u8 = 255;
+pub const CLOSE: u8 = 255;
 
 /// Which streams a session has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,8 +52,13 @@ impl Dialect {
         Self { base64: protocol.contains("base64"), plain_status: !protocol.starts_with('v') }
     }
 
+    /// Of port-forward, where no channel has a status.
+    pub fn of_ports(protocol: &str) -> Self {
+        Self { plain_status: false, ..Self::of(protocol) }
+    }
+
     /// `None` when the client is not to hear of it.
-    fn encode(self, channel: u8, bytes: &[u8]) -> Option<Message> {
+    pub fn encode(self, channel: u8, bytes: &[u8]) -> Option<Message> {
         let words;
         let mut bytes = bytes;
         if channel == ERROR && self.plain_status {
@@ -67,7 +72,7 @@ impl Dialect {
     }
 
     /// The channel and what was written to it.
-    fn decode(self, message: &Message) -> Option<(u8, Bytes)> {
+    pub fn decode(self, message: &Message) -> Option<(u8, Bytes)> {
         match message {
             Message::Binary(bytes) if !self.base64 => Some((*bytes.first()?, bytes.slice(1..))),
             Message::Text(text) if self.base64 => {
@@ -192,7 +197,7 @@ where
 }
 
 /// Clients take any other close for a failure.
-fn goodbye() -> CloseFrame {
+pub fn goodbye() -> CloseFrame {
     CloseFrame { code: CloseCode::Normal, reason: Default::default() }
 }
 
