@@ -82,16 +82,26 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     Some(Line { time, stream, partial: tag.starts_with('P'), text: parts.next().unwrap_or_default() })
 }
 
+/// The time with all nine digits after the point, as clients see it whatever the runtime leaves out.
+fn fixed(time: &str) -> String {
+    let zone = time.rfind(['Z', '+', '-']).filter(|at| *at > "2006-01-02".len()).unwrap_or(time.len());
+    let (clock, zone) = time.split_at(zone);
+    let (seconds, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    format!("{seconds}.{fraction:0<9.9}{zone}")
+}
+
 /// Formats lines for the client until the byte limit is reached.
 struct Formatter {
     options: LogOptions,
     left: u64,
+    /// What comes next goes on with a line that the runtime has split.
+    inside: bool,
 }
 
 impl Formatter {
     fn new(options: LogOptions) -> Self {
         let left = options.limit_bytes.unwrap_or(u64::MAX);
-        Self { options, left }
+        Self { options, left, inside: false }
     }
 
     fn wanted(&self, line: &Line<'_>) -> bool {
@@ -102,10 +112,11 @@ impl Formatter {
     fn push(&mut self, line: &[u8], out: &mut BytesMut) {
         let Some(line) = parse(line).filter(|l| self.wanted(l)) else { return };
         let start = out.len();
-        if self.options.timestamps {
-            out.extend_from_slice(line.time.as_bytes());
+        if self.options.timestamps && !self.inside {
+            out.extend_from_slice(fixed(line.time).as_bytes());
             out.extend_from_slice(b" ");
         }
+        self.inside = line.partial;
         out.extend_from_slice(line.text);
         if !line.partial {
             out.extend_from_slice(b"\n");
@@ -352,7 +363,10 @@ mod tests {
         check(&[("limitBytes", "5")], "one\nt").await;
         check(&[("sinceSeconds", "2")], "two\nthree\n").await;
         check(&[("sinceTime", "2026-01-01T00:00:02Z")], "three\n").await;
-        check(&[("timestamps", "true"), ("tailLines", "4"), ("limitBytes", "26")], "2026-01-01T00:00:00.1Z one").await;
+        let stamped = "2026-01-01T00:00:00.100000000Z one\n2026-01-01T00:00:01.100000000Z two\n\
+            2026-01-01T00:00:02.100000000Z three\n";
+        check(&[("timestamps", "true")], stamped).await;
+        check(&[("timestamps", "true"), ("limitBytes", "34")], &stamped[..34]).await;
         check(&[("stream", "Stderr")], "two\n").await;
         check(&[("follow", "true")], "one\ntwo\nthree\n").await;
     }
@@ -518,6 +532,15 @@ mod tests {
             let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
             assert_eq!(all, expected, "tail {tail:?}");
         }
+    }
+
+    #[test]
+    fn times_have_nine_digits() {
+        let check = |time: &str, expected: &str| assert_eq!(fixed(time), expected);
+        check("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000000Z");
+        check("2026-01-01T00:00:00.12Z", "2026-01-01T00:00:00.120000000Z");
+        check("2026-01-01T00:00:00.123456789+02:00", "2026-01-01T00:00:00.123456789+02:00");
+        check("2026-01-01T00:00:00-03:00", "2026-01-01T00:00:00.000000000-03:00");
     }
 
     #[test]
