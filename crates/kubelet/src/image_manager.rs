@@ -211,10 +211,9 @@ impl ImageManager {
         let now = self.env.monotonic();
         self.backoff.next(&key, now, now);
         self.failed_at.lock().insert(key.clone(), now);
-        let message = format!("failed to pull image {named:?}: {error}");
         self.recorder.warning(about, "Failed", format!("Failed to pull image {named:?}: {error}"));
-        self.last_errors.lock().insert(key, format!("ErrImagePull: {message}"));
-        Err(WaitingReason { reason: "ErrImagePull".into(), message })
+        self.last_errors.lock().insert(key, format!("ErrImagePull: {error}"));
+        Err(WaitingReason { reason: "ErrImagePull".into(), message: error })
     }
 
     /// The credential that served, if one was needed.
@@ -276,7 +275,7 @@ impl ImageManager {
 /// As Go prints durations rounded to milliseconds: "1.234s", "87ms", "2m3.5s".
 pub fn go_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
-    if millis < 1000 {
+    if (1..1000).contains(&millis) {
         return format!("{millis}ms");
     }
     let (minutes, rest) = (millis / 60_000, millis % 60_000);
@@ -331,10 +330,31 @@ mod tests {
         check("r.example/private:1", "Never", &[], false, 3).await;
     }
 
+    /// What the runtime says is said once, and again while the next try waits.
+    #[tokio::test]
+    async fn pods_show_the_words_of_the_runtime() {
+        let env = Env::real();
+        let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
+        let runtime = Arc::new(FakeRuntime::default());
+        runtime.fail_next("pull_image", cri::Error::Other("rpc error: code = Unknown desc = no".into()));
+        let images = ImageManager::new(runtime, env, recorder, 1, Metrics::default());
+        let container = Container { image: Some("r.example/a:1".into()), ..Container::default() };
+        for (reason, message) in [
+            ("ErrImagePull", "rpc error: code = Unknown desc = no"),
+            (
+                "ImagePullBackOff",
+                "Back-off pulling image \"r.example/a:1\": ErrImagePull: rpc error: code = Unknown desc = no",
+            ),
+        ] {
+            let waiting = images.ensure(&ObjectRef::default(), "uid", &container, &[]).await.unwrap_err();
+            assert_eq!((waiting.reason.as_str(), waiting.message.as_str()), (reason, message));
+        }
+    }
+
     #[test]
     fn durations_look_like_gos() {
         let check = |millis, expected: &str| assert_eq!(go_duration(Duration::from_millis(millis)), expected);
-        check(0, "0ms");
+        check(0, "0s");
         check(87, "87ms");
         check(1234, "1.234s");
         check(2000, "2s");
