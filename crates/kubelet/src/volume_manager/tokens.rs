@@ -19,9 +19,13 @@ use crate::pod_spec;
 const RENEW_AT: f64 = 0.8;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// How soon a renewal that failed is tried again.
+const RETRY: Duration = Duration::from_secs(30);
+
 struct Token {
     text: String,
     renew_at: Timestamp,
+    expires: Timestamp,
 }
 
 pub struct TokenManager {
@@ -45,11 +49,20 @@ impl TokenManager {
         {
             return Ok((token.text.clone(), until(now, token.renew_at)));
         }
-        let (text, expires) = self.request(pod, key).await?;
+        let (text, expires) = match self.request(pod, key).await {
+            Ok(answer) => answer,
+            // The one there is serves while it is valid.
+            Err(why) => {
+                let tokens = self.tokens.lock();
+                let old = tokens.get(&cache_key).filter(|token| token.expires > now).ok_or_else(|| why.clone())?;
+                tracing::warn!(pod = pod_spec::display(pod), error = why, "failed to renew a token");
+                return Ok((old.text.clone(), until(now, old.expires).min(RETRY)));
+            }
+        };
         let life = Duration::try_from(expires.duration_since(now)).unwrap_or_default();
         let renew_at = now + life.mul_f64(RENEW_AT).min(LONGEST);
         let wait = until(now, renew_at);
-        self.tokens.lock().insert(cache_key, Token { text: text.clone(), renew_at });
+        self.tokens.lock().insert(cache_key, Token { text: text.clone(), renew_at, expires });
         Ok((text, wait))
     }
 
@@ -90,4 +103,76 @@ impl TokenManager {
 
 fn until(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use api::ApiError;
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use client::{ListParams, ObjectList, Transport, WatchStream};
+    use http::Response;
+
+    use super::*;
+    use crate::no_api::NoApi;
+
+    /// Gives out tokens of an hour, all but the second.
+    struct Hourly {
+        env: Env,
+        asked: Arc<AtomicU32>,
+    }
+
+    #[async_trait]
+    impl Transport for Hourly {
+        async fn send(&self, _: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+            let number = self.asked.fetch_add(1, Ordering::SeqCst);
+            if number == 1 {
+                return Err(ApiError::internal("not now"));
+            }
+            let expires = (self.env.now() + Duration::from_secs(3600)).to_string();
+            let status = json!({"token": format!("token {number}"), "expirationTimestamp": expires});
+            Ok(Response::new(Bytes::from(json!({"status": status}).to_string())))
+        }
+
+        async fn list(&self, r: &api::Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
+            NoApi.list(r, n, p).await
+        }
+
+        async fn watch(
+            &self,
+            resource: &api::Resource,
+            namespace: Option<&str>,
+            params: &ListParams,
+            version: &str,
+        ) -> Result<WatchStream, ApiError> {
+            NoApi.watch(resource, namespace, params, version).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_serves_until_there_is_a_new_one() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let asked = Arc::new(AtomicU32::new(0));
+        let tokens = TokenManager::new(Client::new(Hourly { env: env.clone(), asked: asked.clone() }), env.clone());
+        let pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": []}}));
+        let pod = pod.unwrap();
+        let key = TokenKey { audience: String::new(), expiration_seconds: 3600 };
+        let check = async |after: u64, text: &str, renew_in: u64, times: u32| {
+            env.sleep(Duration::from_secs(after)).await;
+            let (found, wait) = tokens.get(&pod, &key).await.unwrap();
+            assert_eq!((found.as_str(), wait.as_secs(), asked.load(Ordering::SeqCst)), (text, renew_in, times));
+        };
+        check(0, "token 0", 2880, 1).await;
+        check(1000, "token 0", 1880, 1).await;
+        // Time to renew it, and the API server does not answer.
+        check(1880, "token 0", 30, 2).await;
+        check(30, "token 2", 2880, 3).await;
+        tokens.forget("u");
+        check(0, "token 3", 2880, 4).await;
+    }
 }
