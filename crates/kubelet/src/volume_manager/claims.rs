@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::{file_system, host_path};
 use crate::pod_spec;
@@ -58,6 +58,20 @@ impl Uses {
 pub fn is_read_only(pod: &Pod, volume: &str) -> bool {
     let mut volumes = pod_spec::spec(pod).volumes.iter().flatten();
     volumes.any(|v| v.name == volume && v.persistent_volume_claim.as_ref().is_some_and(|c| c.read_only == Some(true)))
+}
+
+/// A claim that only has the name which a template gives is somebody else's.
+pub fn check_owner(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    match owners.any(|owner| owner.controller == Some(true) && owner.uid == pod_spec::uid(pod)) {
+        true => Ok(()),
+        false => {
+            let namespace = pod_spec::namespace(pod);
+            let claim = claim.metadata.name.as_deref().unwrap_or_default();
+            let name = pod_spec::name(pod);
+            Err(format!("PVC {namespace}/{claim} was not created for pod {namespace}/{name} (pod is not owner)"))
+        }
+    }
 }
 
 impl Behind {
@@ -188,6 +202,21 @@ mod tests {
         check("local", false, true);
         check("local", true, false);
         check("hostPath", false, false);
+    }
+
+    #[test]
+    fn a_claim_of_a_template_is_its_pods_own() {
+        let pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).unwrap();
+        let check = |owners: Value, expected: bool| {
+            let metadata = json!({"name": "p-v", "namespace": "n", "ownerReferences": owners});
+            let found = check_owner(&serde_json::from_value(json!({"metadata": metadata})).unwrap(), &pod);
+            assert_eq!(found.is_ok(), expected, "{owners}: {found:?}");
+        };
+        let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller}]);
+        check(owner("u", true), true);
+        check(owner("u", false), false);
+        check(owner("earlier", true), false);
+        check(json!([]), false);
     }
 
     #[test]

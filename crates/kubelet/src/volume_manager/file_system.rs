@@ -59,6 +59,13 @@ pub fn mount_tmpfs(path: &Path, size_bytes: Option<i64>) -> io::Result<()> {
     mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options.as_deref()).map_err(io::Error::from)
 }
 
+/// `page_size` as the API writes it; the kernel reads the same.
+pub fn mount_hugetlbfs(path: &Path, page_size: &str) -> io::Result<()> {
+    let options = format!("pagesize={page_size}");
+    mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), Some(options.as_str()))
+        .map_err(|error| io::Error::other(format!("failed to mount huge pages of {page_size}: {error}")))
+}
+
 /// Unmounts everything at or below the directory and deletes it.
 pub fn remove(directory: &Path) -> io::Result<()> {
     for place in mounts_below(directory)? {

@@ -163,10 +163,14 @@ impl VolumeManager {
         let name = &volume.name;
         if let Some(source) = &volume.empty_dir {
             let path = self.volume_dir(uid, "empty-dir", name);
-            let in_memory = source.medium.as_deref() == Some("Memory");
-            let size = in_memory.then(|| memory_size(source, pod, facts.node.memory_bytes));
+            let medium = match source.medium.as_deref().unwrap_or_default() {
+                "" => Medium::Disk,
+                "Memory" => Medium::Memory(memory_size(source, pod, facts.node.memory_bytes)),
+                huge if huge.starts_with("HugePages") => Medium::HugePages(page_size(huge, pod)?),
+                other => return Err(format!("unknown storage medium {other:?}")),
+            };
             let place = path.clone();
-            self.work(uid, name, move || empty_dir(&place, size, group).map_err(|e| e.to_string())).await?;
+            self.work(uid, name, move || empty_dir(&place, &medium, group).map_err(|e| e.to_string())).await?;
             return Ok((path, None));
         }
         if let Some(source) = &volume.host_path {
@@ -176,14 +180,14 @@ impl VolumeManager {
             return Ok((path, None));
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            return self.claim(pod, name, &source.claim_name).await.map(|path| (path, None));
+            return self.claim(pod, name, &source.claim_name, false).await.map(|path| (path, None));
         }
         if let Some(source) = &volume.ephemeral {
             if source.volume_claim_template.is_none() {
                 return Err("ephemeral volume without a claim template".into());
             }
             let claim = format!("{}-{name}", pod_spec::name(pod));
-            return self.claim(pod, name, &claim).await.map(|path| (path, None));
+            return self.claim(pod, name, &claim, true).await.map(|path| (path, None));
         }
         let mode = |mode: Option<i32>| mode.unwrap_or(payload::DEFAULT_MODE) as u32;
         let context = |default_mode, tokens| payload::Context {
@@ -267,8 +271,9 @@ impl VolumeManager {
         Ok((tokens, refresh))
     }
 
-    /// The host directory behind a claim, for the kinds of volume that live on the node.
-    async fn claim(&self, pod: &Pod, volume_in_pod: &str, name: &str) -> Result<PathBuf, String> {
+    /// The host directory behind a claim, for the kinds of volume that live on the node. One that is the pod's `own` was
+    /// made from a template.
+    async fn claim(&self, pod: &Pod, volume_in_pod: &str, name: &str, own: bool) -> Result<PathBuf, String> {
         let namespace = pod_spec::namespace(pod);
         let claim = self
             .client
@@ -276,6 +281,14 @@ impl VolumeManager {
             .get(name)
             .await
             .map_err(|error| format!("error fetching PVC {namespace}/{name}: {error}"))?;
+        if own {
+            claims::check_owner(&claim, pod)?;
+        }
+        // A pod that has it goes on.
+        let has = |paths: &BTreeMap<String, PathBuf>| paths.contains_key(volume_in_pod);
+        if claim.metadata.deletion_timestamp.is_some() && !self.actual.lock().get(pod_spec::uid(pod)).is_some_and(has) {
+            return Err(format!("error processing PVC {namespace}/{name}: PVC is being deleted"));
+        }
         let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         let volume_name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
         if !bound || volume_name.is_empty() {
@@ -338,13 +351,44 @@ fn memory_size(source: &EmptyDirVolumeSource, pod: &Pod, allocatable: i64) -> Op
     limits.into_iter().flatten().filter(|bytes| *bytes > 0).min()
 }
 
-/// `in_memory` has the size of one that is in memory.
-fn empty_dir(path: &Path, in_memory: Option<Option<i64>>, group: Option<u32>) -> io::Result<()> {
+/// Where an emptyDir keeps its files.
+#[derive(Debug)]
+enum Medium {
+    Disk,
+    /// With the most it may hold.
+    Memory(Option<i64>),
+    /// Of this size ("2Mi").
+    HugePages(String),
+}
+
+/// The size of the pages behind a medium of huge pages: the one it names, or the only one that the pod asks for.
+fn page_size(medium: &str, pod: &Pod) -> Result<String, String> {
+    let own = pod_spec::spec(pod).resources.iter();
+    let all = pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod));
+    let requests = own.chain(all.filter_map(|c| c.resources.as_ref())).flat_map(|r| r.requests.iter().flatten());
+    let mut sizes: Vec<&str> = requests.filter_map(|(name, _)| name.strip_prefix("hugepages-")).collect();
+    if let Some(wanted) = medium.strip_prefix("HugePages-") {
+        sizes.retain(|size| *size == wanted);
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    match sizes.as_slice() {
+        [size] => Ok(size.to_string()),
+        [] => Err(format!(
+            "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+        )),
+        _ => Err(format!("medium: {medium} can't be used if container requests multiple huge page sizes")),
+    }
+}
+
+fn empty_dir(path: &Path, medium: &Medium, group: Option<u32>) -> io::Result<()> {
     let fresh = !path.exists();
     std::fs::create_dir_all(path)?;
-    let mounts_now = in_memory.is_some() && !file_system::is_mount_point(path);
-    if let Some(size) = in_memory.filter(|_| mounts_now) {
-        file_system::mount_tmpfs(path, size)?;
+    let mounts_now = !matches!(medium, Medium::Disk) && !file_system::is_mount_point(path);
+    match medium {
+        Medium::Memory(size) if mounts_now => file_system::mount_tmpfs(path, *size)?,
+        Medium::HugePages(size) if mounts_now => file_system::mount_hugetlbfs(path, size)?,
+        _ => {}
     }
     if fresh || mounts_now {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
@@ -417,6 +461,26 @@ mod tests {
         check(None, Some("50Mi"), 50 << 20);
         check(Some("0"), None, 1 << 30);
         check(Some("4Gi"), Some("2Gi"), 1 << 30);
+    }
+
+    #[test]
+    fn huge_pages_are_of_the_size_that_the_pod_asks_for() {
+        let check = |medium: &str, asked: &[&str], expected: Result<&str, &str>| {
+            let requests: BTreeMap<String, &str> =
+                asked.iter().map(|size| (format!("hugepages-{size}"), "1Gi")).collect();
+            let container = serde_json::json!({"name": "a", "resources": {"requests": requests}});
+            let pod = serde_json::from_value(serde_json::json!({"spec": {"containers": [container]}})).unwrap();
+            match (page_size(medium, &pod), expected) {
+                (Ok(size), Ok(expected)) => assert_eq!(size, expected),
+                (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+                (found, expected) => panic!("{medium} {asked:?}: {found:?} instead of {expected:?}"),
+            }
+        };
+        check("HugePages", &["2Mi"], Ok("2Mi"));
+        check("HugePages", &["2Mi", "1Gi"], Err("multiple huge page sizes"));
+        check("HugePages-1Gi", &["2Mi", "1Gi"], Ok("1Gi"));
+        check("HugePages-1Gi", &["2Mi"], Err("no resource request for huge pages"));
+        check("HugePages", &[], Err("no resource request for huge pages"));
     }
 
     #[tokio::test]
