@@ -122,7 +122,9 @@ fn certificate_user(der: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
     let name = certificate.subject().iter_common_name().next().and_then(text)?;
-    Some(User { name, groups: certificate.subject().iter_organization().filter_map(text).collect() })
+    let organizations = certificate.subject().iter_organization().filter_map(text);
+    // Whoever has shown who they are is of this group; tokens bring it themselves.
+    Some(User { name, groups: organizations.chain(["system:authenticated".to_string()]).collect() })
 }
 
 fn verb(method: &Method) -> &'static str {
@@ -189,6 +191,17 @@ mod tests {
         ) -> Result<WatchStream, ApiError> {
             NoApi.watch(resource, namespace, params, version).await
         }
+    }
+
+    #[test]
+    fn certificates_name_a_user_of_all_who_are_known() {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "ann");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "admins");
+        let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let groups = ["admins", "system:authenticated"].map(String::from).to_vec();
+        assert_eq!(certificate_user(certificate.der()), Some(User { name: "ann".into(), groups }));
+        assert_eq!(certificate_user(b"none"), None);
     }
 
     #[tokio::test]
