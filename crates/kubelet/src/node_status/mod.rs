@@ -19,7 +19,7 @@ use k8s_openapi::{
         coordination::v1::{Lease, LeaseSpec},
         core::v1::{
             ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
-            NodeStatus, NodeSystemInfo,
+            NodeStatus, NodeSwapStatus, NodeSystemInfo,
         },
     },
     apimachinery::pkg::{
@@ -179,7 +179,7 @@ impl NodeStatusManager {
                 operating_system: "linux".into(),
                 os_image: machine.os_image.clone(),
                 system_uuid: machine.system_uuid.clone(),
-                swap: None,
+                swap: swap(machine),
             }),
             ..Default::default()
         }
@@ -446,6 +446,11 @@ fn watch(directory: &std::path::Path) -> std::io::Result<inotify::EventStream<[u
     inotify.into_event_stream([0; 1024])
 }
 
+/// Machines that never swap say nothing of it.
+fn swap(machine: &Machine) -> Option<NodeSwapStatus> {
+    (machine.swap_bytes > 0).then_some(NodeSwapStatus { capacity: Some(machine.swap_bytes) })
+}
+
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -526,6 +531,12 @@ mod tests {
 
     use super::*;
     use crate::config::Reserved;
+
+    #[test]
+    fn swap_is_told_of_where_there_is_some() {
+        let told = |swap_bytes| swap(&Machine { swap_bytes, ..Machine::default() }).and_then(|swap| swap.capacity);
+        assert_eq!((told(0), told(1 << 30)), (None, Some(1 << 30)));
+    }
 
     #[test]
     fn pods_get_what_is_neither_reserved_nor_kept_free() {
