@@ -324,12 +324,13 @@ impl Proxy {
         }
         self.moved.append(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
-        if !changes.is_empty() && !self.full_needed {
-            if let Err(error) = self.write(&changes).await {
-                tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
-                FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-                self.full_needed = true;
-            }
+        if !changes.is_empty()
+            && !self.full_needed
+            && let Err(error) = self.write(&changes).await
+        {
+            tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
+            FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
+            self.full_needed = true;
         }
         if self.full_needed {
             // Not needed any more, and large at the first start.
