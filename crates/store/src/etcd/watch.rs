@@ -1,4 +1,6 @@
 //! One watch that goes on across reconnects and restarts of etcd, from the revision after the last one delivered.
+//! It hears of all keys, also of those outside its range: every one of them makes a revision, and who waits for that one
+//! would otherwise wait until etcd tells of its progress, once in ten minutes.
 //! Made by `EtcdStore::watch`.
 //! Invariant: delivers every revision once and in order, or ends with an error.
 
@@ -74,13 +76,12 @@ pub(super) async fn oldest_revision(client: &Client, env: &Env) -> Result<Revisi
 impl Follower {
     async fn connect(&mut self) -> Result<(), StoreError> {
         let options = WatchOptions::new()
-            .with_range(self.range.1.clone())
+            .with_from_key()
             .with_start_revision(self.next as i64)
             .with_prev_key()
             .with_progress_notify();
         let mut client = self.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
-        let start = self.range.0.clone();
-        let stream = match self.env.timeout(REQUEST_TIMEOUT, client.watch(start, Some(options))).await {
+        let stream = match self.env.timeout(REQUEST_TIMEOUT, client.watch("\0", Some(options))).await {
             Some(stream) => stream.map_err(|error| convert::error(&error))?,
             None => return Err(StoreError::Unavailable("etcd did not answer a watch".into())),
         };
@@ -118,7 +119,9 @@ impl Follower {
 
     fn take_in(&mut self, answer: &WatchResponse) {
         let mut revisions: Vec<Vec<Event>> = Vec::new();
-        for event in answer.events().iter().filter_map(|event| convert::event(&self.prefix, event)) {
+        let (start, end) = (self.range.0.as_bytes(), self.range.1.as_bytes());
+        let inside = |event: &&etcd_client::Event| event.kv().is_some_and(|kv| (start..end).contains(&kv.key()));
+        for event in answer.events().iter().filter(inside).filter_map(|event| convert::event(&self.prefix, event)) {
             // What was delivered before a reconnect may come again.
             if event.revision < self.next {
                 continue;
@@ -132,6 +135,11 @@ impl Follower {
             self.next = last[0].revision + 1;
         }
         self.ready.extend(revisions.into_iter().map(WatchItem::Events));
+        let newest = answer.events().iter().filter_map(|event| Some(event.kv()?.mod_revision() as u64)).max();
+        if let Some(newest) = newest.filter(|newest| *newest >= self.next) {
+            self.next = newest + 1;
+            self.ready.push_back(WatchItem::Progress(newest));
+        }
         let reached = revision_of(answer.header());
         // A new watch is up to date only if it began after the newest revision; a later answer without events says
         // that it is.

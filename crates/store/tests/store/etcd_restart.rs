@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use futures::StreamExt;
 use store::{
-    Compare, Operation, Outcome, Store, StoreError, Transaction,
+    Compare, Operation, Outcome, Store, StoreError, Transaction, WatchItem,
     contract::{next_events, put, under, write},
     prefix_end,
 };
@@ -58,6 +59,33 @@ async fn two_stores_share_one_etcd_and_prefixes_keep_them_apart() {
     assert_eq!(&one.get("/k/b").await.unwrap().unwrap().value[..], b"from two");
     assert_eq!(&apart.get("/k/a").await.unwrap().unwrap().value[..], b"from apart");
     assert_eq!(one.count("/k/", &prefix_end("/k/")).await.unwrap(), 2);
+}
+
+/// A reader that wants everything up to a revision must learn of it, whoever made it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_outside_of_a_watch_are_heard_of_as_progress() {
+    let server = EtcdServer::start().await;
+    let (ours, theirs) = (server.connect("").await, server.connect("/theirs").await);
+    let mut stream = ours.watch("/k/", &prefix_end("/k/"), 0).await.unwrap();
+    let mut next = async || {
+        let item = tokio::time::timeout(Duration::from_secs(120), stream.next()).await;
+        item.expect("an item").expect("no end").unwrap()
+    };
+    for (store, key) in [(&ours, "/l/a"), (&ours, "/k/a"), (&theirs, "/k/a"), (&ours, "/l/b")] {
+        let revision = write(store, vec![put(key, "1")]).await;
+        loop {
+            match next().await {
+                WatchItem::Progress(reached) if reached < revision => {}
+                item => {
+                    let heard = matches!(&item, WatchItem::Events(events) if events[0].revision == revision);
+                    let told = matches!(&item, WatchItem::Progress(reached) if *reached == revision);
+                    let ours = key == "/k/a" && std::ptr::eq(store, &ours);
+                    assert_eq!((heard, told), (ours, !ours), "{key}: {item:?}");
+                    break;
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
