@@ -1,5 +1,5 @@
 //! `pods/eviction`: a deletion that asks the disruption budgets first.
-//! Part of `registry`.
+//! Part of `registry`; what a budget says is `disruption_budget`'s.
 //! Invariant: a budget is charged, compare-and-set, before its pod is deleted.
 
 use std::sync::Arc;
@@ -12,14 +12,13 @@ use api::{ApiError, Object, selectors::LabelSelector};
 use super::{
     Lost, Registry,
     delete::preconditions,
+    disruption_budget::{must_charge, still_processed, take_one},
     object_meta,
     options::{DeleteOptions, WriteOptions},
     subresource::created,
 };
 use crate::{call::Call, respond::Reply, served::Served};
 
-/// The status of a budget remembers evicted pods only so long as it has fewer than this many.
-const MAX_DISRUPTED: usize = 2000;
 /// How often a pod that changes while it is being judged is judged anew.
 const MAX_ATTEMPTS: usize = 20;
 
@@ -42,9 +41,7 @@ impl Registry {
             let ours = judged.resource_version != options.resource_version;
             match (self.let_go(call, served, judged).await, leave) {
                 (Err(error), Leave::AsItIs(Some(budget))) if ours && error.is_conflict() => {
-                    return Err(refused(format!(
-                        "The disruption budget {budget} is still being processed by the server."
-                    )));
+                    return Err(still_processed(&budget));
                 }
                 (Err(error), Leave::AsItIs(None)) if ours && error.is_conflict() && attempts < MAX_ATTEMPTS => {}
                 (gone, _) => return gone.map(|()| Reply::Value(StatusCode::CREATED, created())),
@@ -129,7 +126,7 @@ impl Registry {
             if !must_charge(value, &new) {
                 return Ok(Leave::AsItIs(Some(budget.meta.name.clone())));
             }
-            take_one(&mut new, &pod.meta.name, object_meta::timestamp(self.cluster.env.now()))?;
+            take_one(&mut new, &pod.meta.name, &object_meta::timestamp(self.cluster.env.now()))?;
             if dry_run {
                 return Ok(Leave::Freely);
             }
@@ -189,66 +186,9 @@ fn unasked(pod: &Value) -> Option<Leave> {
     }
 }
 
-/// A pod that is not ready disrupts nobody while the budget is healthy, or always if the budget says so.
-fn must_charge(pod: &Value, budget: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array();
-    let ready = conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
-    if ready {
-        return true;
-    }
-    let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-    let healthy = number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
-    budget["spec"]["unhealthyPodEvictionPolicy"] != "AlwaysAllow" && !healthy
-}
-
-fn refused(why: String) -> ApiError {
-    let cause = json!([{ "reason": "DisruptionBudget", "message": why }]);
-    let details = json!({ "causes": cause, "retryAfterSeconds": 10 });
-    ApiError::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
-        .with_details(details)
-}
-
-fn take_one(budget: &mut Value, pod: &str, now: String) -> Result<(), ApiError> {
-    let number = |v: &Value, field: &str| v["status"][field].as_i64().unwrap_or(0);
-    let name = object_meta::text(budget, "name").to_string();
-    if number(budget, "observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(refused(format!("The disruption budget {name} is still being processed by the server.")));
-    }
-    let allowed = number(budget, "disruptionsAllowed");
-    let disrupted = budget["status"]["disruptedPods"].as_object().map_or(0, |d| d.len());
-    if allowed <= 0 || disrupted > MAX_DISRUPTED {
-        let (needed, healthy) = (number(budget, "desiredHealthy"), number(budget, "currentHealthy"));
-        let text = format!("The disruption budget {name} needs {needed} healthy pods and has {healthy} currently");
-        return Err(refused(text));
-    }
-    budget["status"]["disruptionsAllowed"] = (allowed - 1).into();
-    budget["status"]["disruptedPods"][pod] = now.into();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pods_that_are_not_ready_go_as_their_budget_says() {
-        let check = |policy: Value, ready: &str, healthy: (i64, i64), expected: bool| {
-            let pod = json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
-            let status = json!({ "currentHealthy": healthy.0, "desiredHealthy": healthy.1 });
-            let budget = json!({ "spec": { "unhealthyPodEvictionPolicy": policy }, "status": status });
-            assert_eq!(must_charge(&pod, &budget), expected, "{budget} {ready}");
-        };
-        for policy in [Value::Null, json!("IfHealthyBudget")] {
-            check(policy.clone(), "True", (3, 2), true);
-            check(policy.clone(), "False", (2, 2), false);
-            check(policy.clone(), "False", (1, 2), true);
-            check(policy, "False", (0, 0), true);
-        }
-        check(json!("AlwaysAllow"), "True", (3, 2), true);
-        check(json!("AlwaysAllow"), "False", (2, 2), false);
-        check(json!("AlwaysAllow"), "False", (1, 2), false);
-        check(json!("AlwaysAllow"), "Unknown", (0, 2), false);
-    }
 
     #[test]
     fn a_pod_that_is_not_charged_goes_only_in_the_version_that_was_judged() {

@@ -9,6 +9,7 @@ mod connect;
 mod convert;
 mod create;
 mod delete;
+mod disruption_budget;
 mod eviction;
 mod json_path;
 mod managed;
