@@ -71,12 +71,13 @@ answer = stream(core.connect_get_namespaced_pod_exec, "worker", namespace, comma
                 stdout=True, stderr=True, stdin=False, tty=False)
 assert answer.strip() == "through exec", answer
 forward = portforward(core.connect_get_namespaced_pod_portforward, "worker", namespace, ports="8080")
-with forward.socket(8080) as connection:
-    connection.setblocking(True)
-    connection.sendall(b"GET /hostname HTTP/1.0\r\n\r\n")
-    answer = b""
-    while part := connection.recv(4096):
-        answer += part
+connection = forward.socket(8080)
+connection.setblocking(True)
+connection.sendall(b"GET /hostname HTTP/1.0\r\n\r\n")
+answer = b""
+while part := connection.recv(4096):
+    answer += part
+connection.close()
 assert answer.strip().endswith(b"worker"), answer
 assert forward.error(8080) is None, forward.error(8080)
 core.delete_namespaced_pod("worker", namespace, grace_period_seconds=0)
