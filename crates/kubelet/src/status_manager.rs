@@ -29,6 +29,8 @@ struct Entry {
     sent_version: u64,
     /// What the API server had when it last answered.
     known: Option<PodStatus>,
+    /// The version of the object in that answer.
+    known_revision: u64,
     /// Held while a request is under way.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -62,6 +64,7 @@ impl StatusManager {
                 version: 0,
                 sent_version: 0,
                 known: None,
+                known_revision: 0,
                 turn: Arc::default(),
             });
             entry.pod = pod.clone();
@@ -88,9 +91,8 @@ impl StatusManager {
             }
             let theirs = pod.status.clone().unwrap_or_default();
             let differs = patch::status_patch(&theirs, &entry.desired).is_some();
-            let stale = entry.known.as_ref().is_some_and(|known| patch::status_patch(known, &entry.desired).is_none());
             // An informer lags behind our own writes: what we know from the answer is newer.
-            let differs = differs && !stale;
+            let differs = differs && revision(pod) >= entry.known_revision;
             if differs {
                 entry.known = Some(theirs);
                 entry.version += 1;
@@ -123,7 +125,10 @@ impl StatusManager {
                 Ok(answer) => {
                     if let Some(entry) = self.entries.lock().get_mut(uid) {
                         entry.sent_version = entry.sent_version.max(version);
-                        entry.known = answer.or(entry.known.take());
+                        if let Some(answer) = answer {
+                            entry.known_revision = revision(&answer);
+                            entry.known = answer.status;
+                        }
                     }
                 }
                 Err(error) if error.is_not_found() || error.is_conflict() => {
@@ -147,7 +152,7 @@ impl StatusManager {
         pod: &Pod,
         desired: &PodStatus,
         known: Option<PodStatus>,
-    ) -> Result<Option<PodStatus>, ApiError> {
+    ) -> Result<Option<Pod>, ApiError> {
         let mirror;
         let target: &Pod = if pod_spec::is_static(pod) {
             match self.pods.mirror(pod_spec::namespace(pod), pod_spec::name(pod)) {
@@ -172,7 +177,7 @@ impl StatusManager {
             .patch_status(pod_spec::name(target), &Patch::Strategic(body))
             .await?;
         self.metrics.observe(&STATUS_DURATION, &[], (self.env.monotonic() - began).as_secs_f64());
-        Ok(answer.status)
+        Ok(Some(answer))
     }
 
     /// Waits until the newest status was sent, then removes the object: the node has nothing of the pod any more.
@@ -188,4 +193,9 @@ impl StatusManager {
             _ => Ok(()),
         }
     }
+}
+
+/// Zero for a pod that the API server does not know.
+fn revision(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }

@@ -250,6 +250,24 @@ async fn resources_of_several_containers_change_in_place() {
     node.stop().await;
 }
 
+/// As the control plane does when it does not hear of a node for a while.
+#[tokio::test(start_paused = true)]
+async fn a_status_that_somebody_else_changed_is_said_again() {
+    let Some(node) = Node::start("said") else { return };
+    node.api.create_pod("spoken", pod(json!({})));
+    node.wait("spoken", "ready", ready).await;
+    for _ in 0..3 {
+        node.env.sleep(Duration::from_secs(60)).await;
+        let mut object = node.api.pod("spoken").unwrap();
+        for condition in object["status"]["conditions"].as_array_mut().unwrap() {
+            condition["status"] = "False".into();
+        }
+        node.api.put(&pod_path("spoken"), object);
+        node.wait("spoken", "ready again", ready).await;
+    }
+    node.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn secrets_are_those_of_the_pods_own_namespace() {
     let Some(node) = Node::start("namespaces") else { return };
