@@ -20,7 +20,7 @@ pub async fn remembered(nft: &Nft, ruleset: &Ruleset, table: &str) -> String {
     for (family, names) in wanted {
         let word = family.word();
         // Nothing there yet is the usual case at a first start.
-        let Ok(listed) = nft.run(&["-j", "list", "sets", word], String::new()).await else { continue };
+        let Ok(listed) = nft.run(&["-j", "list", "sets", word], None).await else { continue };
         text.push_str(&commands(&listed, &format!("{word} {table}"), table, &names));
     }
     text

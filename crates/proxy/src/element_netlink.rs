@@ -17,12 +17,15 @@ use crate::{
 const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
+const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
+const GET_CHAIN: u16 = NFTABLES << 8 | 4;
 const NEW_ELEMENTS: u16 = NFTABLES << 8 | 12;
 const DELETE_ELEMENTS: u16 = NFTABLES << 8 | 14;
 const CREATE: u16 = 0x400;
 
-// Attributes of a list of elements, of an element, of its data and of a verdict.
+// Attributes of a chain, of a list of elements, of an element, of its data and of a verdict.
 const TABLE: u16 = 1;
+const CHAIN: u16 = 3;
 const SET: u16 = 2;
 const ELEMENTS: u16 = 3;
 const ELEMENT: u16 = 1;
@@ -84,6 +87,26 @@ impl ElementWriter {
         put_message(&mut batch, BATCH_END, REQUEST, self.0.number(), netfilter_header(0, NFTABLES), &[]);
         self.0.send(&batch)?;
         self.answer(begin, acknowledged).await
+    }
+
+    /// Looks for the chain where all begins in the IPv4 table. `nft` would read all elements first.
+    pub async fn find(&mut self, table: &str) -> std::io::Result<()> {
+        let number = self.0.number();
+        let names = [table, "prerouting"].map(|name| [name.as_bytes(), &[0]].concat());
+        let asked: [(u16, &[u8]); 2] = [(TABLE, &names[0]), (CHAIN, &names[1])];
+        let mut question = Vec::new();
+        put_message(&mut question, GET_CHAIN, REQUEST, number, netfilter_header(Family::V4.number(), 0), &asked);
+        self.0.send(&question)?;
+        loop {
+            let answers = messages(self.0.receive().await?);
+            for answer in answers.filter(|answer| answer.sequence == number) {
+                match answer.kind {
+                    NEW_CHAIN => return Ok(()),
+                    ERROR => return code(answer.body),
+                    _ => {}
+                }
+            }
+        }
     }
 
     /// Errors name the message they are about, or the first for the batch as a whole.

@@ -21,7 +21,7 @@ const NFTABLES_SUBSYSTEM: u16 = 10;
 const DELETIONS: [u16; 5] = [2, 5, 8, 11, 14];
 
 pub struct Monitor {
-    socket: AsyncFd<OwnedFd>,
+    socket: Option<AsyncFd<OwnedFd>>,
     tables: Vec<String>,
     nft: Nft,
     buffer: Vec<u8>,
@@ -46,17 +46,28 @@ impl Monitor {
     }
 
     fn listen(tables: Vec<String>, nft: Nft) -> std::io::Result<Self> {
-        let socket = open(1 << (NFTABLES_GROUP - 1))?;
-        // Our own first transaction reports each of its elements here.
-        let _ = setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20));
-        Ok(Self { socket, tables, nft, buffer: vec![0; 1 << 16] })
+        Ok(Self { socket: Some(socket()?), tables, nft, buffer: vec![0; 1 << 16] })
+    }
+
+    /// Does not listen during `work`: while anybody does, the kernel keeps a notification of each element until the
+    /// transaction is over, and that costs more than to write them.
+    pub async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        self.socket = None;
+        let done = work.await;
+        // If that fails, whoever waits for the next thing is told.
+        self.socket = socket().ok();
+        done
     }
 
     /// Waits for the next thing worth a look.
     pub async fn next(&mut self) -> std::io::Result<Sighting> {
+        let socket = match &mut self.socket {
+            Some(socket) => socket,
+            none => none.insert(socket()?),
+        };
         loop {
-            let mut ready = self.socket.readable().await?;
-            match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+            let mut ready = socket.readable().await?;
+            match recv(socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
                 Ok(length) => {
                     let foreign = deletions(&self.buffer[..length], &self.tables).any(|id| !self.nft.is_ours(id));
                     if foreign {
@@ -71,12 +82,20 @@ impl Monitor {
         }
     }
 
-    /// Forgets what is waiting: it happened before a full write of the table.
+    /// Forgets what is waiting: it happened before the look that follows.
     pub fn drain(&mut self) {
+        let Some(socket) = &self.socket else { return };
         while let Ok(1..) | Err(Errno::ENOBUFS | Errno::EINTR) =
-            recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
+            recv(socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())
         {}
     }
+}
+
+fn socket() -> std::io::Result<AsyncFd<OwnedFd>> {
+    let socket = open(1 << (NFTABLES_GROUP - 1))?;
+    // A change of many Services reports each of its elements here.
+    let _ = setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20));
+    Ok(socket)
 }
 
 /// The senders of deletions in `tables`.

@@ -35,11 +35,16 @@ impl Nft {
         Self { socket: Some(port_id), ..Self::default() }
     }
 
-    pub async fn apply(&self, text: String) -> Result<(), NftError> {
+    /// One transaction, from all the pieces of its text.
+    pub async fn apply(&self, text: impl IntoIterator<Item = String>) -> Result<(), NftError> {
         self.run(&["-f", "-"], text).await.map(drop)
     }
 
-    pub async fn run(&self, arguments: &[&str], input: String) -> Result<String, NftError> {
+    pub async fn run(
+        &self,
+        arguments: &[&str],
+        input: impl IntoIterator<Item = String>,
+    ) -> Result<String, NftError> {
         let mut child = Command::new("nft")
             .args(arguments)
             .stdin(Stdio::piped())
@@ -56,9 +61,12 @@ impl Nft {
         }
         let stdin = child.stdin.take();
         let write = async move {
-            if let Some(mut stdin) = stdin {
+            let Some(mut stdin) = stdin else { return };
+            for piece in input {
                 // A child that gave up early says why on stderr.
-                let _ = stdin.write_all(input.as_bytes()).await;
+                if stdin.write_all(piece.as_bytes()).await.is_err() {
+                    return;
+                }
             }
         };
         let ((), output) = tokio::join!(write, child.wait_with_output());

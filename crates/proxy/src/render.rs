@@ -24,8 +24,8 @@ fn words(family: Family, table: &str) -> Words {
     }
 }
 
-/// The whole table, in place of whatever is there: old and new change over in one instant.
-pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> String {
+/// The whole table, in place of whatever is there: old and new change over in one instant. In pieces, as it is long.
+pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> impl Iterator<Item = String> {
     let mut text = String::new();
     for family in Family::ALL {
         let words = words(family, table);
@@ -38,8 +38,7 @@ pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> String {
             balancer(&mut text, &words, count, true);
         }
     }
-    text.push_str(&transaction(&ruleset.everything(), table));
-    text
+    std::iter::once(text).chain(ruleset.everything().map(move |piece| transaction(&piece, table)))
 }
 
 /// Takes the tables away.
@@ -181,7 +180,6 @@ fn elements(text: &mut String, changes: &Changes, table: &str) {
             list.push_str(", ");
         }
     }
-    // Each list is gone once it is written: at the first start they are long.
     for (verb, lists) in [("delete", old), ("add", new)] {
         for ((family, map), list) in lists {
             let list = list.trim_end_matches(", ");

@@ -10,6 +10,9 @@ use std::{
 
 use crate::rules::{Family, Frontend, Key, ServiceRules, Target, Value};
 
+/// Elements that are written down together: few beside all of them, many beside the words around them.
+const PIECE: usize = 2000;
+
 #[derive(Debug, Default)]
 pub struct Ruleset {
     services: HashMap<Arc<str>, ServiceRules>,
@@ -42,6 +45,11 @@ pub struct Changes {
 impl Changes {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Without what a transaction would do.
+    pub fn outside_of_transaction(self) -> Self {
+        Self { clashes: self.clashes, moved: self.moved, ..Self::default() }
     }
 }
 
@@ -134,15 +142,20 @@ impl Ruleset {
         }
     }
 
-    /// Everything, as changes against an empty table.
-    pub fn everything(&self) -> Changes {
-        let mut all = Changes::default();
+    /// Everything, as changes against an empty table: what elements name, then the elements, some at a time.
+    pub fn everything(&self) -> impl Iterator<Item = Changes> + '_ {
+        let mut named = Changes::default();
         for rules in self.services.values() {
-            all.new_affinity.extend(rules.affinity.iter().map(|(name, seconds)| (name.clone(), *seconds)));
-            all.new_chains.extend(rules.chains.iter().map(|(name, rules)| (name.clone(), rules.clone())));
+            named.new_affinity.extend(rules.affinity.iter().map(|(name, seconds)| (name.clone(), *seconds)));
+            named.new_chains.extend(rules.chains.iter().map(|(name, rules)| (name.clone(), rules.clone())));
         }
-        all.elements = self.claims.iter().map(|(key, claims)| (*key, (None, Some(claims.value().clone())))).collect();
-        all
+        let mut claims = self.claims.iter();
+        let elements = std::iter::from_fn(move || {
+            let some = claims.by_ref().take(PIECE).map(|(key, claims)| (*key, (None, Some(claims.value().clone()))));
+            let piece = Changes { elements: some.collect(), ..Changes::default() };
+            (!piece.elements.is_empty()).then_some(piece)
+        });
+        std::iter::once(named).chain(elements)
     }
 
     pub fn service(&self, key: &str) -> Option<&ServiceRules> {

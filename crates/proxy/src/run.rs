@@ -64,7 +64,7 @@ impl ProxyConfig {
 
 /// Takes all rules away. Stopping does not: rules stay while the proxy restarts.
 pub async fn remove(table: &str) -> Result<(), NftError> {
-    Nft::default().apply(render::nothing(table)).await
+    Nft::default().apply([render::nothing(table)]).await
 }
 
 /// Where the EndpointSlice controller says since when a change is on its way.
@@ -281,8 +281,7 @@ impl Proxy {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
             }
             Ok(Sighting::Overrun) => {
-                let chain = ["list", "chain", "ip", &self.config.table, "prerouting"];
-                if self.nft.run(&chain, String::new()).await.is_ok() {
+                if self.elements.find(&self.config.table).await.is_ok() {
                     return;
                 }
             }
@@ -321,6 +320,10 @@ impl Proxy {
             }
             let rules = service_rules(key, &self.state, &self.config.node, self.ruleset.service(key));
             self.ruleset.replace_into(key, rules, &mut changes);
+            if full {
+                // All of it will be written; gathered here it would be large at the first start.
+                changes = changes.outside_of_transaction();
+            }
         }
         self.moved.append(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
@@ -333,13 +336,15 @@ impl Proxy {
             self.full_needed = true;
         }
         if self.full_needed {
-            // Not needed any more, and large at the first start.
-            drop(changes);
             let clients = affinity::remembered(&self.nft, &self.ruleset, &self.config.table).await;
-            let text = render::full(&self.ruleset, &self.config.node, &self.config.table) + &clients;
-            match self.nft.apply(text).await {
+            let text = render::full(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
+            let written = match monitor.aside(self.nft.apply(text)).await {
+                // Nobody listened: who took it away again in the meantime went unheard.
+                Ok(()) => self.elements.find(&self.config.table).await.map_err(|e| NftError::Refused(e.to_string())),
+                refused => refused,
+            };
+            match written {
                 Ok(()) => {
-                    monitor.drain();
                     // Whatever went on while the rules were not ours, or not there.
                     self.moved.extend(self.ruleset.udp_frontends());
                     self.full_needed = false;
@@ -371,7 +376,7 @@ impl Proxy {
             let written = self.elements.apply(changes, &self.config.table).await;
             return written.map_err(|error| NftError::Refused(error.to_string()));
         }
-        self.nft.apply(render::transaction(changes, &self.config.table)).await
+        self.nft.apply([render::transaction(changes, &self.config.table)]).await
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {

@@ -99,12 +99,14 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             queue.add(change.key.clone());
         }
     });
-    setup.on(&leases, {
+    // As they are: thousands of nodes renew theirs, and their names are all that is needed.
+    setup.on_objects(leases.objects(), {
         let (heard, env) = (heard.clone(), setup.context.env.clone());
         move |change, _| {
+            let node = change.key.strip_prefix(LEASES).and_then(|rest| rest.strip_prefix('/'));
             // Only the clock moves: the deadline that is already set will look at it.
-            if let Some(lease) = change.new.as_ref().filter(|l| l.namespace() == LEASES) {
-                heard.lock().insert(lease.name().to_string(), env.monotonic());
+            if let (Some(node), Some(_)) = (node, &change.new) {
+                heard.lock().insert(node.to_string(), env.monotonic());
             }
         }
     });
