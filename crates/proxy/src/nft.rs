@@ -40,11 +40,7 @@ impl Nft {
         self.run(&["-f", "-"], text).await.map(drop)
     }
 
-    pub async fn run(
-        &self,
-        arguments: &[&str],
-        input: impl IntoIterator<Item = String>,
-    ) -> Result<String, NftError> {
+    pub async fn run(&self, arguments: &[&str], input: impl IntoIterator<Item = String>) -> Result<String, NftError> {
         let mut child = Command::new("nft")
             .args(arguments)
             .stdin(Stdio::piped())

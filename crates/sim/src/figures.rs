@@ -10,9 +10,10 @@ use env::Env;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    coordination::v1::Lease,
+    coordination::v1::{Lease, LeaseSpec},
     core::v1::{Namespace, Node, Pod},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -261,8 +262,9 @@ impl Bench {
                 let (client, env) = (self.admin.clone(), self.env.clone());
                 self.env.spawn(async move {
                     env.sleep(BEAT * number as u32 / NODES as u32).await;
+                    let mut known = None;
                     loop {
-                        beat(&client, &env, number).await;
+                        known = beat(&client, &env, number, known).await;
                         env.sleep(BEAT).await;
                     }
                 })
@@ -277,15 +279,24 @@ impl Bench {
     }
 }
 
-async fn beat(client: &Client, env: &Env, number: usize) {
+/// As kubelets do it: the Lease of the last answer, with a new time. Returns that of this answer.
+async fn beat(client: &Client, env: &Env, number: usize, known: Option<Lease>) -> Option<Lease> {
     let name = format!("node-{number}");
     let leases = client.namespaced::<Lease>("kube-node-lease");
-    let now = env.now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
-    let spec = json!({ "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now });
-    let renew = Patch::Merge(json!({ "spec": spec }));
-    if leases.patch(&name, &renew).await.is_err() {
-        let lease = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).expect("a lease");
-        leases.create(&lease).await.ok();
+    let mut lease = known.unwrap_or_default();
+    lease.spec = Some(LeaseSpec {
+        holder_identity: Some(name.clone()),
+        lease_duration_seconds: Some(40),
+        renew_time: Some(MicroTime(env.now())),
+        ..LeaseSpec::default()
+    });
+    if lease.metadata.name.is_some() {
+        return leases.replace(&name, &lease).await.ok();
+    }
+    lease.metadata.name = Some(name.clone());
+    match leases.create(&lease).await {
+        Ok(lease) => Some(lease),
+        Err(_) => leases.get(&name).await.ok(),
     }
 }
 

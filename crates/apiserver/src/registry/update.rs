@@ -25,7 +25,7 @@ use crate::{
 const ATTEMPTS: usize = 50;
 
 /// Nodes say that they live, and nobody waits for the answer: those of one beat are written with one sync.
-const BEAT: Duration = Duration::from_millis(20);
+const BEAT: Duration = Duration::from_millis(50);
 
 /// From the current object (in the served version) to the wanted one.
 pub(super) type Transform<'a> = &'a (dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync);
