@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Du
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
-use crate::{endpoint_gate::EndpointGate, image_manager::pull_records::Verification};
+use crate::{configuration::Configuration, endpoint_gate::EndpointGate, image_manager::pull_records::Verification};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
@@ -68,6 +68,8 @@ pub struct Config {
     pub enable_server: bool,
     /// Whether the server has logs, exec and the like.
     pub debugging_handlers: bool,
+    /// Whether it has the machine's own log files, too.
+    pub system_log_handler: bool,
     /// Whoever shows nothing is `system:anonymous` rather than refused.
     pub anonymous_auth: bool,
     /// Whether bearer tokens are shown to the API server.
@@ -154,6 +156,8 @@ pub struct Config {
     pub sandbox_image: String,
     /// Holds a pod's stop signal back until Services have let go of it; without one it is sent at once.
     pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
+    /// What file and flags said, for whoever asks what is in force.
+    pub given: Configuration,
 }
 
 impl Default for Config {
@@ -179,6 +183,7 @@ impl Default for Config {
             read_only_port: 0,
             enable_server: true,
             debugging_handlers: true,
+            system_log_handler: true,
             anonymous_auth: false,
             token_auth: true,
             always_allow: false,
@@ -241,6 +246,7 @@ impl Default for Config {
             image_verification: Verification::default(),
             sandbox_image: String::new(),
             endpoint_gate: None,
+            given: Configuration::default(),
         }
     }
 }

@@ -2,16 +2,19 @@
 //! Implements `server::View` over what `pod_workers` share.
 //! Invariant: only reads.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use api::{ApiError, Reason};
 use async_trait::async_trait;
 use cri::v1;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerStatus, Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use serde_json::Value;
 
 use crate::{
-    container_config::{CONTAINER_NAME, POD_UID},
+    container_config::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID},
     exits::{ExitOf, Exits},
     pod_spec,
     pod_workers::Shared,
@@ -115,6 +118,21 @@ impl View for NodeView {
         newest.map(|s| s.id).ok_or_else(|| ApiError::new(Reason::NotFound, "failed to find sandbox for pod"))
     }
 
+    async fn running_pods(&self) -> Result<Vec<Pod>, ApiError> {
+        let runtime = &self.shared.runtime.runtime;
+        let ready = v1::PodSandboxFilter {
+            state: Some(v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 }),
+            ..Default::default()
+        };
+        let running = v1::ContainerFilter {
+            state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 }),
+            ..Default::default()
+        };
+        let found = tokio::try_join!(runtime.list_pod_sandboxes(Some(ready)), runtime.list_containers(Some(running)));
+        let (sandboxes, containers) = found.map_err(|e| ApiError::internal(e.to_string()))?;
+        Ok(running_pods(sandboxes, containers))
+    }
+
     async fn stats_summary(&self) -> Result<Value, ApiError> {
         self.stats.summary().await
     }
@@ -122,6 +140,41 @@ impl View for NodeView {
     async fn metrics(&self, page: &str) -> Result<String, ApiError> {
         self.stats.metrics(page).await
     }
+}
+
+/// As much of a pod as the runtime itself knows.
+fn running_pods(mut sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> Vec<Pod> {
+    let label = |labels: &HashMap<String, String>, key: &str| labels.get(key).cloned();
+    sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
+    let mut pods: Vec<Pod> = Vec::new();
+    // Containers may outlive their sandbox for a moment.
+    let owners = sandboxes.iter().map(|s| &s.labels).chain(containers.iter().map(|c| &c.labels));
+    for labels in owners {
+        let Some(uid) = label(labels, POD_UID) else { continue };
+        if pods.iter().any(|pod| pod_spec::uid(pod) == uid) {
+            continue;
+        }
+        let of_pod = |container: &&v1::Container| container.labels.get(POD_UID) == Some(&uid);
+        let shown = |container: &v1::Container| Container {
+            name: label(&container.labels, CONTAINER_NAME).unwrap_or_default(),
+            image: container.image.as_ref().map(|image| image.image.clone()),
+            ..Default::default()
+        };
+        pods.push(Pod {
+            metadata: ObjectMeta {
+                name: label(labels, POD_NAME),
+                namespace: label(labels, POD_NAMESPACE),
+                uid: Some(uid.clone()),
+                ..Default::default()
+            },
+            spec: Some(PodSpec {
+                containers: containers.iter().filter(of_pod).map(shown).collect(),
+                ..Default::default()
+            }),
+            status: None,
+        });
+    }
+    pods
 }
 
 fn reported<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
@@ -183,6 +236,38 @@ mod tests {
         check(json!({"state": {"running": {}}, "lastState": ended("containerd://one")}), Ok("one"));
         check(json!({"state": {"running": {}}, "lastState": {}}), none);
         check(json!({"state": {"running": {}}, "lastState": ended("")}), none);
+    }
+
+    #[test]
+    fn running_pods_are_what_the_runtime_says() {
+        let labels = |uid: &str, container: &str| -> HashMap<String, String> {
+            let name = format!("name of {uid}");
+            [(POD_UID, uid), (POD_NAME, &name), (POD_NAMESPACE, "ns"), (CONTAINER_NAME, container)]
+                .map(|(key, value)| (key.to_string(), value.to_string()))
+                .into()
+        };
+        let sandbox =
+            |uid: &str, created_at| v1::PodSandbox { labels: labels(uid, ""), created_at, ..Default::default() };
+        let container = |uid: &str, name: &str| v1::Container {
+            labels: labels(uid, name),
+            image: Some(v1::ImageSpec { image: format!("image of {name}"), ..Default::default() }),
+            ..Default::default()
+        };
+        let foreign = v1::PodSandbox { created_at: 9, ..Default::default() };
+        let sandboxes = vec![sandbox("old", 1), foreign, sandbox("new", 2)];
+        let containers = vec![container("old", "a"), container("alone", "c"), container("old", "b")];
+        let found = serde_json::to_value(running_pods(sandboxes, containers)).unwrap();
+        let shown: Vec<String> = found
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pod| {
+                let of = |c: &Value| format!("{}={}", c["name"], c["image"]).replace('"', "");
+                let containers: Vec<String> = pod["spec"]["containers"].as_array().unwrap().iter().map(of).collect();
+                format!("{}: {}", pod["metadata"]["name"].as_str().unwrap(), containers.join(", "))
+            })
+            .collect();
+        assert_eq!(shown, ["name of new: ", "name of old: a=image of a, b=image of b", "name of alone: c=image of c"]);
     }
 
     #[test]

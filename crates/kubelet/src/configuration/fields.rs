@@ -100,7 +100,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("enableDebuggingHandlers", set!(debugging_handlers = flag)),
     ("enableProfilingHandler", Idle),
     ("enableServer", set!(enable_server = flag)),
-    ("enableSystemLogHandler", Idle),
+    ("enableSystemLogHandler", set!(system_log_handler = flag)),
     ("enableSystemLogQuery", Only(&["false"], LATER)),
     ("enforceNodeAllocatable", Sets(|c, v| {
         let wanted = texts(v)?;

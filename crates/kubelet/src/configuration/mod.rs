@@ -3,6 +3,7 @@
 //! Invariant: a field that is unknown, of the wrong type, or not to be had here is refused by name; none is dropped.
 
 mod fields;
+pub mod live;
 mod values;
 
 use std::path::Path;
@@ -93,6 +94,7 @@ impl Configuration {
             }
         }
         self.settle(config)?;
+        config.given = self.clone();
         Ok(idle)
     }
 

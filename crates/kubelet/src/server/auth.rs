@@ -218,6 +218,8 @@ mod tests {
             ("proxy", "/runningpods/", Ok(())),
             ("proxy", "/configz", Ok(())),
             ("configz", "/configz", Ok(())),
+            ("log", "/logs/", Ok(())),
+            ("proxy", "/logs/pods/a", Err("subresource(s)=[log]")),
             ("stats", "/pods", Err("verb=get, resource=nodes, subresource(s)=[pods proxy]")),
             ("withdrawn", "/withdrawn/uid", Ok(())),
             ("proxy", "/withdrawn/uid", Err("subresource(s)=[withdrawn]")),

@@ -10,8 +10,11 @@ use metrics::Metrics;
 
 use crate::node_metrics::{HTTP_DURATION, HTTP_INFLIGHT, HTTP_REQUESTS};
 
-const PATHS: [&str; 10] =
-    ["attach", "containerLogs", "exec", "healthz", "metrics", "pods", "portForward", "run", "stats", "withdrawn"];
+#[rustfmt::skip]
+const PATHS: [&str; 13] = [
+    "attach", "configz", "containerLogs", "exec", "healthz", "logs", "metrics", "pods", "portForward", "run",
+    "runningpods", "stats", "withdrawn",
+];
 const LONG_RUNNING: [&str; 3] = ["exec", "attach", "portForward"];
 
 /// What a request is counted under: the first part of its path, the second too for pages of metrics.

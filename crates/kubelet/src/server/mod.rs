@@ -5,6 +5,7 @@
 mod auth;
 mod counted;
 mod logs;
+mod pages;
 mod port_channels;
 mod spdy;
 mod streaming;
@@ -26,7 +27,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use metrics::Metrics;
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -61,6 +62,8 @@ pub trait View: Send + Sync + 'static {
     async fn is_running(&self, container_id: &str) -> bool;
     /// The id of the pod's sandbox.
     async fn sandbox(&self, pod: &Pod) -> Result<String, ApiError>;
+    /// What the runtime runs, the newest first, whether it is wanted or not.
+    async fn running_pods(&self) -> Result<Vec<Pod>, ApiError>;
     /// `/stats/summary`.
     async fn stats_summary(&self) -> Result<Value, ApiError>;
     /// A page of metrics in Prometheus text: `metrics`, `resource`, `cadvisor` or `probes`.
@@ -86,7 +89,7 @@ struct Shared {
     auth: Arc<Auth>,
     env: Env,
     endpoint_gate: Option<Arc<dyn EndpointGate>>,
-    debugging_handlers: bool,
+    config: Arc<Config>,
     metrics: Metrics,
 }
 
@@ -95,8 +98,8 @@ impl Server {
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), ApiError> {
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(self.tls()?));
         let shared = Arc::new(Shared {
-            debugging_handlers: self.config.debugging_handlers,
-            auth: Auth::new(self.client, self.env.clone(), self.config),
+            auth: Auth::new(self.client, self.env.clone(), self.config.clone()),
+            config: self.config,
             view: self.view,
             runtime: self.runtime,
             env: self.env.clone(),
@@ -182,9 +185,14 @@ impl Shared {
         match segments.as_slice() {
             ["healthz"] => Ok(text("ok".into())),
             ["pods"] | ["stats", ..] | ["metrics", ..] => read_only(&*self.view, &segments).await,
-            ["containerLogs" | "exec" | "attach" | "portForward" | "run", ..] if !self.debugging_handlers => {
+            ["containerLogs" | "exec" | "attach" | "portForward" | "run" | "runningpods" | "logs", ..]
+                if !self.config.debugging_handlers =>
+            {
                 Err(ApiError::new(api::Reason::MethodNotAllowed, "Debug endpoints are disabled."))
             }
+            ["configz"] if self.config.debugging_handlers => Ok(pages::configz(&self.config)),
+            ["runningpods"] => pages::running_pods(&*self.view).await,
+            ["logs", ..] => pages::machine_logs(&self.config, path).await,
             ["containerLogs", namespace, name, container] => {
                 let pod = self.pod(namespace, name, None)?;
                 self.logs(request, &pod, container, &query).await
@@ -413,10 +421,7 @@ fn refusal(error: &ApiError) -> Response<Body> {
 /// What everyone on the machine may see where there is a read-only port.
 async fn read_only(view: &dyn View, segments: &[&str]) -> Result<Response<Body>, ApiError> {
     match segments {
-        ["pods"] => {
-            let pods = view.pods();
-            Ok(json_answer(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods })))
-        }
+        ["pods"] => Ok(pages::pod_list(&view.pods())),
         ["stats", "summary"] => Ok(json_answer(&view.stats_summary().await?)),
         ["metrics"] => Ok(text(view.metrics("metrics").await?)),
         ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(view.metrics(page).await?)),

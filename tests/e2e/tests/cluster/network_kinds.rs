@@ -124,7 +124,11 @@ spec: {selector: {app: a}, ports: [{name: one, port: 80, targetPort: web}, {name
             if said.stdout.starts_with(expected) { Ok(()) } else { Err((said.stdout, said.stderr)) }
         });
     }
-    assert!(ns.run(&["get", "--raw", "/api/v1/nodes/e2e/proxy/pods"]).contains(&ns.name));
+    let of_node = |page: &str| ns.run(&["get", "--raw", &format!("/api/v1/nodes/e2e/proxy/{page}")]);
+    assert!(of_node("pods").contains(&ns.name));
+    assert!(of_node("runningpods/").contains(&ns.name));
+    assert!(of_node("configz").contains("\"clusterDomain\":\"cluster.local\""));
+    assert!(of_node("logs/").contains("<a href=\"pods/\">pods/</a>"));
 }
 
 #[test]

@@ -1,0 +1,224 @@
+//! Pages for whoever looks into a node: its configuration, what its runtime runs, the machine's log files.
+//! Part of `server`.
+//! Invariant: no path leads out of the log directory but by a link that is in it.
+
+use std::path::{Component, Path, PathBuf};
+
+use api::ApiError;
+use bytes::Bytes;
+use futures::TryStreamExt;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use serde::Serialize;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+use super::{Body, BoxError, View, empty, json_answer, text};
+use crate::{config::Config, configuration::live};
+
+/// What a file begins with tells whether it is text.
+const SNIFFED: usize = 512;
+
+pub fn pod_list(pods: &[impl Serialize]) -> Response<Body> {
+    json_answer(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods }))
+}
+
+pub fn configz(config: &Config) -> Response<Body> {
+    let mut response = json_answer(&json!({ "kubeletconfig": live::shown(config) }));
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+pub async fn running_pods(view: &dyn View) -> Result<Response<Body>, ApiError> {
+    Ok(pod_list(&view.running_pods().await?))
+}
+
+/// A file below the log directory, or the names of what is in a directory.
+pub async fn machine_logs(config: &Config, path: &str) -> Result<Response<Body>, ApiError> {
+    if !config.system_log_handler {
+        return Err(ApiError::new(api::Reason::MethodNotAllowed, "logs endpoint is disabled."));
+    }
+    let place = place(&config.log_dir, path)?;
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => ApiError::new(api::Reason::NotFound, "404 page not found"),
+        std::io::ErrorKind::PermissionDenied => ApiError::new(api::Reason::Forbidden, "403 Forbidden"),
+        _ => ApiError::internal("500 Internal Server Error"),
+    };
+    let about = tokio::fs::metadata(&place).await.map_err(failed)?;
+    if about.is_dir() && !path.ends_with('/') {
+        // Links in the listing are relative.
+        let last = path.rsplit('/').next().unwrap_or_default();
+        return redirect(&format!("{last}/"));
+    }
+    if about.is_dir() {
+        return listing(&place).await.map_err(failed);
+    }
+    if !about.is_file() {
+        return Err(ApiError::new(api::Reason::Forbidden, "403 Forbidden"));
+    }
+    if path.ends_with('/') {
+        let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        return redirect(&format!("../{last}"));
+    }
+    file(&place).await.map_err(failed)
+}
+
+fn place(directory: &Path, path: &str) -> Result<PathBuf, ApiError> {
+    let rest = path.trim_start_matches('/').strip_prefix("logs").unwrap_or_default();
+    let decoded = percent_encoding::percent_decode_str(rest).decode_utf8_lossy();
+    if decoded.contains('\0') {
+        return Err(ApiError::bad_request("invalid URL path"));
+    }
+    let mut place = directory.to_path_buf();
+    let mut depth = 0;
+    for part in Path::new(decoded.as_ref()).components() {
+        match part {
+            Component::Normal(name) => {
+                place.push(name);
+                depth += 1;
+            }
+            Component::ParentDir if depth > 0 => {
+                place.pop();
+                depth -= 1;
+            }
+            _ => {}
+        }
+    }
+    Ok(place)
+}
+
+fn redirect(to: &str) -> Result<Response<Body>, ApiError> {
+    let mut response = Response::new(empty());
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let to = HeaderValue::from_str(to).map_err(|_| ApiError::bad_request("invalid URL path"))?;
+    response.headers_mut().insert(header::LOCATION, to);
+    Ok(response)
+}
+
+async fn listing(directory: &Path) -> std::io::Result<Response<Body>> {
+    let mut names = Vec::new();
+    let mut entries = tokio::fs::read_dir(directory).await?;
+    while let Some(entry) = entries.next_entry().await? {
+        let slash = if entry.file_type().await?.is_dir() { "/" } else { "" };
+        names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
+    }
+    names.sort();
+    let mut page = String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
+    for name in names {
+        page += &format!("<a href=\"{}\">{}</a>\n", reference(&name), escaped(&name));
+    }
+    page += "</pre>\n";
+    let mut response = text(page);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    Ok(response)
+}
+
+/// A name as a relative reference: one with a colon must not be taken for a scheme.
+fn reference(name: &str) -> String {
+    const KEPT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'_')
+        .remove(b'.')
+        .remove(b'~')
+        .remove(b'/')
+        .remove(b':')
+        .remove(b'$')
+        .remove(b'+')
+        .remove(b',')
+        .remove(b'=')
+        .remove(b'@');
+    let encoded = percent_encoding::utf8_percent_encode(name, KEPT).to_string();
+    if name.contains(':') { format!("./{encoded}") } else { encoded }
+}
+
+fn escaped(text: &str) -> String {
+    let escape = |c: char| match c {
+        '&' => "&amp;".into(),
+        '<' => "&lt;".into(),
+        '>' => "&gt;".into(),
+        '"' => "&#34;".into(),
+        '\'' => "&#39;".into(),
+        other => other.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+async fn file(place: &Path) -> std::io::Result<Response<Body>> {
+    let mut file = tokio::fs::File::open(place).await?;
+    // As much as there is now: a log that grows meanwhile would never end.
+    let length = file.metadata().await?.len();
+    let mut first = vec![0; SNIFFED];
+    let read = file.read(&mut first).await?;
+    let kind = content_type(place, &first[..read]);
+    file.rewind().await?;
+    let frames = ReaderStream::new(file.take(length)).map_ok(|bytes: Bytes| Frame::data(bytes)).map_err(BoxError::from);
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    Ok(response)
+}
+
+fn content_type(place: &Path, first: &[u8]) -> &'static str {
+    let binary = |byte: &u8| matches!(byte, 0..=8 | 0x0b | 0x0e..=0x1a | 0x1c..=0x1f);
+    match place.extension().and_then(|ending| ending.to_str()) {
+        Some("gz") => "application/gzip",
+        Some("json") => "application/json",
+        _ if first.iter().any(binary) => "application/octet-stream",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn log_files_are_listed_and_read() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::write(top.path().join("secret"), "no").unwrap();
+        let logs = top.path().join("log");
+        std::fs::create_dir_all(logs.join("pods")).unwrap();
+        std::fs::write(logs.join("a.log"), "one\n").unwrap();
+        std::fs::write(logs.join("a<b"), [0, 1]).unwrap();
+        std::fs::write(logs.join("pods/c:d"), "three").unwrap();
+        let mut config = Config { log_dir: logs, ..Config::default() };
+        let ask = async |config: &Config, path: &str| match machine_logs(config, path).await {
+            Ok(response) => {
+                let of = |name| response.headers().get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap());
+                let head =
+                    format!("{} {}{}", response.status().as_u16(), of(header::CONTENT_TYPE), of(header::LOCATION));
+                let body = response.into_body().collect().await.unwrap().to_bytes();
+                (head, String::from_utf8_lossy(&body).into_owned())
+            }
+            Err(error) => (error.code.to_string(), error.message.clone()),
+        };
+        let head = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n";
+        let plain = "200 text/plain; charset=utf-8";
+        for (path, expected, body) in [
+            (
+                "/logs/",
+                "200 text/html; charset=utf-8",
+                &*format!(
+                    "{head}<a href=\"a.log\">a.log</a>\n<a href=\"a%3Cb\">a&lt;b</a>\n<a href=\"pods/\">pods/</a>\n</pre>\n"
+                ),
+            ),
+            ("/logs/pods/", "200 text/html; charset=utf-8", &format!("{head}<a href=\"./c:d\">c:d</a>\n</pre>\n")),
+            ("/logs/a.log", plain, "one\n"),
+            ("/logs/pods/c%3Ad", plain, "three"),
+            ("/logs/a%3cb", "200 application/octet-stream", "\0\u{1}"),
+            ("/logs/pods", "301 pods/", ""),
+            ("/logs/a.log/", "301 ../a.log", ""),
+            ("/logs/none", "404", "404 page not found"),
+            ("/logs/../secret", "404", "404 page not found"),
+            ("/logs/%2e%2e/secret", "404", "404 page not found"),
+            ("/logs/pods/..%2f..%2f../a.log", plain, "one\n"),
+        ] {
+            let found = ask(&config, path).await;
+            assert_eq!((found.0.as_str(), found.1.as_str()), (expected, body), "{path}");
+        }
+        config.system_log_handler = false;
+        let found = ask(&config, "/logs/").await;
+        assert_eq!((found.0.as_str(), found.1.as_str()), ("405", "logs endpoint is disabled."));
+    }
+}
