@@ -1,6 +1,6 @@
 //! The states of a pod's containers as the API shows them.
 //! Part of `pod_status`.
-//! Invariant: one status per container of the spec, in its order.
+//! Invariant: one status per container of the spec: of init containers in its order, of others by their names.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
@@ -28,13 +28,15 @@ pub fn statuses(input: &Input, kind: Kind) -> Vec<ApiStatus> {
             (&ephemeral, &input.previous.ephemeral_container_statuses)
         }
     };
-    containers
-        .iter()
-        .map(|container| {
-            let before = previous.iter().flatten().find(|status| status.name == container.name);
-            status(input, kind, container, before)
-        })
-        .collect()
+    let shown = containers.iter().map(|container| {
+        let before = previous.iter().flatten().find(|status| status.name == container.name);
+        status(input, kind, container, before)
+    });
+    let mut statuses: Vec<ApiStatus> = shown.collect();
+    if kind != Kind::Init {
+        statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    statuses
 }
 
 fn status(input: &Input, kind: Kind, container: &Container, before: Option<&ApiStatus>) -> ApiStatus {

@@ -327,3 +327,19 @@ fn readiness_and_transition_times() {
         ],
     );
 }
+
+#[test]
+fn statuses_are_in_the_order_of_names_but_those_of_init_containers() {
+    let named = |names: [&str; 2]| names.map(|name| json!({"name": name, "image": "i"}));
+    let spec = json!({"containers": named(["web", "app"]), "initContainers": named(["z", "b"]),
+        "ephemeralContainers": named(["y", "c"])});
+    let expected = [
+        ("/containerStatuses/0/name", json!("app")),
+        ("/containerStatuses/1/name", json!("web")),
+        ("/initContainerStatuses/0/name", json!("z")),
+        ("/initContainerStatuses/1/name", json!("b")),
+        ("/ephemeralContainerStatuses/0/name", json!("c")),
+        ("/ephemeralContainerStatuses/1/name", json!("y")),
+    ];
+    check(Case { spec, ..Default::default() }, "Pending", &expected);
+}
