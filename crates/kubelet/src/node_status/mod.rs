@@ -46,6 +46,20 @@ const VERSION: &str = "v1.35.0";
 const SOONEST: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
 const RUNTIME_SILENCE: Duration = Duration::from_secs(180);
+/// What a node says of itself at every start; all other labels are given once, when the Node object is made.
+const DEFAULT_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
 /// How long the runtime may take to answer about itself.
 const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
 
@@ -254,14 +268,15 @@ impl NodeStatusManager {
         loop {
             let result = match api.find(&self.config.node_name).await {
                 Ok(Some(existing)) => {
-                    let patch = json!({"metadata": {"labels": wanted.metadata.labels, "annotations": wanted.metadata.annotations}});
-                    match api.patch(&self.config.node_name, &Patch::Merge(patch)).await {
-                        Ok(node) => Ok(node),
-                        Err(error) => {
-                            tracing::warn!(%error, "failed to set the node's labels");
-                            Ok(existing)
-                        }
-                    }
+                    let patch = again(&wanted, &existing).map(Patch::Merge);
+                    let patched = match &patch {
+                        Some(patch) => api.patch(&self.config.node_name, patch).await,
+                        None => Ok(existing.clone()),
+                    };
+                    patched.or_else(|error| {
+                        tracing::warn!(%error, "failed to set the node's labels");
+                        Ok(existing)
+                    })
                 }
                 Ok(None) if self.config.register_node => api.create(&wanted).await,
                 Ok(None) => Err(api::ApiError::not_found("", "nodes", &self.config.node_name)),
@@ -440,6 +455,20 @@ impl NodeStatusManager {
     }
 }
 
+/// What has to be said again of a Node object that is there.
+fn again(wanted: &Node, existing: &Node) -> Option<serde_json::Value> {
+    let missing = |wanted: &Option<BTreeMap<String, String>>, existing: &Option<BTreeMap<String, String>>| {
+        let differs = |(key, value): &(&String, &String)| existing.as_ref().and_then(|e| e.get(*key)) != Some(value);
+        let all = wanted.iter().flatten().filter(differs);
+        all.map(|(key, value)| (key.clone(), value.clone())).collect::<BTreeMap<String, String>>()
+    };
+    let mut labels = missing(&wanted.metadata.labels, &existing.metadata.labels);
+    labels.retain(|key, _| DEFAULT_LABELS.contains(&key.as_str()));
+    let annotations = missing(&wanted.metadata.annotations, &existing.metadata.annotations);
+    let nothing = labels.is_empty() && annotations.is_empty();
+    (!nothing).then(|| json!({"metadata": {"labels": labels, "annotations": annotations}}))
+}
+
 fn watch(directory: &std::path::Path) -> std::io::Result<inotify::EventStream<[u8; 1024]>> {
     let inotify = Inotify::init()?;
     inotify.watches().add(directory, WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE)?;
@@ -536,6 +565,23 @@ mod tests {
     fn swap_is_told_of_where_there_is_some() {
         let told = |swap_bytes| swap(&Machine { swap_bytes, ..Machine::default() }).and_then(|swap| swap.capacity);
         assert_eq!((told(0), told(1 << 30)), (None, Some(1 << 30)));
+    }
+
+    #[test]
+    fn a_node_that_is_there_keeps_the_labels_it_was_given() {
+        let node = |labels: serde_json::Value, annotations: serde_json::Value| -> Node {
+            serde_json::from_value(json!({"metadata": {"labels": labels, "annotations": annotations}})).unwrap()
+        };
+        let attach = "volumes.kubernetes.io/controller-managed-attach-detach";
+        let wanted = node(
+            json!({"kubernetes.io/hostname": "n", "team": "a", "gone": "x", "topology.kubernetes.io/zone": "z"}),
+            json!({attach: "true"}),
+        );
+        let existing = node(json!({"kubernetes.io/hostname": "other", "team": "b", "own": "1"}), json!({}));
+        let labels = json!({"kubernetes.io/hostname": "n", "topology.kubernetes.io/zone": "z"});
+        let expected = json!({"metadata": {"labels": labels, "annotations": {attach: "true"}}});
+        assert_eq!(again(&wanted, &existing), Some(expected));
+        assert_eq!(again(&wanted, &wanted), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod claims;
 #[path = "../node/fake_api.rs"]
 mod fake_api;
 mod harness;
+mod housekeeping;
 mod life;
 mod logs;
 mod probes;

@@ -1,0 +1,27 @@
+//! What the node does for itself: its labels, its cleaning up, and what it says when that fails.
+//! Invariant: nothing here depends on how full the machine's disks are.
+
+use serde_json::json;
+
+use crate::harness::Node;
+
+#[tokio::test(start_paused = true)]
+async fn labels_are_given_once() {
+    let started = Node::start_with("labels", |_, config| {
+        config.labels = [("team", "a"), ("topology.kubernetes.io/zone", "z")].map(|(k, v)| (k.into(), v.into())).into();
+    });
+    let Some(mut node) = started else { return };
+    let path = "/api/v1/nodes/node";
+    node.until("a node", || node.api.get(path).is_some()).await;
+    let mut object = node.api.get(path).unwrap();
+    let labels = &mut object["metadata"]["labels"];
+    assert_eq!((&labels["team"], &labels["topology.kubernetes.io/zone"]), (&json!("a"), &json!("z")));
+    labels["team"] = "b".into();
+    labels["topology.kubernetes.io/zone"] = "other".into();
+    labels["kubernetes.io/hostname"] = "other".into();
+    node.restart_after(|api| drop(api.put(path, object))).await;
+    let zone = |node: &Node| node.api.get(path).unwrap_or_default()["metadata"]["labels"].clone();
+    node.until("its own zone again", || zone(&node)["topology.kubernetes.io/zone"] == "z").await;
+    assert_eq!((&zone(&node)["team"], &zone(&node)["kubernetes.io/hostname"]), (&json!("b"), &json!("node")));
+    node.stop().await;
+}
