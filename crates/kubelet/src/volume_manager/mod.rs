@@ -212,7 +212,7 @@ impl VolumeManager {
         } else if let Some(source) = &volume.downward_api {
             let context = context(mode(source.default_mode), &no_tokens);
             let items = source.items.as_deref().unwrap_or_default();
-            ("downward-api", false, payload::downward_api(&context, items)?, None)
+            ("downward-api", true, payload::downward_api(&context, items)?, None)
         } else if let Some(source) = &volume.projected {
             let sources = source.sources.as_deref().unwrap_or_default();
             let (tokens, refresh) = self.fetch_tokens(pod, sources).await?;
@@ -407,7 +407,7 @@ fn write_volume(
     stamp: &str,
 ) -> io::Result<()> {
     std::fs::create_dir_all(path)?;
-    // Secrets never touch the disk.
+    // Secrets, and what a pod is told of itself, never touch the disk.
     if in_memory {
         file_system::mount_tmpfs(path, None)?;
     }

@@ -61,3 +61,33 @@ async fn a_read_only_claim_is_mounted_read_only() {
         node.stop().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_is_told_in_confidence_stays_in_memory() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(node) = Node::start("memory") else { return };
+    let object =
+        |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "o", "namespace": "default"}});
+    node.api.put("/api/v1/namespaces/default/secrets/o", object("Secret"));
+    node.api.put("/api/v1/namespaces/default/configmaps/o", object("ConfigMap"));
+    let items = json!([{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]);
+    let mut spec = pod(json!({}));
+    spec["volumes"] = json!([
+        {"name": "secret", "secret": {"secretName": "o"}},
+        {"name": "configmap", "configMap": {"name": "o"}},
+        {"name": "downward-api", "downwardAPI": {"items": items}},
+        {"name": "projected", "projected": {"sources": [{"downwardAPI": {"items": items}}]}},
+    ]);
+    node.api.create_pod("told", spec);
+    node.wait("told", "ready", |pod| condition(pod, "Ready") == "True").await;
+    let uid = node.api.pod("told").unwrap()["metadata"]["uid"].as_str().unwrap().to_string();
+    let volumes = node.directory.path().join("kubelet/pods").join(uid).join("volumes");
+    let disk = volumes.metadata().unwrap().dev();
+    for (kind, in_memory) in [("secret", true), ("configmap", false), ("downward-api", true), ("projected", true)] {
+        let place = volumes.join(format!("kubernetes.io~{kind}")).join(kind);
+        assert_eq!(place.metadata().unwrap().dev() != disk, in_memory, "{kind}");
+    }
+    node.api.delete_pod("told", 1);
+    node.wait("told", "gone", Value::is_null).await;
+    node.stop().await;
+}
