@@ -4,13 +4,18 @@
 //! of the file system it asked for.
 
 use std::{
+    collections::BTreeMap,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
 
+use api::placement;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 
-use super::{file_system, host_path};
+use super::{
+    devices::{self, FileSystem},
+    file_system, host_path,
+};
 use crate::pod_spec;
 
 /// Where the volume is on this node.
@@ -25,7 +30,7 @@ pub struct Behind {
 #[derive(Debug, Clone, PartialEq)]
 enum Source {
     HostPath { kind: String },
-    Local,
+    Local(FileSystem),
 }
 
 /// How its files are to be given to a group.
@@ -91,39 +96,60 @@ impl Behind {
                 return Err(format!("PV {name} at {:?} is a hostPath, which has no device for a pod", source.path));
             }
             (Some(source), _) => (source.path.into(), Source::HostPath { kind: source.type_.unwrap_or_default() }),
-            (None, Some(source)) => (PathBuf::from(&source.path), Source::Local),
+            (None, Some(source)) => {
+                let options = spec.mount_options.unwrap_or_default();
+                (PathBuf::from(&source.path), Source::Local(FileSystem { kind: source.fs_type, options }))
+            }
             (None, None) => return Err(format!("PV {name} has a source that this node does not support")),
         };
         Ok(Self { path, source, block })
     }
 
-    /// Checks what is there and gives it to the pod's group.
-    pub fn prepare(&self, ownership: Ownership) -> Result<(), String> {
-        let Source::HostPath { kind } = &self.source else { return self.prepare_local(ownership) };
-        host_path::check(&self.path, kind)
+    /// Checks what is there and gives it to the pod's group. A device is mounted at `target`. Where the files are.
+    pub fn prepare(&self, ownership: Ownership, target: &Path) -> Result<PathBuf, String> {
+        match &self.source {
+            Source::HostPath { kind } => host_path::check(&self.path, kind).map(|()| self.path.clone()),
+            Source::Local(file_system) => self.prepare_local(file_system, ownership, target),
+        }
     }
 
-    fn prepare_local(&self, ownership: Ownership) -> Result<(), String> {
+    fn prepare_local(&self, wanted: &FileSystem, ownership: Ownership, target: &Path) -> Result<PathBuf, String> {
         let path = self.path.display();
         if !self.path.exists() {
             return Err(format!("path {path:?} does not exist"));
         }
-        match (self.block, is_block_device(&self.path)) {
-            (true, true) => return Ok(()),
+        let files = match (self.block, is_block_device(&self.path)) {
+            (true, true) => return Ok(self.path.clone()),
             (true, false) => return Err(format!("path {path:?} is not a block device")),
             (false, true) => {
-                return Err(format!(
-                    "path {path:?} is a block device: this node mounts no file system from it; mount it on the machine \
-                     and let the volume name the directory, or use volumeMode: Block"
-                ));
+                devices::mount(&self.path, target, wanted, ownership.read_only)?;
+                target
             }
-            (false, false) => {}
+            (false, false) if self.path.is_dir() => &self.path,
+            (false, false) => return Err("only directory and block device are supported".into()),
+        };
+        if let Some(group) = ownership.group.filter(|_| !ownership.read_only) {
+            file_system::give_to_group(files, group, false, ownership.only_when_root_differs)
+                .map_err(|error| error.to_string())?;
         }
-        match ownership.group.filter(|_| !ownership.read_only) {
-            Some(group) => file_system::give_to_group(&self.path, group, false, ownership.only_when_root_differs)
-                .map_err(|error| error.to_string()),
-            None => Ok(()),
+        Ok(files.to_path_buf())
+    }
+}
+
+/// Whether a volume may be used on a node with these labels.
+pub fn check_node_affinity(
+    volume: &PersistentVolume,
+    node: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+    match affinity.and_then(|affinity| affinity.required.as_ref()) {
+        Some(required)
+            if !required.node_selector_terms.iter().any(|term| placement::term_selects(term, node, labels)) =>
+        {
+            Err("no matching NodeSelectorTerms".into())
         }
+        _ => Ok(()),
     }
 }
 
@@ -170,19 +196,30 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_never_taken_for_directories() {
-        let mounted = Uses { mounted: true, device: false };
+    fn only_devices_and_directories_are_volumes() {
         let ownership = Ownership { group: None, read_only: false, only_when_root_differs: false };
-        let not_a_device = behind(json!({"local": {"path": "/dev/null"}, "volumeMode": "Block"}), Uses::default());
-        assert!(not_a_device.unwrap().prepare(ownership).unwrap_err().contains("is not a block device"));
-        let mut devices = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
-        let Some(device) = devices.find(|path| is_block_device(path)) else { return };
-        let check = |mode: &str, uses, ok: bool| {
-            let found = behind(json!({"local": {"path": device}, "volumeMode": mode}), uses).unwrap();
-            assert_eq!(found.prepare(ownership).is_ok(), ok, "{mode}");
+        let check = |path: &str, mode: &str, expected: &str| {
+            let found = behind(json!({"local": {"path": path}, "volumeMode": mode}), Uses::default()).unwrap();
+            let why = found.prepare(ownership, Path::new("/nowhere")).unwrap_err();
+            assert!(why.contains(expected), "{path}: {why}");
         };
-        check("Block", Uses { mounted: false, device: true }, true);
-        check("Filesystem", mounted, false);
+        check("/dev/null", "Block", "is not a block device");
+        check("/dev/null", "Filesystem", "only directory and block device are supported");
+        check("/none at all", "Filesystem", "does not exist");
+    }
+
+    #[test]
+    fn volumes_stay_on_their_nodes() {
+        let check = |affinity: Value, expected: Option<&str>| {
+            let volume = serde_json::from_value(json!({"spec": {"nodeAffinity": affinity}})).unwrap();
+            let labels = BTreeMap::from([("kubernetes.io/hostname".to_string(), "here".to_string())]);
+            assert_eq!(check_node_affinity(&volume, "here", &labels).err().as_deref(), expected, "{affinity}");
+        };
+        let on = |host: &str| json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]});
+        check(json!(null), None);
+        check(json!({"required": {"nodeSelectorTerms": [on("here")]}}), None);
+        check(json!({"required": {"nodeSelectorTerms": [on("there"), on("here")]}}), None);
+        check(json!({"required": {"nodeSelectorTerms": [on("there")]}}), Some("no matching NodeSelectorTerms"));
     }
 
     #[test]
@@ -195,7 +232,8 @@ mod tests {
             let found = behind(json!({source: {"path": directory.path()}}), Uses::default()).unwrap();
             // Our own group, so that nobody needs to be root.
             let group = Some(file.metadata().unwrap().gid());
-            found.prepare(Ownership { group, read_only, only_when_root_differs: false }).unwrap();
+            let ownership = Ownership { group, read_only, only_when_root_differs: false };
+            assert_eq!(found.prepare(ownership, Path::new("/nowhere")).unwrap(), directory.path());
             let given = file.metadata().unwrap().mode() & 0o777 == 0o660;
             assert_eq!(given, expected, "{source} {read_only}");
         };

@@ -5,6 +5,7 @@
 
 pub mod atomic_writer;
 pub mod claims;
+mod devices;
 mod file_system;
 mod host_path;
 pub mod payload;
@@ -22,7 +23,7 @@ use std::{
 use claims::{Behind, Ownership, Uses};
 use client::Client;
 use env::Env;
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use payload::TokenKey;
@@ -43,6 +44,8 @@ pub struct VolumeManager {
     client: Client,
     env: Env,
     pods_dir: PathBuf,
+    /// Our Node object as last seen: its labels tell which volumes may be used here.
+    node: Arc<Mutex<Node>>,
     tokens: TokenManager,
     metrics: Metrics,
     /// What is set up, by pod UID.
@@ -70,6 +73,8 @@ pub struct Mounted {
 
 const MOUNT: &str = "MountVolume.SetUp";
 const MAP: &str = "MapVolume.SetUpDevice";
+const MOUNT_AFFINITY: &str = "MountVolume.NodeAffinity check";
+const MAP_AFFINITY: &str = "MapVolume.NodeAffinity check";
 
 #[derive(Debug, thiserror::Error)]
 #[error("{step} failed for volume {volume:?} : {message}")]
@@ -79,9 +84,22 @@ pub struct MountError {
     pub message: String,
 }
 
+/// Why a volume could not be set up, and in which step if that was not the usual one.
+#[derive(Debug)]
+struct Failure {
+    step: Option<&'static str>,
+    message: String,
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self { step: None, message }
+    }
+}
+
 /// The reason of the Event that tells of an error.
 pub fn event_reason(error: &str) -> &'static str {
-    if error.starts_with(MAP) { "FailedMapVolume" } else { "FailedMount" }
+    if error.starts_with("MapVolume.") { "FailedMapVolume" } else { "FailedMount" }
 }
 
 /// The ConfigMaps and Secrets that a pod names anywhere.
@@ -110,11 +128,12 @@ pub fn referenced(pod: &Pod) -> (Vec<String>, Vec<String>) {
 }
 
 impl VolumeManager {
-    pub fn new(client: Client, env: Env, config: &Config, metrics: Metrics) -> Self {
+    pub fn new(client: Client, env: Env, config: &Config, node: Arc<Mutex<Node>>, metrics: Metrics) -> Self {
         Self {
             tokens: TokenManager::new(client.clone(), env.clone()),
             client,
             env,
+            node,
             metrics,
             pods_dir: config.pods_dir(),
             actual: Mutex::default(),
@@ -142,9 +161,12 @@ impl VolumeManager {
             let took = (self.env.monotonic() - began).as_secs_f64();
             let labels = [&plugin_name(volume), "volume_mount", status, "false"];
             self.metrics.observe(&STORAGE_DURATION, &labels, took);
-            let step = if Uses::of(pod, &volume.name).device { MAP } else { MOUNT };
-            let (path, refresh) =
-                result.map_err(|message| MountError { step, volume: volume.name.clone(), message })?;
+            let usual = if Uses::of(pod, &volume.name).device { MAP } else { MOUNT };
+            let (path, refresh) = result.map_err(|failure| MountError {
+                step: failure.step.unwrap_or(usual),
+                volume: volume.name.clone(),
+                message: failure.message,
+            })?;
             mounted.paths.insert(volume.name.clone(), path);
             mounted.refresh_after = [mounted.refresh_after, refresh].into_iter().flatten().min();
         }
@@ -157,7 +179,7 @@ impl VolumeManager {
         pod: &Pod,
         volume: &Volume,
         facts: &Facts<'_>,
-    ) -> Result<(PathBuf, Option<Duration>), String> {
+    ) -> Result<(PathBuf, Option<Duration>), Failure> {
         let uid = pod_spec::uid(pod);
         let group = fs_group(pod);
         let name = &volume.name;
@@ -167,7 +189,7 @@ impl VolumeManager {
                 "" => Medium::Disk,
                 "Memory" => Medium::Memory(memory_size(source, pod, facts.node.memory_bytes)),
                 huge if huge.starts_with("HugePages") => Medium::HugePages(page_size(huge, pod)?),
-                other => return Err(format!("unknown storage medium {other:?}")),
+                other => return Err(format!("unknown storage medium {other:?}").into()),
             };
             let place = path.clone();
             self.work(uid, name, move || empty_dir(&place, &medium, group).map_err(|e| e.to_string())).await?;
@@ -184,7 +206,7 @@ impl VolumeManager {
         }
         if let Some(source) = &volume.ephemeral {
             if source.volume_claim_template.is_none() {
-                return Err("ephemeral volume without a claim template".into());
+                return Err("ephemeral volume without a claim template".to_string().into());
             }
             let claim = format!("{}-{name}", pod_spec::name(pod));
             return self.claim(pod, name, &claim, true).await.map(|path| (path, None));
@@ -219,7 +241,7 @@ impl VolumeManager {
             let content = payload::projected(&context(mode(source.default_mode), &tokens), sources)?;
             ("projected", true, content, refresh)
         } else {
-            return Err(format!("no volume plugin matched name: {}", volume_kind(volume)));
+            return Err(format!("no volume plugin matched name: {}", volume_kind(volume)).into());
         };
         let path = self.volume_dir(uid, plugin, name);
         let stamp =
@@ -231,12 +253,12 @@ impl VolumeManager {
     }
 
     /// Work on a volume's files, on a thread that may hang. One that hangs already is not joined by another.
-    async fn work(
+    async fn work<T: Send + 'static>(
         &self,
         uid: &str,
         volume: &str,
-        work: impl FnOnce() -> Result<(), String> + Send + 'static,
-    ) -> Result<(), String> {
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
         let key = (uid.to_string(), volume.to_string());
         let late = || Err("timed out waiting for the condition: its file system does not answer".to_string());
         if !self.busy.lock().insert(key.clone()) {
@@ -273,7 +295,7 @@ impl VolumeManager {
 
     /// The host directory behind a claim, for the kinds of volume that live on the node. One that is the pod's `own` was
     /// made from a template.
-    async fn claim(&self, pod: &Pod, volume_in_pod: &str, name: &str, own: bool) -> Result<PathBuf, String> {
+    async fn claim(&self, pod: &Pod, volume_in_pod: &str, name: &str, own: bool) -> Result<PathBuf, Failure> {
         let namespace = pod_spec::namespace(pod);
         let claim = self
             .client
@@ -287,12 +309,12 @@ impl VolumeManager {
         // A pod that has it goes on.
         let has = |paths: &BTreeMap<String, PathBuf>| paths.contains_key(volume_in_pod);
         if claim.metadata.deletion_timestamp.is_some() && !self.actual.lock().get(pod_spec::uid(pod)).is_some_and(has) {
-            return Err(format!("error processing PVC {namespace}/{name}: PVC is being deleted"));
+            return Err(format!("error processing PVC {namespace}/{name}: PVC is being deleted").into());
         }
         let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         let volume_name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
         if !bound || volume_name.is_empty() {
-            return Err(format!("PVC {namespace}/{name} is not bound"));
+            return Err(format!("PVC {namespace}/{name} is not bound").into());
         }
         let volume = self
             .client
@@ -302,9 +324,11 @@ impl VolumeManager {
             .map_err(|error| format!("error fetching PV {volume_name}: {error}"))?;
         let owner = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()).and_then(|r| r.uid.clone());
         if owner != claim.metadata.uid {
-            return Err(format!("PV {volume_name} is not bound to PVC {namespace}/{name}"));
+            return Err(format!("PV {volume_name} is not bound to PVC {namespace}/{name}").into());
         }
-        let behind = Behind::of(volume, volume_in_pod, Uses::of(pod, volume_in_pod))?;
+        let uses = Uses::of(pod, volume_in_pod);
+        self.check_node(&volume, uses)?;
+        let behind = Behind::of(volume, volume_in_pod, uses)?;
         let context = pod_spec::spec(pod).security_context.as_ref();
         let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
         let ownership = Ownership {
@@ -312,9 +336,16 @@ impl VolumeManager {
             read_only: claims::is_read_only(pod, volume_in_pod),
             only_when_root_differs: policy == Some("OnRootMismatch"),
         };
-        let path = behind.path.clone();
-        self.work(pod_spec::uid(pod), volume_in_pod, move || behind.prepare(ownership)).await?;
-        Ok(path)
+        let target = self.volume_dir(pod_spec::uid(pod), "local-volume", &volume_name);
+        let prepared = self.work(pod_spec::uid(pod), volume_in_pod, move || behind.prepare(ownership, &target));
+        Ok(prepared.await?)
+    }
+
+    fn check_node(&self, volume: &PersistentVolume, uses: Uses) -> Result<(), Failure> {
+        let node = self.node.lock().metadata.clone();
+        let step = Some(if uses.device { MAP_AFFINITY } else { MOUNT_AFFINITY });
+        claims::check_node_affinity(volume, &node.name.unwrap_or_default(), &node.labels.unwrap_or_default())
+            .map_err(|message| Failure { step, message })
     }
 
     /// Unmounts and removes everything the pod has on disk.
@@ -485,8 +516,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_system_that_hangs_holds_one_thread_and_no_other_volume() {
-        let manager =
-            Arc::new(VolumeManager::new(Client::new(NoApi), Env::real(), &Config::default(), Metrics::default()));
+        let manager = Arc::new(VolumeManager::new(
+            Client::new(NoApi),
+            Env::real(),
+            &Config::default(),
+            Arc::default(),
+            Metrics::default(),
+        ));
         let (release, released) = std::sync::mpsc::channel::<()>();
         let hanging = manager.clone();
         let first = tokio::spawn(async move {

@@ -62,6 +62,68 @@ async fn a_read_only_claim_is_mounted_read_only() {
     }
 }
 
+/// The claim and its volume, changed in one place.
+fn change(node: &Node, path: &str, pointer: (&str, &str), value: Value) {
+    let mut object = node.api.get(path).unwrap();
+    object[pointer.0][pointer.1] = value;
+    node.api.put(path, object);
+}
+
+const CLAIM: &str = "/api/v1/namespaces/default/persistentvolumeclaims/data";
+const VOLUME: &str = "/api/v1/persistentvolumes/pv";
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_are_being_deleted_and_volumes_of_other_nodes_are_for_nobody_new() {
+    let elsewhere = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["elsewhere"]}]}]}});
+    let affinity = "failed for volume \"v\" : no matching NodeSelectorTerms";
+    let directory = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/data"}]});
+    for (number, (mode, uses, path, pointer, value, reason, message)) in [
+        (
+            "Filesystem",
+            &directory,
+            CLAIM,
+            ("metadata", "deletionTimestamp"),
+            json!("2026-01-01T00:00:00Z"),
+            "FailedMount",
+            "error processing PVC default/data: PVC is being deleted".to_string(),
+        ),
+        (
+            "Filesystem",
+            &directory,
+            VOLUME,
+            ("spec", "nodeAffinity"),
+            elsewhere.clone(),
+            "FailedMount",
+            format!("MountVolume.NodeAffinity check {affinity}"),
+        ),
+        (
+            "Block",
+            &device,
+            VOLUME,
+            ("spec", "nodeAffinity"),
+            elsewhere.clone(),
+            "FailedMapVolume",
+            format!("MapVolume.NodeAffinity check {affinity}"),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let Some(node) = Node::start(&format!("nobody{number}")) else { return };
+        let place = node.directory.path().join("volume");
+        std::fs::create_dir(&place).unwrap();
+        bind(&node, mode, ("local", json!({"path": place})));
+        change(&node, path, pointer, value);
+        node.api.create_pod("late", claiming(uses.clone(), false));
+        node.event(reason, &message).await;
+        assert!(node.runtime.running("main").is_empty());
+        node.others_go_on().await;
+        node.stop().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_pod_is_told_in_confidence_stays_in_memory() {
     use std::os::unix::fs::MetadataExt;
