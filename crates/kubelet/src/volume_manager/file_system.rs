@@ -129,4 +129,22 @@ mod tests {
         check("/plain", "/plain");
         check("/end\\", "/end\\");
     }
+
+    #[test]
+    fn huge_pages_are_mounted_in_the_size_asked_for() {
+        let has_pages = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("huge");
+        std::fs::create_dir(&place).unwrap();
+        let strange = mount_hugetlbfs(&place, "3Ki").unwrap_err().to_string();
+        assert!(strange.contains("failed to mount huge pages of 3Ki"), "{strange}");
+        if !nix::unistd::geteuid().is_root() || !has_pages {
+            return eprintln!("left out: needs root and a kernel with pages of 2 MiB");
+        }
+        mount_hugetlbfs(&place, "2Mi").unwrap();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        remove(&place).unwrap();
+        let line = mounts.lines().find(|line| line.contains(&*place.to_string_lossy())).unwrap();
+        assert!(line.contains("- hugetlbfs nodev ") && line.ends_with("pagesize=2M"), "{line}");
+    }
 }
