@@ -204,7 +204,7 @@ impl ImageManager {
                     Err(error) => error.to_string(),
                 }
             }
-            Err(error) => error.to_string(),
+            Err(error) => runtimes_words(&error.to_string()),
         };
         self.records.failed(image);
         drop(turn);
@@ -212,8 +212,9 @@ impl ImageManager {
         self.backoff.next(&key, now, now);
         self.failed_at.lock().insert(key.clone(), now);
         self.recorder.warning(about, "Failed", format!("Failed to pull image {named:?}: {error}"));
-        self.last_errors.lock().insert(key, format!("ErrImagePull: {error}"));
-        Err(WaitingReason { reason: "ErrImagePull".into(), message: error })
+        let waiting = pull_failure(named, &error);
+        self.last_errors.lock().insert(key, format!("{}: {}", waiting.reason, waiting.message));
+        Err(waiting)
     }
 
     /// The credential that served, if one was needed.
@@ -269,6 +270,34 @@ impl ImageManager {
         self.pulls.forget(pod_uid);
         self.last_errors.lock().retain(|key, _| !key.starts_with(&prefix));
         self.failed_at.lock().retain(|key, _| !key.starts_with(&prefix));
+    }
+}
+
+/// A code that says that nothing is known only hides what is said.
+fn runtimes_words(error: &str) -> String {
+    error.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(error).to_string()
+}
+
+/// Reasons that a runtime may give, and how they go on in a sentence.
+const REASONS: [(&str, &str); 2] = [
+    ("RegistryUnavailable", "the registry is unavailable"),
+    ("SignatureValidationFailed", "the signature validation failed"),
+];
+
+/// Whether a container waits for its image because a pull has just failed.
+pub fn is_failed_pull(reason: &str) -> bool {
+    reason == "ErrImagePull" || REASONS.iter().any(|(known, _)| *known == reason)
+}
+
+/// What a pod waits for whose image could not be pulled.
+fn pull_failure(image: &str, error: &str) -> WaitingReason {
+    let given = REASONS.iter().find_map(|(reason, words)| Some((reason, words, error.strip_prefix(reason)?)));
+    match given {
+        Some((reason, words, more)) => WaitingReason {
+            reason: reason.to_string(),
+            message: format!("image pull failed for {image} because {words}{more}"),
+        },
+        None => WaitingReason { reason: "ErrImagePull".into(), message: error.into() },
     }
 }
 
@@ -336,18 +365,32 @@ mod tests {
         let env = Env::real();
         let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
         let runtime = Arc::new(FakeRuntime::default());
-        runtime.fail_next("pull_image", cri::Error::Other("rpc error: code = Unknown desc = no".into()));
-        let images = ImageManager::new(runtime, env, recorder, 1, Metrics::default());
-        let container = Container { image: Some("r.example/a:1".into()), ..Container::default() };
-        for (reason, message) in [
-            ("ErrImagePull", "rpc error: code = Unknown desc = no"),
+        let images = ImageManager::new(runtime.clone(), env, recorder, 1, Metrics::default());
+        for (number, (error, reason, message)) in [
+            ("rpc error: code = NotFound desc = no", "ErrImagePull", "rpc error: code = NotFound desc = no"),
+            ("rpc error: code = Unknown desc = no", "ErrImagePull", "no"),
             (
-                "ImagePullBackOff",
-                "Back-off pulling image \"r.example/a:1\": ErrImagePull: rpc error: code = Unknown desc = no",
+                "rpc error: code = Unknown desc = RegistryUnavailable: no route",
+                "RegistryUnavailable",
+                "image pull failed for r.example/a:2 because the registry is unavailable: no route",
             ),
-        ] {
-            let waiting = images.ensure(&ObjectRef::default(), "uid", &container, &[]).await.unwrap_err();
-            assert_eq!((waiting.reason.as_str(), waiting.message.as_str()), (reason, message));
+            (
+                "rpc error: code = Unknown desc = SignatureValidationFailed: not signed",
+                "SignatureValidationFailed",
+                "image pull failed for r.example/a:3 because the signature validation failed: not signed",
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            runtime.fail_next("pull_image", cri::Error::Other(error.into()));
+            let image = format!("r.example/a:{number}");
+            let container = Container { image: Some(image.clone()), ..Container::default() };
+            let next = format!("Back-off pulling image {image:?}: {reason}: {message}");
+            for (reason, message) in [(reason, message), ("ImagePullBackOff", next.as_str())] {
+                let waiting = images.ensure(&ObjectRef::default(), "uid", &container, &[]).await.unwrap_err();
+                assert_eq!((waiting.reason.as_str(), waiting.message.as_str()), (reason, message));
+            }
         }
     }
 

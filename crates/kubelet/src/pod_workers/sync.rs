@@ -437,7 +437,7 @@ impl Worker {
                 self.followed = None;
                 let wait = match reason.reason.as_str() {
                     // Soon it is shown that the next attempt waits.
-                    "ErrImagePull" => Some(RUNTIME_RETRY),
+                    reason if crate::image_manager::is_failed_pull(reason) => Some(RUNTIME_RETRY),
                     "ImagePullBackOff" => self.shared.images.retry_in(&self.uid, container),
                     _ => None,
                 };
