@@ -27,6 +27,10 @@ struct State {
     pullable: BTreeMap<String, u64>,
     exec_results: HashMap<String, VecDeque<v1::ExecSyncResponse>>,
     failures: HashMap<&'static str, VecDeque<Error>>,
+    /// Methods that fail every time, and what they say.
+    refused: HashMap<&'static str, String>,
+    /// What it says of itself beyond being up.
+    said: v1::StatusResponse,
     /// Calls that do not end: method and what their argument contains.
     hanging: Vec<(&'static str, String)>,
     /// Nothing is answered at all.
@@ -47,7 +51,12 @@ impl Default for FakeRuntime {
 impl State {
     fn call(&mut self, name: &'static str, argument: &str) -> Result<()> {
         self.calls.push(format!("{name} {argument}").trim_end().to_string());
+        self.refusal(name)?;
         self.failures.get_mut(name).and_then(VecDeque::pop_front).map_or(Ok(()), Err)
+    }
+
+    fn refusal(&self, name: &'static str) -> Result<()> {
+        self.refused.get(name).map_or(Ok(()), |text| Err(Error::Other(text.clone())))
     }
 
     fn id(&mut self, prefix: &str) -> String {
@@ -111,6 +120,16 @@ impl FakeRuntime {
     /// The next call of `method` (its name in `Runtime`) fails with `error`.
     pub fn fail_next(&self, method: &'static str, error: Error) {
         self.state.lock().failures.entry(method).or_default().push_back(error);
+    }
+
+    /// Every call of `method` fails.
+    pub fn refuse(&self, method: &'static str, text: &str) {
+        self.state.lock().refused.insert(method, text.into());
+    }
+
+    /// What it answers about itself; conditions are given where they are not as they should be.
+    pub fn say(&self, said: v1::StatusResponse) {
+        self.state.lock().said = said;
     }
 
     /// Calls of `method` with `argument` in their argument do not end until `release`.
@@ -208,10 +227,17 @@ impl Runtime for FakeRuntime {
     async fn status(&self, _verbose: bool) -> Result<v1::StatusResponse> {
         self.hold("status", "").await;
         self.answer()?;
-        self.state.lock().call("status", "")?;
+        let mut state = self.state.lock();
+        state.call("status", "")?;
+        let mut answer = state.said.clone();
         let condition = |name: &str| v1::RuntimeCondition { r#type: name.into(), status: true, ..Default::default() };
-        let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
-        Ok(v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() })
+        let conditions = &mut answer.status.get_or_insert_default().conditions;
+        for name in ["RuntimeReady", "NetworkReady"] {
+            if !conditions.iter().any(|known| known.r#type == name) {
+                conditions.push(condition(name));
+            }
+        }
+        Ok(answer)
     }
 
     async fn update_runtime_config(&self, _pod_cidr: &str) -> Result<()> {
@@ -497,6 +523,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse> {
+        self.state.lock().refusal("image_fs_info")?;
         Ok(v1::ImageFsInfoResponse::default())
     }
 

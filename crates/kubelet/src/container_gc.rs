@@ -15,24 +15,27 @@ use crate::{
 /// Dead incarnations that are kept beside a newer one.
 const KEEP_DEAD: usize = 1;
 
-pub async fn collect(workers: &PodWorkers) {
+/// Does as much as it can, and says what it could not do.
+pub async fn collect(workers: &PodWorkers) -> Result<(), String> {
     let runtime = &workers.shared.runtime.runtime;
-    let Ok(mut containers) = runtime.list_containers(None).await else { return };
+    let mut problems = Vec::new();
+    let mut containers = runtime.list_containers(None).await.map_err(|error| error.to_string())?;
     let ours = |labels: &HashMap<String, String>| labels.get(POD_UID).is_some_and(|uid| workers.knows(uid));
     containers.retain(|container| ours(&container.labels));
     for id in superfluous(&containers) {
         if let Err(error) = remove(workers, &id).await {
-            tracing::warn!(id, error, "failed to remove a dead container");
+            problems.push(format!("failed to remove container {id:?}: {error}"));
         }
     }
-    let Ok(mut sandboxes) = runtime.list_pod_sandboxes(None).await else { return };
+    let mut sandboxes = runtime.list_pod_sandboxes(None).await.map_err(|error| error.to_string())?;
     sandboxes.retain(|sandbox| ours(&sandbox.labels));
     let occupied: Vec<String> = containers.iter().map(|c| c.pod_sandbox_id.clone()).collect();
     for id in replaced(&sandboxes).into_iter().filter(|id| !occupied.contains(id)) {
         if let Err(error) = runtime.remove_pod_sandbox(&id).await {
-            tracing::warn!(id, %error, "failed to remove a dead sandbox");
+            problems.push(format!("failed to remove sandbox {id:?}: {error}"));
         }
     }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join(", ")) }
 }
 
 /// Its logs go first: those of a container that nobody knows any more would stay for good.

@@ -16,16 +16,34 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     let mut round: u64 = 0;
+    let mut images_failed = false;
     loop {
         remove_orphans(&workers).await;
-        container_gc::collect(&workers).await;
+        if let Err(error) = container_gc::collect(&workers).await {
+            tell(&workers, "ContainerGCFailed", error);
+        }
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
-            images.collect(&workers).await;
+            let result = images.collect(&workers).await;
+            match result {
+                // Once may be a runtime that has only just come up.
+                Err(error) if images_failed => tell(&workers, "ImageGCFailed", error),
+                Err(error) => {
+                    tracing::warn!(error, "failed to look after images");
+                    images_failed = true;
+                }
+                Ok(()) => images_failed = false,
+            }
         }
         round += 1;
         workers.shared.env.sleep(INTERVAL).await;
     }
+}
+
+fn tell(workers: &PodWorkers, reason: &str, error: String) {
+    tracing::warn!(error, reason, "housekeeping failed");
+    let node = client::reference(&*workers.shared.node.lock());
+    workers.shared.recorder.warning(&node, reason, error);
 }
 
 /// What a node that was down may find: pods that were deleted meanwhile.

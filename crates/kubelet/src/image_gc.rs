@@ -27,31 +27,30 @@ pub struct ImageGc {
 
 impl ImageGc {
     /// Frees what brings usage back below the marks, if it has passed them.
-    pub async fn collect(&self, workers: &PodWorkers) {
+    pub async fn collect(&self, workers: &PodWorkers) -> Result<(), String> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
-        let Ok(info) = runtime.image_fs_info().await else { return };
-        let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-        let Some(disk) = place.and_then(|place| Disk::of(place.as_ref())) else { return };
+        let unused = self.look(workers).await.map_err(|error| error.to_string())?;
         let config = &shared.config;
-        let wanted = to_free(disk.bytes, disk.bytes_free, config.image_gc_high_percent, config.image_gc_low_percent);
-        let Some(unused) = self.look(workers).await else { return };
         let unused = match config.image_max_age {
             Some(age) => self.remove_older(workers, unused, age).await,
             None => unused,
         };
+        let info = runtime.image_fs_info().await.map_err(|error| error.to_string())?;
+        let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
+        // A runtime that does not say where images are leaves nothing to measure.
+        let Some(disk) = place.and_then(|place| Disk::of(place.as_ref())) else { return Ok(()) };
+        let wanted = to_free(disk.bytes, disk.bytes_free, config.image_gc_high_percent, config.image_gc_low_percent);
         if wanted == 0 {
-            return;
+            return Ok(());
         }
         let freed = remove(workers, unused, wanted).await;
-        if freed < wanted {
-            let about = client::reference(&*shared.node.lock());
-            let message = format!(
-                "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found \
-                 {freed} bytes eligible to free."
-            );
-            shared.recorder.warning(&about, "FreeDiskSpaceFailed", message);
+        if freed >= wanted {
+            return Ok(());
         }
+        let message = too_full(disk.bytes, disk.bytes_free, freed);
+        shared.recorder.warning(&client::reference(&*shared.node.lock()), "FreeDiskSpaceFailed", message.clone());
+        Err(message)
     }
 
     /// Removes those unused for longer than `age`; the rest is left to the marks.
@@ -69,23 +68,23 @@ impl ImageGc {
     /// Frees all it can; the number of bytes.
     pub async fn remove_all_unused(&self, workers: &PodWorkers) -> u64 {
         match self.look(workers).await {
-            Some(unused) => remove(workers, unused, u64::MAX).await,
-            None => 0,
+            Ok(unused) => remove(workers, unused, u64::MAX).await,
+            Err(_) => 0,
         }
     }
 
     /// Notes which images there are and are in use; those that may go, in the order of going.
-    async fn look(&self, workers: &PodWorkers) -> Option<Vec<v1::Image>> {
+    async fn look(&self, workers: &PodWorkers) -> cri::Result<Vec<v1::Image>> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
-        let (images, containers) = tokio::try_join!(runtime.list_images(None), runtime.list_containers(None)).ok()?;
+        let (images, containers) = tokio::try_join!(runtime.list_images(None), runtime.list_containers(None))?;
         let used: HashSet<String> = containers
             .into_iter()
             .flat_map(|c| [c.image_ref, c.image_id, c.image.map(|i| i.image).unwrap_or_default()])
             .chain([shared.config.sandbox_image.clone()])
             .filter(|name| !name.is_empty())
             .collect();
-        Some(unused(images, &used, &mut self.seen.lock(), shared.env.monotonic(), shared.config.image_min_age))
+        Ok(unused(images, &used, &mut self.seen.lock(), shared.env.monotonic(), shared.config.image_min_age))
     }
 }
 
@@ -109,6 +108,23 @@ async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u6
         workers.shared.images.invalidate();
     }
     freed
+}
+
+fn too_full(total: u64, free: u64, freed: u64) -> String {
+    format!(
+        "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to free sufficient space \
+         by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, \
+         logs, volumes, or other data.",
+        100 - free * 100 / total.max(1),
+        in_units(total)
+    )
+}
+
+fn in_units(bytes: u64) -> String {
+    let size = bytes as f64;
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes >= 1 << shift);
+    unit.map_or_else(|| format!("{bytes} B"), |(name, shift)| format!("{:.1} {name}", size / (1u64 << shift) as f64))
 }
 
 /// Bytes to free so that usage falls to the lower mark, once it has passed the higher one.
@@ -157,6 +173,17 @@ mod tests {
         check(1000, 150, 50);
         check(1000, 0, 200);
         check(0, 0, 0);
+    }
+
+    #[test]
+    fn a_disk_that_stays_full_is_told_of_in_units() {
+        assert!(too_full(10 << 30, 1 << 30, 7).starts_with(
+            "Insufficient free disk space on the node's image filesystem (90% of 10.0 GiB used). Failed to free \
+             sufficient space by deleting unused images (freed 7 bytes). "
+        ));
+        for (bytes, expected) in [(12, "12 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (3 << 40, "3.0 TiB")] {
+            assert_eq!(in_units(bytes), expected);
+        }
     }
 
     #[test]

@@ -116,7 +116,9 @@ impl EvictionManager {
 
     /// Removes what nobody uses; true when that was enough.
     async fn reclaimed(&self, threshold: &Threshold) -> bool {
-        container_gc::collect(&self.workers).await;
+        if let Err(error) = container_gc::collect(&self.workers).await {
+            tracing::warn!(error, "failed to remove dead containers");
+        }
         self.images.remove_all_unused(&self.workers).await;
         let seen = self.observe().await;
         seen.get(&threshold.signal).is_none_or(|o| o.available >= threshold.least.of(o.capacity))

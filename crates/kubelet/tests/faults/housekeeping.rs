@@ -1,9 +1,9 @@
 //! What the node does for itself: its labels, its cleaning up, and what it says when that fails.
 //! Invariant: nothing here depends on how full the machine's disks are.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::Node;
+use crate::harness::{Node, pod};
 
 #[tokio::test(start_paused = true)]
 async fn labels_are_given_once() {
@@ -23,5 +23,25 @@ async fn labels_are_given_once() {
     let zone = |node: &Node| node.api.get(path).unwrap_or_default()["metadata"]["labels"].clone();
     node.until("its own zone again", || zone(&node)["topology.kubernetes.io/zone"] == "z").await;
     assert_eq!((&zone(&node)["team"], &zone(&node)["kubernetes.io/hostname"]), (&json!("b"), &json!("node")));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_cleaned_up_is_told_of() {
+    let started = Node::start_on("collect", |runtime| {
+        runtime.refuse("image_fs_info", "no file systems");
+        runtime.refuse("remove_container", "device or resource busy");
+    });
+    let Some(node) = started else { return };
+    node.event("ImageGCFailed", "no file systems").await;
+    node.api.create_pod("crashes", pod(json!({})));
+    for restarts in 0..4 {
+        let count = move |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"] == restarts;
+        node.wait("crashes", "started again", count).await;
+        node.until("a running container", || !node.runtime.running("main").is_empty()).await;
+        node.runtime.running("main").iter().for_each(|id| node.runtime.exit(id, 1));
+    }
+    node.event("ContainerGCFailed", "failed to remove container").await;
+    node.event("ContainerGCFailed", "device or resource busy").await;
     node.stop().await;
 }
