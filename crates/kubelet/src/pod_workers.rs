@@ -234,6 +234,8 @@ struct Worker {
     /// Consecutive failures to make the pod's surroundings.
     failures: u32,
     last: PodRuntimeStatus,
+    /// The runtime's handler for the pod, once it was looked up; a RuntimeClass never changes it.
+    handler: Option<String>,
     /// The resources that running containers were given, by id.
     applied: HashMap<String, resize::Applied>,
     /// What the node has granted; set at the first look.
@@ -267,6 +269,7 @@ impl Worker {
             completed: false,
             failures: 0,
             last: PodRuntimeStatus::default(),
+            handler: None,
             applied: HashMap::new(),
             allocated: None,
             resize_condition: None,
@@ -378,6 +381,12 @@ impl Worker {
         Ok(status)
     }
 
+    /// Whether what runs the pod can make mounts read-only all the way down.
+    fn recursive_read_only(&self) -> bool {
+        let features = self.handler.as_deref().and_then(|handler| self.shared.runtime.features.of_handler(handler));
+        features.is_some_and(|features| features.recursive_read_only)
+    }
+
     /// Computes the pod's status and hands it on.
     fn report(&self, pod: &Arc<Pod>, runtime: &PodRuntimeStatus, terminal: bool) -> PodStatus {
         let shared = &self.shared;
@@ -392,7 +401,7 @@ impl Worker {
             resize: self.resize_condition.as_ref().filter(|_| !terminal),
             runtime_name: &shared.runtime_name,
             host_ips: &shared.runtime.host_ips,
-            recursive_read_only: shared.runtime.features.usual().recursive_read_only,
+            recursive_read_only: self.recursive_read_only(),
             terminal,
             verdict: self.verdict.as_ref(),
             refused: self.refused,

@@ -1,9 +1,10 @@
-//! What the runtime can do beyond the basics: recursively read-only mounts, user namespaces, images as volumes.
-//! Learnt by `node_status` from the runtime's status; asked by `runtime_manager` and `pod_status`.
+//! What the runtime can do beyond the basics: recursively read-only mounts, user namespaces, images as volumes; and
+//! whether it has a network for pods just now.
+//! Learnt by `node_status` from the runtime's status; asked by `runtime_manager`, `pod_workers` and `pod_status`.
 //! Invariant: what the runtime has not said it can do, it can't.
 
 use cri::v1;
-use k8s_openapi::api::core::v1::{NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
+use k8s_openapi::api::core::v1::{NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
 use parking_lot::RwLock;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,9 +13,17 @@ pub struct Features {
     pub user_namespaces: bool,
 }
 
+/// What the runtime last said of itself.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    handlers: Vec<(String, Features)>,
+    supplemental_groups_policy: Option<bool>,
+    network_problem: Option<String>,
+}
+
 #[derive(Default)]
 pub struct RuntimeFeatures {
-    handlers: RwLock<Vec<(String, Features)>>,
+    said: RwLock<Said>,
     /// Why images can't be volumes here.
     without_image_volumes: Option<String>,
 }
@@ -31,14 +40,14 @@ impl RuntimeFeatures {
         let without_image_volumes = first.filter(|first| present < *first).map(|(major, minor)| {
             format!("image volumes need {name} {major}.{minor} or newer, and this node has {found}")
         });
-        Self { handlers: RwLock::default(), without_image_volumes }
+        Self { said: RwLock::default(), without_image_volumes }
     }
 
     pub fn without_image_volumes(&self) -> Option<&str> {
         self.without_image_volumes.as_deref()
     }
 
-    pub fn observe(&self, handlers: &[v1::RuntimeHandler]) {
+    pub fn observe(&self, answer: &v1::StatusResponse) {
         let read = |handler: &v1::RuntimeHandler| {
             let features = handler.features.unwrap_or_default();
             let features = Features {
@@ -47,15 +56,41 @@ impl RuntimeFeatures {
             };
             (handler.name.clone(), features)
         };
-        let now: Vec<_> = handlers.iter().map(read).collect();
-        if *self.handlers.read() != now {
-            *self.handlers.write() = now;
+        let now = Said {
+            handlers: answer.runtime_handlers.iter().map(read).collect(),
+            supplemental_groups_policy: answer.features.as_ref().map(|f| f.supplemental_groups_policy),
+            network_problem: network_problem(answer),
+        };
+        if *self.said.read() != now {
+            *self.said.write() = now;
         }
     }
 
-    /// Of the default handler.
-    pub fn usual(&self) -> Features {
-        self.handlers.read().iter().find(|(name, _)| name.is_empty()).map(|(_, features)| *features).unwrap_or_default()
+    /// Why pods that need a network of their own must wait.
+    pub fn network_problem(&self) -> Option<String> {
+        self.said.read().network_problem.clone()
+    }
+
+    /// Of a handler by its name, that of the default one being empty; `None` for one that is not known.
+    pub fn of_handler(&self, name: &str) -> Option<Features> {
+        self.said.read().handlers.iter().find(|(known, _)| known == name).map(|(_, features)| *features)
+    }
+
+    /// Says why pods of that handler can't have users of their own.
+    pub fn check_user_namespaces(&self, handler: &str) -> Result<(), String> {
+        let unknown = match self.of_handler(handler) {
+            Some(features) if features.user_namespaces => return Ok(()),
+            None if !self.said.read().handlers.is_empty() => format!(": the handler {handler:?} is not known"),
+            _ => String::new(),
+        };
+        let whose = if handler.is_empty() { "runtime".into() } else { format!("RuntimeClass handler {handler:?}") };
+        Err(format!("can't set `spec.hostUsers: false`, {whose} does not support user namespaces{unknown}"))
+    }
+
+    /// As the Node object shows it, by runtimes that say anything of it.
+    pub fn shown_features(&self) -> Option<NodeFeatures> {
+        let supplemental_groups_policy = Some(self.said.read().supplemental_groups_policy?);
+        Some(NodeFeatures { supplemental_groups_policy })
     }
 
     /// As the Node object shows them; runtimes that say nothing have none to show.
@@ -67,9 +102,19 @@ impl RuntimeFeatures {
                 user_namespaces: Some(features.user_namespaces),
             }),
         };
-        let all: Vec<_> = self.handlers.read().iter().map(show).collect();
+        let all: Vec<_> = self.said.read().handlers.iter().map(show).collect();
         (!all.is_empty()).then_some(all)
     }
+}
+
+/// In the words of the node's condition.
+pub fn network_problem(answer: &v1::StatusResponse) -> Option<String> {
+    let conditions = answer.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let bad = conditions.iter().find(|condition| condition.r#type == "NetworkReady" && !condition.status)?;
+    Some(format!(
+        "container runtime network not ready: NetworkReady=false reason:{} message:{}",
+        bad.reason, bad.message
+    ))
 }
 
 #[cfg(test)]
@@ -96,13 +141,30 @@ mod tests {
     #[test]
     fn only_what_was_said_is_there() {
         let features = RuntimeFeatures::default();
-        assert_eq!((features.usual(), features.shown()), (Features::default(), None));
-        let handler = |name: &str, rro| v1::RuntimeHandler {
+        assert_eq!((features.of_handler(""), features.shown(), features.shown_features()), (None, None, None));
+        let handler = |name: &str, recursive_read_only_mounts, user_namespaces| v1::RuntimeHandler {
             name: name.into(),
-            features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts: rro, user_namespaces: false }),
+            features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts, user_namespaces }),
         };
-        features.observe(&[handler("", true), handler("kata", false)]);
-        assert!(features.usual().recursive_read_only && !features.usual().user_namespaces);
+        let refused = "can't set `spec.hostUsers: false`, ";
+        let check = |handler: &str, expected: Option<&str>| {
+            let expected = expected.map(|why| format!("{refused}{why}"));
+            assert_eq!(features.check_user_namespaces(handler).err(), expected, "{handler:?}");
+        };
+        check("", Some("runtime does not support user namespaces"));
+        check("kata", Some("RuntimeClass handler \"kata\" does not support user namespaces"));
+        features.observe(&v1::StatusResponse {
+            runtime_handlers: vec![handler("", true, false), handler("kata", false, true)],
+            features: Some(v1::RuntimeFeatures { supplemental_groups_policy: true }),
+            ..Default::default()
+        });
+        let recursive = |handler: &str| features.of_handler(handler).map(|f| f.recursive_read_only);
+        assert_eq!((recursive(""), recursive("kata"), recursive("gone")), (Some(true), Some(false), None));
+        check("", Some("runtime does not support user namespaces"));
+        check("kata", None);
+        let unknown = "does not support user namespaces: the handler \"gone\" is not known";
+        check("gone", Some(&format!("RuntimeClass handler \"gone\" {unknown}")));
         assert_eq!(features.shown().map(|all| all.len()), Some(2));
+        assert_eq!(features.shown_features().and_then(|f| f.supplemental_groups_policy), Some(true));
     }
 }

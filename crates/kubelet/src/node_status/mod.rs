@@ -37,7 +37,7 @@ use crate::{
     eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     pleg::Pleg,
     pod_status::whole_seconds,
-    runtime_features::RuntimeFeatures,
+    runtime_features::{RuntimeFeatures, network_problem},
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -224,25 +224,19 @@ impl NodeStatusManager {
             Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
             None => return Some("container runtime is down: it does not answer".into()),
         };
-        self.features.observe(&answer.runtime_handlers);
+        self.features.observe(&answer);
         let silence = self.pleg.silence();
         if silence > RUNTIME_SILENCE.max(self.config.relist_interval * 2) {
             return Some(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
         }
-        let conditions = answer.status.unwrap_or_default().conditions;
-        let bad = |kind: &str| conditions.iter().find(|c| c.r#type == kind && !c.status);
-        if let Some(condition) = bad("RuntimeReady") {
+        let conditions = answer.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        if let Some(condition) = conditions.iter().find(|c| c.r#type == "RuntimeReady" && !c.status) {
             return Some(format!(
                 "container runtime not ready: RuntimeReady=false reason:{} message:{}",
                 condition.reason, condition.message
             ));
         }
-        bad("NetworkReady").map(|condition| {
-            format!(
-                "container runtime network not ready: NetworkReady=false reason:{} message:{}",
-                condition.reason, condition.message
-            )
-        })
+        network_problem(&answer)
     }
 
     /// `None` when the runtime doesn't say: a silent one must not keep the node from saying so.
@@ -355,6 +349,7 @@ impl NodeStatusManager {
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = self.images().await.or(previous.images.clone());
         status.runtime_handlers = self.features.shown();
+        status.features = self.features.shown_features();
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
         let due = last_report.is_none_or(|at| self.env.monotonic() - at >= self.config.status_report_interval);
@@ -536,6 +531,7 @@ fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
             node_info: status.node_info.clone(),
             images: status.images.clone(),
             runtime_handlers: status.runtime_handlers.clone(),
+            features: status.features.clone(),
             conditions: status.conditions.clone(),
             ..Default::default()
         };

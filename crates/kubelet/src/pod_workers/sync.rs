@@ -32,6 +32,7 @@ const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 struct Surroundings {
     sandbox_id: String,
     sandbox_config: v1::PodSandboxConfig,
+    handler: String,
     references: References,
     mounted: Mounted,
     pod_ips: Vec<String>,
@@ -39,6 +40,9 @@ struct Surroundings {
 
 impl Worker {
     pub(super) async fn sync(&mut self, pod: &Arc<Pod>) {
+        if self.handler.is_none() {
+            self.handler = self.runtime_handler(pod).await.ok();
+        }
         // Each round may let the next init container follow a sidecar that has just started.
         for _ in 0..=pod_spec::init_containers(pod).len() + 1 {
             let status = match self.observe(pod).await {
@@ -223,8 +227,16 @@ impl Worker {
     ) -> Option<Surroundings> {
         let shared = self.shared.clone();
         let about = client::reference(&**pod);
-        let sandbox_config = match shared.runtime.sandbox_config(pod, actions.attempt) {
-            Ok(config) => config,
+        let handler = match &self.handler {
+            Some(handler) => Ok(handler.clone()),
+            None => self.runtime_handler(pod).await,
+        };
+        let made = handler.and_then(|handler| {
+            shared.runtime.check_handler(pod, &handler)?;
+            Ok((handler, shared.runtime.sandbox_config(pod, actions.attempt)?))
+        });
+        let (handler, sandbox_config) = match made {
+            Ok(made) => made,
             Err(error) => {
                 shared.recorder.warning(
                     &about,
@@ -240,7 +252,6 @@ impl Worker {
                 return Ok(actions.sandbox_id.clone().unwrap_or_default());
             }
             self.tell_missing_dns(pod);
-            let handler = self.runtime_handler(pod).await?;
             shared.runtime.create_sandbox(pod, &sandbox_config, &handler).await
         };
         // What depends on the pod's address waits for it; everything else does not.
@@ -295,7 +306,7 @@ impl Worker {
                 if let Some(wait) = mounted.refresh_after {
                     self.look_again_in(wait);
                 }
-                Some(Surroundings { sandbox_id, sandbox_config, references, mounted, pod_ips: ips })
+                Some(Surroundings { sandbox_id, sandbox_config, handler, references, mounted, pod_ips: ips })
             }
             Err(error) => {
                 shared.recorder.warning(&about, event_reason(&error), error);
@@ -385,6 +396,7 @@ impl Worker {
             pod,
             sandbox_id: &surroundings.sandbox_id,
             sandbox_config: &surroundings.sandbox_config,
+            handler: &surroundings.handler,
             references: &surroundings.references,
             services: &services,
             volumes: &surroundings.mounted.paths,

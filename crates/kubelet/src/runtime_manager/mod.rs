@@ -61,6 +61,8 @@ pub struct StartContext<'a> {
     pub pod: &'a Pod,
     pub sandbox_id: &'a str,
     pub sandbox_config: &'a v1::PodSandboxConfig,
+    /// The runtime's handler that the pod's RuntimeClass names.
+    pub handler: &'a str,
     pub references: &'a References,
     pub services: &'a [Arc<Service>],
     pub volumes: &'a BTreeMap<String, PathBuf>,
@@ -116,11 +118,12 @@ impl RuntimeManager {
 
     /// The pod's own range of users, if it is to have one.
     fn users(&self, pod: &Pod) -> Result<Option<Vec<v1::IdMapping>>, String> {
-        match (user_namespaces::wanted(pod), self.features.usual().user_namespaces) {
-            (false, _) => Ok(None),
-            (true, true) => self.user_namespaces.allocate(pod).map(Some),
-            (true, false) => Err("the runtime does not support user namespaces (hostUsers: false)".into()),
-        }
+        user_namespaces::wanted(pod).then(|| self.user_namespaces.allocate(pod)).transpose()
+    }
+
+    /// Says what a pod asks for that its handler can't do.
+    pub fn check_handler(&self, pod: &Pod, handler: &str) -> Result<(), String> {
+        if user_namespaces::wanted(pod) { self.features.check_user_namespaces(handler) } else { Ok(()) }
     }
 
     /// Makes the pod's control group, directories and sandbox.
@@ -297,7 +300,7 @@ impl RuntimeManager {
             sub_paths: &sub_paths,
             hosts_file: hosts_file.as_deref(),
             message_file: Some(&message_file),
-            recursive_read_only: self.features.usual().recursive_read_only,
+            recursive_read_only: self.features.of_handler(context.handler).is_some_and(|f| f.recursive_read_only),
         })?;
         let users = self.users(pod)?;
         let mounts = match &users {

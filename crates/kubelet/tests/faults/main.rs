@@ -3,6 +3,7 @@
 //! Invariant: every case ends with another pod becoming ready beside the broken one.
 
 mod claims;
+mod confined;
 #[path = "../node/fake_api.rs"]
 mod fake_api;
 mod harness;
