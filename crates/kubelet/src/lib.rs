@@ -41,6 +41,7 @@ pub mod restart;
 mod runtime_features;
 pub mod runtime_manager;
 pub mod runtime_status;
+mod security_admission;
 pub mod server;
 mod server_view;
 pub mod sources;

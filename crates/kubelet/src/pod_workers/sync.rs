@@ -20,6 +20,7 @@ use crate::{
     pod_status::WaitingReason,
     runtime_manager::{KillOrder, StartContext, container_reference},
     runtime_status::{PodRuntimeStatus, State},
+    security_admission,
     volume_manager::{Facts, Mounted, event_reason},
 };
 
@@ -122,7 +123,9 @@ impl Worker {
             let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
             let allowed = &self.shared.config.allowed_unsafe_sysctls;
             let fits = |node: &Node| {
-                admission::admit_sysctls(pod, allowed).and_then(|()| admission::admit(pod, &others, node))
+                admission::admit_sysctls(pod, allowed)
+                    .and_then(|()| security_admission::admit(pod, node))
+                    .and_then(|()| admission::admit(pod, &others, node))
             };
             let known = self.shared.node.lock().clone();
             let verdict = match (short, fits(&known)) {

@@ -63,3 +63,28 @@ async fn the_handler_of_the_pods_class_is_asked() {
     }
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_enforced_is_refused() {
+    let Some(node) = Node::start_on("confined", |runtime| runtime.say(two_handlers())) else { return };
+    let mut cases = vec![(
+        json!({"supplementalGroupsPolicy": "Strict"}),
+        "SupplementalGroupsPolicyNotSupported",
+        "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node",
+    )];
+    if !std::path::Path::new("/sys/kernel/security/apparmor").exists() {
+        let why = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        cases.push((json!({"appArmorProfile": {"type": "RuntimeDefault"}}), "AppArmor", why));
+    }
+    for (number, (context, reason, message)) in cases.into_iter().enumerate() {
+        let mut spec = pod(json!({}));
+        spec["securityContext"] = context;
+        let name = format!("refused-{number}");
+        node.api.create_pod(&name, spec);
+        node.wait(&name, "refused", |pod| pod["status"]["phase"] == "Failed").await;
+        let status = node.api.pod(&name).unwrap()["status"].clone();
+        assert_eq!((&status["reason"], &status["message"]), (&json!(reason), &json!(message)));
+    }
+    node.others_go_on().await;
+    node.stop().await;
+}
