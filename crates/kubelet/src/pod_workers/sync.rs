@@ -70,6 +70,9 @@ impl Worker {
                 return;
             }
             self.report(pod, &status, false);
+            if self.must_wait_for_network(pod) {
+                return;
+            }
             let progress = self.carry_out(pod, status, &actions).await;
             if !progress {
                 break;
@@ -92,6 +95,16 @@ impl Worker {
             }
             Err(_) => self.look_again_in(RUNTIME_RETRY),
         }
+    }
+
+    /// Nothing is started or stopped in a pod's own network while the runtime says that there is none.
+    fn must_wait_for_network(&mut self, pod: &Pod) -> bool {
+        let problem = self.shared.runtime.features.network_problem().filter(|_| !pod_spec::host_network(pod));
+        let Some(problem) = problem else { return false };
+        let message = format!("network is not ready: {problem}");
+        self.shared.recorder.warning(&client::reference(pod), "NetworkNotReady", message);
+        self.look_again_in(RUNTIME_RETRY);
+        true
     }
 
     async fn observe(&mut self, pod: &Pod) -> cri::Result<PodRuntimeStatus> {

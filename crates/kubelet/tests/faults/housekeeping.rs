@@ -1,9 +1,10 @@
 //! What the node does for itself: its labels, its cleaning up, and what it says when that fails.
 //! Invariant: nothing here depends on how full the machine's disks are.
 
+use cri::v1;
 use serde_json::{Value, json};
 
-use crate::harness::{Node, pod};
+use crate::harness::{Node, condition, pod};
 
 #[tokio::test(start_paused = true)]
 async fn labels_are_given_once() {
@@ -43,5 +44,33 @@ async fn what_can_not_be_cleaned_up_is_told_of() {
     }
     node.event("ContainerGCFailed", "failed to remove container").await;
     node.event("ContainerGCFailed", "device or resource busy").await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_wait_for_the_network_but_those_of_the_host() {
+    let without = |kind: &str| v1::RuntimeCondition {
+        r#type: kind.into(),
+        status: false,
+        reason: "NetworkPluginNotReady".into(),
+        message: "cni plugin not initialized".into(),
+    };
+    let conditions = vec![without("NetworkReady")];
+    let status = v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() };
+    let Some(node) = Node::start_on("network", |runtime| runtime.say(status)) else { return };
+    let unready = || node.api.get("/api/v1/nodes/node").is_some_and(|node| condition(&node, "Ready") == "False");
+    node.until("the node is not ready", unready).await;
+    let mut host = pod(json!({}));
+    host["hostNetwork"] = true.into();
+    node.api.create_pod("plain", pod(json!({})));
+    node.api.create_pod("host", host);
+    node.wait("host", "ready", |pod| condition(pod, "Ready") == "True").await;
+    let words = "network is not ready: container runtime network not ready: NetworkReady=false \
+                 reason:NetworkPluginNotReady message:cni plugin not initialized";
+    node.event("NetworkNotReady", words).await;
+    assert_eq!(node.api.pod("plain").unwrap()["status"]["phase"], "Pending");
+    assert!(!node.runtime.calls().contains(&"run_pod_sandbox plain".to_string()));
+    node.runtime.say(v1::StatusResponse::default());
+    node.wait("plain", "ready", |pod| condition(pod, "Ready") == "True").await;
     node.stop().await;
 }
