@@ -1,32 +1,59 @@
-//! An API server that is not there, for tests of what does not ask it.
+//! An API server that is not there, or that only answers questions, for tests.
 //! Used by tests next to the code.
-//! Invariant: every question fails.
+//! Invariant: nothing can be listed or watched.
+
+use api::ApiError;
+use bytes::Bytes;
+use client::{ListParams, ObjectList, Transport, WatchStream};
+use http::{Request, Response};
 
 /// Answers nothing.
 pub struct NoApi;
 
+/// Answers every request, and nothing else.
+pub struct Answers<F>(pub F);
+
 #[async_trait::async_trait]
-impl client::Transport for NoApi {
-    async fn send(&self, _: http::Request<bytes::Bytes>) -> Result<http::Response<bytes::Bytes>, api::ApiError> {
-        Err(api::ApiError::internal("no API"))
+impl Transport for NoApi {
+    async fn send(&self, _: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        Err(ApiError::internal("no API"))
     }
 
-    async fn list(
-        &self,
-        _: &api::Resource,
-        _: Option<&str>,
-        _: &client::ListParams,
-    ) -> Result<client::ObjectList, api::ApiError> {
-        Err(api::ApiError::internal("no API"))
+    async fn list(&self, _: &api::Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
+        Err(ApiError::internal("no API"))
     }
 
     async fn watch(
         &self,
         _: &api::Resource,
         _: Option<&str>,
-        _: &client::ListParams,
+        _: &ListParams,
         _: &str,
-    ) -> Result<client::WatchStream, api::ApiError> {
-        Err(api::ApiError::internal("no API"))
+    ) -> Result<WatchStream, ApiError> {
+        Err(ApiError::internal("no API"))
+    }
+}
+
+#[async_trait::async_trait]
+impl<F> Transport for Answers<F>
+where
+    F: Fn(Request<Bytes>) -> Result<serde_json::Value, ApiError> + Send + Sync + 'static,
+{
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        Ok(Response::new(Bytes::from((self.0)(request)?.to_string())))
+    }
+
+    async fn list(&self, r: &api::Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
+        NoApi.list(r, n, p).await
+    }
+
+    async fn watch(
+        &self,
+        resource: &api::Resource,
+        namespace: Option<&str>,
+        params: &ListParams,
+        version: &str,
+    ) -> Result<WatchStream, ApiError> {
+        NoApi.watch(resource, namespace, params, version).await
     }
 }

@@ -4,16 +4,13 @@
 
 use std::io;
 
-use futures::{SinkExt, StreamExt};
+use futures::SinkExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{Message, protocol::Role},
-};
+use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
 
 use super::{
-    spdy::{Frame, Reader, StreamId, Writer},
-    websocket::{Backend, CLOSE, Dialect, goodbye},
+    spdy::{Reader, StreamId, Writer},
+    websocket::{Backend, Channels, Dialect, relay},
 };
 
 /// Channels are numbered by one byte, and the last number has a meaning of its own.
@@ -26,7 +23,7 @@ where
 {
     let (input, output) = backend.stream.into_split();
     let mut writer = Writer::new(output)?;
-    let mut reader = Reader::new(input, backend.buffered);
+    let reader = Reader::new(input, backend.buffered);
     let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
     let mut streams: Vec<(u8, StreamId)> = Vec::new();
     for (data, port) in (0u8..).step_by(2).zip(ports.iter().take(MOST_PORTS)) {
@@ -41,57 +38,20 @@ where
             }
         }
     }
-    // Nobody writes to what tells of errors, and not every stream takes data from the client.
-    let stream_of = |channel: u8| streams.iter().find(|(c, _)| *c == channel && c % 2 == 0).map(|(_, id)| *id);
-    let channel_of = |stream: StreamId| streams.iter().find(|(_, id)| *id == stream).map(|(c, _)| *c);
-    let mut open: Vec<StreamId> = streams.iter().map(|(_, id)| *id).collect();
-    while !open.is_empty() {
-        tokio::select! {
-            frame = reader.next() => match frame? {
-                Some(Frame::Data { stream, bytes, fin }) => {
-                    let channel = channel_of(stream).filter(|_| !bytes.is_empty());
-                    if let Some(message) = channel.and_then(|channel| dialect.encode(channel, &bytes)) {
-                        client.send(message).await.map_err(io::Error::other)?;
-                    }
-                    if fin {
-                        open.retain(|s| *s != stream);
-                    }
-                }
-                Some(Frame::Reset { stream } | Frame::Reply { stream, fin: true }) => open.retain(|s| *s != stream),
-                Some(Frame::Ping { id }) => writer.pong(id).await?,
-                Some(Frame::GoAway) | None => break,
-                Some(Frame::Reply { .. } | Frame::Other) => {}
-            },
-            message = client.next() => match message {
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return writer.close().await,
-                Some(Ok(message)) => match dialect.decode(&message) {
-                    Some((CLOSE, rest)) => {
-                        if let Some(stream) = rest.first().and_then(|c| stream_of(*c)) {
-                            writer.data(stream, &[], true).await?;
-                        }
-                    }
-                    Some((channel, rest)) => {
-                        if let Some(stream) = stream_of(channel).filter(|_| !rest.is_empty()) {
-                            writer.data(stream, &rest, false).await?;
-                        }
-                    }
-                    None => {}
-                },
-            },
-        }
-    }
-    // The client may be gone already, which is as good an end as any.
-    let closed = client.close(Some(goodbye())).await;
-    tracing::trace!(?closed, "forwarding over");
-    writer.close().await
+    // Nobody writes to what tells of errors.
+    let channels = Channels { streams: &streams, awaited: |_| true, writable: |channel| channel % 2 == 0 };
+    relay(&mut client, reader, writer, channels, dialect).await
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::{Bytes, BytesMut};
+    use futures::StreamExt;
     use tokio::net::{TcpListener, TcpStream};
+    use tokio_tungstenite::tungstenite::Message;
 
     use super::*;
+    use crate::server::spdy::Frame;
 
     #[tokio::test]
     async fn each_port_has_a_channel_for_data_and_one_for_errors() {

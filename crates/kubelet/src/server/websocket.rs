@@ -27,7 +27,7 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 /// In v5: the next byte names a channel that the client will not write to any more.
-pub const CLOSE: u8 = 255;
+const CLOSE: u8 = 255;
 
 /// Which streams a session has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -106,7 +106,7 @@ where
 {
     let (input, output) = backend.stream.into_split();
     let mut writer = Writer::new(output)?;
-    let mut reader = Reader::new(input, backend.buffered);
+    let reader = Reader::new(input, backend.buffered);
     let mut channels: Vec<(u8, StreamId)> = Vec::new();
     let wanted = [
         (ERROR, "error", true),
@@ -118,12 +118,39 @@ where
     for (channel, name, _) in wanted.into_iter().filter(|(_, _, wanted)| *wanted) {
         channels.push((channel, writer.open(&[("streamType", name)]).await?));
     }
-    let stream_of = |channel: u8| channels.iter().find(|(c, _)| *c == channel).map(|(_, id)| *id);
-    let channel_of = |stream: StreamId| channels.iter().find(|(_, id)| *id == stream).map(|(c, _)| *c);
-
     let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
     // The runtime ends its streams one by one; the session is over when all that it writes to have ended.
-    let mut open: Vec<StreamId> = [ERROR, STDOUT, STDERR].into_iter().filter_map(stream_of).collect();
+    let awaited = |channel: u8| [ERROR, STDOUT, STDERR].contains(&channel);
+    relay(&mut client, reader, writer, Channels { streams: &channels, awaited, writable: |_| true }, dialect).await
+}
+
+/// The streams of a session, by the channels that the client knows them by.
+pub struct Channels<'a> {
+    pub streams: &'a [(u8, StreamId)],
+    /// Those whose end ends the session.
+    pub awaited: fn(u8) -> bool,
+    /// Those that take data from the client.
+    pub writable: fn(u8) -> bool,
+}
+
+/// Carries frames and messages over until every awaited stream has ended or the client goes.
+pub async fn relay<C, R, W>(
+    client: &mut WebSocketStream<C>,
+    mut reader: Reader<R>,
+    mut writer: Writer<W>,
+    channels: Channels<'_>,
+    dialect: Dialect,
+) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send,
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let streams = channels.streams;
+    let stream_of =
+        |channel: u8| streams.iter().find(|(c, _)| *c == channel && (channels.writable)(channel)).map(|(_, id)| *id);
+    let channel_of = |stream: StreamId| streams.iter().find(|(_, id)| *id == stream).map(|(c, _)| *c);
+    let mut open: Vec<StreamId> = streams.iter().filter(|(c, _)| (channels.awaited)(*c)).map(|(_, id)| *id).collect();
     while !open.is_empty() {
         tokio::select! {
             frame = reader.next() => match frame? {
@@ -197,7 +224,7 @@ where
 }
 
 /// Clients take any other close for a failure.
-pub fn goodbye() -> CloseFrame {
+fn goodbye() -> CloseFrame {
     CloseFrame { code: CloseCode::Normal, reason: Default::default() }
 }
 

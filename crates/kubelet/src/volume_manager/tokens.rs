@@ -113,52 +113,27 @@ mod tests {
     };
 
     use api::ApiError;
-    use async_trait::async_trait;
-    use bytes::Bytes;
-    use client::{ListParams, ObjectList, Transport, WatchStream};
-    use http::Response;
 
     use super::*;
-    use crate::no_api::NoApi;
+    use crate::no_api::Answers;
 
     /// Gives out tokens of an hour, all but the second.
-    struct Hourly {
-        env: Env,
-        asked: Arc<AtomicU32>,
-    }
-
-    #[async_trait]
-    impl Transport for Hourly {
-        async fn send(&self, _: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
-            let number = self.asked.fetch_add(1, Ordering::SeqCst);
+    fn hourly(env: Env, asked: Arc<AtomicU32>) -> Client {
+        Client::new(Answers(move |_| {
+            let number = asked.fetch_add(1, Ordering::SeqCst);
             if number == 1 {
                 return Err(ApiError::internal("not now"));
             }
-            let expires = (self.env.now() + Duration::from_secs(3600)).to_string();
-            let status = json!({"token": format!("token {number}"), "expirationTimestamp": expires});
-            Ok(Response::new(Bytes::from(json!({"status": status}).to_string())))
-        }
-
-        async fn list(&self, r: &api::Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
-            NoApi.list(r, n, p).await
-        }
-
-        async fn watch(
-            &self,
-            resource: &api::Resource,
-            namespace: Option<&str>,
-            params: &ListParams,
-            version: &str,
-        ) -> Result<WatchStream, ApiError> {
-            NoApi.watch(resource, namespace, params, version).await
-        }
+            let expires = (env.now() + Duration::from_secs(3600)).to_string();
+            Ok(json!({"status": {"token": format!("token {number}"), "expirationTimestamp": expires}}))
+        }))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_token_serves_until_there_is_a_new_one() {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let asked = Arc::new(AtomicU32::new(0));
-        let tokens = TokenManager::new(Client::new(Hourly { env: env.clone(), asked: asked.clone() }), env.clone());
+        let tokens = TokenManager::new(hourly(env.clone(), asked.clone()), env.clone());
         let pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": []}}));
         let pod = pod.unwrap();
         let key = TokenKey { audience: String::new(), expiration_seconds: 3600 };
