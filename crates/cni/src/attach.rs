@@ -75,8 +75,7 @@ pub fn restore(conf: &NetConf) -> Result<bool, Error> {
 pub fn attachments(network_dir: &Path) -> Result<Vec<Attachment>, Error> {
     let entries = Ipam::open(network_dir)?.entries()?;
     let holders: BTreeSet<_> = entries.into_iter().map(|(_, owner)| (owner.container_id, owner.ifname)).collect();
-    let holders = holders.into_iter().filter(|(container_id, _)| !container_id.is_empty());
-    Ok(holders.map(|(container_id, ifname)| Attachment { container_id, ifname }).collect())
+    Ok(holders.into_iter().map(|(container_id, ifname)| Attachment { container_id, ifname }).collect())
 }
 
 pub fn owner(request: &Request) -> Owner {
@@ -269,7 +268,7 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
     let mut ports = HostPorts::load(&ipam)?;
     let freed = ports.retain(|owner| keys.contains(owner));
     free_ports(conf, &ipam, &ports, &freed)?;
-    ipam.release_where(|holder| !valid.contains(holder))?;
+    ipam.release_where(|holder| holder.is_none_or(|holder| !valid.contains(holder)))?;
     Ok(())
 }
 

@@ -1,8 +1,10 @@
 //! Addresses on disk: one file per address, named by it, holding "containerID\nifname".
 //! Used by `attach` and `cleanup`; knows nothing of links.
-//! Invariant: a file under an address' name always has an owner in it, so nothing is allocated to nobody.
+//! Invariant: an address is held by whoever its file names; a file that names nobody holds nothing. Such are left by a
+//! power loss, since nothing here waits for the disk: what tears a file also ends the pod that it was written for.
 
 use std::{
+    collections::HashSet,
     fs::{self, File, OpenOptions},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -30,7 +32,8 @@ pub struct Owner {
 impl Owner {
     fn parse(text: &str) -> Option<Self> {
         let (id, ifname) = text.split_once('\n')?;
-        Some(Self { container_id: id.trim().to_owned(), ifname: ifname.trim().to_owned() })
+        let owner = Self { container_id: id.trim().to_owned(), ifname: ifname.trim().to_owned() };
+        (!owner.container_id.is_empty() && !owner.ifname.is_empty()).then_some(owner)
     }
 }
 
@@ -57,20 +60,27 @@ impl Ipam {
 
     /// One address per network for `owner`. What the owner already holds is returned again: a repeated ADD is safe.
     pub fn allocate(&self, networks: &[IpNet], owner: &Owner) -> Result<Vec<IpAddr>, Error> {
-        let held: Vec<IpAddr> =
-            self.entries()?.into_iter().filter(|(_, holder)| holder == owner).map(|(ip, _)| ip).collect();
+        let entries = self.entries()?;
+        let held: Vec<IpAddr> = entries.iter().filter(|(_, holder)| holder == owner).map(|(ip, _)| *ip).collect();
+        let taken: HashSet<IpAddr> = entries.into_iter().map(|(ip, _)| ip).collect();
         let mut addresses = Vec::with_capacity(networks.len());
         for (index, network) in networks.iter().enumerate() {
             let address = match held.iter().find(|ip| network.contains(*ip)) {
                 Some(ip) => *ip,
-                None => self.allocate_from(index, network, owner)?,
+                None => self.allocate_from(index, network, &taken, owner)?,
             };
             addresses.push(address);
         }
         Ok(addresses)
     }
 
-    fn allocate_from(&self, index: usize, network: &IpNet, owner: &Owner) -> Result<IpAddr, Error> {
+    fn allocate_from(
+        &self,
+        index: usize,
+        network: &IpNet,
+        taken: &HashSet<IpAddr>,
+        owner: &Owner,
+    ) -> Result<IpAddr, Error> {
         let last_file = self.dir.join(format!("last_reserved_ip.{index}"));
         let last = fs::read_to_string(&last_file).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
         let (first, end) = pod_range(network);
@@ -78,7 +88,7 @@ impl Ipam {
         // From behind the last one given, once around: an address rests before it is used again.
         for candidate in (start..=end).chain(first..start) {
             let ip = address(candidate, network);
-            if self.dir.join(ip.to_string()).exists() {
+            if taken.contains(&ip) {
                 continue;
             }
             let text = format!("{}\n{}", owner.container_id, owner.ifname);
@@ -91,13 +101,14 @@ impl Ipam {
 
     /// Frees all that `owner` holds and tells what it was. Nothing held is fine.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
-        self.release_where(|holder| holder == owner)
+        self.release_where(|holder| holder == Some(owner))
     }
 
-    pub fn release_where(&self, doomed: impl Fn(&Owner) -> bool) -> Result<Vec<IpAddr>, Error> {
+    /// The same of everybody's; `None` is a file that names nobody.
+    pub fn release_where(&self, doomed: impl Fn(Option<&Owner>) -> bool) -> Result<Vec<IpAddr>, Error> {
         let mut freed = Vec::new();
-        for (ip, holder) in self.entries()? {
-            if doomed(&holder) {
+        for (ip, holder) in self.files()? {
+            if doomed(holder.as_ref()) {
                 fs::remove_file(self.dir.join(ip.to_string()))
                     .map_err(|error| Error::io(format!("failed to free address {ip}: {error}")))?;
                 freed.push(ip);
@@ -106,20 +117,22 @@ impl Ipam {
         Ok(freed)
     }
 
+    /// The addresses that somebody holds.
     pub fn entries(&self) -> Result<Vec<(IpAddr, Owner)>, Error> {
+        Ok(self.files()?.into_iter().filter_map(|(ip, holder)| Some((ip, holder?))).collect())
+    }
+
+    fn files(&self) -> Result<Vec<(IpAddr, Option<Owner>)>, Error> {
         let failed = |error: io::Error| Error::io(format!("failed to read {}: {error}", self.dir.display()));
-        let mut entries = Vec::new();
+        let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let Some(ip) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let text = fs::read_to_string(entry.path()).map_err(failed)?;
-            // A foreign or torn file has no owner to come back for it: it belongs to whoever GC says is not there.
-            let owner =
-                Owner::parse(&text).unwrap_or_else(|| Owner { container_id: String::new(), ifname: String::new() });
-            entries.push((ip, owner));
+            let text = fs::read(entry.path()).map_err(failed)?;
+            files.push((ip, Owner::parse(&String::from_utf8_lossy(&text))));
         }
-        Ok(entries)
+        Ok(files)
     }
 
     /// Whole or not at all, even when killed: written beside, then renamed. The lock makes the temporary name ours.
@@ -201,5 +214,28 @@ mod tests {
             ],
         );
         check("fd00::/126", &[("a", "fd00::2"), ("b", "fd00::3"), ("c", "error 11")]);
+    }
+    #[test]
+    fn a_torn_file_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let networks = ["10.0.0.0/29".parse().unwrap()];
+        let ipam = Ipam::open(dir.path()).unwrap();
+        for id in ["a", "b", "c", "d", "e"] {
+            ipam.allocate(&networks, &owner(id)).unwrap();
+        }
+        for (address, torn) in
+            [("10.0.0.3", &b""[..]), ("10.0.0.4", b"c"), ("10.0.0.5", b"\0\0\xff\0"), ("10.0.0.6", b"e\n")]
+        {
+            fs::write(dir.path().join(address), torn).unwrap();
+        }
+        assert_eq!(ipam.entries().unwrap(), [("10.0.0.2".parse().unwrap(), owner("a"))]);
+        for (id, expected) in [("f", "10.0.0.3"), ("c", "10.0.0.4"), ("g", "10.0.0.5"), ("h", "10.0.0.6")] {
+            assert_eq!(ipam.allocate(&networks, &owner(id)).unwrap(), [expected.parse::<IpAddr>().unwrap()], "{id}");
+        }
+        assert_eq!(ipam.allocate(&networks, &owner("i")).unwrap_err().code, 11);
+        fs::write(dir.path().join("10.0.0.4"), "").unwrap();
+        let freed = ipam.release_where(|holder| holder != Some(&owner("a"))).unwrap();
+        assert_eq!(freed.len(), 4, "{freed:?}");
+        assert!(!dir.path().join("10.0.0.4").exists());
     }
 }
