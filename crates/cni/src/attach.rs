@@ -48,8 +48,9 @@ pub fn prepare(conf: &NetConf) -> Result<(), Error> {
         .map_err(|error| Error::io(format!("failed to start a runtime: {error}")))?;
     runtime.block_on(async { ensure_bridge(&Links::open()?, conf).await })?;
     nft::base(conf).write()?;
-    // Pods that outlived the agent keep their host ports, whatever happened to the rules; others lose them.
     let ipam = Ipam::open(&conf.network_dir())?;
+    runtime.block_on(async { leave_former_ranges(&Links::open()?, conf, &ipam).await })?;
+    // Pods that outlived the agent keep their host ports, whatever happened to the rules; others lose them.
     let ports = HostPorts::load(&ipam)?.all();
     let rules = nft::host_ports(conf, &ports);
     if ports.is_empty() { rules.ensure_under(&ipam) } else { rules.write_under(&ipam) }
@@ -199,6 +200,22 @@ async fn ensure_bridge(host: &Links, conf: &NetConf) -> Result<Link, Error> {
     Ok(bridge)
 }
 
+/// A node that was deleted and made again has other ranges, and the former may be another node's: the bridge leaves them
+/// with their last pod.
+async fn leave_former_ranges(host: &Links, conf: &NetConf, ipam: &Ipam) -> Result<(), Error> {
+    let Some(bridge) = host.find(&conf.bridge).await? else { return Ok(()) };
+    let held = ipam.entries()?;
+    for address in host.addresses(&bridge).await? {
+        let network = address.trunc();
+        let ours = address.addr() == ipam::gateway(&network) && conf.cluster_cidrs.iter().any(|c| c.contains(&network));
+        let used = conf.pod_cidrs.contains(&network) || held.iter().any(|(ip, _)| network.contains(ip));
+        if ours && !used {
+            host.remove_address(&bridge, address).await?;
+        }
+    }
+    Ok(())
+}
+
 /// A range in which the node itself lives can't be the pods'.
 async fn refuse_clash(host: &Links, conf: &NetConf, bridge: Option<u32>) -> Result<(), Error> {
     for (holder, address) in host.all_addresses().await? {
@@ -226,12 +243,16 @@ fn quiet_interface(ifname: &str) {
 /// Safe to repeat, and after an ADD that died anywhere. The address goes last: until then nobody else gets it.
 async fn del(request: &Request, conf: &NetConf) -> Result<(), Error> {
     let owner = owner(request);
-    Links::open()?.delete(&host_link_name(&owner)).await?;
+    let host = Links::open()?;
+    host.delete(&host_link_name(&owner)).await?;
     let ipam = Ipam::open(&conf.network_dir())?;
     let mut ports = HostPorts::load(&ipam)?;
     let freed = ports.remove(&owner);
     free_ports(conf, &ipam, &ports, &freed)?;
-    ipam.release(&owner)?;
+    let freed = ipam.release(&owner)?;
+    if freed.iter().any(|ip| !conf.pod_cidrs.iter().any(|network| network.contains(ip))) {
+        leave_former_ranges(&host, conf, &ipam).await?;
+    }
     Ok(())
 }
 

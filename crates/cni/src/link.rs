@@ -13,7 +13,7 @@ use rtnetlink::{
     Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
         AddressFamily,
-        address::{AddressAttribute, AddressFlags},
+        address::{AddressAttribute, AddressFlags, AddressMessage},
         link::{InfoData, InfoVeth, LinkAttribute, LinkMessage},
         route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType},
     },
@@ -145,26 +145,23 @@ impl Links {
         request.execute().await.map_err(|error| failed(&format!("add address {address} to"), &link.name, &error))
     }
 
+    pub async fn remove_address(&self, link: &Link, address: IpNet) -> Result<(), Error> {
+        for message in
+            self.address_messages(link).await?.into_iter().filter(|message| network(message) == Some(address))
+        {
+            let removed = self.0.address().del(message).execute().await;
+            removed.map_err(|error| failed(&format!("remove address {address} from"), &link.name, &error))?;
+        }
+        Ok(())
+    }
+
     pub async fn addresses(&self, link: &Link) -> Result<Vec<IpNet>, Error> {
-        let messages: Vec<_> = self
-            .0
-            .address()
-            .get()
-            .set_link_index_filter(link.index)
-            .execute()
-            .try_collect()
-            .await
-            .map_err(|error| failed("list addresses of", &link.name, &error))?;
-        Ok(messages
-            .iter()
-            .filter_map(|message| {
-                let address = message.attributes.iter().find_map(|attribute| match attribute {
-                    AddressAttribute::Address(ip) => Some(*ip),
-                    _ => None,
-                })?;
-                IpNet::new(address, message.header.prefix_len).ok()
-            })
-            .collect())
+        Ok(self.address_messages(link).await?.iter().filter_map(network).collect())
+    }
+
+    async fn address_messages(&self, link: &Link) -> Result<Vec<AddressMessage>, Error> {
+        let listed = self.0.address().get().set_link_index_filter(link.index).execute();
+        listed.try_collect().await.map_err(|error| failed("list addresses of", &link.name, &error))
     }
 
     /// Every address of the namespace with the index of its link.
@@ -177,13 +174,7 @@ impl Links {
             .try_collect()
             .await
             .map_err(|error| failed("list", "addresses", &error))?;
-        let address = |attribute: &AddressAttribute| match attribute {
-            AddressAttribute::Address(ip) => Some(*ip),
-            _ => None,
-        };
-        let found = messages
-            .iter()
-            .filter_map(|message| Some((message.header.index, message.attributes.iter().find_map(address)?)));
+        let found = messages.iter().filter_map(|message| Some((message.header.index, network(message)?.addr())));
         Ok(found.collect())
     }
 
@@ -230,6 +221,15 @@ impl Links {
             .await
             .map_err(|error| failed(&format!("add route {destination} through"), &link.name, &error))
     }
+}
+
+/// The address that a message tells of, with its network.
+fn network(message: &AddressMessage) -> Option<IpNet> {
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(ip) => Some(*ip),
+        _ => None,
+    })?;
+    IpNet::new(address, message.header.prefix_len).ok()
 }
 
 /// What a message says of a route through `link`; a destination that is not named is everything.

@@ -501,6 +501,40 @@ fn a_network_of_ipv6_alone() {
     assert_eq!(node.allocated(), Vec::<String>::new());
 }
 
+/// The node was deleted and made again.
+#[test]
+fn another_range_takes_the_place_of_the_former() {
+    let node = Node::new("range");
+    let bridge = || shell(&format!("ip -n {} -o address show dev mk0 scope global", node.name));
+    let prepare = |range: &str| {
+        let mut list = node.conflist();
+        list["plugins"][0]["podCIDRs"] = json!([range]);
+        inside(&node.name, move || cni::prepare(&list)).join().unwrap().unwrap();
+    };
+    let conf = |range: &str| {
+        let mut conf = node.conf(json!([]));
+        conf["podCIDRs"] = json!([range]);
+        conf
+    };
+    prepare("10.99.0.0/24");
+    let (a, b) = (node.pod("a"), node.pod("b"));
+    node.call("ADD", "a", &conf("10.99.0.0/24")).unwrap();
+    prepare("10.99.7.0/24");
+    assert!(bridge().contains("10.99.0.1/24") && bridge().contains("10.99.7.1/24"), "{}", bridge());
+    let result = node.call("ADD", "b", &conf("10.99.7.0/24")).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.99.7.2/32", "{result}");
+    let server = serve(&a, "10.99.0.2:80", 1);
+    assert_eq!(ask(&b, "10.99.0.2:80"), "10.99.7.2", "a pod keeps its address while it lives");
+    server.join().unwrap();
+    node.call("DEL", "a", &conf("10.99.7.0/24")).unwrap();
+    assert!(!bridge().contains("10.99.0.1") && bridge().contains("10.99.7.1/24"), "{}", bridge());
+    prepare("10.99.9.0/24");
+    node.call("DEL", "b", &conf("10.99.9.0/24")).unwrap();
+    prepare("10.99.8.0/24");
+    assert_eq!(bridge().lines().count(), 1, "{}", bridge());
+    assert!(bridge().contains("10.99.8.1/24"), "{}", bridge());
+}
+
 #[test]
 fn many_at_once_get_different_addresses() {
     let node = Node::new("many");
