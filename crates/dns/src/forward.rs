@@ -26,6 +26,7 @@ use crate::{
     dns_metrics::{
         CACHE_ENTRIES, CACHE_HITS, CACHE_MISSES, FORWARD_DURATION, FORWARD_REJECTED, ROOT, SERVER, code_name,
     },
+    upstreams::Upstreams,
 };
 
 const CONCURRENT: usize = 1000;
@@ -50,7 +51,7 @@ pub enum ForwardError {
 
 pub struct Forwarder {
     env: Env,
-    upstreams: Vec<SocketAddr>,
+    upstreams: Upstreams,
     /// The one that answered last; others are asked only when it fails.
     preferred: AtomicUsize,
     slots: Semaphore,
@@ -59,7 +60,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    pub fn new(env: Env, upstreams: Vec<SocketAddr>, longest: Duration) -> Self {
+    pub fn new(env: Env, upstreams: Upstreams, longest: Duration) -> Self {
         let cache = Mutex::new(Cache::new(CACHED, longest));
         let slots = Semaphore::new(CONCURRENT);
         Self { env, upstreams, preferred: AtomicUsize::new(0), slots, cache, metrics: Metrics::default() }
@@ -83,16 +84,16 @@ impl Forwarder {
             self.metrics.count(&FORWARD_REJECTED, &[]);
             ForwardError::Overloaded
         })?;
+        let upstreams = self.upstreams.current();
         let first = self.preferred.load(Ordering::Relaxed);
         let mut failure = ForwardError::NoUpstream;
-        for offset in 0..self.upstreams.len() {
-            let index = (first + offset) % self.upstreams.len();
+        for offset in 0..upstreams.len() {
+            let index = (first + offset) % upstreams.len();
             let began = self.env.monotonic();
-            match self.ask_one(self.upstreams[index], query, dnssec).await {
+            match self.ask_one(upstreams[index], query, dnssec).await {
                 Ok(message) => {
                     let now = self.env.monotonic();
-                    let labels =
-                        ["forward", &self.upstreams[index].to_string(), code_name(message.metadata.response_code)];
+                    let labels = ["forward", &upstreams[index].to_string(), code_name(message.metadata.response_code)];
                     self.metrics.observe(&FORWARD_DURATION, &labels, (now - began).as_secs_f64());
                     self.preferred.store(index, Ordering::Relaxed);
                     let mut cache = self.cache.lock();

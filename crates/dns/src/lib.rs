@@ -9,11 +9,13 @@ mod index;
 mod resolv_conf;
 mod run;
 mod server;
+mod upstreams;
 mod zone;
 
 pub use forward::Forwarder;
 pub use index::{PodRecords, Zone};
-pub use resolv_conf::{DnsPolicy, PodDns, ResolvConf, host_file as host_resolv_conf};
+pub use resolv_conf::HostFiles;
 pub use run::{DnsConfig, DnsError, Serving, start};
 pub use server::Server;
+pub use upstreams::Upstreams;
 pub use zone::Answer;

@@ -25,8 +25,9 @@ use crate::{
     dns_metrics,
     forward::Forwarder,
     index::{PodRecords, Zone},
-    resolv_conf::{self, ResolvConf},
+    resolv_conf::HostFiles,
     server::Server,
+    upstreams::Upstreams,
 };
 
 #[derive(Debug, Clone)]
@@ -36,9 +37,8 @@ pub struct DnsConfig {
     /// Puts the listening addresses on this interface first (`lo` for the cluster DNS address on every node).
     pub interface: Option<String>,
     pub cluster_domain: String,
-    /// Who knows everything else. Our own addresses among them are ignored.
-    pub upstreams: Vec<SocketAddr>,
-    /// Addresses beside those of `listen` that lead here: the cluster DNS Service's.
+    /// Addresses beside those of `listen` that lead here: the cluster DNS Service's. Everything that is not the
+    /// cluster's is asked of the node's own name servers, but never of ourselves.
     pub also_here: Vec<IpAddr>,
     pub pod_records: PodRecords,
     /// How long others may remember our answers, in seconds.
@@ -55,19 +55,12 @@ impl DnsConfig {
             listen,
             interface: None,
             cluster_domain: cluster_domain.to_owned(),
-            upstreams: ResolvConf::read(resolv_conf::host_file()).upstreams(),
             also_here: Vec::new(),
             pod_records: PodRecords::default(),
             ttl_seconds: 5,
             cache: Duration::from_secs(30),
             metrics: None,
         }
-    }
-
-    /// Those who are somebody else: a question to ourselves would come back for ever.
-    fn others(&self) -> Vec<SocketAddr> {
-        let here = |upstream: &SocketAddr| self.listen.contains(upstream) || self.also_here.contains(&upstream.ip());
-        self.upstreams.iter().filter(|upstream| !here(upstream)).copied().collect()
     }
 }
 
@@ -109,7 +102,8 @@ async fn bind_and_read(
             assign(*address, interface)?;
         }
     }
-    let forwarder = Forwarder::new(env.clone(), config.others(), config.cache);
+    let upstreams = Upstreams::of_host(HostFiles::default(), 53).except(&config.listen, &config.also_here);
+    let forwarder = Forwarder::new(env.clone(), upstreams, config.cache);
     let metrics = forwarder.metrics().clone();
     // First: where this fails nothing else has begun. Questions that come now wait in the socket.
     let server = Server::bind(&config.listen, zone.clone(), forwarder, env.clone())
@@ -187,19 +181,5 @@ async fn follow(
     follow!(Service, Zone::apply_service, Zone::delete_service);
     if config.pod_records == PodRecords::Verified {
         follow!(Pod, Zone::apply_pod, Zone::delete_pod);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_forwards_to_himself() {
-        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let mut config = DnsConfig::new(vec![at("10.244.0.1:53")], "cluster.local");
-        config.also_here = vec!["10.96.0.10".parse().unwrap()];
-        config.upstreams = ["10.96.0.10:53", "192.0.2.53:53", "10.244.0.1:53"].map(at).to_vec();
-        assert_eq!(config.others(), [at("192.0.2.53:53")]);
     }
 }

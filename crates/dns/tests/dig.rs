@@ -4,7 +4,7 @@
 
 use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
 
-use dns::{Forwarder, PodRecords, Server, Zone};
+use dns::{Forwarder, HostFiles, PodRecords, Server, Upstreams, Zone};
 use env::Env;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
@@ -28,10 +28,14 @@ impl Drop for Running {
 }
 
 async fn start(domain: &str, upstreams: Vec<SocketAddr>) -> Running {
+    start_at("127.0.0.1:0".parse().unwrap(), domain, Upstreams::fixed(&upstreams)).await
+}
+
+async fn start_at(address: SocketAddr, domain: &str, upstreams: Upstreams) -> Running {
     let env = Env::real();
     let zone = Arc::new(RwLock::new(Zone::new(domain, TIME_TO_LIVE.as_secs() as u32, PodRecords::Insecure).unwrap()));
     let forwarder = Forwarder::new(env.clone(), upstreams, TIME_TO_LIVE);
-    let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], zone.clone(), forwarder, env).await.unwrap();
+    let server = Server::bind(&[address], zone.clone(), forwarder, env).await.unwrap();
     let (address, stop) = (server.addresses()[0], CancellationToken::new());
     tokio::spawn(server.serve(stop.clone()));
     Running { address, zone, stop }
@@ -55,7 +59,7 @@ fn endpoints(running: &Running, key: &str, service: &str, count: usize) {
 
 async fn dig(to: SocketAddr, arguments: &str) -> String {
     let mut command = Command::new("dig");
-    command.arg("@127.0.0.1").arg("-p").arg(to.port().to_string()).args(["+time=60", "+tries=1"]);
+    command.arg(format!("@{}", to.ip())).arg("-p").arg(to.port().to_string()).args(["+time=60", "+tries=1"]);
     command.args(arguments.split(' '));
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
     let output = output.expect("dig is missing: apt-get install -y bind9-dnsutils");
@@ -152,4 +156,26 @@ async fn dig_gets_its_answers() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(dig(ours.address, "+short www.d.svc.example.test").await, "192.0.2.80\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whom_the_node_asks_may_change() {
+    let files = tempfile::tempdir().unwrap();
+    let own = files.path().join("resolv.conf");
+    std::fs::write(&own, "nameserver 127.0.0.2\n").unwrap();
+    let first = start_at("127.0.0.2:0".parse().unwrap(), "example.test", Upstreams::fixed(&[])).await;
+    let port = first.address.port();
+    let second = start_at(([127, 0, 0, 3], port).into(), "example.test", Upstreams::fixed(&[])).await;
+    service(&first, "d/www", json!({ "clusterIP": "192.0.2.1" }));
+    service(&second, "d/www", json!({ "clusterIP": "192.0.2.2" }));
+    service(&second, "d/new", json!({ "clusterIP": "192.0.2.3" }));
+    let host = HostFiles { own: own.clone(), behind_resolved: files.path().join("none") };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let ours = start_at(any, "cluster.local", Upstreams::of_host(host, port)).await;
+    let www = "+short www.d.svc.example.test";
+    assert_eq!(dig_until(ours.address, www, |got| got == "192.0.2.1\n").await, "192.0.2.1\n");
+    std::fs::write(&own, "# another network\nnameserver 127.0.0.3\n").unwrap();
+    let new = "+short new.d.svc.example.test";
+    assert_eq!(dig_until(ours.address, new, |got| got == "192.0.2.3\n").await, "192.0.2.3\n");
+    assert_eq!(dig(ours.address, www).await, "192.0.2.1\n", "what was learned stays for its time");
 }

@@ -265,7 +265,7 @@ impl Node {
             node_ips: self.addresses.clone(),
             cluster_dns: server::dns_addresses(&self.service_cidrs)?,
             cluster_domain: server::cluster_domain(),
-            resolv_conf: dns::host_resolv_conf().into(),
+            resolv_conf: dns::HostFiles::default().usable_elsewhere().into(),
             cgroup_root: self.instance.cgroup(),
             cni_conf_dir: self.runtime.is_ours().then(|| self.instance.cni_conf()),
             sandbox_image: images::PAUSE.into(),

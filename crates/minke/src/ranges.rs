@@ -65,8 +65,7 @@ fn route(listed: &Value) -> Option<Local> {
 
 /// Whom this machine asks for names.
 pub fn name_servers() -> Vec<IpAddr> {
-    let conf = dns::ResolvConf::read(dns::host_resolv_conf());
-    conf.name_servers.iter().filter_map(|server| server.parse().ok()).collect()
+    dns::HostFiles::default().name_servers()
 }
 
 /// Refuses ranges that overlap each other or hold addresses of this machine's networks or of its name servers.
