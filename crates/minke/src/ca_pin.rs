@@ -1,13 +1,13 @@
-//! Learns the cluster's certificate authority from the server itself, believing only the one whose fingerprint is
-//! known. Used by `join` for `--ca-hash`.
-//! Invariant: nothing is sent but a handshake before the fingerprint was compared.
+//! Whom the server is signed for by: learned from the server itself, believing only the authority whose fingerprint is
+//! known (`--ca-hash`), or what is wrong with the one that was given (`--ca-file`). Used by `join`.
+//! Invariant: nothing is sent but a handshake.
 
 use std::{net::TcpStream, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::CryptoProvider,
     pki_types::{CertificateDer, ServerName, UnixTime},
@@ -17,9 +17,7 @@ use crate::join_token::fingerprint;
 
 /// The authority's certificate as PEM. The server shows it behind its own.
 pub fn fetch(server: &str, hash: &str) -> Result<String> {
-    let authority = server.strip_prefix("https://").with_context(|| format!("--server {server} is not https"))?;
-    let authority = authority.trim_end_matches('/');
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).trim_matches(['[', ']']);
+    let (authority, host) = parts(server)?;
     let seen = shown(authority, host).with_context(|| format!("couldn't ask {server} for its authority"))?;
     for certificate in &seen {
         if fingerprint(certificate).is_ok_and(|found| found == hash) {
@@ -27,6 +25,49 @@ pub fn fetch(server: &str, hash: &str) -> Result<String> {
         }
     }
     bail!("{server} is not signed for by {hash}: check --server and --ca-hash")
+}
+
+/// Where to connect to, and the host alone.
+fn parts(server: &str) -> Result<(&str, &str)> {
+    let authority = server.strip_prefix("https://").with_context(|| format!("--server {server} is not https"))?;
+    let authority = authority.trim_end_matches('/');
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).trim_matches(['[', ']']);
+    Ok((authority, host))
+}
+
+/// Why a server that can be reached is not believed with this authority, and what to do; none when that is not it.
+pub fn doubt(server: &str, ca_pem: &str) -> Option<String> {
+    let (authority, host) = parts(server).ok()?;
+    let mut roots = RootCertStore::empty();
+    for certificate in client::certificates(ca_pem.as_bytes()).ok()? {
+        roots.add(certificate).ok()?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
+    let config = builder.with_root_certificates(roots).with_no_client_auth();
+    let failure = handshake(config, authority, host).err()?;
+    let failure = failure.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let rustls::Error::InvalidCertificate(problem) = failure else { return None };
+    Some(match problem {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+            "{server} answers, but is not signed for by the authority that we were given: if that is the right server, \
+             take --ca-file from its data directory (pki/ca.crt), or give the --ca-hash that `minke node join-command` \
+             on the server shows instead"
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
+            "{server} answers, but its certificate is not for {host} ({problem}): give --server a name or address that \
+             it is for, or start the server with --advertise-address {host}"
+        ),
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => {
+            format!(
+                "{server} answers, but its certificate is of another time ({problem}): set the clocks of both machines"
+            )
+        }
+        _ => format!("{server} answers, but is not to be believed: {problem}"),
+    })
 }
 
 /// The chain that a server shows.
@@ -38,13 +79,18 @@ fn shown(authority: &str, host: &str) -> Result<Vec<CertificateDer<'static>>> {
         .dangerous()
         .with_custom_certificate_verifier(witness.clone())
         .with_no_client_auth();
+    handshake(config, authority, host)?;
+    Ok(std::mem::take(&mut *witness.seen.lock()))
+}
+
+fn handshake(config: ClientConfig, authority: &str, host: &str) -> Result<()> {
     let mut connection = ClientConnection::new(Arc::new(config), ServerName::try_from(host.to_string())?)?;
     let mut stream = TcpStream::connect(authority)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     while connection.is_handshaking() {
         connection.complete_io(&mut stream)?;
     }
-    Ok(std::mem::take(&mut *witness.seen.lock()))
+    Ok(())
 }
 
 /// Looks at the chain and believes nothing: the connection is thrown away after the handshake, so that no signature in
@@ -102,4 +148,50 @@ pub fn pem(der: &[u8]) -> String {
         pem.push('\n');
     }
     pem + "-----END CERTIFICATE-----\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use env::Env;
+    use rustls::{ServerConfig, ServerConnection};
+
+    use super::*;
+    use crate::pki::{Leaf, Pki};
+
+    /// Shows its certificate to whoever comes.
+    fn serve(pki: &Arc<Pki>, addresses: Vec<std::net::IpAddr>) -> u16 {
+        let leaf =
+            Leaf { name: "server".into(), common_name: "server".into(), addresses, server: true, ..Leaf::default() };
+        let shown = Arc::new(pki.rotating(leaf).unwrap());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = Arc::new(builder.with_no_client_auth().with_cert_resolver(shown));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut connection = ServerConnection::new(config.clone()).unwrap();
+                while connection.is_handshaking() && connection.complete_io(&mut stream).is_ok() {}
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_believed_is_told_from_one_that_is_not_there() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let pki = Pki::open(one.path(), Env::real()).unwrap();
+        let foreign = Pki::open(other.path(), Env::real()).unwrap();
+        let port = serve(&pki, vec!["127.0.0.1".parse().unwrap()]);
+        let server = format!("https://127.0.0.1:{port}");
+        assert_eq!(doubt(&server, pki.ca_pem()), None);
+        let said = doubt(&server, foreign.ca_pem()).unwrap();
+        assert!(said.contains("not signed for by the authority") && said.contains("--ca-file"), "{said}");
+        let said = doubt(&format!("https://localhost:{port}"), pki.ca_pem()).unwrap();
+        assert!(said.contains("its certificate is not for localhost"), "{said}");
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(doubt(&format!("https://{unused}"), foreign.ca_pem()), None, "nobody is there");
+    }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use x509_parser::extensions::GeneralName;
 
 use crate::{
-    flags,
+    ca_pin, flags,
     instance::Instance,
     join_token::fingerprint,
     pki::{address, signed_by, until_renewal, write_private, write_public},
@@ -53,6 +53,7 @@ pub struct Member {
     pub client: Client,
     pub identity: Identity,
     pub ca_pem: String,
+    server: String,
     user: String,
     pki: PathBuf,
     env: Env,
@@ -93,13 +94,22 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
         None => {
             let token = Some(Arc::new(RwLock::new(token(flags)?)));
             let bootstrap = connect(Identity { bearer_token: token, ..Identity::default() })?;
-            obtain(&bootstrap, &pki, &wanted, env).await.context("failed to join the cluster")?
+            let asked = Asked { client: &bootstrap, server: &server, ca_pem: &ca_pem };
+            obtain(&asked, &pki, &wanted, env).await.context("failed to join the cluster")?
         }
     };
     let current = Arc::new(RwLock::new(Arc::new(first)));
     let identity = Identity { certificate: Some(current.clone()), ..Identity::default() };
     let client = connect(identity.clone())?;
-    let member = Arc::new(Member { client, identity, ca_pem: ca_pem.clone(), user, pki, env: env.clone() });
+    let member = Arc::new(Member {
+        client,
+        identity,
+        ca_pem: ca_pem.clone(),
+        server: server.clone(),
+        user,
+        pki,
+        env: env.clone(),
+    });
     let renewed = move |certificate: CertifiedKey| *current.write() = Arc::new(certificate);
     let initial = member.until_renewal(&wanted);
     member.clone().keep(wanted, initial, renewed);
@@ -131,7 +141,8 @@ impl Member {
         self.env.clone().spawn(async move {
             loop {
                 self.env.sleep(wait).await;
-                wait = match obtain(&self.client, &self.pki, &wanted, &self.env).await {
+                let asked = Asked { client: &self.client, server: &self.server, ca_pem: &self.ca_pem };
+                wait = match obtain(&asked, &self.pki, &wanted, &self.env).await {
                     Ok(certificate) => {
                         renewed(certificate);
                         self.until_renewal(&wanted)
@@ -171,7 +182,7 @@ fn authority(flags: &flags::Agent, server: &str, kept: &Path) -> Result<String> 
         (Some(file), _) => fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?,
         (None, Some(hash)) => match fs::read_to_string(kept) {
             Ok(pem) if is_known_by(&pem, hash) => pem,
-            _ => crate::ca_pin::fetch(server, hash)?,
+            _ => ca_pin::fetch(server, hash)?,
         },
         _ => fs::read_to_string(kept).context("who signs for the cluster is not known: give --ca-file or --ca-hash")?,
     };
@@ -206,8 +217,16 @@ fn load(pki: &Path, ca_pem: &str, wanted: &Wanted, env: &Env) -> Option<Certifie
     (ours && until_renewal(env, der) > Duration::ZERO).then_some(certified)
 }
 
+/// Who is asked, and whom we believe to sign for it.
+struct Asked<'a> {
+    client: &'a Client,
+    server: &'a str,
+    ca_pem: &'a str,
+}
+
 /// A new key, a request for its certificate, and the answer. A server that can't be reached is asked again.
-async fn obtain(client: &Client, pki: &Path, wanted: &Wanted, env: &Env) -> Result<CertifiedKey> {
+async fn obtain(asked: &Asked<'_>, pki: &Path, wanted: &Wanted, env: &Env) -> Result<CertifiedKey> {
+    let client = asked.client;
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(wanted.dns_names.clone())?;
     params.subject_alt_names.extend(wanted.addresses.iter().map(|a| SanType::IpAddress(*a)));
@@ -230,6 +249,10 @@ async fn obtain(client: &Client, pki: &Path, wanted: &Wanted, env: &Env) -> Resu
         match api.create(&object).await {
             Ok(_) => break,
             Err(error) if error.reason == Reason::ServiceUnavailable => {
+                let (server, ca_pem) = (asked.server.to_string(), asked.ca_pem.to_string());
+                if let Some(doubt) = tokio::task::spawn_blocking(move || ca_pin::doubt(&server, &ca_pem)).await? {
+                    bail!(doubt);
+                }
                 tracing::warn!(%error, "the API server can't be reached; will try again");
                 env.sleep(RETRY).await;
             }

@@ -71,20 +71,28 @@ fn strangers_stay_out(kubectl: &Kubectl, joining: &[&str], ranges: &[&str]) {
          usage-bootstrap-authentication: 'true', expiration: '2020-01-01T00:00:00Z'}\n",
     );
     let unknown = format!("sha256:{}", "0".repeat(64));
-    for (flag, value, expected) in [
-        ("--token", "abcdef.0123456789abcdef", "does not accept our token"),
-        ("--token", "zzzzzz.0123456789abcdef", "`minke node join-command` on the server shows one that is good"),
-        ("--ca-hash", unknown.as_str(), "check --server and --ca-hash"),
+    let other = Cluster::shared().data.join("pki/ca.crt").display().to_string();
+    for (flag, instead, value, expected) in [
+        ("--token", "--token", "abcdef.0123456789abcdef", "does not accept our token"),
+        (
+            "--token",
+            "--token",
+            "zzzzzz.0123456789abcdef",
+            "`minke node join-command` on the server shows one that is good",
+        ),
+        ("--ca-hash", "--ca-hash", unknown.as_str(), "check --server and --ca-hash"),
+        ("--ca-hash", "--ca-file", other.as_str(), "is not signed for by the authority that we were given"),
     ] {
         let data = tempfile::tempdir().expect("a directory");
         let mut arguments = joining.to_vec();
         let position = arguments.iter().position(|a| *a == flag).expect("the flag");
+        arguments[position] = instead;
         arguments[position + 1] = value;
         let mut command = Command::new(minke());
         command.args(arguments).args(["--node-name", "stranger", "--data-dir"]).arg(data.path()).args(ranges);
         let output = command.stdin(Stdio::null()).output().expect("minke runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(expected), "{flag} {value}: {said}");
+        assert!(!output.status.success() && said.contains(expected), "{instead} {value}: {said}");
     }
     assert!(!kubectl.try_run(&["get", "node", "stranger"], "").ok);
 }
