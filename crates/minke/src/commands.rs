@@ -10,7 +10,10 @@ use env::Env;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent, down,
+    access::Access,
+    agent,
+    container_runtime::Runtime,
+    down,
     flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, scheduler_config},
     images,
     instance::Instance,
@@ -20,7 +23,7 @@ use crate::{
     process::{self, PidFile},
     ranges,
     report::Reporter,
-    runtime, server, up,
+    runtime, server, service_proxy, up,
 };
 
 pub fn run(command: Command) -> Result<()> {
@@ -117,12 +120,12 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
         preflight::data_directory(&instance.data)?;
         preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
         if parts == Parts::Proxy {
-            let access = agent::Access::open(&flags, &instance, env).await?;
+            let access = Access::open(&flags, &instance, env).await?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let name = agent::node_name(&flags.node)?;
-            let config = agent::proxy_config(&flags.node, &instance, &name, &flags.pod_cidr);
-            agent::answer_kubelet(&config, &instance, env, shutdown);
-            agent::start_proxy(&config, env, shutdown, &informers);
+            let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
+            service_proxy::answer_kubelet(&config, &instance, env, shutdown);
+            service_proxy::start(&config, env, shutdown, &informers);
             return Ok(None);
         }
         // A kubelet alone leaves pod networks to others.
@@ -133,8 +136,8 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
         kubelet_flags::check(&flags.node)?;
         let pid = PidFile::take(&instance)?;
         // Who is not let in starts nothing.
-        let access = agent::Access::open(&flags, &instance, env).await?;
-        let runtime = agent::Runtime::start(&flags.node, &instance, env).await?;
+        let access = Access::open(&flags, &instance, env).await?;
+        let runtime = Runtime::start(&flags.node, &instance, env).await?;
         let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {
             Parts::Kubelet => Arc::new(node).start_kubelet_alone(env, shutdown)?,

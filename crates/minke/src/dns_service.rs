@@ -3,7 +3,11 @@
 //! joins the two.
 //! Invariant: an ordinary Service and EndpointSlices, so that a foreign DNS can take its place.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use ::client::{Client, InformerFactory, Patch};
 use anyhow::{Context, Result};
@@ -20,6 +24,7 @@ pub const NAME: &str = "kube-dns";
 /// On a Node: where it answers DNS, with commas between.
 pub const ANNOTATION: &str = "minke.io/dns";
 pub const PORT: u16 = 53;
+const RETRY: Duration = Duration::from_secs(2);
 /// Without a bridge of our own the node's address is used, where port 53 may be somebody else's.
 pub const PORT_ON_NODE: u16 = 10053;
 
@@ -78,14 +83,40 @@ async fn serve(params: &Params) -> Result<()> {
     let serving = started.await.context("cluster DNS did not start")?;
     let announced = announce(&params.client, &params.node_name, &params.listen).await;
     announced.context("failed to publish this node's DNS")?;
-    serving.await;
-    Ok(())
+    tokio::select! {
+        () = serving => Ok(()),
+        never = keep_announced(params) => match never {},
+    }
+}
+
+/// A Node that was deleted and registers again says nothing of us.
+async fn keep_announced(params: &Params) -> Infallible {
+    let mut changes = params.informers.informer::<Node>().subscribe();
+    while let Some(change) = changes.next().await {
+        let Some(node) = change.new.filter(|_| change.key == params.node_name) else { continue };
+        if said(&node) == Some(&announcement(&params.listen)) {
+            continue;
+        }
+        while let Err(error) = announce(&params.client, &params.node_name, &params.listen).await {
+            tracing::warn!(error = format!("{error:#}"), "failed to say where this node answers DNS; will try again");
+            params.env.sleep(RETRY).await;
+        }
+    }
+    // The process is stopping.
+    std::future::pending().await
+}
+
+fn said(node: &Node) -> Option<&String> {
+    node.metadata.annotations.as_ref()?.get(ANNOTATION)
+}
+
+fn announcement(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Says on our own Node where we answer; nowhere, when another DNS is in charge.
 pub async fn announce(client: &Client, node_name: &str, addresses: &[SocketAddr]) -> Result<()> {
-    let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let value = if text.is_empty() { Value::Null } else { text.join(",").into() };
+    let value = if addresses.is_empty() { Value::Null } else { announcement(addresses).into() };
     let patch = json!({ "metadata": { "annotations": { ANNOTATION: value } } });
     client.api::<Node>().patch(node_name, &Patch::Merge(patch)).await?;
     Ok(())
@@ -121,11 +152,11 @@ pub async fn publish(client: &Client, addresses: &[IpAddr]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
     use apiserver::ApiServer;
     use client::ListParams;
-    use k8s_openapi::api::core::v1::Event;
+    use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::DeleteOptions};
     use tokio::net::{TcpListener, UdpSocket};
 
     use super::*;
@@ -151,8 +182,9 @@ mod tests {
         let store = Arc::new(store::MemoryStore::new(env.clone()));
         let api = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
         let client = local::client(&api, "admin", &[crate::server::MASTERS]);
-        let node = json!({ "metadata": { "name": "n", "annotations": { ANNOTATION: "192.0.2.1:53" } } });
-        client.api::<Node>().create(&serde_json::from_value::<Node>(node).unwrap()).await.unwrap();
+        let node = |metadata: Value| serde_json::from_value::<Node>(json!({ "metadata": metadata })).unwrap();
+        let former = node(json!({ "name": "n", "annotations": { ANNOTATION: "192.0.2.1:53" } }));
+        client.api::<Node>().create(&former).await.unwrap();
         let annotation = async || {
             let node = client.api::<Node>().get("n").await.unwrap();
             node.metadata.annotations.unwrap_or_default().get(ANNOTATION).cloned()
@@ -191,6 +223,10 @@ mod tests {
         let length = tokio::time::timeout(PATIENCE, socket.recv(&mut answer)).await.unwrap().unwrap();
         assert_eq!(answer[..2], [0, 7]);
         assert!(length > question.len(), "{:?}", &answer[..length]);
+
+        client.api::<Node>().delete("n", &DeleteOptions::default()).await.unwrap();
+        client.api::<Node>().create(&node(json!({ "name": "n" }))).await.unwrap();
+        eventually("said again", async || annotation().await.filter(|said| *said == address.to_string())).await;
         shutdown.cancel();
         running.await.unwrap();
     }

@@ -3,6 +3,7 @@
 //! Invariant: a key is made on the node and never leaves it; no certificate authority is believed unchecked.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -31,6 +32,7 @@ use crate::{
     ca_pin, flags,
     instance::Instance,
     join_token::fingerprint,
+    own_node::Names,
     pki::{address, signed_by, until_renewal, write_private, write_public},
 };
 
@@ -117,16 +119,16 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
 }
 
 impl Member {
-    /// The serving certificate for these names, asked for now and again before it expires. The node must have
-    /// registered with the same addresses, or nobody approves.
-    pub fn serve(self: &Arc<Self>, serving: Arc<Serving>, name: &str, address: IpAddr) {
+    /// The serving certificate for all names that the node has registered (others are not approved), asked for now and
+    /// again before it expires.
+    pub fn serve(self: &Arc<Self>, serving: Arc<Serving>, names: Names) {
         let wanted = Wanted {
             file: "kubelet-serving",
             signer: "kubernetes.io/kubelet-serving",
             purpose: "server auth",
             user: self.user.clone(),
-            dns_names: vec![name.to_string()],
-            addresses: vec![address],
+            dns_names: names.dns,
+            addresses: names.addresses,
         };
         let mut wait = Duration::ZERO;
         if let Some(kept) = load(&self.pki, &self.ca_pem, &wanted, &self.env) {
@@ -205,15 +207,17 @@ fn load(pki: &Path, ca_pem: &str, wanted: &Wanted, env: &Env) -> Option<Certifie
     let (_, parsed) = x509_parser::parse_x509_certificate(der).ok()?;
     let common_name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
     let names = parsed.subject_alternative_name().ok().flatten();
-    let names = names.iter().flat_map(|n| &n.value.general_names);
-    let known: Vec<IpAddr> = names
-        .filter_map(|name| match name {
-            GeneralName::IPAddress(bytes) => address(bytes),
-            _ => None,
-        })
-        .collect();
-    let addresses = wanted.addresses == known;
-    let ours = signed_by(der, ca_pem) && common_name == wanted.user && addresses;
+    let (mut dns_names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+    for name in names.iter().flat_map(|n| &n.value.general_names) {
+        match name {
+            GeneralName::IPAddress(bytes) => addresses.extend(address(bytes)),
+            GeneralName::DNSName(name) => drop(dns_names.insert((*name).to_string())),
+            _ => {}
+        }
+    }
+    let named = addresses == wanted.addresses.iter().copied().collect()
+        && dns_names == wanted.dns_names.iter().cloned().collect();
+    let ours = signed_by(der, ca_pem) && common_name == wanted.user && named;
     (ours && until_renewal(env, der) > Duration::ZERO).then_some(certified)
 }
 
@@ -304,21 +308,39 @@ mod tests {
         let pki = Pki::open(one.path(), env.clone()).unwrap();
         let foreign = Pki::open(other.path(), env.clone()).unwrap();
         pki.leaf(&Leaf::client("kubelet-client", "system:node:a", Some("system:nodes"))).unwrap();
-        let check = |user: &str, ca: &str, address: Option<&str>, good: bool| {
+        let check = |file: &'static str, user: &str, ca: &str, (dns, addresses): (&[&str], &[&str]), good: bool| {
             let wanted = Wanted {
-                file: "kubelet-client",
+                file,
                 signer: "",
                 purpose: "",
                 user: user.into(),
-                dns_names: vec![],
-                addresses: address.map(|a| a.parse().unwrap()).into_iter().collect(),
+                dns_names: dns.iter().map(ToString::to_string).collect(),
+                addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             };
-            assert_eq!(load(one.path(), ca, &wanted, &env).is_some(), good, "{user} {address:?}");
+            assert_eq!(load(one.path(), ca, &wanted, &env).is_some(), good, "{file} {user} {dns:?} {addresses:?}");
         };
-        check("system:node:a", pki.ca_pem(), None, true);
-        check("system:node:b", pki.ca_pem(), None, false);
-        check("system:node:a", foreign.ca_pem(), None, false);
-        check("system:node:a", pki.ca_pem(), Some("192.0.2.1"), false);
+        let (kubelet, none) = ("kubelet-client", (&[][..], &[][..]));
+        check(kubelet, "system:node:a", pki.ca_pem(), none, true);
+        check(kubelet, "system:node:b", pki.ca_pem(), none, false);
+        check(kubelet, "system:node:a", foreign.ca_pem(), none, false);
+        check(kubelet, "system:node:a", pki.ca_pem(), (&[], &["192.0.2.1"]), false);
+        pki.leaf(&Leaf {
+            name: "kubelet-serving".into(),
+            common_name: "system:node:a".into(),
+            organization: Some("system:nodes".into()),
+            dns_names: vec!["a".into()],
+            addresses: ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().unwrap()).to_vec(),
+            server: true,
+            client: false,
+        })
+        .unwrap();
+        for (dns, addresses, good) in [
+            (&["a"][..], &["2001:db8::1", "192.0.2.1"][..], true),
+            (&["a"], &["192.0.2.1"], false),
+            (&["a", "a.example.org"], &["192.0.2.1", "2001:db8::1"], false),
+        ] {
+            check("kubelet-serving", "system:node:a", pki.ca_pem(), (dns, addresses), good);
+        }
         let der = client::certificates(pki.ca_pem().as_bytes()).unwrap();
         let hash = fingerprint(&der[0]).unwrap();
         assert!(is_known_by(pki.ca_pem(), &hash) && !is_known_by(foreign.ca_pem(), &hash));

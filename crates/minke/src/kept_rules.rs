@@ -1,5 +1,5 @@
 //! Writes nftables rules anew when somebody else has deleted from them.
-//! Listens through `proxy::Monitor`; used by `agent` for pods and their host ports, and by `nodes` for the switch.
+//! Listens through `proxy::Monitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
 //! Invariant: looks before it writes, so its own writing makes it look once more and write no more.
 
 use std::{sync::Arc, time::Duration};

@@ -1,6 +1,6 @@
 //! Frees the addresses of pods that the runtime has lost: one that is killed in the middle of starting a pod comes back
 //! without it and never calls DEL.
-//! Started by `agent` once the network is made; `cni` has the list.
+//! Started by `agent` once the node has its range; `cni` has the list.
 //! Invariant: frees only what was there before the kubelet and unknown to the runtime long after, as DEL would.
 
 use std::{collections::HashSet, time::Duration};

@@ -2,9 +2,11 @@
 //! Every other crate is a library; this one knows which of them run together.
 //! Invariant: no behaviour of a component lives here.
 
+mod access;
 mod agent;
 mod ca_pin;
 mod commands;
+mod container_runtime;
 mod demo;
 mod dns_endpoints;
 mod dns_service;
@@ -19,14 +21,17 @@ mod kept_rules;
 mod kubelet_flags;
 mod lost_attachments;
 mod nodes;
+mod own_node;
 mod perseverance;
 mod pki;
+mod pod_network;
 mod preflight;
 mod process;
 mod ranges;
 mod report;
 mod security_flags;
 mod server;
+mod service_proxy;
 mod serving_approver;
 mod up;
 mod withdrawal;

@@ -1,5 +1,5 @@
 //! Tries a part of the node's network again until it works, and says on the Node what is wrong meanwhile.
-//! Used by `agent` and `dns_service`.
+//! Used by `pod_network` and `dns_service`.
 //! Invariant: a failure ends nothing but the attempt; never two attempts within `SHORTEST_PAUSE`.
 
 use std::time::Duration;

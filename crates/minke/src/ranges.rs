@@ -9,10 +9,9 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::{
-    agent,
     flags::{self, Choice},
     instance::Instance,
-    nodes, server,
+    nodes, pod_network, server,
 };
 
 /// An address of this machine with the network it is in, or a network that it has a route to.
@@ -54,7 +53,7 @@ pub fn local(flags: &flags::Node, instance: &Instance) -> Result<Vec<Local>> {
 /// Where packets to somewhere else go, as a VPN or an administrator says. Routes to other nodes' pods are ours.
 fn route(listed: &Value) -> Option<Local> {
     let text = |field: &str| listed[field].as_str().unwrap_or_default();
-    let own = text("protocol") == agent::ROUTE_PROTOCOL.to_string();
+    let own = text("protocol") == pod_network::ROUTE_PROTOCOL.to_string();
     if own || ["local", "broadcast", "anycast", "multicast"].contains(&text("type")) {
         return None;
     }

@@ -14,7 +14,9 @@ use env::Env;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent, demo, flags, images,
+    agent,
+    container_runtime::Runtime,
+    demo, flags, images,
     instance::Instance,
     kubelet_flags,
     nodes::{self, Switch},
@@ -136,7 +138,7 @@ async fn run(
     };
     let advertised = server::advertise_address(&flags.server)?;
     flags.node.node_ip = agent::node_addresses(&flags.node, Some(advertised), &flags.server.pod_cidr)?;
-    let runtime = agent::Runtime::start(&flags.node, instance, env);
+    let runtime = Runtime::start(&flags.node, instance, env);
     let (plane, runtime) =
         tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
     server::start_controllers(&plane, &flags.server, instance, env, shutdown).await?;

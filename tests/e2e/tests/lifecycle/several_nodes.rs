@@ -1,5 +1,5 @@
 //! `minke up --nodes 3`: pods reach each other across nodes, an update under load drops nothing, a cable is cut and
-//! healed, an agent is killed, a node stopped and started.
+//! healed, an agent is killed, a node stopped and started, and made again with another range.
 
 use std::process::Command;
 
@@ -105,10 +105,8 @@ fn node_ports(kubectl: &Kubectl, pods: &[[String; 3]]) {
 
 /// Pods and node ports of every node answer over IPv6 too.
 fn both_families(kubectl: &Kubectl, pods: &[[String; 3]]) {
-    let six =
-        |text: String| text.split_whitespace().filter(|ip| ip.contains(':')).map(str::to_string).collect::<Vec<_>>();
-    let addresses =
-        six(kubectl.run(&["get", "pods", "-l", "app=each", "-o", "jsonpath={.items[*].status.podIPs[*].ip}"]));
+    let listed = kubectl.run(&["get", "pods", "-l", "app=each", "-o", "jsonpath={.items[*].status.podIPs[*].ip}"]);
+    let addresses: Vec<&str> = listed.split_whitespace().filter(|ip| ip.contains(':')).collect();
     let nodes = node_addresses(kubectl, |ip| ip.contains(':'));
     assert_eq!((addresses.len(), nodes.len()), (3, 3), "{addresses:?} {nodes:?}");
     kubectl.apply(
@@ -193,6 +191,39 @@ fn vanishes(cluster: &Cluster, kubectl: &Kubectl, here: &str) {
     kubectl.run(&["delete", "service", "left"]);
 }
 
+/// A node whose object is deleted and made again with other ranges: its next pods have addresses of those, and names.
+fn made_again(kubectl: &Kubectl, here: &str, name: &str) {
+    let range = kubectl.run(&["get", "node", name, "-o", "jsonpath={.spec.podCIDR}"]);
+    let number = range.split('.').nth(1).expect("an IPv4 range").to_string();
+    let (four, six) = (format!("10.{number}.77.0/24"), format!("fd77:{number}:0:4d::/64"));
+    let again = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\nspec: {{podCIDR: {four}, podCIDRs: [{four}, '{six}']}}\n"
+    );
+    // Its kubelet registers it again by itself before long: then it was faster.
+    eventually("the node is made again", || {
+        kubectl.run(&["delete", "node", name, "--ignore-not-found"]);
+        let made = kubectl.try_run(&["create", "-f", "-"], &again);
+        if made.ok { Ok(()) } else { Err(made.stderr) }
+    });
+    let prefix = four.trim_end_matches("0/24");
+    let pod = eventually("a pod with an address of the new range answers", || {
+        let Some([_, pod, address]) = pods(kubectl).into_iter().find(|[on, ..]| on == name) else {
+            return Err("there is none".to_string());
+        };
+        if address.starts_with(prefix) {
+            return reaches(kubectl, here, &address).map(|()| pod);
+        }
+        if !address.is_empty() {
+            kubectl.try_run(&["delete", "pod", &pod, "--ignore-not-found", "--wait=false"], "");
+        }
+        Err(format!("{address} is not in {four}"))
+    });
+    eventually("it finds names and is answered", || {
+        let output = kubectl.try_run(&["exec", &pod, "--", "nslookup", "kubernetes.default.svc.cluster.local"], "");
+        if output.ok { Ok(()) } else { Err(output) }
+    });
+}
+
 fn check(network: &str) {
     let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
     let cluster = Cluster::prepare(Options { extra }).both_families().started();
@@ -249,6 +280,7 @@ fn check(network: &str) {
         let address = pods(&kubectl).into_iter().find(|[on, ..]| on == "node-1-2").map(|[_, _, a]| a);
         reaches(&kubectl, &here, &address.unwrap_or_default())
     });
+    made_again(&kubectl, &here, "node-1-2");
     assert!(cluster.down(true).status.success());
     let data = cluster.data.display().to_string();
     let processes = Command::new("ps").args(["-eo", "pid,args"]).output().expect("ps").stdout;
