@@ -2,10 +2,7 @@
 //! Used by conversion of custom resources, by admission webhooks and by aggregation; `webhook_client` goes there.
 //! Invariant: the name to verify comes from the configuration, never from the address.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::time::Duration;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
@@ -47,10 +44,9 @@ fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
     let text = |field: &str| service[field].as_str().unwrap_or_default();
     let (namespace, name) = (text("namespace"), text("name"));
     let port = service["port"].as_u64().unwrap_or(443);
-    let (host, target) = resolve(cluster, namespace, name, &port.to_string())?;
+    let address = Some(resolve(cluster, namespace, name, &port.to_string())?);
     let url = format!("https://{name}.{namespace}.svc:{port}/{}", text("path").trim_start_matches('/'));
     let url = url.parse().map_err(|e| format!("invalid path {:?}: {e}", text("path")))?;
-    let address = host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, target));
     Ok(Endpoint { url, address, tls, authorization: None })
 }
 

@@ -2,7 +2,7 @@
 //! Used by `authn`, `authz` and `admission`.
 //! Invariant: every call has a deadline and a limit on the answer; nothing sent is ever logged.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -24,8 +24,8 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 pub struct Endpoint {
     /// `https://host:port/path`
     pub url: http::Uri,
-    /// Where the host is, if not what its name resolves to.
-    pub address: Option<SocketAddr>,
+    /// Where to connect to, if not to the host that the URL names.
+    pub address: Option<(String, u16)>,
     pub tls: Arc<ClientConfig>,
     pub authorization: Option<HeaderValue>,
 }
@@ -69,14 +69,13 @@ impl Endpoint {
 
     async fn exchange(&self, body: &Value) -> Result<Value, String> {
         let host = self.url.host().ok_or("the URL has no host")?.trim_matches(['[', ']']).to_string();
-        let port = self.url.port_u16().unwrap_or(443);
-        let stream = match self.address {
-            Some(address) => TcpStream::connect(address).await,
-            None => TcpStream::connect((host.as_str(), port)).await,
+        let (to, port) = match &self.address {
+            Some((to, port)) => (to.as_str(), *port),
+            None => (host.as_str(), self.url.port_u16().unwrap_or(443)),
         };
-        let stream = stream.map_err(|e| match self.address {
-            Some(address) => self.failed(format!("dial tcp {address}: connect: {e}")),
-            None => self.failed(format!("dial tcp {host}:{port}: connect: {e}")),
+        let stream = TcpStream::connect((to, port)).await.map_err(|e| {
+            let to = if to.contains(':') { format!("[{to}]") } else { to.to_string() };
+            self.failed(format!("dial tcp {to}:{port}: connect: {e}"))
         })?;
         // The certificate of a Service is made for its name, whatever port is appended to it.
         let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;

@@ -29,6 +29,11 @@ fn converted(object: &Value, wanted: &str) -> Value {
 
 /// A server whose definition is converted by a webhook; v1 is stored.
 async fn with_webhook() -> Server {
+    with_webhook_at(|port| json!({ "url": format!("https://127.0.0.1:{port}/convert") })).await
+}
+
+/// `found` is the `clientConfig` but for its authority.
+async fn with_webhook_at(found: impl Fn(u16) -> Value) -> Server {
     let convert: outside::Handler = Arc::new(|request| {
         let review: Value = serde_json::from_slice(request.body()).unwrap();
         let request = &review["request"];
@@ -50,11 +55,10 @@ async fn with_webhook() -> Server {
         version["schema"]["openAPIV3Schema"] = json!({ "type": "object", "properties": properties });
         version["selectableFields"] = selectable.into();
     }
-    crd["spec"]["conversion"] = json!({ "strategy": "Webhook", "webhook": {
-        "conversionReviewVersions": ["v1"], "clientConfig": {
-            "url": format!("https://127.0.0.1:{port}/convert"), "caBundle": BASE64_STANDARD.encode(ca),
-        },
-    } });
+    let mut client = found(port);
+    client["caBundle"] = BASE64_STANDARD.encode(ca).into();
+    let webhook = json!({ "conversionReviewVersions": ["v1"], "clientConfig": client });
+    crd["spec"]["conversion"] = json!({ "strategy": "Webhook", "webhook": webhook });
     let s = server().await;
     s.define(&crd).await;
     s
@@ -87,6 +91,23 @@ async fn objects_are_read_in_the_other_version() {
     let patched = s.patch("merge-patch", &format!("{V2}/a"), json!({ "port": "9" })).await.expect(200);
     assert_eq!(fields(&patched), ["stable.example.com/v2", "localhost", "9"]);
     assert_eq!(s.get(&format!("{V1}/a")).await.expect(200)["hostPort"], "localhost:9");
+}
+
+/// Its certificate is for the Service's name, wherever that leads.
+#[tokio::test]
+async fn a_webhook_is_reached_by_its_service() {
+    let s = with_webhook_at(
+        |port| json!({ "service": { "namespace": "default", "name": "converter", "path": "/convert", "port": port } }),
+    )
+    .await;
+    s.post(V1, v1("a", "here:80")).await.expect(201);
+    let missing = s.get(&format!("{V2}/a")).await.expect(500);
+    assert!(missing["message"].as_str().unwrap().contains("service \"converter\" not found"), "{missing}");
+    let external =
+        json!({ "metadata": { "name": "converter" }, "spec": { "type": "ExternalName", "externalName": "localhost" } });
+    s.post("/api/v1/namespaces/default/services", external).await.expect(201);
+    let read = s.get(&format!("{V2}/a")).await.expect(200);
+    assert_eq!(fields(&read), ["stable.example.com/v2", "here", "80"]);
 }
 
 #[tokio::test]
