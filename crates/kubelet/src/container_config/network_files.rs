@@ -2,6 +2,8 @@
 //! Used by `container_config` (sandbox) and `runtime_manager` (the hosts file).
 //! Invariant: pure; limits of the resolver are applied here and reported to the caller.
 
+use std::net::IpAddr;
+
 use cri::v1;
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
@@ -49,8 +51,14 @@ fn set_option(options: &mut Vec<String>, option: String) {
     }
 }
 
-/// The pod's resolver settings, and a warning for each limit they ran into.
-pub fn dns(pod: &Pod, host: &v1::DnsConfig, cluster: &ClusterDns) -> (v1::DnsConfig, Vec<String>) {
+/// The pod's resolver settings, and a warning for each limit they ran into. `host` is what the node's file says; without
+/// one, whoever would use it resolves nothing.
+pub fn dns(
+    pod: &Pod,
+    host: Option<&v1::DnsConfig>,
+    cluster: &ClusterDns,
+    node_ips: &[IpAddr],
+) -> (v1::DnsConfig, Vec<String>) {
     let spec = pod_spec::spec(pod);
     let policy = spec.dns_policy.as_deref().unwrap_or("ClusterFirst");
     let cluster_first =
@@ -66,14 +74,14 @@ pub fn dns(pod: &Pod, host: &v1::DnsConfig, cluster: &ClusterDns) -> (v1::DnsCon
                     vec![format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.to_string()]
                 }
             };
-            searches.extend(host.searches.iter().cloned());
+            searches.extend(host.iter().flat_map(|host| host.searches.iter().cloned()));
             v1::DnsConfig {
                 servers: cluster.servers.clone(),
                 searches: unique(searches),
                 options: vec!["ndots:5".into()],
             }
         }
-        _ => host.clone(),
+        _ => host.cloned().unwrap_or_else(|| nobody(node_ips)),
     };
     if let Some(own) = &spec.dns_config {
         config.servers.extend(own.nameservers.iter().flatten().cloned());
@@ -91,6 +99,16 @@ pub fn dns(pod: &Pod, host: &v1::DnsConfig, cluster: &ClusterDns) -> (v1::DnsCon
     }
     let warnings = apply_limits(&mut config);
     (config, warnings)
+}
+
+/// Asks a loopback on which nobody answers: the runtime would give a pod without any settings the node's own.
+fn nobody(node_ips: &[IpAddr]) -> v1::DnsConfig {
+    let loopback = |ip: &IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" }.to_string();
+    let mut servers: Vec<String> = node_ips.iter().map(loopback).collect();
+    if servers.is_empty() {
+        servers.push("127.0.0.1".into());
+    }
+    v1::DnsConfig { servers, searches: vec![".".into()], options: vec![] }
 }
 
 fn unique(list: Vec<String>) -> Vec<String> {
@@ -211,7 +229,7 @@ mod tests {
         let host = parse_resolv_conf("# c\nnameserver 9.9.9.9\nsearch example.com. .\noptions rotate ndots:1\n");
         let cluster = ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() };
         let check = |spec: Value, expected: (&str, &str, &str)| {
-            let (config, _) = dns(&pod(spec.clone()), &host, &cluster);
+            let (config, _) = dns(&pod(spec.clone()), Some(&host), &cluster, &[]);
             let joined = (config.servers.join(" "), config.searches.join(" "), config.options.join(" "));
             assert_eq!((joined.0.as_str(), joined.1.as_str(), joined.2.as_str()), expected, "{spec}");
         };
@@ -230,8 +248,27 @@ mod tests {
         );
         let many = json!({"containers": [], "dnsPolicy": "None",
             "dnsConfig": {"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"]}});
-        let (config, warnings) = dns(&pod(many), &host, &cluster);
+        let (config, warnings) = dns(&pod(many), Some(&host), &cluster, &[]);
         assert_eq!((config.servers.len(), warnings.len()), (3, 1));
+    }
+
+    #[test]
+    fn without_a_file_of_the_nodes_nothing_is_resolved_but_by_the_cluster() {
+        let cluster = ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() };
+        let node_ips: Vec<IpAddr> = ["2001:db8::1", "192.0.2.1"].map(|ip| ip.parse().unwrap()).to_vec();
+        let check = |policy: &str, node_ips: &[IpAddr], servers: &[&str], searches: &[&str]| {
+            let (config, _) = dns(&pod(json!({"containers": [], "dnsPolicy": policy})), None, &cluster, node_ips);
+            assert_eq!((config.servers, config.searches), (owned(servers), owned(searches)), "{policy}");
+        };
+        check("Default", &node_ips, &["::1", "127.0.0.1"], &["."]);
+        check("Default", &[], &["127.0.0.1"], &["."]);
+        let searches = ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local"];
+        check("ClusterFirst", &node_ips, &["10.96.0.10"], &searches);
+        check("None", &node_ips, &[], &[]);
+    }
+
+    fn owned(list: &[&str]) -> Vec<String> {
+        list.iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -86,12 +86,14 @@ pub fn container_reference(pod: &Pod, kind: Kind, container: &str) -> ObjectRef 
 impl RuntimeManager {
     /// The configuration from which a pod's sandbox was or will be made.
     pub fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<v1::PodSandboxConfig, String> {
-        let host = std::fs::read_to_string(&self.config.resolv_conf).unwrap_or_default();
+        let file = Some(&self.config.resolv_conf).filter(|file| !file.as_os_str().is_empty());
+        let host = file.map(|file| std::fs::read_to_string(file).unwrap_or_default());
+        let host = host.map(|text| network_files::parse_resolv_conf(&text));
         let cluster = ClusterDns {
             servers: self.config.cluster_dns.iter().map(ToString::to_string).collect(),
             domain: self.config.cluster_domain.clone(),
         };
-        let (dns, warnings) = network_files::dns(pod, &network_files::parse_resolv_conf(&host), &cluster);
+        let (dns, warnings) = network_files::dns(pod, host.as_ref(), &cluster, &self.config.node_ips);
         for warning in warnings {
             self.recorder.warning(&client::reference(pod), "DNSConfigForming", warning);
         }
