@@ -93,4 +93,29 @@ mod tests {
         check(false, (1, 1));
         check(true, (2, 0));
     }
+
+    #[test]
+    fn of_too_many_those_that_serve_stay() {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": { "name": "web", "namespace": "d" },
+            "spec": { "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] },
+        }))
+        .unwrap();
+        // Those that are not ready come first by name.
+        let pod = |number: usize| {
+            let since = (number >= 10).then_some("2026-01-01T00:00:00Z");
+            let mut pod = crate::pods::testing::pod(&format!("p{number:05}"), since);
+            let ip = format!("10.1.{}.{}", number / 250, number % 250 + 1);
+            pod.status.as_mut().unwrap().pod_ips = serde_json::from_value(json!([{ "ip": ip }])).unwrap();
+            Arc::new(pod)
+        };
+        for (pods, ready, unready, over) in [(1000, 990, 10, false), (1003, 993, 7, true), (3000, 1000, 0, true)] {
+            let pods: Vec<Arc<Pod>> = (0..pods).map(pod).collect();
+            let (subsets, cut) = subsets(&service, &pods);
+            let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+            assert_eq!(subsets.len(), 1);
+            let found = (count(&subsets[0].addresses), count(&subsets[0].not_ready_addresses), cut);
+            assert_eq!(found, (ready, unready, over), "{} pods", pods.len());
+        }
+    }
 }
