@@ -106,8 +106,12 @@ fn resolvers_are_configured_as_pods_ask() {
     assert!(said.contains(&search), "{said}");
     let said = check("host", "dnsPolicy: ClusterFirstWithHostNet, hostNetwork: true", &["nameserver 10.19.0.10"]);
     assert!(said.contains(&search), "{said}");
-    let said = check("plain", "dnsPolicy: Default", &[]);
-    assert!(!said.contains("10.19.0.10"), "{said}");
+    // The node's own, also for who asks for the cluster's in the node's network without saying that it means it.
+    for (name, spec) in [("plain", "dnsPolicy: Default"), ("host-plain", "dnsPolicy: ClusterFirst, hostNetwork: true")]
+    {
+        let said = check(name, spec, &[]);
+        assert!(!said.contains("10.19.0.10"), "{said}");
+    }
     let said = check(
         "own",
         "dnsPolicy: None, dnsConfig: {nameservers: [192.0.2.53], searches: [one.test, two.test], options: [{name: ndots, value: '2'}, {name: edns0}]}",
