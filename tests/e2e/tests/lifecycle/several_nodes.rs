@@ -128,6 +128,28 @@ fn both_families(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.run(&["delete", "service", "six"]);
 }
 
+/// Every kubelet shows a certificate that is good for each of its node's addresses.
+fn kubelets_are_known_by_every_address(cluster: &Cluster, kubectl: &Kubectl) {
+    let nodes = kubectl.json(&["get", "nodes"])["items"].as_array().cloned().unwrap_or_default();
+    let mut asked = 0;
+    for status in nodes.iter().map(|node| &node["status"]) {
+        let port = &status["daemonEndpoints"]["kubeletEndpoint"]["Port"];
+        let addresses = status["addresses"].as_array().into_iter().flatten().filter(|a| a["type"] == "InternalIP");
+        for address in addresses.filter_map(|address| address["address"].as_str()) {
+            let host = if address.contains(':') { format!("[{address}]") } else { address.to_string() };
+            let url = format!("https://{host}:{port}/healthz");
+            eventually(&format!("{url} is vouched for"), || {
+                let mut curl = Command::new("curl");
+                curl.args(["--silent", "--show-error", "--max-time", "30", "--cacert"]);
+                let output = curl.arg(cluster.data.join("pki/ca.crt")).arg(&url).output().expect("curl runs");
+                if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+            });
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, 6, "two addresses of three nodes: {nodes:?}");
+}
+
 /// A node is emptied one pod at a time, since the budget lets only one go; its daemons stay.
 fn drain(kubectl: &Kubectl, node: &str) {
     servers(kubectl, "Deployment", "web", "replicas: 3");
@@ -243,6 +265,7 @@ fn check(network: &str) {
         }
     }
     both_families(&kubectl, &found);
+    kubelets_are_known_by_every_address(&cluster, &kubectl);
     node_ports(&kubectl, &found);
     // Endpoints on other nodes leave the rules of this one before their servers stop.
     servers(&kubectl, "Deployment", "web", "replicas: 6");
