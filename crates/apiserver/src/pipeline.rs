@@ -60,6 +60,11 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
+    /// Shows what another part of this process counts at `/metrics`, too. Its families must be its own.
+    pub fn show_metrics(&self, of: ::metrics::Metrics) {
+        self.metrics.also(of);
+    }
+
     /// Loads the cache, writes what every cluster has, and is then ready to serve.
     pub fn new(config: Config, store: Arc<dyn Store>, env: Env) -> BoxFuture<'static, Result<Arc<Self>, ApiError>> {
         Box::pin(Self::load(config, store, env))

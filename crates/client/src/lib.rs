@@ -8,6 +8,7 @@ mod https;
 mod informer;
 mod kubeconfig;
 mod leader_election;
+mod queue_metrics;
 mod transport;
 mod work_queue;
 

@@ -3,15 +3,18 @@
 //! Invariant: a key added while it is being processed is processed again afterwards; nothing is lost.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     hash::Hash,
     sync::Arc,
     time::Duration,
 };
 
 use env::Env;
+use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use crate::queue_metrics::QueueMetrics;
 
 const BASE_DELAY: Duration = Duration::from_millis(5);
 const MAX_DELAY: Duration = Duration::from_secs(1000);
@@ -28,13 +31,15 @@ struct Shared<T> {
     env: Env,
     state: Mutex<State<T>>,
     wake: Notify,
+    metrics: Option<QueueMetrics>,
 }
 
 struct State<T> {
     ready: VecDeque<T>,
-    /// Keys that want processing; those not in `processing` are also in `ready`.
-    dirty: HashSet<T>,
-    processing: HashSet<T>,
+    /// Keys that want processing, and since when; those not in `processing` are also in `ready`.
+    dirty: HashMap<T, Duration>,
+    /// Keys being processed, and since when.
+    processing: HashMap<T, Duration>,
     failures: HashMap<T, u32>,
     /// The earliest pending delayed add per key, in monotonic time.
     delayed: HashMap<T, Duration>,
@@ -43,31 +48,49 @@ struct State<T> {
 
 impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
     pub fn new(env: Env) -> Self {
+        Self::make(env, None)
+    }
+
+    /// One that counts into `metrics` under its name.
+    pub fn measured(env: Env, metrics: Metrics, name: &'static str) -> Self {
+        Self::make(env, Some(QueueMetrics::new(metrics, name)))
+    }
+
+    fn make(env: Env, metrics: Option<QueueMetrics>) -> Self {
         let state = State {
             ready: VecDeque::new(),
-            dirty: HashSet::new(),
-            processing: HashSet::new(),
+            dirty: HashMap::new(),
+            processing: HashMap::new(),
             failures: HashMap::new(),
             delayed: HashMap::new(),
             closed: false,
         };
-        Self(Arc::new(Shared { env, state: Mutex::new(state), wake: Notify::new() }))
+        Self(Arc::new(Shared { env, state: Mutex::new(state), wake: Notify::new(), metrics }))
     }
 
     pub fn add(&self, key: T) {
         let mut state = self.0.state.lock();
-        if state.closed || !state.dirty.insert(key.clone()) {
+        if state.closed || state.dirty.contains_key(&key) {
             return;
         }
-        if !state.processing.contains(&key) {
+        state.dirty.insert(key.clone(), self.0.env.monotonic());
+        self.measure(QueueMetrics::added);
+        if !state.processing.contains_key(&key) {
             state.ready.push_back(key);
             drop(state);
             self.0.wake.notify_one();
         }
     }
 
+    fn measure(&self, what: impl FnOnce(&QueueMetrics)) {
+        if let Some(metrics) = &self.0.metrics {
+            what(metrics);
+        }
+    }
+
     /// Adds the key once `delay` has passed. Of several pending delays for one key the earliest counts.
     pub fn add_after(&self, key: T, delay: Duration) {
+        self.measure(QueueMetrics::retried);
         if delay.is_zero() {
             return self.add(key);
         }
@@ -130,8 +153,10 @@ impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
                     return None;
                 }
                 if let Some(key) = state.ready.pop_front() {
-                    state.dirty.remove(&key);
-                    state.processing.insert(key.clone());
+                    let now = self.0.env.monotonic();
+                    let since = state.dirty.remove(&key).unwrap_or(now);
+                    state.processing.insert(key.clone(), now);
+                    self.measure(|metrics| metrics.taken(now.saturating_sub(since)));
                     if !state.ready.is_empty() {
                         self.0.wake.notify_one();
                     }
@@ -144,8 +169,10 @@ impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
 
     pub fn done(&self, key: &T) {
         let mut state = self.0.state.lock();
-        state.processing.remove(key);
-        if state.dirty.contains(key) {
+        if let Some(since) = state.processing.remove(key) {
+            self.measure(|metrics| metrics.done(self.0.env.monotonic().saturating_sub(since)));
+        }
+        if state.dirty.contains_key(key) {
             state.ready.push_back(key.clone());
             drop(state);
             self.0.wake.notify_one();
@@ -249,6 +276,35 @@ mod tests {
         queue.close();
         for worker in workers {
             assert_eq!(worker.await.unwrap(), None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_is_counted() {
+        let metrics = Metrics::default();
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let queue = WorkQueue::measured(env.clone(), metrics.clone(), "q");
+        queue.add("a");
+        queue.add("a");
+        queue.add("b");
+        env.sleep(Duration::from_secs(2)).await;
+        assert_eq!(queue.get().await, Some("a"));
+        env.sleep(Duration::from_secs(3)).await;
+        queue.add("a");
+        queue.add_rate_limited("a");
+        queue.done(&"a");
+        let mut out = metrics::Text::default();
+        metrics.render(&mut out);
+        let text = out.finish();
+        for line in [
+            "workqueue_adds_total{name=\"q\"} 3",
+            "workqueue_depth{name=\"q\"} 2",
+            "workqueue_retries_total{name=\"q\"} 1",
+            "workqueue_queue_duration_seconds_sum{name=\"q\"} 2",
+            "workqueue_work_duration_seconds_sum{name=\"q\"} 3",
+            "workqueue_work_duration_seconds_count{name=\"q\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
     }
 }

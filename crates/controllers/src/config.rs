@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
+use metrics::Metrics;
 
 /// The key pair that signs certificate requests.
 #[derive(Clone)]
@@ -37,6 +38,8 @@ pub struct Config {
     pub node_startup_grace_period: Duration,
     /// Finished pods beyond this number are deleted, oldest first. Zero: never.
     pub terminated_pod_gc_threshold: usize,
+    /// Where the queues are counted; clone it to show them.
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -54,6 +57,7 @@ impl Default for Config {
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_gc_threshold: 12_500,
+            metrics: Metrics::default(),
         }
     }
 }

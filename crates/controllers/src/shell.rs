@@ -50,8 +50,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    fn new(context: Context) -> Self {
-        let queue = Queue::new(context.env.clone());
+    fn new(context: Context, controller: &'static str) -> Self {
+        let name = controller.strip_suffix("-controller").unwrap_or(controller);
+        let queue = Queue::measured(context.env.clone(), context.config.metrics.clone(), name);
         Self { context, queue, caches: Vec::new() }
     }
 
@@ -132,7 +133,7 @@ async fn run_all(config: Config, client: Client, informers: InformerFactory, env
         if !context.config.enabled(row.name, row.on_by_default) {
             continue;
         }
-        let mut setup = Setup::new(context.clone());
+        let mut setup = Setup::new(context.clone(), row.name);
         let controller = (row.make)(&mut setup);
         running.push(context.env.spawn(run_one(row.name, row.workers, setup, controller)));
     }

@@ -75,6 +75,12 @@ struct Kept {
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<Mutex<BTreeMap<&'static str, Kept>>>);
 
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Metrics({})", self.0.lock().len())
+    }
+}
+
 impl Metrics {
     fn change(&self, family: &'static Family, labels: &[&str], change: impl FnOnce(&mut Series)) {
         debug_assert_eq!(family.labels.len(), labels.len(), "{}", family.name);

@@ -204,6 +204,7 @@ pub async fn start_controllers(
 ) -> Result<()> {
     let controllers = local::client(&plane.api, "system:kube-controller-manager", &[]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.
     let identity = (flags.store != "embedded").then(|| identity(instance));
     run_controllers(config, controllers, env, shutdown, identity.clone());
@@ -213,6 +214,7 @@ pub async fn start_controllers(
     if identity.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = identity;
     }
+    plane.api.show_metrics(scheduling.metrics.clone());
     let verdicts = scheduling.diagnoses.clone();
     plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
     let client = local::client(&plane.api, "system:kube-scheduler", &[]);

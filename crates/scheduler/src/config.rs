@@ -5,6 +5,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use api::field::Path;
+use metrics::Metrics;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -36,6 +37,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Where the verdicts on unschedulable pods are kept; clone it to ask.
     pub diagnoses: Diagnoses,
+    /// Where attempts and queues are counted; clone it to show them.
+    pub metrics: Metrics,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -139,6 +142,7 @@ impl Default for Config {
             extenders: Vec::new(),
             kubeconfig: None,
             diagnoses: Diagnoses::default(),
+            metrics: Metrics::default(),
         }
     }
 }

@@ -100,6 +100,7 @@ impl Config {
             extenders: Vec::new(),
             kubeconfig: None,
             diagnoses: defaults.diagnoses,
+            metrics: defaults.metrics,
         };
         for (path, profile) in fields.list("profiles")? {
             config.profiles.push(profile_config(&path, profile)?);

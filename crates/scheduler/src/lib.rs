@@ -23,6 +23,7 @@ mod queue;
 mod reports;
 mod resources;
 mod scheduler;
+mod scheduler_metrics;
 mod volumes;
 mod watches;
 

@@ -90,6 +90,13 @@ impl Queue {
         self.entries.len()
     }
 
+    /// How many pods wait in each part.
+    pub fn sizes(&self) -> [(&'static str, usize); 4] {
+        let (active, backoff, unschedulable) = (self.active.len(), self.backoff.len(), self.unschedulable.len());
+        let gated = self.entries.len() - active - backoff - unschedulable;
+        [("active", active), ("backoff", backoff), ("unschedulable", unschedulable), ("gated", gated)]
+    }
+
     /// A pod that is new, or that has changed while it waits.
     pub fn add(&mut self, info: Arc<PodInfo>, gated: bool, now: Duration) {
         let Some(entry) = self.take(&info.key) else {

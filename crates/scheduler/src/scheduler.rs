@@ -9,6 +9,7 @@ use client::{Change, Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use metrics::Metrics;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +27,7 @@ use crate::{
     preemption::{Candidate, Preemption},
     queue::{Queue, Queued},
     reports::Reports,
+    scheduler_metrics::{ATTEMPTS, DURATION, PENDING, PREEMPTIONS, TRIES, VICTIMS},
     volumes,
     watches::{self, Observed},
 };
@@ -34,6 +36,8 @@ use crate::{
 const MAX_BINDINGS: usize = 256;
 /// Changes applied before the next pod is tried.
 const MAX_CHANGES_PER_TURN: usize = 512;
+/// While there is always a pod to try, the queue is counted every so often only.
+const TURNS_BETWEEN_COUNTS: u64 = 64;
 
 /// Runs until `shutdown`; with leader election, whenever it leads.
 pub fn run(
@@ -93,14 +97,22 @@ struct Outcome {
 enum Stage {
     /// The claims have been asked for.
     Claims,
-    Bound(Arc<str>),
+    Bound(Arc<str>, Attempt),
     /// The victims have been told to go.
     Preemption,
+}
+
+/// Which attempt to schedule a pod it is, and when it began.
+#[derive(Clone, Copy)]
+struct Attempt {
+    number: u32,
+    began: Duration,
 }
 
 /// A pod decided and on its way to its node.
 struct InFlight {
     pod: Queued,
+    attempt: Attempt,
     node: Arc<str>,
     /// Volumes held for its claims.
     promised: Vec<String>,
@@ -117,7 +129,10 @@ struct Scheduler {
     claim_waits: ClaimWaits,
     /// Where the next round of filtering begins.
     start: usize,
+    /// When the attempt at hand began.
+    began: Duration,
     reports: Reports,
+    metrics: Metrics,
     diagnoses: crate::Diagnoses,
     extenders: Extenders,
     client: Client,
@@ -139,7 +154,9 @@ impl Scheduler {
             in_flight: HashMap::new(),
             claim_waits: ClaimWaits::default(),
             start: 0,
+            began: Duration::ZERO,
             reports,
+            metrics: config.metrics.clone(),
             diagnoses: config.diagnoses.clone(),
             extenders: Extenders::new(config.extenders.clone(), env.clone()),
             client,
@@ -154,7 +171,7 @@ impl Scheduler {
         let env = self.env.clone();
         let mut changes = watches::start(informers, &env, |observed| self.apply(observed)).await;
         tracing::info!(nodes = self.cluster.cache.len(), pods = self.queue.len(), "scheduler is ready");
-        loop {
+        for turn in 0u64.. {
             for _ in 0..MAX_CHANGES_PER_TURN {
                 let Ok(observed) = changes.try_recv() else { break };
                 self.apply(observed);
@@ -165,10 +182,15 @@ impl Scheduler {
             self.queue.tick(self.env.monotonic());
             self.expire_claims();
             if let Some(pod) = self.queue.pop() {
+                if turn.is_multiple_of(TURNS_BETWEEN_COUNTS) {
+                    self.count_pending();
+                }
+                self.began = self.env.monotonic();
                 self.try_pod(pod).await;
                 tokio::task::yield_now().await;
                 continue;
             }
+            self.count_pending();
             let deadline = self.queue.next_deadline().into_iter().chain(self.claim_waits.next_deadline()).min();
             let deadline = deadline.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
@@ -181,6 +203,19 @@ impl Scheduler {
                 () = env.sleep(deadline.unwrap_or(Duration::MAX)), if deadline.is_some() => {}
             }
         }
+    }
+
+    fn count_pending(&self) {
+        for (part, size) in self.queue.sizes() {
+            self.metrics.set(&PENDING, &[part], size as f64);
+        }
+    }
+
+    /// An attempt that began at `began` has come to this.
+    fn count_attempt(&self, result: &str, profile: &str, began: Duration) {
+        let took = self.env.monotonic().saturating_sub(began).as_secs_f64();
+        self.metrics.count(&ATTEMPTS, &[result, profile]);
+        self.metrics.observe(&DURATION, &[result, profile], took);
     }
 
     fn apply(&mut self, observed: Observed) {
@@ -353,6 +388,7 @@ impl Scheduler {
                 self.place(pod, node);
             }
             Err(error) => {
+                self.count_attempt("error", pod.info.scheduler_name(), self.began);
                 self.reports.failed(&pod.info, "SchedulerError", &error, None);
                 self.queue.retry_later(pod, self.env.monotonic());
             }
@@ -362,6 +398,8 @@ impl Scheduler {
     /// Sends the victims away and holds their node for the pod; returns its name.
     fn preempt(&mut self, pod: &Queued, candidate: Candidate) -> String {
         let Candidate { node, victims, .. } = candidate;
+        self.metrics.count(&PREEMPTIONS, &[]);
+        self.metrics.observe(&VICTIMS, &[], victims.len() as f64);
         // Those that were to have this room and matter less look for another.
         let below = |other: &&Arc<PodInfo>| other.priority < pod.info.priority;
         let lower: Vec<_> = self.cluster.cache.nominated_on(&node).iter().filter(below).cloned().collect();
@@ -384,7 +422,8 @@ impl Scheduler {
     /// Counts the pod on its node and starts what it takes to get it there.
     fn place(&mut self, pod: Queued, node: Arc<str>) {
         let info = pod.info.clone();
-        let mut flight = InFlight { pod, node: node.clone(), promised: Vec::new() };
+        let attempt = Attempt { number: pod.attempts, began: self.began };
+        let mut flight = InFlight { pod, attempt, node: node.clone(), promised: Vec::new() };
         let steps = match self.cluster.cache.node(&node) {
             Some(target) if !info.claims.is_empty() => volumes::steps(&self.cluster, &info, target).unwrap_or_default(),
             _ => Vec::new(),
@@ -401,7 +440,7 @@ impl Scheduler {
         self.diagnoses.forget(&info.key);
         if steps.is_empty() {
             self.in_flight.insert(info.key.clone(), flight);
-            return self.bind(info, node);
+            return self.bind(info, node, attempt);
         }
         // It may take minutes: whoever adds or removes nodes is told which one is taken.
         self.reports.nominate(&info, &node);
@@ -416,7 +455,7 @@ impl Scheduler {
         });
     }
 
-    fn bind(&self, info: Arc<PodInfo>, node: Arc<str>) {
+    fn bind(&self, info: Arc<PodInfo>, node: Arc<str>, attempt: Attempt) {
         let (client, outcomes, bindings) = (self.client.clone(), self.outcomes.clone(), self.bindings.clone());
         let (extenders, env) = (self.extenders.clone(), self.env.clone());
         self.env.spawn(async move {
@@ -427,7 +466,7 @@ impl Scheduler {
             };
             let (key, uid) = (info.key.clone(), info.uid().to_string());
             // The scheduler has stopped when nobody listens; then there is nothing left to settle.
-            outcomes.send(Outcome { key, uid, stage: Stage::Bound(node), result }).ok();
+            outcomes.send(Outcome { key, uid, stage: Stage::Bound(node, attempt), result }).ok();
         });
     }
 
@@ -441,9 +480,9 @@ impl Scheduler {
     fn bind_if_ready(&mut self, key: &str) {
         let Some(flight) = self.in_flight.get(key).filter(|_| self.claim_waits.contains(key)) else { return };
         if volumes::all_bound(&self.cluster, &flight.pod.info) {
-            let (info, node) = (flight.pod.info.clone(), flight.node.clone());
+            let (info, node, attempt) = (flight.pod.info.clone(), flight.node.clone(), flight.attempt);
             self.claim_waits.remove(key);
-            self.bind(info, node);
+            self.bind(info, node, attempt);
         }
     }
 
@@ -477,28 +516,31 @@ impl Scheduler {
                 self.give_up(&key, &format!("binding volumes: {}", error.message))
             }
             (Stage::Claims, _) => {}
-            (Stage::Bound(node), Ok(())) => {
+            (Stage::Bound(node, attempt), Ok(())) => {
                 let info = match current {
                     true => self.landed(&key).map(|flight| flight.pod.info),
                     // The watch was faster than the answer.
                     false => self.cluster.cache.pod(&key).filter(|info| info.uid() == uid).cloned(),
                 };
                 if let Some(info) = info {
+                    self.count_attempt("scheduled", info.scheduler_name(), attempt.began);
+                    self.metrics.observe(&TRIES, &[], attempt.number.into());
                     self.reports.scheduled(&info, &node);
                 }
             }
-            (Stage::Bound(_), Err(error)) if current => {
+            (Stage::Bound(..), Err(error)) if current => {
                 let why = format!("binding rejected: running Bind plugin \"DefaultBinder\": {}", error.message);
                 self.give_up(&key, &why);
             }
-            (Stage::Bound(_), Err(_)) => {}
+            (Stage::Bound(..), Err(_)) => {}
         }
     }
 
     /// Takes a decision back; the pod is tried again later, unless it turns out to be gone or bound meanwhile.
     fn give_up(&mut self, key: &str, why: &str) {
         let Some(flight) = self.landed(key) else { return };
-        let pod = flight.pod;
+        let InFlight { pod, attempt, .. } = flight;
+        self.count_attempt("error", pod.info.scheduler_name(), attempt.began);
         if self.cluster.cache.forget(key, pod.info.uid()) {
             self.wake(&ClusterEvent::PodGone(pod.info.clone()));
         }
@@ -531,6 +573,7 @@ impl Scheduler {
     }
 
     fn park(&mut self, pod: Queued, diagnosis: Arc<Diagnosis>, nominated: Option<String>) {
+        self.count_attempt("unschedulable", pod.info.scheduler_name(), self.began);
         self.reports.failed(&pod.info, "Unschedulable", &diagnosis.message(), nominated.as_deref());
         let rejected_by = diagnosis.rejected_by;
         self.diagnoses.keep(&pod.info.key, diagnosis);

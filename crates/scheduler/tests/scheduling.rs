@@ -61,7 +61,7 @@ async fn pods_are_bound_and_the_others_say_why_not() {
     server.put("nodes", cordoned);
     server.put("pods", pod("fits", "600m", json!({})));
     let config = Config::default();
-    let diagnoses = config.diagnoses.clone();
+    let (diagnoses, metrics) = (config.diagnoses.clone(), config.metrics.clone());
     start(&server, config);
     server.until("binding", |s| node_of(s, "fits").as_deref() == Some("a")).await;
     server.put("pods", pod("waits", "600m", json!({})));
@@ -82,6 +82,19 @@ async fn pods_are_bound_and_the_others_say_why_not() {
     let said = |reason: &str| events.iter().filter(|e| e["reason"] == reason).count();
     assert_eq!((said("Scheduled"), said("FailedScheduling")), (1, 1), "{events:#?}");
     server.until("the second event", |s| s.all("events").len() == 3).await;
+    let mut out = metrics::Text::default();
+    metrics.render(&mut out);
+    let text = out.finish();
+    for line in [
+        "scheduler_schedule_attempts_total{result=\"scheduled\",profile=\"default-scheduler\"} 2",
+        "scheduler_schedule_attempts_total{result=\"unschedulable\",profile=\"default-scheduler\"} 1",
+        "scheduler_scheduling_attempt_duration_seconds_count{result=\"scheduled\",profile=\"default-scheduler\"} 2",
+        "scheduler_pod_scheduling_attempts_sum 3",
+        "scheduler_pending_pods{queue=\"active\"} 0",
+        "scheduler_pending_pods{queue=\"unschedulable\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

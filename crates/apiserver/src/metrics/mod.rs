@@ -31,6 +31,8 @@ pub struct Metrics {
     pub requests: Requests,
     pub operations: Arc<Operations>,
     dropped: Mutex<[u64; 2]>,
+    /// What other parts of this process count.
+    others: Mutex<Vec<::metrics::Metrics>>,
 }
 
 tokio::task_local! {
@@ -58,6 +60,11 @@ impl Metrics {
         self.dropped.lock()[usize::from(mutating)] += 1;
     }
 
+    /// Shows what another part of this process counts, too.
+    pub fn also(&self, other: ::metrics::Metrics) {
+        self.others.lock().push(other);
+    }
+
     /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
     pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2], stored: u64) -> Response<Body> {
         let mut out = Text::default();
@@ -81,6 +88,7 @@ impl Metrics {
         for (name, available) in aggregation::availability(cluster) {
             family.sample(&[("name", &name)], u8::from(!available));
         }
+        self.others.lock().iter().for_each(|other| other.render(&mut out));
         process::render(&mut out);
         content_response(StatusCode::OK, out.finish().into(), CONTENT_TYPE)
     }
