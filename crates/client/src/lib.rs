@@ -3,6 +3,7 @@
 //! Invariant: no component reaches the store or another component except through here.
 
 mod api;
+mod delegated;
 mod events;
 mod https;
 mod informer;
@@ -13,6 +14,7 @@ mod transport;
 mod work_queue;
 
 pub use api::{Api, ListParams, Patch};
+pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};
 pub use https::{HttpsConfig, HttpsTransport, Identity};
 pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectChange, ObjectInformer, Subscription};

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::Access,
-    agent,
+    agent, component_port,
     container_runtime::Runtime,
     down,
     flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, scheduler_config},
@@ -83,11 +83,23 @@ fn connect(kubeconfig: &Path, name: &str) -> Result<Client> {
     Ok(Client::new(HttpsTransport::new(from_kubeconfig(kubeconfig, name)?)?))
 }
 
+/// The words of `--controllers`, each of which must name one that there is.
+fn known_controllers(words: &[String]) -> Result<Vec<String>> {
+    let is_known = |word: &str| word == "*" || controllers::names().any(|name| name == word);
+    match words.iter().find(|word| !is_known(word.strip_prefix('-').unwrap_or(word))) {
+        Some(unknown) => bail!("{unknown:?} is not in the list of known controllers"),
+        None => Ok(words.to_vec()),
+    }
+}
+
 async fn run_controller_manager(flags: Remote) -> Result<()> {
     until_stopped(async |env, shutdown, _| {
         let client = connect(&flags.kubeconfig, "minke-controller-manager")?;
         let pki = Pki::open(&flags.data.instance().pki(), env.clone())?;
-        let config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
+        let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
+        config.controllers = known_controllers(&flags.controllers)?;
+        let address = (flags.bind_address, flags.secure_port).into();
+        component_port::start(address, client.clone(), config.metrics.clone(), env, shutdown)?;
         let identity = flags.leader_elect.then(|| format!("minke_{}", env.uuid()));
         server::run_controllers(config, client, env, shutdown, identity);
         Ok(())
@@ -98,7 +110,10 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
 async fn run_scheduler(flags: Scheduler) -> Result<()> {
     until_stopped(async |env, shutdown, _| {
         let (config, kubeconfig) = flags.settings()?;
-        server::run_scheduler(config, connect(&kubeconfig, "minke-scheduler")?, env, shutdown);
+        let client = connect(&kubeconfig, "minke-scheduler")?;
+        let address = (flags.bind_address, flags.secure_port).into();
+        component_port::start(address, client.clone(), config.metrics.clone(), env, shutdown)?;
+        server::run_scheduler(config, client, env, shutdown);
         Ok(())
     })
     .await
@@ -204,4 +219,18 @@ async fn run_store(command: Store) -> Result<()> {
     };
     println!("{done}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_controllers_that_there_are_can_be_chosen() {
+        let check = |words: &[&str]| known_controllers(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>());
+        assert_eq!(check(&["*", "-job-controller"]).unwrap(), ["*", "-job-controller"]);
+        assert!(check(&["deployment-controller"]).is_ok());
+        let error = check(&["*", "-jobs"]).unwrap_err().to_string();
+        assert_eq!(error, "\"-jobs\" is not in the list of known controllers");
+    }
 }

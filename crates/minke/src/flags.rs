@@ -266,6 +266,15 @@ pub struct Remote {
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
         default_missing_value = "true", action = clap::ArgAction::Set)]
     pub leader_elect: bool,
+    /// Which controllers run: `*` is all, `name` one more, `-name` one less
+    #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
+    /// Where health (for everybody) and metrics (for tokens that may get /metrics) answer over HTTPS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Its port; 0 is none
+    #[arg(long, default_value_t = 10257)]
+    pub secure_port: u16,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -281,6 +290,12 @@ pub struct Scheduler {
     /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
+    /// Where health (for everybody) and metrics (for tokens that may get /metrics) answer over HTTPS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Its port; 0 is none
+    #[arg(long, default_value_t = 10259)]
+    pub secure_port: u16,
 }
 
 /// Our own, or somebody else's.

@@ -6,6 +6,7 @@ mod access;
 mod agent;
 mod ca_pin;
 mod commands;
+mod component_port;
 mod container_runtime;
 mod demo;
 mod dns_endpoints;

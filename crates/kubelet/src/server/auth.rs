@@ -5,25 +5,16 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::ApiError;
-use client::Client;
+use client::{Client, User, bearer_token};
 use env::Env;
-use http::{HeaderMap, Method, header};
-use k8s_openapi::api::{
-    authentication::v1::{TokenReview, TokenReviewSpec},
-    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
-};
+use http::{HeaderMap, Method};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use parking_lot::Mutex;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::config::Config;
 
 const MAX_REMEMBERED: usize = 1024;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct User {
-    pub name: String,
-    pub groups: Vec<String>,
-}
 
 pub struct Auth {
     client: Client,
@@ -64,21 +55,11 @@ impl Auth {
     }
 
     async fn token_user(&self, headers: &HeaderMap) -> Result<User, ApiError> {
-        let value = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let token = match value.strip_prefix("Bearer ") {
-            Some(token) if self.config.token_auth => token,
-            None if self.config.anonymous_auth => {
-                return Ok(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()] });
-            }
-            _ => return Err(ApiError::unauthorized()),
-        };
-        let review = TokenReview {
-            spec: TokenReviewSpec { token: Some(token.to_string()), ..TokenReviewSpec::default() },
-            ..TokenReview::default()
-        };
-        let status = self.client.api::<TokenReview>().create(&review).await?.status.unwrap_or_default();
-        let user = status.user.filter(|_| status.authenticated == Some(true)).ok_or_else(ApiError::unauthorized)?;
-        Ok(User { name: user.username.unwrap_or_default(), groups: user.groups.unwrap_or_default() })
+        match bearer_token(headers) {
+            Some(token) if self.config.token_auth => User::of_token(&self.client, token).await,
+            None if self.config.anonymous_auth => Ok(User::anonymous()),
+            _ => Err(ApiError::unauthorized()),
+        }
     }
 
     async fn allowed(&self, user: &User, verb: &'static str, subresource: &'static str) -> Result<bool, ApiError> {
@@ -89,24 +70,18 @@ impl Auth {
         {
             return Ok(allowed);
         }
-        let review = SubjectAccessReview {
-            spec: SubjectAccessReviewSpec {
-                user: Some(user.name.clone()),
-                groups: Some(user.groups.clone()),
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some(verb.into()),
-                    version: Some("v1".into()),
-                    resource: Some("nodes".into()),
-                    subresource: Some(subresource.into()),
-                    name: Some(self.config.node_name.clone()),
-                    ..ResourceAttributes::default()
-                }),
-                ..SubjectAccessReviewSpec::default()
-            },
-            ..SubjectAccessReview::default()
+        let what = SubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.into()),
+                version: Some("v1".into()),
+                resource: Some("nodes".into()),
+                subresource: Some(subresource.into()),
+                name: Some(self.config.node_name.clone()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
         };
-        let answer = self.client.api::<SubjectAccessReview>().create(&review).await?;
-        let allowed = answer.status.is_some_and(|s| s.allowed);
+        let allowed = user.may(&self.client, what).await?;
         let mut decisions = self.decisions.lock();
         if decisions.len() >= MAX_REMEMBERED {
             decisions.clear();
