@@ -221,7 +221,8 @@ impl Node {
             Choice::Minke => {
                 let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, &self.pod_cidrs);
                 env.spawn(proxy::run_mesh(mesh, informers.clone(), env.clone(), shutdown.clone()));
-                let network = Network::new(&self.flags, &self.instance, &self.pod_cidrs, &self.service_cidrs);
+                let cluster_cidrs = self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect();
+                let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.confirmed.clone());
                 // Before the kubelet can ask for more.
                 let held = network.attachments();
                 env.spawn(async move { node.run_network(network, held, shared, &task_env, &until).await });

@@ -2,7 +2,7 @@
 //! Run by `agent`; the plugin itself is the crate `cni`, the way to other nodes `proxy::run_mesh`.
 //! Invariant: the configuration names a range only while the Node object does, or until it names another.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use cni::Attachment;
@@ -10,6 +10,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
+use proxy::Confirmed;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,8 @@ use crate::{
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
 pub const ROUTE_PROTOCOL: u8 = 77;
 const VXLAN_PORT: u16 = 8472;
+/// For so long at most the pods' rules are not watched over for the sake of those of Services.
+const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
 fn vxlan_mtu(flags: &flags::Node) -> u32 {
     // The mesh chooses in the same way.
@@ -66,12 +69,13 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Pods and Services of the whole cluster.
     pub cluster_cidrs: Vec<IpNet>,
+    /// What the service proxy has written.
+    pub service_rules: Confirmed,
 }
 
 impl Network {
-    pub fn new(flags: &flags::Node, instance: &Instance, pods: &[IpNet], services: &[IpNet]) -> Self {
-        let cluster_cidrs = pods.iter().chain(services).copied().collect();
-        Self { instance: instance.clone(), mtu: mtu(flags), cluster_cidrs }
+    pub fn new(flags: &flags::Node, instance: &Instance, cluster_cidrs: Vec<IpNet>, service_rules: Confirmed) -> Self {
+        Self { instance: instance.clone(), mtu: mtu(flags), cluster_cidrs, service_rules }
     }
 
     /// Who has addresses of it.
@@ -113,7 +117,13 @@ impl Network {
                 }
                 let tables = cni::tables(&self.instance.cni_table());
                 let restore = move || Ok(cni::restore(&conflist)?);
-                env.spawn(kept_rules::keep(tables, restore, env.clone(), until));
+                let kept = kept_rules::keep(tables, restore, env.clone(), until);
+                let (service_rules, timer) = (self.service_rules.clone(), env.clone());
+                env.spawn(async move {
+                    // The kernel writes the rules of many Services much faster while nobody listens.
+                    timer.timeout(LONGEST_QUIET, service_rules.begun()).await;
+                    kept.await;
+                });
                 serving.await;
             })
         };
@@ -167,7 +177,7 @@ fn network_identifier(pod_cidrs: &[IpNet]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::{process::Command, sync::Arc, time::Duration};
+    use std::{process::Command, sync::Arc};
 
     use apiserver::ApiServer;
     use client::{Client, ListParams};
@@ -231,7 +241,8 @@ mod tests {
         };
         let data = tempfile::tempdir().unwrap();
         let cluster_cidrs = ["10.99.0.0/16", "fd99::/48"].map(|range| range.parse().unwrap()).to_vec();
-        let network = Network { instance: Instance::new(data.path()), mtu: None, cluster_cidrs };
+        let (instance, service_rules) = (Instance::new(data.path()), Confirmed::default());
+        let network = Network { instance, mtu: None, cluster_cidrs, service_rules };
         let (file, bridge) = (network_file(&network.instance), network.instance.bridge());
         let own = OwnNode { client: client.clone(), name: "n".into() };
         let served = Arc::new(Mutex::new(Vec::new()));

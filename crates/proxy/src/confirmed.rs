@@ -62,6 +62,12 @@ impl Confirmed {
         self.0.applied.subscribe()
     }
 
+    /// Returns once there are rules.
+    pub async fn begun(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.applied().wait_for(|applied| applied.generation > 0).await;
+    }
+
     /// How often all rules were written at once: at the start, and after damage. Everything else is incremental.
     pub fn full_writes(&self) -> u64 {
         self.0.full_writes.load(Ordering::Relaxed)
