@@ -286,11 +286,17 @@ pub fn validate_resize(errors: &mut ErrorList, new: &Value, old: &Value) {
     if qos::class(new) != qos::class(old) {
         errors.invalid(&path, qos::class(old), "Pod QOS Class may not change as a result of resizing");
     }
+    let limited =
+        |spec: &Value| ["requests", "limits"].iter().any(|kind| entries(&spec["resources"], kind).count() > 0);
+    if limited(old) || limited(new) {
+        let gate = "InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled";
+        let why = format!("resize of pods with pod-level resources is forbidden when {gate}");
+        return errors.forbidden(&Path::new(""), why);
+    }
     for list in ["containers", "initContainers"] {
         let (now, before) = (items(new, list), items(old, list));
         if now.len() != before.len() {
-            let what = if list == "containers" { "containers" } else { "initContainers" };
-            return errors.forbidden(&path, format!("{what} may not be added or removed on resize"));
+            return errors.forbidden(&path.child(list), format!("{list} may not be added or removed on resize"));
         }
         for (index, (now, before)) in now.iter().zip(before).enumerate() {
             let at = path.child(list).index(index);
@@ -413,6 +419,19 @@ mod tests {
             validate_resize,
             &["spec: Forbidden: only cpu and memory resources are mutable"],
         );
+        check(
+            |p| {
+                let mut other = p["spec"]["containers"][0].clone();
+                other["name"] = json!("d");
+                p["spec"]["containers"] = json!([p["spec"]["containers"][0], other]);
+            },
+            validate_resize,
+            &["spec.containers: Forbidden: containers may not be added or removed on resize"],
+        );
+        let whole = "resize of pods with pod-level resources is forbidden when \
+            InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled";
+        let resources = json!({ "requests": { "cpu": "2" } });
+        check(|p| p["spec"]["resources"] = resources.clone(), validate_resize, &[&format!(": Forbidden: {whole}")]);
     }
 
     #[test]
