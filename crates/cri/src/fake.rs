@@ -33,6 +33,10 @@ struct State {
     said: v1::StatusResponse,
     /// Calls that do not end: method and what their argument contains.
     hanging: Vec<(&'static str, String)>,
+    /// Bytes in use, by the container's name.
+    memory: HashMap<String, u64>,
+    /// What containers that are stopped end with; killed unless told.
+    stopped_code: Option<i32>,
     /// Nothing is answered at all.
     down: bool,
     /// The name and the version of the runtime it pretends to be.
@@ -164,6 +168,16 @@ impl FakeRuntime {
     /// What the newest container of that name may use.
     pub fn resources(&self, name: &str) -> Option<v1::LinuxContainerResources> {
         self.newest(name)?.resources?.linux
+    }
+
+    /// What containers of that name use; nothing unless told.
+    pub fn set_memory(&self, name: &str, bytes: u64) {
+        self.state.lock().memory.insert(name.into(), bytes);
+    }
+
+    /// Containers that are stopped end with this.
+    pub fn set_stopped_code(&self, code: i32) {
+        self.state.lock().stopped_code = Some(code);
     }
 
     pub fn set_down(&self, down: bool) {
@@ -386,7 +400,8 @@ impl Runtime for FakeRuntime {
         self.answer()?;
         let mut state = self.state.lock();
         state.call("stop_container", id)?;
-        state.finish(id, 137);
+        let code = state.stopped_code.unwrap_or(137);
+        state.finish(id, code);
         drop(state);
         let _ = self.events.send(RuntimeEvent::Exited { id: id.into() });
         Ok(())
@@ -463,8 +478,13 @@ impl Runtime for FakeRuntime {
         Err(Error::Unimplemented(format!("the fake runtime cannot stream to {}", request.pod_sandbox_id)))
     }
 
-    async fn container_stats(&self, _id: &str) -> Result<Option<v1::ContainerStats>> {
-        Ok(None)
+    async fn container_stats(&self, id: &str) -> Result<Option<v1::ContainerStats>> {
+        let state = self.state.lock();
+        let (_, status) = state.containers.get(id).ok_or_else(|| missing("container", id))?;
+        let name = status.metadata.as_ref().map(|metadata| metadata.name.as_str()).unwrap_or_default();
+        let bytes = v1::UInt64Value { value: state.memory.get(name).copied().unwrap_or(0) };
+        let memory = v1::MemoryUsage { usage_bytes: Some(bytes), ..Default::default() };
+        Ok(Some(v1::ContainerStats { memory: Some(memory), ..Default::default() }))
     }
 
     async fn list_container_stats(&self, _filter: Option<v1::ContainerStatsFilter>) -> Result<Vec<v1::ContainerStats>> {

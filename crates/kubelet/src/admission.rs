@@ -72,6 +72,31 @@ pub fn admit_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether a pod that runs here can have other resources; else upstream's reason, "Deferred" or "Infeasible", and why.
+pub fn admit_resize(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), (&'static str, String)> {
+    if pod_spec::is_static(pod) {
+        return Err(("Infeasible", "In-place resize of static-pods is not supported".into()));
+    }
+    if let Some(message) = beyond_node(pod, node) {
+        return Err(("Infeasible", message));
+    }
+    admit(pod, others, node).map_err(|refusal| ("Deferred", refusal.message))
+}
+
+/// Why a pod could not even have this node to itself: more memory or processors than there are.
+fn beyond_node(pod: &Pod, node: &Node) -> Option<String> {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
+    let requested = requests(pod);
+    ["memory", "cpu"].into_iter().find_map(|name| {
+        let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        let capacity = allocatable.get(name).and_then(read).unwrap_or(0);
+        let requested = requested.get(name).copied().unwrap_or(0);
+        let message =
+            || format!("Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}");
+        (requested > capacity).then(message)
+    })
+}
+
 /// `others` are the pods of the node that were admitted before.
 pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
@@ -138,7 +163,7 @@ fn occupies(pod: &Pod) -> bool {
 }
 
 /// What the pod asks for in all: apps and sidecars, or the largest step of initialization.
-fn requests(pod: &Pod) -> BTreeMap<String, i64> {
+pub fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     let of = |container: &Container| -> BTreeMap<String, i64> {
         let requests = container.resources.as_ref().and_then(|r| r.requests.clone()).unwrap_or_default();
         let read = |(name, q): (String, _)| {
@@ -229,6 +254,9 @@ mod tests {
         check(asks("1"), &[asks("1")], None);
         check(asks("1500m"), &[asks("1")], Some("OutOfcpu"));
         check(asks("0"), &[asks("1"), asks("1")], Some("OutOfpods"));
+        let beyond = "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000";
+        assert_eq!(beyond_node(&pod(asks("3")), &node).as_deref(), Some(beyond));
+        assert_eq!(beyond_node(&pod(asks("2")), &node), None);
         check(json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), &[], None);
         check(json!({"containers": [], "nodeSelector": {"disk": "tape"}}), &[], Some("NodeAffinity"));
         let port = |n: i32| json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": n}]}]});

@@ -1,24 +1,19 @@
 //! The resources a pod was granted on this node, against those its specification asks for after an in-place resize.
-//! Used by `pod_workers`: a pod is run by what it was granted, and shown with what was put into effect.
+//! Used by `allocation_manager` and `pod_workers`: a pod is run by what it was granted, and shown with what was put
+//! into effect.
 //! Invariant: pure.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity,
+};
 
-use crate::{container_config::resources::PodLimits, pod_spec};
+use crate::{container_config::resources::PodLimits, pod_spec, quantity};
 
 /// Resources by container name, of apps and sidecars.
 pub type Allocation = BTreeMap<String, ResourceRequirements>;
-
-/// Why a resize waits: a condition of the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resize {
-    /// "PodResizePending" or "PodResizeInProgress".
-    pub kind: &'static str,
-    pub reason: &'static str,
-    pub message: String,
-}
 
 /// Whether a container's resources can change while it is there.
 fn resizable(container: &Container, init: bool) -> bool {
@@ -33,18 +28,17 @@ pub fn asked(pod: &Pod) -> Allocation {
     all.map(|(c, _)| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
 }
 
-/// What a pod that runs already had in effect, as its status in the API tells; else what it asks for.
+/// What the pod's status in the API shows to be in effect.
+pub fn in_effect(pod: &Pod) -> Allocation {
+    let lists = pod.status.iter().flat_map(|s| [&s.container_statuses, &s.init_container_statuses]);
+    let shown = lists.flatten().flatten().filter_map(|s| Some((s.name.clone(), s.resources.clone()?)));
+    shown.collect()
+}
+
+/// What a pod that runs already had in effect, as far as its status in the API tells; else what it asks for.
 pub fn reported(pod: &Pod) -> Allocation {
-    let mut allocation = asked(pod);
-    let status = pod.status.iter();
-    let statuses =
-        status.flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
-    for (name, resources) in statuses.filter_map(|s| Some((&s.name, s.resources.as_ref()?))) {
-        if let Some(entry) = allocation.get_mut(name) {
-            *entry = resources.clone();
-        }
-    }
-    allocation
+    let mut shown = in_effect(pod);
+    asked(pod).into_iter().map(|(name, asked)| shown.remove_entry(&name).unwrap_or((name, asked))).collect()
 }
 
 /// The pod as if it asked for what it was given.
@@ -58,6 +52,46 @@ pub fn with(pod: &Pod, allocation: &Allocation) -> Pod {
         }
     }
     pod
+}
+
+fn amount(list: &Option<BTreeMap<String, Quantity>>, name: &str) -> Option<i64> {
+    let found = list.as_ref()?.get(name)?;
+    if name == "cpu" { quantity::milli(found) } else { quantity::value(found) }
+}
+
+/// Whether one resource is the same, in whatever words.
+pub fn same_amount(a: &ResourceRequirements, b: &ResourceRequirements, name: &str) -> bool {
+    amount(&a.requests, name) == amount(&b.requests, name) && amount(&a.limits, name) == amount(&b.limits, name)
+}
+
+/// Whether all that can change in place is the same, in whatever words.
+pub fn same_resources(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+    ["cpu", "memory"].into_iter().all(|name| same_amount(a, b, name))
+}
+
+pub fn same(a: &Allocation, b: &Allocation) -> bool {
+    a.len() == b.len()
+        && a.iter().all(|(name, resources)| b.get(name).is_some_and(|other| same_resources(resources, other)))
+}
+
+/// What is taken from others while a resize is on its way: of each request the greater.
+pub fn taken(granted: &Allocation, in_effect: &Allocation) -> Allocation {
+    let mut result = granted.clone();
+    for (container, resources) in &mut result {
+        let Some(actual) = in_effect.get(container).and_then(|r| r.requests.as_ref()) else { continue };
+        for name in ["cpu", "memory"] {
+            let Some(quantity) = actual.get(name) else { continue };
+            if amount(&in_effect[container].requests, name) > amount(&resources.requests, name) {
+                resources.requests.get_or_insert_default().insert(name.into(), quantity.clone());
+            }
+        }
+    }
+    result
+}
+
+/// A memory limit that is new or smaller.
+pub fn is_tighter(before: i64, wanted: i64) -> bool {
+    wanted > 0 && (before <= 0 || wanted < before)
 }
 
 /// Limits that neither the one nor the other exceeds: a group must not be smaller than what is in it, at any moment.
@@ -108,5 +142,29 @@ mod tests {
         let check = |a, b, expected| assert_eq!(widest(a, b), expected);
         check(limits(10, Some(5)), limits(20, Some(3)), limits(20, Some(5)));
         check(limits(0, None), limits(20, Some(3)), limits(0, None));
+    }
+
+    #[test]
+    fn what_changes_takes_the_more_of_both_and_words_do_not_count() {
+        let of =
+            |resources: serde_json::Value| Allocation::from([("a".into(), serde_json::from_value(resources).unwrap())]);
+        let cpu = |amount: &str| of(json!({"requests": {"cpu": amount}, "limits": {"memory": "1Gi"}}));
+        assert!(same(&cpu("0.5"), &cpu("500m")));
+        assert!(!same(&cpu("0.5"), &cpu("501m")));
+        assert!(!same(&cpu("0.5"), &of(json!({"requests": {"cpu": "500m"}}))));
+        assert!(!same(&cpu("0.5"), &Allocation::new()));
+        assert_eq!(taken(&cpu("1"), &cpu("1500m")), cpu("1500m"));
+        assert_eq!(taken(&cpu("2"), &cpu("1500m")), cpu("2"));
+        assert_eq!(taken(&cpu("2"), &Allocation::new()), cpu("2"));
+    }
+
+    #[test]
+    fn limits_are_tighter_when_new_or_smaller() {
+        let check = |before, wanted, expected| assert_eq!(is_tighter(before, wanted), expected, "{before} {wanted}");
+        check(0, 5, true);
+        check(10, 5, true);
+        check(5, 5, false);
+        check(5, 10, false);
+        check(5, 0, false);
     }
 }

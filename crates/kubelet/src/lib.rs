@@ -5,6 +5,7 @@
 
 mod admission;
 mod allocation;
+mod allocation_manager;
 pub mod backoff;
 pub mod config;
 pub mod configuration;
@@ -37,6 +38,7 @@ pub mod pod_workers;
 pub mod probe_manager;
 pub mod quantity;
 pub mod referenced_objects;
+mod resizes;
 pub mod restart;
 mod runtime_features;
 pub mod runtime_manager;
@@ -306,6 +308,11 @@ impl Node {
             crash_backoff: backoff::Backoff::new(
                 Duration::from_secs(10).min(config.crash_backoff_max),
                 config.crash_backoff_max,
+            ),
+            allocations: allocation_manager::AllocationManager::new(
+                pods.clone(),
+                status.node.clone(),
+                wake_sender.clone(),
             ),
             config,
             env,

@@ -40,7 +40,32 @@ pub enum KillReason {
     LivenessProbe,
     StartupProbe,
     Changed,
+    /// Its new resources need a new start.
+    Resized,
     Unknown,
+}
+
+impl PodActions {
+    pub fn are_none(&self) -> bool {
+        !self.kill_pod
+            && !self.create_sandbox
+            && self.kill.is_empty()
+            && self.start_init.is_empty()
+            && self.start.is_empty()
+            && self.start_ephemeral.is_empty()
+    }
+
+    /// Ends a running container and starts it with other resources, whatever its restart policy says.
+    pub fn restart_resized(&mut self, pod: &Pod, name: &str, id: &str) {
+        let message = format!("Container {name} resize requires restart");
+        self.kill.push(Kill { id: id.into(), name: name.into(), message, reason: KillReason::Resized });
+        let lists =
+            [(pod_spec::containers(pod), &mut self.start), (pod_spec::init_containers(pod), &mut self.start_init)];
+        for (containers, start) in lists {
+            start.extend(containers.iter().position(|container| container.name == name));
+            start.sort_unstable();
+        }
+    }
 }
 
 /// What a probe last said of a container, by the container's id.

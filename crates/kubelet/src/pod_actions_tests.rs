@@ -228,3 +228,20 @@ fn ephemeral_containers_run_once() {
     check(&["i:exit0", "a:running", "d:exit1"], "ephemeral1");
     check(&["i:exit0", "a:running", "d:exit0", "e:running"], "");
 }
+
+#[test]
+fn containers_restart_for_other_resources_whatever_the_policy() {
+    let mut spec = two("Never");
+    spec["initContainers"] =
+        json!([{"name": "i", "image": "i"}, {"name": "s", "image": "i", "restartPolicy": "Always"}]);
+    let pod = pod(spec);
+    let containers = ["i:exit0", "s:running", "a:running", "b:running"];
+    let status = observed(&pod, vec![sandbox(true, 0)], &containers);
+    let mut actions = pod_actions(&pod, &status, &NoProbes);
+    assert!(actions.are_none());
+    for name in ["b", "s", "a"] {
+        actions.restart_resized(&pod, name, name);
+    }
+    assert_eq!(short(&actions), "kill-b kill-s kill-a init1 start0 start1");
+    assert_eq!(actions.kill[0].message, "Container b resize requires restart");
+}

@@ -17,7 +17,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use crate::{allocation::Resize, pod_spec, runtime_status::PodRuntimeStatus};
+use crate::{pod_spec, resizes::Resizes, runtime_status::PodRuntimeStatus};
 
 /// Why a container could not be started: what a waiting state shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct Input<'a> {
     pub reasons: &'a HashMap<String, WaitingReason>,
     /// The resources that a running container was given, by its id.
     pub in_effect: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
-    /// Why a change of resources is not in effect yet.
-    pub resize: Option<&'a Resize>,
+    /// How far changes of resources are.
+    pub resizes: &'a Resizes,
     /// "containerd", the scheme of container ids.
     pub runtime_name: &'a str,
     pub host_ips: &'a [String],

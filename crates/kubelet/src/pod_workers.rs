@@ -18,9 +18,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    allocation::{Allocation, Resize},
+    allocation_manager::AllocationManager,
     backoff::Backoff,
     config::Config,
+    container_config::resources::PodLimits,
     container_manager::ContainerManager,
     eviction::Pressures,
     image_manager::ImageManager,
@@ -31,6 +32,7 @@ use crate::{
     pod_status::{self, WaitingReason},
     probe_manager::ProbeManager,
     referenced_objects::ReferencedObjects,
+    resizes::Resizes,
     runtime_manager::RuntimeManager,
     runtime_status::PodRuntimeStatus,
     status_manager::StatusManager,
@@ -60,6 +62,7 @@ pub struct Shared {
     pub node: Arc<Mutex<Node>>,
     pub pressures: Arc<Pressures>,
     pub crash_backoff: Backoff,
+    pub allocations: AllocationManager,
     pub metrics: Metrics,
 }
 
@@ -238,9 +241,9 @@ struct Worker {
     handler: Option<String>,
     /// The resources that running containers were given, by id.
     applied: HashMap<String, resize::Applied>,
-    /// What the node has granted; set at the first look.
-    allocated: Option<Allocation>,
-    resize_condition: Option<Resize>,
+    resizes: Resizes,
+    /// The limits of the pod's group; set at the first look.
+    group: Option<PodLimits>,
     /// The runtime has nothing of the pod, and need not be asked.
     fresh: bool,
     /// All that the runtime has of a pod that is being made, as long as we know it from making it.
@@ -253,6 +256,7 @@ struct Worker {
 
 impl Worker {
     fn new(shared: Arc<Shared>, handle: Arc<Handle>, uid: String) -> Self {
+        let resizes = Resizes::reported(&handle.pod(), shared.env.now());
         Self {
             fresh: false,
             followed: None,
@@ -271,8 +275,8 @@ impl Worker {
             last: PodRuntimeStatus::default(),
             handler: None,
             applied: HashMap::new(),
-            allocated: None,
-            resize_condition: None,
+            resizes,
+            group: None,
         }
     }
 
@@ -390,7 +394,9 @@ impl Worker {
     /// Computes the pod's status and hands it on.
     fn report(&self, pod: &Arc<Pod>, runtime: &PodRuntimeStatus, terminal: bool) -> PodStatus {
         let shared = &self.shared;
+        let pod = &shared.allocations.granted(pod);
         let previous = shared.statuses.get(&self.uid).or_else(|| pod.status.clone()).unwrap_or_default();
+        let no_resizes = Resizes::default();
         let mut status = pod_status::generate(&pod_status::Input {
             pod,
             runtime,
@@ -398,7 +404,7 @@ impl Worker {
             readiness: shared.probes.results(),
             reasons: &self.reasons,
             in_effect: &|id| self.applied.get(id).map(|applied| applied.declared.clone()),
-            resize: self.resize_condition.as_ref().filter(|_| !terminal),
+            resizes: if terminal { &no_resizes } else { &self.resizes },
             runtime_name: &shared.runtime_name,
             host_ips: &shared.runtime.host_ips,
             recursive_read_only: self.recursive_read_only(),

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    allocation::{self, Allocation},
     pod_spec,
     pod_status::{OWNED, is_terminal},
     pod_workers::PodWorkers,
@@ -99,9 +100,13 @@ impl SyncLoop {
         {
             self.api_removed(&other);
         }
-        let news = old.is_none_or(|old| concerns_node(&old, &pod));
+        let news = old.as_ref().is_none_or(|old| concerns_node(old, &pod));
+        let frees = old.is_some_and(|old| room(&old) != room(&pod));
         let pod = pod_spec::from_api(pod);
         self.workers.shared.pods.set(pod.clone());
+        if frees {
+            self.workers.shared.allocations.retry();
+        }
         self.workers.shared.statuses.observe(&pod);
         if !news {
             return self.workers.refresh(pod);
@@ -117,6 +122,7 @@ impl SyncLoop {
         }
         self.workers.shared.pods.remove(pod_spec::uid(pod));
         self.workers.remove(pod_spec::uid(pod));
+        self.workers.shared.allocations.retry();
     }
 
     fn static_changed(&self, known: &mut HashMap<Source, Vec<Arc<Pod>>>, list: StaticPods) {
@@ -128,6 +134,7 @@ impl SyncLoop {
             self.workers.remove(pod_spec::uid(gone));
             // A changed manifest has another UID and the same name: its mirror is made anew.
             mirror::orphaned(shared, gone);
+            shared.allocations.retry();
         }
         for pod in list.pods.iter().filter(|pod| !has(&before, pod_spec::uid(pod))) {
             shared.pods.set(pod.clone());
@@ -168,6 +175,12 @@ fn concerns_node(old: &Pod, new: &Pod) -> bool {
         (meta, phase, foreign)
     };
     essence(old) != essence(new) || old.spec != new.spec
+}
+
+/// What a pod takes from others, as far as the API tells.
+fn room(pod: &Pod) -> (bool, Allocation) {
+    let over = pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(is_terminal);
+    (over, allocation::in_effect(pod))
 }
 
 #[cfg(test)]

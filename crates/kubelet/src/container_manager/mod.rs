@@ -207,10 +207,6 @@ impl ContainerManager {
     }
 
     /// Sets the limits of an existing pod anew.
-    pub fn update_pod(&self, pod: &Pod) -> io::Result<()> {
-        self.set_limits(pod, resources::pod_limits(pod))
-    }
-
     pub fn set_limits(&self, pod: &Pod, limits: PodLimits) -> io::Result<()> {
         self.apply(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)), self.enforced(limits))?;
         self.count(pod);
@@ -270,6 +266,13 @@ impl ContainerManager {
     pub fn pod_group(&self, pod: &Pod, controller: &str) -> Option<(String, PathBuf)> {
         let place = self.place(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)));
         Some((format!("/{}", place.join("/")), self.hierarchy.of(controller, &place)?))
+    }
+
+    /// Bytes of memory that all of a pod uses now.
+    pub fn memory_usage(&self, pod: &Pod) -> Option<i64> {
+        let file = if self.is_unified() { "memory.current" } else { "memory.usage_in_bytes" };
+        let (_, place) = self.pod_group(pod, "memory")?;
+        std::fs::read_to_string(place.join(file)).ok()?.trim().parse().ok()
     }
 
     /// Directories of a pod's group, one per hierarchy, for statistics.
@@ -400,7 +403,8 @@ mod tests {
             manager.create_pod(&named("b", json!({"requests": {"memory": "1Mi"}, "limits": {"cpu": "250m"}}))).unwrap();
             manager.create_pod(&named("c", json!({"limits": {"cpu": "1", "memory": "1Mi"}}))).unwrap();
             assert_eq!(class(), values[3], "{file}: those of the class only");
-            manager.update_pod(&named("b", json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}))).unwrap();
+            let changed = named("b", json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}));
+            manager.set_limits(&changed, resources::pod_limits(&changed)).unwrap();
             assert_eq!(class(), values[4], "{file}: resized");
             // One that is started again finds them.
             std::fs::write(manager.hierarchy.directories(&manager.burstable_group())[0].join(file), "").unwrap();

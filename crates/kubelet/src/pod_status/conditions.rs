@@ -45,6 +45,7 @@ pub fn conditions(input: &Input, status: &PodStatus) -> Vec<PodCondition> {
         Some(sandbox) if pod_spec::host_network(input.pod) || !sandbox.ips.is_empty() => Verdict::yes(),
         _ => Verdict { status: false, reason: None, message: None },
     };
+    result.extend(input.resizes.conditions());
     for (kind, verdict) in [
         ("PodReadyToStartContainers", sandbox),
         ("Initialized", initialized(input, status)),
@@ -53,10 +54,6 @@ pub fn conditions(input: &Input, status: &PodStatus) -> Vec<PodCondition> {
         ("PodScheduled", Verdict::yes()),
     ] {
         result.push(dated(input, kind, verdict));
-    }
-    if let Some(resize) = input.resize {
-        let verdict = Verdict { status: true, reason: Some(resize.reason), message: Some(resize.message.clone()) };
-        result.push(dated(input, resize.kind, verdict));
     }
     result
 }

@@ -106,7 +106,7 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
         if case.containers == ["nothing"] { PodRuntimeStatus::default() } else { observe(&pod, case.containers) };
     let status = generate(&Input {
         in_effect: &|_| None,
-        resize: None,
+        resizes: &Default::default(),
         pod: &pod,
         runtime: &runtime,
         previous: pod.status.as_ref().unwrap(),

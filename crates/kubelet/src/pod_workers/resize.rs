@@ -1,7 +1,7 @@
 //! Gives running containers more or less when their pod's resources are changed in place.
-//! Part of `pod_workers`; `allocation` has the pure part.
+//! Part of `pod_workers`; `allocation_manager` decides who gets what.
 //! Invariant: a container is restarted for it only where its resizePolicy says so; what the node cannot give is never
-//! tried.
+//! tried, and no limit is set below what is in use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,15 +10,16 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
 use super::Worker;
 use crate::{
-    admission,
-    allocation::{self, Resize},
-    container_config::resources::{linux_resources, pod_limits},
+    allocation,
+    allocation_manager::Verdict,
+    container_config::resources::{PodLimits, linux_resources, pod_limits},
+    pod_actions::PodActions,
     pod_spec::{self, Kind},
-    runtime_manager::KillOrder,
+    resizes::in_words,
     runtime_status::{ContainerStatus, PodRuntimeStatus, State},
 };
 
-/// A deferred resize is tried again after this; the room for it is made by other pods.
+/// A deferred resize is tried again after this, even if nobody said that there is room.
 const DEFERRED_RETRY: Duration = Duration::from_secs(10);
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 
@@ -44,145 +45,205 @@ impl Applied {
     fn memory(&self) -> i64 {
         self.linux.memory_limit_in_bytes
     }
+
+    /// Whether it is the same for the runtime.
+    fn runs_as(&self, other: &Self) -> bool {
+        self.cpu() == other.cpu() && self.memory() == other.memory()
+    }
 }
 
-/// A container whose resources are to change.
-struct Change<'a> {
+/// A running container whose resources are to change.
+pub(super) struct Change<'a> {
     kind: Kind,
     container: &'a Container,
-    found: &'a ContainerStatus,
+    id: String,
     before: Applied,
     wanted: Applied,
 }
 
 impl Change<'_> {
     fn restarts(&self) -> bool {
-        (self.before.cpu() != self.wanted.cpu() && must_restart(self.container, "cpu"))
-            || (self.before.memory() != self.wanted.memory() && must_restart(self.container, "memory"))
+        let differs = |name: &str| !allocation::same_amount(&self.before.declared, &self.wanted.declared, name);
+        ["cpu", "memory"].into_iter().any(|name| differs(name) && must_restart(self.container, name))
     }
 }
 
 impl Worker {
     /// The pod by whose resources everything is done: its own, or those it had where the node cannot give more.
     pub(super) fn allocate(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> Arc<Pod> {
-        let asked = allocation::asked(pod);
-        let allocated = self.allocated.get_or_insert_with(|| match status.sandboxes.is_empty() {
-            true => asked.clone(),
+        let (shared, about) = (self.shared.clone(), client::reference(&**pod));
+        let first = || match status.sandboxes.is_empty() {
+            true => allocation::asked(pod),
             false => allocation::reported(pod),
-        });
-        if *allocated == asked {
-            self.resize_condition.take_if(|resize| resize.kind == PENDING);
-            return pod.clone();
-        }
-        let others: Vec<Arc<Pod>> =
-            self.shared.pods.list().into_iter().filter(|other| pod_spec::uid(other) != self.uid).collect();
-        let node = self.shared.node.lock().clone();
-        let refusal = match admission::admit(pod, &[], &node) {
-            Err(refusal) => Some(("Infeasible", refusal.message.replace("enough resource", "enough capacity"))),
-            Ok(()) => admission::admit(pod, &others, &node).err().map(|refusal| ("Deferred", refusal.message)),
         };
-        let Some((reason, message)) = refusal else {
-            *allocated = asked;
-            self.resize_condition = None;
-            return pod.clone();
-        };
-        let granted = Arc::new(allocation::with(pod, allocated));
-        let resize = Resize { kind: PENDING, reason, message };
-        if self.resize_condition.as_ref() != Some(&resize) {
-            let event = format!("Resize{reason}");
-            self.shared.recorder.warning(&client::reference(&**pod), &event, resize.message.clone());
-            self.resize_condition = Some(resize);
-        }
-        if reason == "Deferred" {
-            self.look_again_in(DEFERRED_RETRY);
+        self.group.get_or_insert_with(|| pod_limits(&allocation::with(pod, &first())));
+        let (granted, verdict) = shared.allocations.decide(pod, first);
+        let (generation, now) = (pod.metadata.generation, shared.env.now());
+        match verdict {
+            Verdict::Same => self.resizes.none_pending(),
+            Verdict::Begun => {
+                self.resizes.begin(generation, now);
+                shared.recorder.normal(&about, "ResizeStarted", in_words(pod, "started", generation, ""));
+            }
+            Verdict::Waits { reason, message } => {
+                if self.resizes.refuse(reason, message.clone(), generation, now) {
+                    let words = in_words(pod, reason, generation, &message);
+                    shared.recorder.warning(&about, &format!("Resize{reason}"), words);
+                }
+                if reason == "Deferred" {
+                    self.look_again_in(DEFERRED_RETRY);
+                }
+            }
         }
         granted
     }
 
-    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) {
+    /// The containers that change while they run. Those that must be restarted for it are added to `actions`.
+    pub(super) fn changes<'a>(
+        &mut self,
+        pod: &'a Arc<Pod>,
+        status: &PodRuntimeStatus,
+        actions: &mut PodActions,
+    ) -> Vec<Change<'a>> {
         self.applied.retain(|id, _| status.by_id(id).is_some_and(|c| c.state == State::Running));
-        let changes = self.changes(pod, status);
-        if changes.is_empty() {
-            return;
+        if actions.kill_pod {
+            self.resize_completed(pod);
+            return vec![];
         }
-        let (restarts, in_place): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(Change::restarts);
-        if let Err(message) = self.change_in_place(pod, &in_place).await {
-            self.shared.recorder.warning(&client::reference(&**pod), "ResizeError", message.clone());
-            self.resize_condition = Some(Resize { kind: IN_PROGRESS, reason: "Error", message });
-            return self.look_again_in(FAILED_RETRY);
+        let (restarts, in_place): (Vec<Change>, Vec<Change>) =
+            self.differences(pod, status, actions).into_iter().partition(Change::restarts);
+        for change in &restarts {
+            actions.restart_resized(pod, &change.container.name, &change.id);
         }
-        self.resize_condition.take_if(|resize| resize.kind == IN_PROGRESS);
-        for change in restarts {
-            self.restart_for_resize(pod, &change, status).await;
+        if restarts.is_empty() && in_place.is_empty() && self.group == Some(pod_limits(pod)) {
+            self.resize_completed(pod);
+        } else {
+            self.resizes.go_on(pod.metadata.generation, self.shared.env.now());
         }
+        in_place
     }
 
-    fn changes<'a>(&mut self, pod: &'a Pod, status: &'a PodRuntimeStatus) -> Vec<Change<'a>> {
+    fn differences<'a>(&mut self, pod: &'a Pod, status: &PodRuntimeStatus, actions: &PodActions) -> Vec<Change<'a>> {
         let memory = self.shared.runtime.node.memory_bytes;
         let sidecars = pod_spec::init_containers(pod).iter().filter(|c| pod_spec::is_sidecar(c));
         let all = pod_spec::containers(pod).iter().map(|c| (Kind::App, c)).chain(sidecars.map(|c| (Kind::Init, c)));
         let mut changes = Vec::new();
         for (kind, container) in all {
-            let Some(found) = status.find(&container.name).filter(|c| c.state == State::Running) else { continue };
+            let ends = |id: &str| actions.kill.iter().any(|kill| kill.id == id);
+            let running = status.find(&container.name).filter(|c| c.state == State::Running && !ends(&c.id));
+            let Some(found) = running else { continue };
             let wanted = Applied::new(pod, container, kind, memory);
-            // One that ran before we did was given what the runtime says.
-            let before = self.applied.entry(found.id.clone()).or_insert_with(|| Applied {
-                linux: found.resources.clone().unwrap_or_else(|| wanted.linux.clone()),
-                declared: wanted.declared.clone(),
-            });
-            if before.cpu() != wanted.cpu() || before.memory() != wanted.memory() || before.declared != wanted.declared
-            {
-                changes.push(Change { kind, container, found, before: before.clone(), wanted });
+            let entry = self.applied.entry(found.id.clone());
+            let before = entry.or_insert_with(|| earlier(pod, &container.name, found, &wanted));
+            if before.runs_as(&wanted) && allocation::same_resources(&before.declared, &wanted.declared) {
+                before.declared = wanted.declared;
+            } else {
+                changes.push(Change { kind, container, id: found.id.clone(), before: before.clone(), wanted });
             }
         }
         changes
     }
 
-    async fn change_in_place(&mut self, pod: &Arc<Pod>, changes: &[Change<'_>]) -> Result<(), String> {
+    /// True when what `changes` found is in effect, except in containers that are yet to be started.
+    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, changes: &[Change<'_>]) -> bool {
+        if !self.resizes.is_in_progress() {
+            return false;
+        }
+        let Err(message) = self.put_into_effect(pod, changes).await else { return true };
+        let (generation, now) = (pod.metadata.generation, self.shared.env.now());
+        if let Some(generation) = self.resizes.fail(message.clone(), generation, now) {
+            let words = in_words(pod, "error", generation, &message);
+            self.shared.recorder.warning(&client::reference(&**pod), "ResizeError", words);
+        }
+        self.look_again_in(FAILED_RETRY);
+        false
+    }
+
+    pub(super) fn resize_completed(&mut self, pod: &Pod) {
+        if let Some(generation) = self.resizes.complete() {
+            let words = in_words(pod, "completed", generation, "");
+            self.shared.recorder.normal(&client::reference(pod), "ResizeCompleted", words);
+        }
+    }
+
+    async fn put_into_effect(&mut self, pod: &Arc<Pod>, changes: &[Change<'_>]) -> Result<(), String> {
         let shared = self.shared.clone();
         let group_failed = |error: std::io::Error| format!("failed to resize the pod's group: {error}");
-        let mut earlier = allocation::asked(pod);
-        for change in changes {
-            earlier.insert(change.container.name.clone(), change.before.declared.clone());
+        let new = pod_limits(pod);
+        let old = self.group.unwrap_or(new);
+        self.check_memory(pod, changes, old, new).await?;
+        let between = allocation::widest(old, new);
+        if between != old {
+            shared.cgroups.set_limits(pod, between).map_err(group_failed)?;
+            self.group = Some(between);
         }
-        let (old, new) = (pod_limits(&allocation::with(pod, &earlier)), pod_limits(pod));
-        shared.cgroups.set_limits(pod, allocation::widest(old, new)).map_err(group_failed)?;
         for change in changes {
-            if change.before.cpu() != change.wanted.cpu() || change.before.memory() != change.wanted.memory() {
-                let result = shared.runtime.update_resources(pod, &change.found.id, change.kind, change.container);
+            if !change.before.runs_as(&change.wanted) {
+                let result = shared.runtime.update_resources(pod, &change.id, change.kind, change.container);
                 let name = &change.container.name;
                 result.await.map_err(|error| format!("failed to resize container {name}: {error}"))?;
             }
-            self.applied.insert(change.found.id.clone(), change.wanted.clone());
+            self.applied.insert(change.id.clone(), change.wanted.clone());
         }
-        shared.cgroups.set_limits(pod, new).map_err(group_failed)?;
-        if !changes.is_empty() {
-            let names: Vec<&str> = changes.iter().map(|change| change.container.name.as_str()).collect();
-            let message = format!("Pod resize completed for containers {}", names.join(", "));
-            shared.recorder.normal(&client::reference(&**pod), "ResizeCompleted", message);
+        if between != new {
+            shared.cgroups.set_limits(pod, new).map_err(group_failed)?;
+            self.group = Some(new);
         }
         Ok(())
     }
 
-    async fn restart_for_resize(&mut self, pod: &Arc<Pod>, change: &Change<'_>, status: &PodRuntimeStatus) {
-        let order = KillOrder {
-            message: format!("Container {} resize requires restart", change.container.name),
-            grace_period_seconds: pod_spec::grace_period_seconds(pod),
-            ..KillOrder::default()
-        };
-        if let Err(error) = self.shared.cgroups.update_pod(pod) {
-            tracing::warn!(pod = pod_spec::display(pod), %error, "failed to resize the pod's group");
+    /// The kernel ends processes that use more than their new limit, so such limits wait.
+    async fn check_memory(
+        &self,
+        pod: &Pod,
+        changes: &[Change<'_>],
+        old: PodLimits,
+        new: PodLimits,
+    ) -> Result<(), String> {
+        let mut problems = Vec::new();
+        let limit = new.memory_bytes.unwrap_or(0);
+        if allocation::is_tighter(old.memory_bytes.unwrap_or(0), limit) {
+            match self.shared.cgroups.memory_usage(pod) {
+                Some(usage) if usage < limit => {}
+                Some(usage) => {
+                    problems.push(format!("attempting to set pod memory limit ({limit}) below current usage ({usage})"))
+                }
+                None => problems.push("missing pod memory usage".into()),
+            }
         }
-        let container = Some((change.kind, change.container));
-        let found = change.found;
-        let ips = status.ips(pod, &self.shared.runtime.host_ips);
-        self.shared.runtime.kill_container(pod, &found.id, &found.name, container, ips, &order).await;
-        self.look_again_in(Duration::ZERO);
+        for change in changes.iter().filter(|c| allocation::is_tighter(c.before.memory(), c.wanted.memory())) {
+            let (name, limit) = (&change.container.name, change.wanted.memory());
+            let stats = self.shared.runtime.runtime.container_stats(&change.id).await.ok().flatten();
+            // Older runtimes tell of the working set only.
+            let usage = stats.and_then(|stats| stats.memory).and_then(|m| m.usage_bytes.or(m.working_set_bytes));
+            match usage.map(|usage| usage.value) {
+                Some(usage) if usage < limit as u64 => {}
+                Some(usage) => problems.push(format!(
+                    "attempting to set container {name:?} memory limit ({limit}) below current usage ({usage})"
+                )),
+                None => problems.push(format!("missing container {name:?} memory usage")),
+            }
+        }
+        match problems.as_slice() {
+            [] => Ok(()),
+            [one] => Err(format!("cannot decrease memory limits: {one}")),
+            all => Err(format!("cannot decrease memory limits: [{}]", all.join(", "))),
+        }
     }
 }
 
-const PENDING: &str = "PodResizePending";
-const IN_PROGRESS: &str = "PodResizeInProgress";
+/// What one that ran before we did was given: what the pod's status shows, or what the runtime says, which may count
+/// in other units.
+fn earlier(pod: &Pod, name: &str, found: &ContainerStatus, wanted: &Applied) -> Applied {
+    let shown = allocation::in_effect(pod).remove(name);
+    if shown.as_ref().is_some_and(|shown| allocation::same_resources(shown, &wanted.declared)) {
+        return wanted.clone();
+    }
+    Applied {
+        linux: found.resources.clone().unwrap_or_else(|| wanted.linux.clone()),
+        declared: shown.unwrap_or_else(|| wanted.declared.clone()),
+    }
+}
 
 fn must_restart(container: &Container, resource: &str) -> bool {
     let policies = container.resize_policy.iter().flatten();

@@ -10,10 +10,13 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
 };
 
-use super::{Worker, resize::Applied};
+use super::{
+    Worker,
+    resize::{Applied, Change},
+};
 use crate::{
     admission,
-    container_config::environment::References,
+    container_config::{environment::References, resources::pod_limits},
     node_metrics::ADMISSION_REJECTIONS,
     pod_actions::{Kill, KillReason, PodActions, pod_actions},
     pod_spec::{self, Kind},
@@ -45,7 +48,9 @@ impl Worker {
             self.handler = self.runtime_handler(pod).await.ok();
         }
         // Each round may let the next init container follow a sidecar that has just started.
-        for _ in 0..=pod_spec::init_containers(pod).len() + 1 {
+        let rounds = pod_spec::init_containers(pod).len() + 2;
+        let mut granted = pod.clone();
+        for _ in 0..rounds {
             let status = match self.observe(pod).await {
                 Ok(status) => status,
                 Err(error) => {
@@ -56,15 +61,19 @@ impl Worker {
             if !self.admit(pod, &status).await || !self.within_deadline(pod) {
                 return;
             }
-            let pod = &self.allocate(pod, &status);
+            granted = self.allocate(pod, &status);
+            let pod = &granted;
             self.shared.probes.update(pod, &status, &self.shared.runtime.host_ips, false);
-            let actions = pod_actions(pod, &status, self.shared.probes.results());
+            let mut actions = pod_actions(pod, &status, self.shared.probes.results());
             if actions.kill_pod && !actions.create_sandbox {
                 self.completed = true;
                 return;
             }
-            if actions_are_empty(&actions) {
-                self.resize(pod, &status).await;
+            let changes = self.changes(pod, &status, &mut actions);
+            if actions.are_none() {
+                if self.resize(pod, &changes).await {
+                    self.resize_completed(pod);
+                }
                 self.refresh(pod, &status).await;
                 self.report(pod, &status, false);
                 return;
@@ -73,7 +82,7 @@ impl Worker {
             if self.must_wait_for_network(pod) {
                 return;
             }
-            let progress = self.carry_out(pod, status, &actions).await;
+            let progress = self.carry_out(pod, status, &actions, &changes).await;
             if !progress {
                 break;
             }
@@ -83,6 +92,7 @@ impl Worker {
             Some(status) => Ok(status),
             None => self.snapshot(pod).await,
         };
+        let pod = &granted;
         match seen {
             Ok(status) => {
                 self.last = status.clone();
@@ -131,6 +141,7 @@ impl Worker {
                 .list()
                 .into_iter()
                 .filter(|other| pod_spec::uid(other) != self.uid && before(other, pod))
+                .map(|other| self.shared.allocations.taken(&other))
                 .collect();
             let short = self.shared.pressures.refuse(pod);
             let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
@@ -185,7 +196,13 @@ impl Worker {
     }
 
     /// True when another round may get further.
-    async fn carry_out(&mut self, pod: &Arc<Pod>, mut status: PodRuntimeStatus, actions: &PodActions) -> bool {
+    async fn carry_out(
+        &mut self,
+        pod: &Arc<Pod>,
+        mut status: PodRuntimeStatus,
+        actions: &PodActions,
+        changes: &[Change<'_>],
+    ) -> bool {
         if actions.kill_pod {
             if !status.sandboxes.is_empty() {
                 let about = client::reference(&**pod);
@@ -210,6 +227,10 @@ impl Worker {
                 return false;
             }
         }
+        // Now that what used the old limits has ended.
+        if !actions.kill_pod && self.resize(pod, changes).await {
+            self.look_again_in(Duration::ZERO);
+        }
         let Some(surroundings) = self.prepare(pod, actions, &mut status).await else { return false };
         self.start_all(pod, actions, &status, &surroundings).await
     }
@@ -220,7 +241,7 @@ impl Worker {
             let probe = match kill.reason {
                 KillReason::LivenessProbe => container.liveness_probe.as_ref(),
                 KillReason::StartupProbe => container.startup_probe.as_ref(),
-                KillReason::Changed | KillReason::Unknown => None,
+                KillReason::Changed | KillReason::Resized | KillReason::Unknown => None,
             };
             probe.and_then(|probe| probe.termination_grace_period_seconds)
         });
@@ -295,6 +316,7 @@ impl Worker {
             }
         };
         if actions.create_sandbox {
+            self.group = Some(pod_limits(pod));
             *status = match status.sandboxes.is_empty() && status.containers.is_empty() {
                 true => {
                     let Some(seen) = shared.runtime.sandbox_of(&sandbox_id).await.ok().flatten() else {
@@ -549,15 +571,6 @@ fn backoff_key(uid: &str, container: &Container) -> String {
     let resources = container.resources.as_ref().and_then(|resources| serde_json::to_string(resources).ok());
     let image = container.image.as_deref().unwrap_or_default();
     format!("{uid}/{}/{image}/{}", container.name, resources.unwrap_or_default())
-}
-
-fn actions_are_empty(actions: &PodActions) -> bool {
-    !actions.kill_pod
-        && !actions.create_sandbox
-        && actions.kill.is_empty()
-        && actions.start_init.is_empty()
-        && actions.start.is_empty()
-        && actions.start_ephemeral.is_empty()
 }
 
 /// Whether a volume shows the pod's own address.

@@ -177,6 +177,7 @@ impl Worker {
         shared.statuses.forget(&self.uid);
         shared.references.forget(&self.uid);
         shared.images.forget(&self.uid);
+        shared.allocations.forget(&self.uid);
         shared.crash_backoff.forget(&format!("{}/", self.uid));
         shared.probes.forget(&self.uid);
     }

@@ -117,6 +117,18 @@ impl Node {
         self.end().await;
     }
 
+    fn groups(&self) -> kubelet::container_manager::ContainerManager {
+        kubelet::container_manager::ContainerManager::new(&self.group, kubelet::CgroupDriver::Cgroupfs)
+    }
+
+    /// The memory that a pod's group may have.
+    pub fn memory_limit(&self, name: &str) -> Option<i64> {
+        let pod = serde_json::from_value(self.api.pod(name)?).ok()?;
+        let files = self.groups().pod_directories(&pod).into_iter();
+        let mut files = files.flat_map(|place| ["memory.max", "memory.limit_in_bytes"].map(|file| place.join(file)));
+        files.find_map(|file| std::fs::read_to_string(file).ok())?.trim().parse().ok()
+    }
+
     async fn end(&mut self) {
         self.shutdown.cancel();
         if let Some(task) = self.task.take() {
@@ -127,8 +139,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let groups = kubelet::container_manager::ContainerManager::new(&self.group, kubelet::CgroupDriver::Cgroupfs);
-        let _ = groups.remove_all();
+        let _ = self.groups().remove_all();
     }
 }
 

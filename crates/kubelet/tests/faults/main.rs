@@ -11,6 +11,7 @@ mod housekeeping;
 mod life;
 mod logs;
 mod probes;
+mod resize;
 mod statics;
 
 use std::time::Duration;

@@ -149,6 +149,10 @@ fn merge(target: &mut Value, patch: &Value) {
                 let inner = target.entry(key.clone()).or_insert_with(|| json!([]));
                 let conditions = inner.as_array_mut().unwrap();
                 for condition in list {
+                    if condition["$patch"] == "delete" {
+                        conditions.retain(|c| c["type"] != condition["type"]);
+                        continue;
+                    }
                     match conditions.iter_mut().find(|c| c["type"] == condition["type"]) {
                         Some(found) => merge(found, condition),
                         None => conditions.push(condition.clone()),
