@@ -315,3 +315,75 @@ spec:
     });
     assert_eq!(container(&pod(&ns, "sized"), "c")["resources"]["limits"]["cpu"], "150m");
 }
+
+fn resize(ns: &e2e::Kubectl, name: &str, memory: &str) {
+    let resources = format!(r#"{{"requests":{{"memory":"{memory}"}},"limits":{{"memory":"{memory}"}}}}"#);
+    let patch = format!(r#"{{"spec":{{"containers":[{{"name":"c","resources":{resources}}}]}}}}"#);
+    ns.run(&["patch", "pod", name, "--subresource=resize", "-p", &patch]);
+}
+
+#[test]
+fn resizes_wait_for_memory_in_use_and_restart_where_they_must() {
+    let ns = kubectl().namespace("resize-hard");
+    apply(
+        &ns,
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: busy}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sleep, '1000']
+    resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: again}
+spec:
+  restartPolicy: OnFailure
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, 'trap \"exit 0\" TERM; while true; do sleep 0.1; done']
+    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]
+    resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}
+",
+    );
+    phase(&ns, "busy", "Running");
+    phase(&ns, "again", "Running");
+    resize(&ns, "busy", "10Ki");
+    resize(&ns, "again", "48Mi");
+    let resizing = |pod: &serde_json::Value| {
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|c| c["type"].as_str().unwrap_or_default().starts_with("PodResize"))
+    };
+    let why = "cannot decrease memory limits: [attempting to set pod memory limit (10240) below current usage (";
+    let stuck = until(&ns, "busy", "says that its memory is in use", |pod| {
+        resizing(pod).is_some_and(|c| {
+            let message = c["message"].as_str().unwrap_or_default();
+            c["type"] == "PodResizeInProgress" && c["reason"] == "Error" && message.starts_with(why)
+        })
+    });
+    assert_eq!(container(&stuck, "c")["resources"]["limits"]["memory"], "64Mi");
+    eventually("there is an Event", || {
+        let selector = "--field-selector=reason=ResizeError,involvedObject.name=busy";
+        let found = ns.run(&["get", "events", selector, "-o", "jsonpath={.items[*].message}"]);
+        let fits = found.starts_with("Pod resize error: {\"containers\":[{\"name\":\"c\",") && found.contains("10Ki");
+        if fits { Ok(()) } else { Err(found) }
+    });
+    resize(&ns, "busy", "96Mi");
+    let after = until(&ns, "busy", "has more", |pod| {
+        container(pod, "c")["resources"]["limits"]["memory"] == "96Mi" && resizing(pod).is_none()
+    });
+    assert_eq!(container(&after, "c")["restartCount"], 0);
+    until(&ns, "again", "was restarted", |pod| {
+        let c = container(pod, "c");
+        c["restartCount"] == 1
+            && c["ready"] == true
+            && c["resources"]["limits"]["memory"] == "48Mi"
+            && resizing(pod).is_none()
+    });
+}
