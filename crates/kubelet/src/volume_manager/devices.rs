@@ -167,7 +167,7 @@ mod tests {
         fn new(file: &Path) -> Option<Self> {
             let tools = ["losetup", "blkid", "mkfs.ext4", "mount"];
             let has = |tool: &&str| run(Command::new(tool).arg("--version")).is_ok();
-            if !nix::unistd::geteuid().is_root() || !tools.iter().all(|tool| has(&tool)) {
+            if !nix::unistd::geteuid().is_root() || !tools.iter().all(has) {
                 eprintln!("left out: needs root, losetup and mkfs.ext4");
                 return None;
             }
