@@ -264,13 +264,22 @@ pub fn variables(
     variables
 }
 
+/// The kind of what is shown. A subresource's body may have one of its own, and what is deleted is of the resource's.
+fn kind(a: &Attributes<'_>) -> Value {
+    let text = |field: &str| a.object[field].as_str();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let own = a.resource.api_version();
+    let (version, kind) = (api_version.unwrap_or(&own), kind.unwrap_or(&a.resource.kind));
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    json!({ "group": group, "version": version, "kind": kind })
+}
+
 /// The part of an AdmissionRequest that does not carry the objects: what was `sent`, and how it is `seen`.
 pub fn request(sent: &Attributes<'_>, seen: &Attributes<'_>) -> Value {
-    let kind = |r: &Resource| json!({ "group": r.group, "version": r.version, "kind": r.kind });
     let plural = |r: &Resource| json!({ "group": r.group, "version": r.version, "resource": r.plural });
     let mut request = json!({
-        "kind": kind(seen.resource), "resource": plural(seen.resource),
-        "requestKind": kind(sent.resource), "requestResource": plural(sent.resource),
+        "kind": kind(seen), "resource": plural(seen.resource),
+        "requestKind": kind(sent), "requestResource": plural(sent.resource),
         "name": sent.name, "namespace": sent.namespace, "operation": sent.operation.as_str(),
         "userInfo": sent.user.info(), "dryRun": sent.dry_run, "options": sent.options,
     });

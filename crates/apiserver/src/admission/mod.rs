@@ -22,6 +22,8 @@ mod resource_quota;
 mod service_account;
 mod storage_classes;
 #[cfg(test)]
+mod subresource_tests;
+#[cfg(test)]
 pub mod tests;
 pub mod type_checking;
 #[cfg(test)]

@@ -28,7 +28,7 @@ impl Plugin for NodeRestriction {
         match (a.resource.group.as_str(), a.resource.plural.as_str()) {
             ("", "pods") => self.pod(node, a),
             ("", "nodes") => own_node(node, a),
-            ("", "serviceaccounts") if a.subresource == "token" => Ok(()),
+            ("", "serviceaccounts") if a.subresource == "token" => self.token(node, a),
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
             _ => Ok(()),
@@ -61,6 +61,32 @@ impl NodeRestriction {
                 if bound { Ok(()) } else { Err(a.forbidden(&why)) }
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl NodeRestriction {
+    /// A node asks for tokens only on behalf of the pods that it runs.
+    fn token(&self, node: &str, a: &Attributes<'_>) -> Result<(), ApiError> {
+        let bound = &a.object["spec"]["boundObjectRef"];
+        let text = |field: &str| bound[field].as_str().unwrap_or_default();
+        let (name, uid) = (text("name"), text("uid"));
+        if (text("apiVersion"), text("kind")) != ("v1", "Pod") || name.is_empty() {
+            return Err(a.forbidden("node requested token not bound to a pod"));
+        }
+        if uid.is_empty() {
+            return Err(a.forbidden("node requested token with a pod binding without a uid"));
+        }
+        let pod = self.0.get("pods", a.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
+        if pod.meta.uid != uid {
+            return Err(a.forbidden(&format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
+                 been deleted and then recreated"
+            )));
+        }
+        match pod.value()["spec"]["nodeName"] == node {
+            true => Ok(()),
+            false => Err(a.forbidden("node requested token bound to a pod scheduled on a different node")),
         }
     }
 }

@@ -206,11 +206,13 @@ impl Plugin for PodTopologyLabels {
     }
 
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
-        let binds = a.is("", "pods") && a.subresource == "binding";
-        if !binds && !creates_pod(a) {
-            return Ok(());
-        }
-        let Some(node) = a.object["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()) else { return Ok(()) };
+        let node = match a.is("", "pods") && a.subresource == "binding" {
+            // The labels of a Binding become its pod's.
+            true => &a.object["target"]["name"],
+            false if creates_pod(a) => &a.object["spec"]["nodeName"],
+            false => return Ok(()),
+        };
+        let Some(node) = node.as_str().filter(|name| !name.is_empty()) else { return Ok(()) };
         // A node that nobody knows has no place to tell of.
         let Some(node) = self.0.get("nodes", "", node) else { return Ok(()) };
         for name in TOPOLOGY {

@@ -22,7 +22,7 @@ fn policy(name: &str, group: &str, resource: &str, spec: Value) -> Value {
 }
 
 impl Fixture {
-    async fn policy(&self, policy: Value, actions: &[&str]) {
+    pub(super) async fn policy(&self, policy: Value, actions: &[&str]) {
         let name = policy["metadata"]["name"].clone();
         self.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
         let binding =

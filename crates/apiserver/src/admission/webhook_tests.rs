@@ -11,10 +11,10 @@ use super::tests::{
 };
 use crate::{ApiServer, authn::User, body};
 
-const MUTATING: &str = "mutatingwebhookconfigurations";
-const VALIDATING: &str = "validatingwebhookconfigurations";
+pub(super) const MUTATING: &str = "mutatingwebhookconfigurations";
+pub(super) const VALIDATING: &str = "validatingwebhookconfigurations";
 
-fn patch(operations: Value) -> Value {
+pub(super) fn patch(operations: Value) -> Value {
     json!({ "allowed": true, "patchType": "JSONPatch", "patch": BASE64_STANDARD.encode(operations.to_string()) })
 }
 
@@ -28,7 +28,7 @@ fn marks() -> Answer {
 }
 
 /// A configuration without conditions, for these operations on these resources.
-fn for_all(name: &str, port: u16, ca: &str, group: &str, operations: &[&str], resources: &[&str]) -> Value {
+pub(super) fn for_all(name: &str, port: u16, ca: &str, group: &str, operations: &[&str], resources: &[&str]) -> Value {
     let mut configuration = configuration(name, port, ca, "Fail", 30);
     let webhook = &mut configuration["webhooks"][0];
     webhook["matchConditions"] = json!([]);
@@ -38,7 +38,7 @@ fn for_all(name: &str, port: u16, ca: &str, group: &str, operations: &[&str], re
 }
 
 impl Fixture {
-    async fn register(&self, kind: &str, configuration: Value) {
+    pub(super) async fn register(&self, kind: &str, configuration: Value) {
         self.ok(Method::POST, &format!("{REGISTRATION}/{kind}"), configuration).await;
     }
 

@@ -14,7 +14,31 @@ use crate::cluster::Cluster;
 const WARN_ONLY_SECONDS: i64 = 3607;
 const EXTENDED_SECONDS: i64 = 365 * 86400;
 
-/// Fills in the status of a TokenRequest; the second value is to be shown to the client as a warning.
+/// What a TokenRequest means that says less: its account, the server's own audiences, an hour.
+pub fn complete(keys: &Keys, account: &Object, request: &mut Value) -> Result<(), ApiError> {
+    let name = request["metadata"]["name"].as_str().unwrap_or_default();
+    if !name.is_empty() && name != account.meta.name {
+        let mut errors = api::field::ErrorList::new();
+        let path = api::field::Path::new("metadata").child("name");
+        errors.invalid(&path, name, "must match the service account name if specified");
+        return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", &account.meta.name, errors));
+    }
+    for part in ["metadata", "spec"] {
+        if !request[part].is_object() {
+            request[part] = json!({});
+        }
+    }
+    request["metadata"]["name"] = json!(account.meta.name);
+    if request["spec"]["audiences"].as_array().is_none_or(Vec::is_empty) {
+        request["spec"]["audiences"] = json!(keys.audiences);
+    }
+    if request["spec"]["expirationSeconds"].is_null() {
+        request["spec"]["expirationSeconds"] = json!(3600);
+    }
+    Ok(())
+}
+
+/// Fills in the status of a complete TokenRequest; the second value is to be shown to the client as a warning.
 pub async fn issue(
     cluster: &Cluster,
     keys: &Keys,
@@ -24,15 +48,13 @@ pub async fn issue(
 ) -> Result<(Value, Option<String>), ApiError> {
     let namespace = account.meta.namespace.clone().unwrap_or_default();
     let now = cluster.env.now().as_second();
-    let asked = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
+    let asked = request["spec"]["expirationSeconds"].as_i64().unwrap_or_default();
     validate(asked)?;
     let seconds = asked.min(max_seconds);
     let warning =
         (seconds < asked).then(|| format!("requested expiration of {asked} seconds shortened to {seconds} seconds"));
-    let audiences: Vec<String> = match request["spec"]["audiences"].as_array() {
-        Some(list) if !list.is_empty() => list.iter().filter_map(|a| a.as_str().map(str::to_string)).collect(),
-        _ => keys.audiences.clone(),
-    };
+    let audiences = request["spec"]["audiences"].as_array().into_iter().flatten();
+    let audiences: Vec<String> = audiences.filter_map(|a| a.as_str().map(str::to_string)).collect();
     let reference = Reference { name: account.meta.name.clone(), uid: account.meta.uid.clone() };
     let mut private = Private { namespace: namespace.clone(), serviceaccount: reference, ..Private::default() };
     if request["spec"]["boundObjectRef"].is_object() {
@@ -55,18 +77,10 @@ pub async fn issue(
         kubernetes: private,
     };
     let expires = jiff::Timestamp::from_second(now + seconds).map_err(|e| ApiError::internal(e.to_string()))?;
-    request["kind"] = "TokenRequest".into();
-    request["apiVersion"] = "authentication.k8s.io/v1".into();
-    request["spec"]["audiences"] = json!(audiences);
     request["spec"]["expirationSeconds"] = json!(seconds);
     if request["spec"].get("boundObjectRef").is_none() {
         request["spec"]["boundObjectRef"] = Value::Null;
     }
-    if !request["metadata"].is_object() {
-        request["metadata"] = json!({});
-    }
-    request["metadata"]["name"] = json!(account.meta.name);
-    request["metadata"]["namespace"] = json!(namespace);
     request["metadata"]["creationTimestamp"] =
         json!(jiff::Timestamp::from_second(now).map(|t| t.to_string()).unwrap_or_default());
     request["status"] = json!({ "token": keys.sign(&claims)?, "expirationTimestamp": expires.to_string() });

@@ -95,22 +95,24 @@ impl Registry {
     ) -> Result<Result<Deleted, Lost>, ApiError> {
         preconditions(served, object, options)?;
         let old = object.value();
-        let mut attributes = Attributes {
-            user: &call.user,
-            operation: Operation::Delete,
-            resource: &served.resource,
-            subresource: "",
-            namespace,
-            name,
-            object: Value::Null,
-            old: old.clone(),
-            dry_run: options.dry_run,
-            options: options.to_value(),
-            warnings: Vec::new(),
-        };
-        self.admission.admit(&mut attributes).await?;
-        self.admission.validate(&mut attributes).await?;
-        attributes.warnings.iter().for_each(|w| call.warn(w));
+        if !options.admitted {
+            let mut attributes = Attributes {
+                user: &call.user,
+                operation: Operation::Delete,
+                resource: &served.resource,
+                subresource: "",
+                namespace,
+                name,
+                object: Value::Null,
+                old: old.clone(),
+                dry_run: options.dry_run,
+                options: options.to_value(),
+                warnings: Vec::new(),
+            };
+            self.admission.admit(&mut attributes).await?;
+            self.admission.validate(&mut attributes).await?;
+            attributes.warnings.iter().for_each(|w| call.warn(w));
+        }
         let decision = decide(served, &old, options, self.cluster.env.now())?;
         let key = served.key(namespace, name);
         let expected = object.meta.resource_version;

@@ -30,7 +30,8 @@ impl Registry {
         if !name.is_empty() && name != call.info.name {
             return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
         }
-        let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
+        let eviction = self.admit_body(call, served, &write, eviction).await?;
+        let mut options = DeleteOptions { admitted: true, ..DeleteOptions::from_value(&eviction["deleteOptions"])? };
         options.dry_run |= write.dry_run;
         let mut attempts = 0;
         loop {

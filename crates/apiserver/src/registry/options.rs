@@ -101,6 +101,8 @@ pub struct DeleteOptions {
     pub resource_version: Option<String>,
     pub propagation: Option<Propagation>,
     pub orphan_dependents: Option<bool>,
+    /// Admission was asked about what leads to the deletion (an eviction), and not about the deletion itself.
+    pub admitted: bool,
 }
 
 impl DeleteOptions {
@@ -168,6 +170,7 @@ impl DeleteOptions {
             resource_version: text(&value["preconditions"]["resourceVersion"]),
             propagation,
             orphan_dependents,
+            admitted: false,
         })
     }
 

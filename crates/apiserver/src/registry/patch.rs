@@ -11,7 +11,7 @@ use api::ApiError;
 use super::{
     Registry, object_meta, object_reply,
     options::{FieldValidation, WriteOptions},
-    update::{Change, Otherwise, Transform},
+    update::{Change, Otherwise, Shown, Transform},
 };
 use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
 
@@ -84,6 +84,7 @@ impl Registry {
             transform,
             otherwise,
             apply,
+            shown: Shown::Whole,
         };
         let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))

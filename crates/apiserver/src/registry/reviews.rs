@@ -54,7 +54,8 @@ impl Registry {
                 let mut pod_call_info = call.info.clone();
                 pod_call_info.name = object_meta::text(&review, "name").to_string();
                 let named = call.with_info(pod_call_info);
-                return self.bind_pod(&named, &pods, &review, &options).await;
+                let binding = self.admit_body(&named, served, &options, review).await?;
+                return self.bind_pod(&named, &pods, &binding, &options).await;
             }
             _ => return Err(not_found_path()),
         };

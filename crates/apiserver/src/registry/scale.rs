@@ -7,9 +7,14 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, selectors::LabelSelector};
+use api::{ApiError, Object, selectors::LabelSelector};
 
-use super::{Registry, not_allowed_path, object_meta, options::WriteOptions, patch::PatchType};
+use super::{
+    Registry, not_allowed_path, object_meta,
+    options::WriteOptions,
+    patch::PatchType,
+    update::{Change, Shown, Transform},
+};
 use crate::{call::Call, codec, respond::Reply, served::Served};
 
 /// Where a kind keeps what a Scale shows; JSON pointers.
@@ -53,16 +58,38 @@ impl Registry {
         let (_, object) = match call.info.verb.as_str() {
             "update" => {
                 let scale = self.decode_as(call, body, "autoscaling", "v1", "Scale")?;
-                self.change_part(call, served, &options, &|old| put(served, old, &scale)).await?
+                self.change_scale(call, served, &options, &|old| put(served, old, &scale)).await?
             }
             "patch" => {
                 let kind = PatchType::from_call(call, served)?;
                 let transform = |old: &Value| put(served, old, &patched(kind, &scale_of(served, old), body)?);
-                self.change_part(call, served, &options, &transform).await?
+                self.change_scale(call, served, &options, &transform).await?
             }
             _ => return Err(not_allowed_path()),
         };
         Ok(Reply::Value(StatusCode::OK, scale_of(served, &object.value())))
+    }
+
+    async fn change_scale(
+        &self,
+        call: &Call,
+        served: &Arc<Served>,
+        options: &WriteOptions,
+        transform: Transform<'_>,
+    ) -> Result<(StatusCode, Arc<Object>), ApiError> {
+        let change = Change {
+            call,
+            served,
+            namespace: &call.info.namespace,
+            name: &call.info.name,
+            subresource: "scale",
+            options,
+            transform,
+            otherwise: None,
+            apply: false,
+            shown: Shown::Part { of: scale_of, put },
+        };
+        self.change(&change).await
     }
 }
 

@@ -8,10 +8,21 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object};
+use api::ApiError;
 
-use super::{Registry, not_allowed_path, not_found_path, object_meta, options::WriteOptions, update::Change};
-use crate::{authn::token_request, call::Call, codec, negotiate, respond::Reply, served::Served};
+use super::{
+    Registry, not_allowed_path, not_found_path, object_meta,
+    options::WriteOptions,
+    update::{Change, Shown},
+};
+use crate::{
+    admission::{Attributes, Operation},
+    authn::token_request,
+    call::Call,
+    codec, negotiate,
+    respond::Reply,
+    served::Served,
+};
 
 const PROXY_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
@@ -44,27 +55,6 @@ impl Registry {
         }
     }
 
-    pub(super) async fn change_part(
-        &self,
-        call: &Call,
-        served: &Arc<Served>,
-        options: &WriteOptions,
-        transform: super::update::Transform<'_>,
-    ) -> Result<(StatusCode, Arc<Object>), ApiError> {
-        let change = Change {
-            call,
-            served,
-            namespace: &call.info.namespace,
-            name: &call.info.name,
-            subresource: &call.info.subresource,
-            options,
-            transform,
-            otherwise: None,
-            apply: false,
-        };
-        self.change(&change).await
-    }
-
     /// A body of a subresource's own type.
     pub(super) fn decode_as(
         &self,
@@ -78,17 +68,54 @@ impl Registry {
         let id = schema.find_kind(group, version, kind);
         let decoded = codec::decode(body, negotiate::input(&call.headers)?, id.map(|id| (&*schema, id)))?;
         let expected = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-        self.check_type(&decoded.value, &expected, kind)?;
-        Ok(decoded.value)
+        let mut value = decoded.value;
+        self.check_type(&value, &expected, kind)?;
+        value["apiVersion"] = expected.into();
+        value["kind"] = kind.into();
+        Ok(value)
+    }
+
+    /// Shows admission the creation of a subresource's own body, which is all that it sees of what comes of it.
+    pub(super) async fn admit_body(
+        &self,
+        call: &Call,
+        served: &Served,
+        options: &WriteOptions,
+        mut body: Value,
+    ) -> Result<Value, ApiError> {
+        object_meta::ensure_namespace(&mut body, served, &call.info.namespace)?;
+        let mut attributes = Attributes {
+            user: &call.user,
+            operation: Operation::Create,
+            resource: &served.resource,
+            subresource: &call.info.subresource,
+            namespace: &call.info.namespace,
+            name: &call.info.name,
+            object: body,
+            old: Value::Null,
+            dry_run: options.dry_run,
+            options: options.to_value("CreateOptions"),
+            warnings: Vec::new(),
+        };
+        self.admission.admit(&mut attributes).await?;
+        self.admission.validate(&mut attributes).await?;
+        attributes.warnings.iter().for_each(|w| call.warn(w));
+        Ok(attributes.object)
     }
 
     /// `pods/NAME/binding`: the scheduler's decision.
     pub(super) async fn bind(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "CreateOptions")?;
         let binding = self.decode_as(call, body, "", "v1", "Binding")?;
+        let name = object_meta::text(&binding, "name");
+        if !name.is_empty() && name != call.info.name {
+            return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+        }
+        let binding = self.admit_body(call, served, &options, binding).await?;
         self.bind_pod(call, served, &binding, &options).await
     }
 
+    /// For a Binding that admission has seen.
     pub(super) async fn bind_pod(
         &self,
         call: &Call,
@@ -148,19 +175,20 @@ impl Registry {
             transform: &transform,
             otherwise: None,
             apply: false,
+            shown: Shown::Nothing,
         };
         self.change(&change).await?;
         Ok(Reply::Value(StatusCode::CREATED, created()))
     }
 
     async fn token(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
+        let options = WriteOptions::from_query(call, "CreateOptions")?;
         let mut request = self.decode_as(call, body, "authentication.k8s.io", "v1", "TokenRequest")?;
-        if !request["spec"].is_object() {
-            request["spec"] = json!({});
-        }
         let account = self.get_object(call, served).await?;
         let max = self.config.service_accounts.max_token_expiration.as_secs() as i64;
         let keys = &self.tokens.keys;
+        token_request::complete(keys, &account, &mut request)?;
+        let request = self.admit_body(call, served, &options, request).await?;
         let (answer, warning) = token_request::issue(&self.cluster, keys, max, &account, request).await?;
         warning.into_iter().for_each(|w| call.warn(w));
         Ok(Reply::Value(StatusCode::CREATED, answer))

@@ -32,6 +32,17 @@ pub(super) type Transform<'a> = &'a (dyn Fn(&Value) -> Result<Value, ApiError> +
 
 pub(super) type Otherwise<'a> = &'a (dyn Fn() -> Result<Value, ApiError> + Send + Sync);
 
+/// What admission is shown of a change.
+#[derive(Clone, Copy)]
+pub(super) enum Shown {
+    /// The whole object.
+    Whole,
+    /// What the subresource is of it, which is written back as it was completed.
+    Part { of: fn(&Served, &Value) -> Value, put: fn(&Served, &Value, &Value) -> Result<Value, ApiError> },
+    /// Nothing: it has seen the body that led to the change.
+    Nothing,
+}
+
 pub(super) struct Change<'a> {
     pub call: &'a Call,
     pub served: &'a Arc<Served>,
@@ -44,6 +55,7 @@ pub(super) struct Change<'a> {
     pub otherwise: Option<Otherwise<'a>>,
     /// The transform is a server-side apply and keeps the managed fields itself.
     pub apply: bool,
+    pub shown: Shown,
 }
 
 /// A version and whether it is known to be the newest.
@@ -82,6 +94,7 @@ impl Registry {
             transform: &|_| Ok(object.clone()),
             otherwise: create.then_some(&wanted),
             apply: false,
+            shown: Shown::Whole,
         };
         let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))
@@ -235,8 +248,20 @@ impl Registry {
     }
 
     /// The completed object; the old one comes back as it was.
-    async fn admit_update(&self, change: &Change<'_>, object: Value, old: Value) -> Result<(Value, Value), ApiError> {
-        let mut attributes = self.update_attributes(change, object, old);
+    async fn admit_update(&self, change: &Change<'_>, new: Value, old: Value) -> Result<(Value, Value), ApiError> {
+        let served = change.served;
+        match change.shown {
+            Shown::Nothing => Ok((new, old)),
+            Shown::Whole => self.admit_shown(change, new, old).await,
+            Shown::Part { of, put } => {
+                let (part, _) = self.admit_shown(change, of(served, &new), of(served, &old)).await?;
+                Ok((put(served, &new, &part)?, old))
+            }
+        }
+    }
+
+    async fn admit_shown(&self, change: &Change<'_>, new: Value, old: Value) -> Result<(Value, Value), ApiError> {
+        let mut attributes = self.update_attributes(change, new, old);
         self.admission.admit(&mut attributes).await?;
         attributes.warnings.drain(..).for_each(|w| change.call.warn(w));
         Ok((attributes.object, attributes.old))
@@ -262,6 +287,18 @@ impl Registry {
         if !self.admission.has_validators() {
             return Ok((new, old));
         }
+        let served = change.served;
+        match change.shown {
+            Shown::Nothing => Ok((new, old)),
+            Shown::Whole => self.validate_shown(change, new, old).await,
+            Shown::Part { of, .. } => {
+                self.validate_shown(change, of(served, &new), of(served, &old)).await?;
+                Ok((new, old))
+            }
+        }
+    }
+
+    async fn validate_shown(&self, change: &Change<'_>, new: Value, old: Value) -> Result<(Value, Value), ApiError> {
         let mut attributes = self.update_attributes(change, new, old);
         self.admission.validate(&mut attributes).await?;
         attributes.warnings.iter().for_each(|w| change.call.warn(w));

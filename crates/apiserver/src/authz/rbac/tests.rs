@@ -143,8 +143,13 @@ async fn components_may_do_their_work_and_no_more() {
     assert_eq!(code, 201, "{made}");
     check(node.clone(), Method::GET, "/api/v1/namespaces/default/secrets/s", 200).await;
     check(node.clone(), Method::GET, "/api/v1/namespaces/default/secrets/t", 403).await;
-    check(node.clone(), Method::POST, "/api/v1/namespaces/default/serviceaccounts/default/token", 200).await;
+    let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"] });
+    let request = json!({ "spec": { "boundObjectRef": bound } });
+    let token = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let (code, answer) = send(&server, &node, Method::POST, token, request.clone()).await;
+    assert_eq!(code, 201, "{answer}");
     let other = User::new("system:node:n2", &["system:nodes"]);
+    assert_eq!(send(&server, &other, Method::POST, token, request).await.0, 403);
     check(other, Method::GET, "/api/v1/namespaces/default/secrets/s", 403).await;
     check(User::anonymous(), Method::GET, "/version", 200).await;
     check(User::anonymous(), Method::GET, "/api", 403).await;

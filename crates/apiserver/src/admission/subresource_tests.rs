@@ -1,0 +1,184 @@
+//! What webhooks and policies are shown of subresources that have kinds of their own.
+
+use std::sync::Arc;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    tests::{Answer, Fixture, PODS, fixture, pod, review, webhook},
+    webhook_tests::{MUTATING, VALIDATING, for_all, patch},
+};
+use crate::authn::User;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default";
+
+fn deployment(name: &str) -> Value {
+    let labels = json!({ "app": name });
+    let container = json!({ "name": "c", "image": "i" });
+    let template = json!({ "metadata": { "labels": labels }, "spec": { "containers": [container] } });
+    let spec = json!({ "replicas": 1, "selector": { "matchLabels": labels }, "template": template });
+    json!({ "metadata": { "name": name }, "spec": spec })
+}
+
+fn binding(pod: &str, node: &str) -> Value {
+    json!({ "metadata": { "name": pod }, "target": { "kind": "Node", "name": node } })
+}
+
+fn eviction(pod: &str) -> Value {
+    json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod } })
+}
+
+impl Fixture {
+    async fn get(&self, path: &str) -> Value {
+        self.ok(Method::GET, path, Value::Null).await
+    }
+}
+
+/// `OPERATION resource/subresource name: kind of the request, of the object, of the old one; kind of the options`
+fn summary(review: &Value) -> String {
+    let request = &review["request"];
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_string();
+    let typed = |value: &Value| format!("{} {}", text(&value["apiVersion"]), text(&value["kind"]));
+    let kind = &request["kind"];
+    assert_eq!(kind, &request["requestKind"]);
+    format!(
+        "{} {}/{} {}: {} {} {}; {}, {}; {}{}",
+        text(&request["operation"]),
+        text(&request["resource"]["resource"]),
+        text(&request["subResource"]),
+        text(&request["name"]),
+        text(&kind["group"]),
+        text(&kind["version"]),
+        text(&kind["kind"]),
+        typed(&request["object"]),
+        typed(&request["oldObject"]),
+        text(&request["options"]["kind"]),
+        if request["dryRun"] == true { " dry" } else { "" },
+    )
+}
+
+#[tokio::test]
+async fn bodies_are_shown_as_what_they_are_and_nothing_of_what_comes_of_them() {
+    let f = fixture(&[]).await;
+    f.ok(Method::POST, PODS, pod("p", json!({}))).await;
+    f.ok(Method::POST, PODS, pod("q", json!({}))).await;
+    f.ok(Method::POST, DEPLOYMENTS, deployment("d")).await;
+    let (port, ca, asked) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
+    let everything = for_all("all", port, &ca, "*", &["*"], &["*/*"]);
+    f.register(VALIDATING, everything).await;
+    let check = async |method: Method, path: &str, body: Value, expected: &str| {
+        f.ok(method, path, body).await;
+        let seen: Vec<String> = asked.lock().unwrap().drain(..).map(|r| summary(&r)).collect();
+        assert_eq!(seen, [expected], "{path}");
+    };
+    let bind = "CREATE pods/binding p:  v1 Binding; v1 Binding, - -; CreateOptions";
+    check(Method::POST, &format!("{PODS}/p/binding?dryRun=All"), binding("p", "n"), &format!("{bind} dry")).await;
+    check(Method::POST, &format!("{PODS}/p/binding"), binding("p", "n"), bind).await;
+    assert_eq!(f.get(&format!("{PODS}/p")).await["spec"]["nodeName"], "n");
+    let bind = "CREATE bindings/- q:  v1 Binding; v1 Binding, - -; CreateOptions";
+    check(Method::POST, "/api/v1/namespaces/default/bindings", binding("q", "n"), bind).await;
+    let evict = "CREATE pods/eviction p: policy v1 Eviction; policy/v1 Eviction, - -; CreateOptions";
+    check(Method::POST, &format!("{PODS}/p/eviction?dryRun=All"), eviction("p"), &format!("{evict} dry")).await;
+    check(Method::POST, &format!("{PODS}/p/eviction"), eviction("p"), evict).await;
+    assert!(f.get(&format!("{PODS}/p")).await["metadata"]["deletionTimestamp"].is_string());
+    let scale = "UPDATE deployments/scale d: autoscaling v1 Scale; autoscaling/v1 Scale, autoscaling/v1 Scale; \
+                 UpdateOptions";
+    let wanted = json!({ "metadata": { "name": "d" }, "spec": { "replicas": 3 } });
+    check(Method::PUT, &format!("{DEPLOYMENTS}/d/scale"), wanted, scale).await;
+    assert_eq!(f.get(&format!("{DEPLOYMENTS}/d")).await["spec"]["replicas"], 3);
+    let token = "CREATE serviceaccounts/token default: authentication.k8s.io v1 TokenRequest; \
+                 authentication.k8s.io/v1 TokenRequest, - -; CreateOptions";
+    check(Method::POST, &format!("{ACCOUNT}/token"), json!({ "spec": {} }), token).await;
+}
+
+#[tokio::test]
+async fn what_webhooks_change_of_a_body_counts() {
+    let f = fixture(&[]).await;
+    f.ok(Method::POST, PODS, pod("p", json!({}))).await;
+    f.ok(Method::POST, DEPLOYMENTS, deployment("d")).await;
+    let answer: Answer = Arc::new(|r| {
+        let operations = match r["request"]["object"]["kind"].as_str() {
+            Some("Binding") => json!([{ "op": "add", "path": "/metadata/labels", "value": { "seen": "yes" } }]),
+            Some("Scale") => json!([{ "op": "replace", "path": "/spec/replicas", "value": 7 }]),
+            Some("TokenRequest") => json!([{ "op": "replace", "path": "/spec/expirationSeconds", "value": 900 }]),
+            other => panic!("{other:?}"),
+        };
+        review(r, patch(operations))
+    });
+    let (port, ca, _) = webhook(answer).await;
+    let resources = ["pods/binding", "deployments/scale", "serviceaccounts/token"];
+    f.register(MUTATING, for_all("changes", port, &ca, "*", &["*"], &resources)).await;
+    f.ok(Method::POST, &format!("{PODS}/p/binding"), binding("p", "n")).await;
+    assert_eq!(f.get(&format!("{PODS}/p")).await["metadata"]["labels"]["seen"], "yes");
+    let wanted = json!({ "metadata": { "name": "d" }, "spec": { "replicas": 3 } });
+    let scale = f.ok(Method::PUT, &format!("{DEPLOYMENTS}/d/scale"), wanted).await;
+    assert_eq!((&scale["spec"]["replicas"], &scale["kind"]), (&json!(7), &json!("Scale")));
+    assert_eq!(f.get(&format!("{DEPLOYMENTS}/d")).await["spec"]["replicas"], 7);
+    let token = f.ok(Method::POST, &format!("{ACCOUNT}/token"), json!({ "spec": {} })).await;
+    assert_eq!(token["spec"]["expirationSeconds"], 900);
+}
+
+#[tokio::test]
+async fn bodies_can_be_refused() {
+    let f = fixture(&[]).await;
+    f.ok(Method::POST, PODS, pod("p", json!({}))).await;
+    f.ok(Method::POST, DEPLOYMENTS, deployment("d")).await;
+    for (resource, group, expression) in [
+        ("pods/binding", "", "object.target.name != 'forbidden'"),
+        ("pods/eviction", "", "object.metadata.name != 'p'"),
+        ("deployments/scale", "apps", "object.spec.replicas <= oldObject.spec.replicas + 1"),
+    ] {
+        let rule = json!({ "apiGroups": [group], "apiVersions": ["v1"], "operations": ["*"], "resources": [resource] });
+        let spec = json!({
+            "matchConstraints": { "resourceRules": [rule] }, "validations": [{ "expression": expression }],
+        });
+        let name = resource.replace('/', "-");
+        f.policy(json!({ "metadata": { "name": name }, "spec": spec }), &["Deny"]).await;
+    }
+    let check = async |method: Method, path: String, body: Value, expected: u16| {
+        let (code, answer, _) = f.admin(method, &path, body).await;
+        assert_eq!(code, expected, "{path}: {answer}");
+    };
+    check(Method::POST, format!("{PODS}/p/binding"), binding("p", "forbidden"), 422).await;
+    check(Method::POST, format!("{PODS}/p/binding"), binding("q", "n"), 400).await;
+    check(Method::POST, format!("{PODS}/p/binding"), binding("p", "n"), 201).await;
+    check(Method::POST, format!("{PODS}/p/eviction"), eviction("p"), 422).await;
+    assert_eq!(f.get(&format!("{PODS}/p")).await["metadata"]["deletionTimestamp"], Value::Null);
+    let scale = |replicas: u32| json!({ "metadata": { "name": "d" }, "spec": { "replicas": replicas } });
+    check(Method::PUT, format!("{DEPLOYMENTS}/d/scale"), scale(3), 422).await;
+    check(Method::PUT, format!("{DEPLOYMENTS}/d/scale"), scale(2), 200).await;
+}
+
+#[tokio::test]
+async fn a_node_asks_for_tokens_of_its_own_pods_only() {
+    let f = fixture(&["NodeRestriction"]).await;
+    let node = User::new("system:node:n1", &["system:nodes"]);
+    let mut uids = Vec::new();
+    for (name, node) in [("own", "n1"), ("other", "n2")] {
+        let mut placed = pod(name, json!({}));
+        placed["spec"]["nodeName"] = node.into();
+        let made = f.ok(Method::POST, PODS, placed).await;
+        uids.push(made["metadata"]["uid"].clone());
+    }
+    let bound = |name: &str, uid: &Value| json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid });
+    for (bound, expected) in [
+        (Value::Null, Some("node requested token not bound to a pod")),
+        (json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" }), Some("node requested token not bound to a pod")),
+        (bound("own", &json!("")), Some("node requested token with a pod binding without a uid")),
+        (bound("own", &uids[1]), Some("does not match the UID in record")),
+        (bound("other", &uids[1]), Some("node requested token bound to a pod scheduled on a different node")),
+        (bound("own", &uids[0]), None),
+    ] {
+        let request = json!({ "spec": { "boundObjectRef": bound } });
+        let (code, answer, _) = f.send(&node, Method::POST, &format!("{ACCOUNT}/token"), request).await;
+        match expected {
+            None => assert_eq!(code, 201, "{answer}"),
+            Some(why) => {
+                assert_eq!(code, 403, "{answer}");
+                assert!(answer["message"].as_str().unwrap().contains(why), "{answer}");
+            }
+        }
+    }
+}
