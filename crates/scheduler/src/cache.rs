@@ -338,7 +338,7 @@ mod tests {
         if let Some(spec) = &mut pod.spec {
             spec.node_name = Some(node.into());
         }
-        Arc::new(PodInfo::new(Arc::new(pod)))
+        Arc::new(PodInfo::new(&pod))
     }
 
     /// Milli-CPU in use on each node, by name.
@@ -353,7 +353,7 @@ mod tests {
         let mut cache = Cache::default();
         set(&mut cache, node("a"));
         set(&mut cache, node("b"));
-        cache.assume(Arc::new(requesting("500m", "1Gi")), "a");
+        cache.assume(requesting("500m", "1Gi").info(), "a");
         check(&cache, &[("a", 500), ("b", 0)]);
         cache.set_pod(bound("a"));
         check(&cache, &[("a", 500), ("b", 0)]);

@@ -11,7 +11,7 @@ use crate::{
     diagnosis::Diagnosis,
     framework::{Failure, Filter, Prepared, Profile},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::{PodInfo, WaitingPod},
     preemption::{self, Preemption},
 };
 
@@ -37,7 +37,7 @@ pub struct Filters<'a> {
 pub fn prepare<'a>(
     cluster: &'a Cluster,
     profile: &'a Profile,
-    pod: &'a PodInfo,
+    pod: &'a WaitingPod,
 ) -> Result<Filters<'a>, Box<Diagnosis>> {
     let mut filters = Filters { active: Vec::new(), only: None, only_by: Vec::new() };
     for enabled in &profile.filters {
@@ -76,7 +76,7 @@ impl<'a> Filters<'a> {
     }
 
     /// As `check`, and also with the pods in place for which preemption is making room here.
-    pub fn check_with_nominated(&self, cluster: &Cluster, node: &NodeInfo, pod: &PodInfo) -> Verdict {
+    pub fn check_with_nominated(&self, cluster: &Cluster, node: &NodeInfo, pod: &WaitingPod) -> Verdict {
         let counts = |other: &&Arc<PodInfo>| other.priority >= pod.priority && other.key != pod.key;
         let mut nominated = cluster.cache.nominated_on(&node.name).iter().filter(counts).peekable();
         if nominated.peek().is_some() {
@@ -119,7 +119,7 @@ pub fn enough_nodes(all: usize, percentage: u32) -> usize {
 pub fn feasible(
     cluster: &Cluster,
     profile: &Profile,
-    pod: &PodInfo,
+    pod: &WaitingPod,
     filters: &Filters<'_>,
     start: &mut usize,
 ) -> Result<Vec<u32>, Box<Diagnosis>> {
@@ -168,13 +168,13 @@ pub fn feasible(
     if found.is_empty() { Err(Box::new(diagnosis)) } else { Ok(found) }
 }
 
-fn nominated_position(cluster: &Cluster, pod: &PodInfo) -> Option<usize> {
+fn nominated_position(cluster: &Cluster, pod: &WaitingPod) -> Option<usize> {
     let name = pod.nominated_node_name().or_else(|| cluster.cache.nomination(&pod.key))?;
     cluster.cache.position(name)
 }
 
 /// The weighted sum of the plugins' scores, one per feasible node.
-pub fn score(cluster: &Cluster, profile: &Profile, pod: &PodInfo, feasible: &[u32]) -> Vec<i64> {
+pub fn score(cluster: &Cluster, profile: &Profile, pod: &WaitingPod, feasible: &[u32]) -> Vec<i64> {
     let nodes: Vec<&NodeInfo> = feasible.iter().map(|at| &cluster.cache.nodes()[*at as usize]).collect();
     let mut totals = vec![0; nodes.len()];
     let mut scores = Vec::with_capacity(nodes.len());
@@ -210,7 +210,7 @@ pub fn pick(scores: &[i64], env: &Env) -> usize {
 pub fn best(
     cluster: &Cluster,
     profile: &Profile,
-    pod: &PodInfo,
+    pod: &WaitingPod,
     feasible: &[u32],
     extra: &[i64],
     env: &Env,
@@ -235,7 +235,7 @@ pub enum Candidates {
     Refused(Box<Diagnosis>, Option<Preemption>),
 }
 
-pub fn candidates(cluster: &Cluster, profile: &Profile, pod: &PodInfo, start: &mut usize, env: &Env) -> Candidates {
+pub fn candidates(cluster: &Cluster, profile: &Profile, pod: &WaitingPod, start: &mut usize, env: &Env) -> Candidates {
     let filters = match prepare(cluster, profile, pod) {
         Ok(filters) => filters,
         Err(diagnosis) => {

@@ -6,7 +6,12 @@ use std::{borrow::Cow, collections::HashSet, hash::Hasher, sync::Arc};
 
 use k8s_openapi::api::core::v1::Node;
 
-use crate::{class::Scope, cluster::Cluster, node_info::NodeInfo, pod_info::PodInfo};
+use crate::{
+    class::Scope,
+    cluster::Cluster,
+    node_info::NodeInfo,
+    pod_info::{PodInfo, WaitingPod},
+};
 
 pub const MAX_NODE_SCORE: i64 = 100;
 
@@ -78,33 +83,33 @@ pub fn normalize_to_highest(scores: &mut [i64], reverse: bool) {
 }
 
 pub trait Plugin: Send + Sync {
-    fn filter<'a>(&'a self, _cluster: &'a Cluster, _pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _cluster: &'a Cluster, _pod: &'a WaitingPod) -> Prepared<'a> {
         Prepared::Skip
     }
 
     fn score<'a>(
         &'a self,
         _cluster: &'a Cluster,
-        _pod: &'a PodInfo,
+        _pod: &'a WaitingPod,
         _feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn Score + 'a>> {
         None
     }
 
     /// How far the plugin looks to judge one node for this pod; see `class`.
-    fn scope(&self, _cluster: &Cluster, _pod: &PodInfo) -> Scope {
+    fn scope(&self, _cluster: &Cluster, _pod: &WaitingPod) -> Scope {
         Scope::Node
     }
 
     /// Writes down what beside the pod and the nodes its answers rest on, so that a class notices when it changes.
-    fn rests_on(&self, _cluster: &Cluster, _pod: &PodInfo, _basis: &mut dyn Hasher) {}
+    fn rests_on(&self, _cluster: &Cluster, _pod: &WaitingPod, _basis: &mut dyn Hasher) {}
 
     /// Whether a pod that this plugin turned down may do better after `event`.
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool;
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool;
 }
 
 /// Whether this plugin alone would now accept the node.
-pub fn accepts(plugin: &dyn Plugin, cluster: &Cluster, pod: &PodInfo, node: &str) -> bool {
+pub fn accepts(plugin: &dyn Plugin, cluster: &Cluster, pod: &WaitingPod, node: &str) -> bool {
     let Some(node) = cluster.cache.node(node) else { return false };
     match plugin.filter(cluster, pod) {
         Prepared::Skip => true,
@@ -207,7 +212,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    pub fn helps(&self, cluster: &Cluster, pod: &PodInfo, rejected_by: PluginSet, event: &ClusterEvent) -> bool {
+    pub fn helps(&self, cluster: &Cluster, pod: &WaitingPod, rejected_by: PluginSet, event: &ClusterEvent) -> bool {
         rejected_by.is_empty()
             || rejected_by.contains(EXTENDER_ROW)
             || self.filters.iter().any(|f| rejected_by.contains(f.row) && f.plugin.helps(cluster, pod, event))

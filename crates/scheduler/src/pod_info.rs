@@ -1,11 +1,13 @@
 //! A pod with everything the plugins ask about worked out once: requests, ports, affinity terms, claims.
-//! Made by `cluster` for each version of a pod; shared by `queue`, `cache` and plugins.
-//! Invariant: never changes after it is made.
+//! Made by `scheduler` for each version of a pod; shared by `queue`, `cache` and plugins.
+//! Invariant: never changes after it is made. Of a pod that has its node there is only `PodInfo`: there may be a hundred
+//! thousand, and nobody asks for the rest of them. One that waits is a `WaitingPod`, which has it all.
 
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, LazyLock},
+    ops::Deref,
+    sync::Arc,
 };
 
 use api::{
@@ -60,10 +62,52 @@ pub struct AffinityTerms {
     pub preferred_anti: Vec<AffinityTerm>,
 }
 
+/// A pod that has no node yet.
+#[derive(Debug, Clone)]
+pub struct WaitingPod {
+    pub pod: Arc<Pod>,
+    info: Arc<PodInfo>,
+}
+
+impl Deref for WaitingPod {
+    type Target = PodInfo;
+
+    fn deref(&self) -> &PodInfo {
+        &self.info
+    }
+}
+
+impl WaitingPod {
+    pub fn new(pod: Arc<Pod>) -> Self {
+        Self { info: Arc::new(PodInfo::new(&pod)), pod }
+    }
+
+    /// What is left of it once it has a node.
+    pub fn info(&self) -> Arc<PodInfo> {
+        self.info.clone()
+    }
+
+    pub fn spec(&self) -> Option<&PodSpec> {
+        self.pod.spec.as_ref()
+    }
+
+    pub fn tolerations(&self) -> &[Toleration] {
+        self.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
+    }
+
+    pub fn has_gates(&self) -> bool {
+        self.spec().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
+    }
+
+    pub fn nominated_node_name(&self) -> Option<&str> {
+        let status = self.pod.status.as_ref()?;
+        status.nominated_node_name.as_deref().filter(|n| !n.is_empty())
+    }
+}
+
+/// What plugins ask about pods wherever they are.
 #[derive(Debug)]
 pub struct PodInfo {
-    /// The whole pod while it waits for a node; an empty one once it is placed.
-    pub pod: Arc<Pod>,
     /// `namespace/name`.
     pub key: String,
     uid: String,
@@ -91,14 +135,8 @@ pub struct PodInfo {
 }
 
 impl PodInfo {
-    /// The same for a pod that has its node: there may be a hundred thousand, and nobody asks for the rest of them.
-    pub fn without_the_rest(self) -> Self {
-        static NOTHING: LazyLock<Arc<Pod>> = LazyLock::new(Arc::default);
-        Self { pod: NOTHING.clone(), ..self }
-    }
-
-    pub fn new(pod: Arc<Pod>) -> Self {
-        let (requests, compared_requests) = pod_requests(&pod);
+    pub fn new(pod: &Pod) -> Self {
+        let (requests, compared_requests) = pod_requests(pod);
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let name = pod.metadata.name.clone().unwrap_or_default();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
@@ -136,7 +174,6 @@ impl PodInfo {
             affinity,
             claims: spec.map(|s| claims(s, &namespace, &name)).unwrap_or_default(),
             error,
-            pod,
         }
     }
 
@@ -168,34 +205,13 @@ impl PodInfo {
         reference(&Pod { metadata, ..Pod::default() })
     }
 
-    /// Of a pod that waits.
-    pub fn spec(&self) -> Option<&PodSpec> {
-        self.pod.spec.as_ref()
-    }
-
     /// The node it is bound to.
     pub fn node_name(&self) -> Option<&str> {
         self.node_name.as_deref()
     }
 
-    /// Of a pod that waits.
-    pub fn nominated_node_name(&self) -> Option<&str> {
-        let status = self.pod.status.as_ref()?;
-        status.nominated_node_name.as_deref().filter(|n| !n.is_empty())
-    }
-
     pub fn scheduler_name(&self) -> &str {
         &self.scheduler_name
-    }
-
-    /// Of a pod that waits.
-    pub fn tolerations(&self) -> &[Toleration] {
-        self.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
-    }
-
-    /// Of a pod that waits.
-    pub fn has_gates(&self) -> bool {
-        self.spec().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
     }
 
     pub fn is_terminating(&self) -> bool {

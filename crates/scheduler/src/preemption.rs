@@ -14,7 +14,7 @@ use crate::{
     cycle::Filters,
     diagnosis::{Diagnosis, histogram},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::{PodInfo, WaitingPod},
 };
 
 pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
@@ -79,7 +79,7 @@ pub enum Preemption {
 pub fn find(
     cluster: &Cluster,
     arguments: Arguments,
-    pod: &PodInfo,
+    pod: &WaitingPod,
     filters: &Filters<'_>,
     diagnosis: &Diagnosis,
     offset: u64,
@@ -125,7 +125,7 @@ pub fn find(
     }
 }
 
-fn eligible(cluster: &Cluster, pod: &PodInfo, diagnosis: &Diagnosis) -> Result<(), &'static str> {
+fn eligible(cluster: &Cluster, pod: &WaitingPod, diagnosis: &Diagnosis) -> Result<(), &'static str> {
     if pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
         return Err("not eligible due to preemptionPolicy=Never.");
     }
@@ -150,7 +150,7 @@ fn started(pod: &PodInfo) -> Timestamp {
 /// The fewest and least important pods whose removal lets `pod` in, or why none will do.
 fn victims_on(
     cluster: &Cluster,
-    pod: &PodInfo,
+    pod: &WaitingPod,
     node: &NodeInfo,
     filters: &Filters<'_>,
 ) -> Result<Candidate, Vec<String>> {
@@ -233,13 +233,13 @@ mod tests {
         plugins::testing::{cluster, named_pod, sized},
     };
 
-    fn pod(name: &str, priority: i32, cpu: &str) -> PodInfo {
+    fn pod(name: &str, priority: i32, cpu: &str) -> WaitingPod {
         let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
         named_pod("default", name, json!({"app": name}), json!({"priority": priority, "containers": [container]}))
     }
 
     /// On nodes a and b of one CPU each: `node: victims`, or the message.
-    fn check(incoming: PodInfo, pods: Vec<(&str, PodInfo)>, budget_for: Option<&str>, wanted: &str) {
+    fn check(incoming: WaitingPod, pods: Vec<(&str, WaitingPod)>, budget_for: Option<&str>, wanted: &str) {
         let mut cluster = cluster(&[sized("a", "1", "4Gi"), sized("b", "1", "4Gi")], pods);
         if let Some(app) = budget_for {
             let budget = json!({"metadata": {"namespace": "default", "name": "b"},

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{framework::PluginSet, pod_info::PodInfo};
+use crate::{framework::PluginSet, pod_info::WaitingPod};
 
 /// A pod that nothing has helped is tried again after this long anyway.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
@@ -17,7 +17,7 @@ const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 /// A pod that waits or is being tried.
 #[derive(Debug, Clone)]
 pub struct Queued {
-    pub info: Arc<PodInfo>,
+    pub info: Arc<WaitingPod>,
     pub attempts: u32,
     /// When it was last put into the queue; earlier goes first among equals.
     since: Duration,
@@ -98,7 +98,7 @@ impl Queue {
     }
 
     /// A pod that is new, or that has changed while it waits.
-    pub fn add(&mut self, info: Arc<PodInfo>, gated: bool, now: Duration) {
+    pub fn add(&mut self, info: Arc<WaitingPod>, gated: bool, now: Duration) {
         let Some(entry) = self.take(&info.key) else {
             let pod = Queued { info, attempts: 0, since: now, rejected_by: PluginSet::default(), class: None };
             return self.put(pod, if gated { Part::Gated } else { Part::Active });
@@ -118,7 +118,7 @@ impl Queue {
         self.put(pod, part);
     }
 
-    pub fn remove(&mut self, key: &str) -> Option<Arc<PodInfo>> {
+    pub fn remove(&mut self, key: &str) -> Option<Arc<WaitingPod>> {
         self.take(key).map(|entry| entry.pod.info)
     }
 
@@ -257,7 +257,7 @@ impl Queue {
 }
 
 /// Whether a change to a waiting pod could change the verdict on it: its status can't.
-fn differs(old: &PodInfo, new: &PodInfo) -> bool {
+fn differs(old: &WaitingPod, new: &WaitingPod) -> bool {
     old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
 }
 
@@ -274,7 +274,7 @@ mod tests {
         Queue::new(SECOND, 10 * SECOND)
     }
 
-    fn pod(name: &str, priority: i32) -> Arc<PodInfo> {
+    fn pod(name: &str, priority: i32) -> Arc<WaitingPod> {
         Arc::new(named_pod("default", name, json!({}), json!({"priority": priority})))
     }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::{Value, json};
 
-use crate::pod_info::PodInfo;
+use crate::pod_info::{PodInfo, WaitingPod};
 
 /// Upstream's limit on the note of an event.
 const MAX_NOTE: usize = 1024;
@@ -43,7 +43,7 @@ impl Reports {
     }
 
     /// `nominated` of `Some("")` takes a nomination back.
-    pub fn failed(&self, pod: &PodInfo, reason: &str, message: &str, nominated: Option<&str>) {
+    pub fn failed(&self, pod: &WaitingPod, reason: &str, message: &str, nominated: Option<&str>) {
         let mut note = message.to_string();
         if note.len() > MAX_NOTE {
             let end = (0..=MAX_NOTE - 4).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
@@ -65,7 +65,7 @@ impl Reports {
         self.patch(pod, patch);
     }
 
-    fn condition(&self, pod: &PodInfo, reason: &str, message: &str, nominated: Option<&str>) {
+    fn condition(&self, pod: &WaitingPod, reason: &str, message: &str, nominated: Option<&str>) {
         let nominated = nominated.filter(|node| pod.nominated_node_name().unwrap_or_default() != *node);
         let Some(patch) = status_patch(&pod.pod, reason, message, nominated, self.env.now()) else { return };
         self.patch(pod, patch);

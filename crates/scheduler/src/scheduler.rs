@@ -23,7 +23,7 @@ use crate::{
     eviction,
     extender::Extenders,
     framework::{ClusterEvent, NodeChange, Profile},
-    pod_info::PodInfo,
+    pod_info::{PodInfo, WaitingPod},
     preemption::{Candidate, Preemption},
     queue::{Queue, Queued},
     reports::Reports,
@@ -295,14 +295,13 @@ impl Scheduler {
         if change.old.as_ref().is_some_and(|old| nominated(old).is_some()) && nominated(&new).is_none() {
             self.cluster.cache.withdraw_nomination(&change.key);
         }
-        let info = PodInfo::new(new);
+        let info = WaitingPod::new(new);
         if info.is_finished() {
             return self.pod_gone(&info.key);
         }
         if info.node_name().is_some() {
-            return self.pod_placed(Arc::new(info.without_the_rest()));
+            return self.pod_placed(info.info());
         }
-        let info = Arc::new(info);
         let Some(profile) = self.profiles.get(info.scheduler_name()) else { return };
         // While a binding is on its way the decision stands; its outcome says what follows.
         if self.in_flight.contains_key(&info.key) || self.cluster.cache.is_assumed(&info.key) {
@@ -310,9 +309,9 @@ impl Scheduler {
         }
         let gated = profile.gates && info.has_gates();
         if let Some(node) = info.nominated_node_name() {
-            self.cluster.cache.nominate(info.clone(), node);
+            self.cluster.cache.nominate(info.info(), node);
         }
-        self.queue.add(info, gated, self.env.monotonic());
+        self.queue.add(Arc::new(info), gated, self.env.monotonic());
     }
 
     fn pod_placed(&mut self, info: Arc<PodInfo>) {
@@ -340,7 +339,7 @@ impl Scheduler {
         let waiting = self.queue.remove(key);
         let placed = self.cluster.cache.remove_pod(key);
         // One that only held a place by nomination makes room too.
-        if let Some(gone) = placed.or(waiting.filter(|_| nominated)) {
+        if let Some(gone) = placed.or(waiting.filter(|_| nominated).map(|pod| pod.info())) {
             self.wake(&ClusterEvent::PodGone(gone));
         }
     }
@@ -408,7 +407,7 @@ impl Scheduler {
             self.reports.withdraw_nomination(&other);
             self.queue.activate(&other.key, self.env.monotonic());
         }
-        self.cluster.cache.nominate(pod.info.clone(), &node);
+        self.cluster.cache.nominate(pod.info.info(), &node);
         let (reports, outcomes, by, at) = (self.reports.clone(), self.outcomes.clone(), pod.info.clone(), node.clone());
         self.env.spawn(async move {
             let gone = victims.iter().map(|victim| eviction::evict(&reports, victim, &by, &at));
@@ -435,7 +434,7 @@ impl Scheduler {
                 flight.promised.push(volume.clone());
             }
         }
-        self.cluster.cache.assume(info.clone(), &node);
+        self.cluster.cache.assume(info.info(), &node);
         self.cluster.cache.withdraw_nomination(&info.key);
         self.diagnoses.forget(&info.key);
         if steps.is_empty() {
@@ -455,7 +454,7 @@ impl Scheduler {
         });
     }
 
-    fn bind(&self, info: Arc<PodInfo>, node: Arc<str>, attempt: Attempt) {
+    fn bind(&self, info: Arc<WaitingPod>, node: Arc<str>, attempt: Attempt) {
         let (client, outcomes, bindings) = (self.client.clone(), self.outcomes.clone(), self.bindings.clone());
         let (extenders, env) = (self.extenders.clone(), self.env.clone());
         self.env.spawn(async move {
@@ -518,7 +517,7 @@ impl Scheduler {
             (Stage::Claims, _) => {}
             (Stage::Bound(node, attempt), Ok(())) => {
                 let info = match current {
-                    true => self.landed(&key).map(|flight| flight.pod.info),
+                    true => self.landed(&key).map(|flight| flight.pod.info.info()),
                     // The watch was faster than the answer.
                     false => self.cluster.cache.pod(&key).filter(|info| info.uid() == uid).cloned(),
                 };
@@ -542,7 +541,7 @@ impl Scheduler {
         let InFlight { pod, attempt, .. } = flight;
         self.count_attempt("error", pod.info.scheduler_name(), attempt.began);
         if self.cluster.cache.forget(key, pod.info.uid()) {
-            self.wake(&ClusterEvent::PodGone(pod.info.clone()));
+            self.wake(&ClusterEvent::PodGone(pod.info.info()));
         }
         // The one that was said when its claims were asked for is not in the version we know.
         if !pod.info.claims.is_empty() {

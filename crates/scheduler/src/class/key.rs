@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     cluster::Cluster,
     plugins::{default_selector::default_selector, volume_restrictions::Disk},
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
     resources::Resources,
 };
 
@@ -44,7 +44,7 @@ fn amounts(of: &Resources) -> Amounts<'_> {
 }
 
 /// `None` for a pod that can't be written down.
-pub fn of(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
+pub fn of(cluster: &Cluster, pod: &WaitingPod) -> Option<String> {
     let spec = pod.spec()?;
     let owners = pod.pod.metadata.owner_references.iter().flatten();
     let mut owner = owners.into_iter().filter(|owner| owner.controller == Some(true));
@@ -74,7 +74,7 @@ pub fn of(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
 }
 
 /// Neither the pod itself, nor a pod on a node, nor a Service or owner that selects it.
-fn nobody_selects_by_them(cluster: &Cluster, pod: &PodInfo) -> bool {
+fn nobody_selects_by_them(cluster: &Cluster, pod: &WaitingPod) -> bool {
     let selects = pod.affinity.is_some()
         || pod.spec().and_then(|s| s.topology_spread_constraints.as_ref()).is_some_and(|c| !c.is_empty());
     let selector = || default_selector(cluster, pod);

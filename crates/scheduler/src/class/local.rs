@@ -8,7 +8,7 @@ use crate::{
     cluster::Cluster,
     framework::{Enabled, Filter, PluginSet, Prepared, Profile, Score},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 pub struct Local<'a> {
@@ -20,7 +20,7 @@ pub struct Local<'a> {
 
 impl<'a> Local<'a> {
     /// `None` when a plugin refuses the pod before it looks at any node. `spanning` plugins are left out.
-    pub fn new(cluster: &'a Cluster, profile: &'a Profile, pod: &'a PodInfo, spanning: PluginSet) -> Option<Self> {
+    pub fn new(cluster: &'a Cluster, profile: &'a Profile, pod: &'a WaitingPod, spanning: PluginSet) -> Option<Self> {
         let mut local = Self { filters: Vec::new(), scores: Vec::new(), relative: Vec::new() };
         let by_node = |enabled: &&Enabled| !spanning.contains(enabled.row);
         for enabled in profile.filters.iter().filter(by_node) {
@@ -49,7 +49,7 @@ impl<'a> Local<'a> {
 }
 
 /// Stands for everything beside nodes that the plugins' answers rest on.
-pub fn basis(cluster: &Cluster, profile: &Profile, pod: &PodInfo) -> u64 {
+pub fn basis(cluster: &Cluster, profile: &Profile, pod: &WaitingPod) -> u64 {
     let mut hasher = DefaultHasher::new();
     let scores_only = profile.scores.iter().filter(|s| !profile.filters.iter().any(|f| f.row == s.row));
     for enabled in profile.filters.iter().chain(scores_only) {

@@ -22,7 +22,7 @@ use env::Env;
 pub use rules::{Domains, Outdated, Scope, Tally, View, distinct};
 use table::Class;
 
-use crate::{cluster::Cluster, diagnosis::Diagnosis, framework::Profile, pod_info::PodInfo};
+use crate::{cluster::Cluster, diagnosis::Diagnosis, framework::Profile, pod_info::WaitingPod};
 
 /// Classes kept; the one not used for longest goes first.
 const MAX_CLASSES: usize = 32;
@@ -61,7 +61,7 @@ pub struct Classes {
 
 impl Classes {
     /// The best node for the pod, unless it is the first of its class or one of a kind.
-    pub fn choose(&mut self, cluster: &Cluster, profile: &Profile, pod: &Arc<PodInfo>, env: &Env) -> Choice {
+    pub fn choose(&mut self, cluster: &Cluster, profile: &Profile, pod: &Arc<WaitingPod>, env: &Env) -> Choice {
         let Some(key) = shared_key(cluster, pod) else { return Choice::Unknown };
         self.turn += 1;
         if !self.entries.contains_key(&key) {
@@ -94,7 +94,7 @@ impl Classes {
     }
 
     /// Remembers that nothing will do for pods like this one as long as the cluster stays as it is.
-    pub fn refused(&mut self, cluster: &Cluster, pod: &PodInfo, diagnosis: Arc<Diagnosis>, withdraw: bool) {
+    pub fn refused(&mut self, cluster: &Cluster, pod: &WaitingPod, diagnosis: Arc<Diagnosis>, withdraw: bool) {
         let entry = shared_key(cluster, pod).and_then(|key| self.entries.get_mut(&key));
         if let Some(entry) = entry {
             entry.refusal = Some(Refusal { version: cluster.version(), diagnosis, withdraw });
@@ -118,7 +118,7 @@ impl Classes {
 }
 
 /// The pod's class. Pods with claims or a place held for them, and those for whom others' held places count, have none.
-fn shared_key(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
+fn shared_key(cluster: &Cluster, pod: &WaitingPod) -> Option<String> {
     let alone = !pod.claims.is_empty()
         || pod.error.is_some()
         || pod.nominated_node_name().is_some()
@@ -127,7 +127,7 @@ fn shared_key(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
 }
 
 /// A number that stands for the pod's class.
-pub fn of(cluster: &Cluster, pod: &PodInfo) -> Option<u64> {
+pub fn of(cluster: &Cluster, pod: &WaitingPod) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     shared_key(cluster, pod)?.hash(&mut hasher);
     Some(hasher.finish())

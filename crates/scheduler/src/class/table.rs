@@ -16,7 +16,7 @@ use super::{
     rules::{Domains, Outdated, Scope, View},
     topology::Topology,
 };
-use crate::{cluster::Cluster, framework::PluginSet, framework::Profile, node_info::NodeInfo, pod_info::PodInfo};
+use crate::{cluster::Cluster, framework::PluginSet, framework::Profile, node_info::NodeInfo, pod_info::WaitingPod};
 
 /// A plugin that looks at domains, with its part of the tallies.
 struct Across {
@@ -45,7 +45,7 @@ struct Slot {
 }
 
 pub struct Class {
-    pod: Arc<PodInfo>,
+    pod: Arc<WaitingPod>,
     across: Vec<Across>,
     /// Rows of the plugins in `across`.
     spanning: PluginSet,
@@ -68,7 +68,7 @@ struct Feasible {
 
 impl Class {
     /// `None` when a plugin must look at such pods one by one.
-    pub fn new(cluster: &Cluster, profile: &Profile, pod: Arc<PodInfo>) -> Option<Self> {
+    pub fn new(cluster: &Cluster, profile: &Profile, pod: Arc<WaitingPod>) -> Option<Self> {
         let (mut across, mut spanning): (Vec<Across>, _) = (Vec::new(), PluginSet::default());
         let mut tallies = Vec::new();
         let filters = profile.filters.iter().map(|enabled| (enabled, true));
@@ -154,7 +154,7 @@ impl Class {
         &mut self,
         cluster: &'a Cluster,
         profile: &'a Profile,
-        pod: &'a PodInfo,
+        pod: &'a WaitingPod,
     ) -> Result<Local<'a>, Outdated> {
         if basis(cluster, profile, pod) != self.basis {
             return Err(Outdated);

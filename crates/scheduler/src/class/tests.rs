@@ -7,7 +7,7 @@ use env::Env;
 use serde_json::{Value, json};
 
 use super::{Choice, Classes, key, table::Class};
-use crate::{Config, cluster::Cluster, cycle, framework::Profile, pod_info::PodInfo};
+use crate::{Config, cluster::Cluster, cycle, framework::Profile, pod_info::WaitingPod};
 
 struct World {
     cluster: Cluster,
@@ -64,7 +64,7 @@ impl World {
         self.cluster.cache.set_node(Arc::new(serde_json::from_value(node).unwrap()));
     }
 
-    fn pod(&mut self, template: usize, node: Option<&str>) -> Arc<PodInfo> {
+    fn pod(&mut self, template: usize, node: Option<&str>) -> Arc<WaitingPod> {
         self.next += 1;
         let app = format!("app-{}", template % 4);
         let term = |key: &str, app: &str| json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}});
@@ -109,12 +109,11 @@ impl World {
         let name = format!("p{}", self.next);
         let pod = json!({"metadata": {"name": name, "namespace": "default", "uid": name, "labels": {"app": app},
             "ownerReferences": owner}, "spec": spec});
-        let info = PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap()));
-        Arc::new(if node.is_some() { info.without_the_rest() } else { info })
+        Arc::new(WaitingPod::new(Arc::new(serde_json::from_value(pod).unwrap())))
     }
 
     /// Feasible nodes with their scores, by looking at all of them.
-    fn full(&mut self, pod: &PodInfo) -> BTreeMap<u32, i64> {
+    fn full(&mut self, pod: &WaitingPod) -> BTreeMap<u32, i64> {
         self.cluster.cache.prepare_order();
         let Ok(filters) = cycle::prepare(&self.cluster, &self.profile, pod) else { return BTreeMap::new() };
         let Ok(feasible) = cycle::feasible(&self.cluster, &self.profile, pod, &filters, &mut 0) else {
@@ -137,7 +136,7 @@ fn agree(seed: u64, configuration: &str) {
         let set = json!({"metadata": {"name": format!("app-{app}")}, "spec": {"selector": labels}});
         world.cluster.replica_sets.insert(format!("default/app-{app}"), Arc::new(serde_json::from_value(set).unwrap()));
     }
-    let pods: Vec<Arc<PodInfo>> = (0..TEMPLATES).map(|template| world.pod(template, None)).collect();
+    let pods: Vec<Arc<WaitingPod>> = (0..TEMPLATES).map(|template| world.pod(template, None)).collect();
     let mut classes: Vec<Option<Class>> = (0..TEMPLATES).map(|_| None).collect();
     let mut placed: Vec<String> = Vec::new();
     let mut begun = 0;
@@ -154,7 +153,7 @@ fn agree(seed: u64, configuration: &str) {
                 let node = format!("n{}", world.draw(36));
                 let pod = world.pod(world.draw(TEMPLATES), Some(&node));
                 placed.push(pod.key.clone());
-                world.cluster.cache.set_pod(pod);
+                world.cluster.cache.set_pod(pod.info());
             }
             _ => {
                 let template = world.draw(TEMPLATES);
@@ -163,7 +162,7 @@ fn agree(seed: u64, configuration: &str) {
                     let name = world.cluster.cache.nodes()[at as usize].name.clone();
                     let pod = world.pod(template, None);
                     placed.push(pod.key.clone());
-                    world.cluster.cache.assume(pod, &name);
+                    world.cluster.cache.assume(pod.info(), &name);
                 }
             }
         }
@@ -220,7 +219,7 @@ fn groups(nodes: usize, pods: usize, template: usize) -> usize {
         let at = class.best(&world.cluster, &world.profile, &world.env).unwrap().unwrap();
         let name = world.cluster.cache.nodes()[at as usize].name.clone();
         let pod = world.pod(template, None);
-        world.cluster.cache.assume(pod, &name);
+        world.cluster.cache.assume(pod.info(), &name);
         most = most.max(class.groups());
     }
     most
@@ -238,7 +237,7 @@ fn the_second_of_a_kind_finds_its_class() {
     let mut world = World::new(3, "");
     world.set_node("a");
     let mut classes = Classes::default();
-    let mut choose = |world: &World, pod: &Arc<PodInfo>| {
+    let mut choose = |world: &World, pod: &Arc<WaitingPod>| {
         matches!(classes.choose(&world.cluster, &world.profile, pod, &world.env), Choice::Unknown)
     };
     let (one, two, other) = (world.pod(0, None), world.pod(0, None), world.pod(2, None));

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, NodeChange},
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
     scheduler::node_change,
 };
 
@@ -44,16 +44,16 @@ fn bare(event: ClusterEvent) -> Happening {
     (Cluster::default(), event)
 }
 
-fn placed(pod: PodInfo) -> Happening {
-    bare(ClusterEvent::PodPlaced(Arc::new(pod)))
+fn placed(pod: WaitingPod) -> Happening {
+    bare(ClusterEvent::PodPlaced(pod.info()))
 }
 
-fn gone(pod: PodInfo) -> Happening {
-    bare(ClusterEvent::PodGone(Arc::new(pod)))
+fn gone(pod: WaitingPod) -> Happening {
+    bare(ClusterEvent::PodGone(pod.info()))
 }
 
-fn changed(was: PodInfo, now: PodInfo) -> Happening {
-    bare(ClusterEvent::PodChanged { was: Arc::new(was), now: Arc::new(now) })
+fn changed(was: WaitingPod, now: WaitingPod) -> Happening {
+    bare(ClusterEvent::PodChanged { was: was.info(), now: now.info() })
 }
 
 fn claim(key: &str) -> Happening {
@@ -74,7 +74,7 @@ fn zone(value: &str) -> Value {
     labelled("n", &[("zone", value)])
 }
 
-fn asking(cpu: &str, more: Value) -> PodInfo {
+fn asking(cpu: &str, more: Value) -> WaitingPod {
     let mut spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]});
     for (field, value) in more.as_object().into_iter().flatten() {
         spec[field] = value.clone();
@@ -88,30 +88,30 @@ fn room_left(taken: &str) -> Happening {
     (cluster(&[sized("n", "4", "8Gi")], vec![("n", asking(taken, json!({})))]), event)
 }
 
-fn port(number: i32) -> PodInfo {
+fn port(number: i32) -> WaitingPod {
     pod(json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": number}]}]}))
 }
 
-fn claiming(name: &str) -> PodInfo {
+fn claiming(name: &str) -> WaitingPod {
     pod(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]}))
 }
 
-fn disk(name: &str) -> PodInfo {
+fn disk(name: &str) -> WaitingPod {
     pod(json!({"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": name}}]}))
 }
 
-fn app(namespace: &str, name: &str) -> PodInfo {
+fn app(namespace: &str, name: &str) -> WaitingPod {
     named_pod(namespace, "o", json!({"app": name}), json!({"nodeName": "n"}))
 }
 
-fn spread() -> PodInfo {
+fn spread() -> WaitingPod {
     let constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "p"}}});
     pod(json!({"topologySpreadConstraints": [constraint]}))
 }
 
 /// Wants to be near `db` by rack, or away from it by zone.
-fn near(kinds: &[(&str, &str)]) -> PodInfo {
+fn near(kinds: &[(&str, &str)]) -> WaitingPod {
     let mut affinity = json!({});
     for (kind, key) in kinds {
         let term = json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": "db"}}});
@@ -120,7 +120,7 @@ fn near(kinds: &[(&str, &str)]) -> PodInfo {
     pod(json!({"affinity": affinity}))
 }
 
-fn rows() -> Vec<(&'static str, PodInfo, Happening, bool)> {
+fn rows() -> Vec<(&'static str, WaitingPod, Happening, bool)> {
     let plain = || pod(json!({}));
     let cordoned = || with_spec(node("n"), json!({"unschedulable": true}));
     let to = |name: &str| pod(json!({"nodeName": name}));

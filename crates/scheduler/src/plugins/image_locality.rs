@@ -10,7 +10,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, MAX_NODE_SCORE, Plugin, Score},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 const MEBIBYTE: i64 = 1024 * 1024;
@@ -34,7 +34,7 @@ struct Held {
     containers: i64,
 }
 
-fn held(cluster: &Cluster, pod: &PodInfo) -> Option<Held> {
+fn held(cluster: &Cluster, pod: &WaitingPod) -> Option<Held> {
     let spec = pod.spec()?;
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let names: Vec<_> = containers.map(|c| with_tag(c.image.as_deref().unwrap_or_default())).collect();
@@ -49,18 +49,23 @@ fn held(cluster: &Cluster, pod: &PodInfo) -> Option<Held> {
 }
 
 impl Plugin for ImageLocality {
-    fn score<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+    fn score<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        pod: &'a WaitingPod,
+        _: &[&'a NodeInfo],
+    ) -> Option<Box<dyn Score + 'a>> {
         held(cluster, pod).map(|held| Box::new(held) as Box<dyn Score>)
     }
 
-    fn rests_on(&self, cluster: &Cluster, pod: &PodInfo, basis: &mut dyn Hasher) {
+    fn rests_on(&self, cluster: &Cluster, pod: &WaitingPod, basis: &mut dyn Hasher) {
         for (name, steps) in held(cluster, pod).iter().flat_map(|held| &held.images) {
             basis.write(name.as_bytes());
             basis.write_usize(*steps);
         }
     }
 
-    fn helps(&self, _: &Cluster, _: &PodInfo, _: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, _: &WaitingPod, _: &ClusterEvent) -> bool {
         false
     }
 }

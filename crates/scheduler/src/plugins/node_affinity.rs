@@ -12,7 +12,7 @@ use crate::{
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared, Score, accepts, normalize_to_highest},
     node_info::NodeInfo,
     node_selector::{NodeTerms, RequiredNodes},
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 const REASON: &str = "node(s) didn't match Pod's node affinity/selector";
@@ -45,7 +45,7 @@ struct Selected<'a> {
 struct Preferred(Vec<(NodeTerms, i64)>);
 
 impl Plugin for NodeAffinity {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         let required = RequiredNodes::of(pod.spec());
         if required.is_everything() && self.added_required.is_none() {
             return Prepared::Skip;
@@ -58,7 +58,7 @@ impl Plugin for NodeAffinity {
         }
     }
 
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
         let affinity = pod.spec().and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
         let own = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
         let terms: Vec<_> = own
@@ -71,7 +71,7 @@ impl Plugin for NodeAffinity {
         (!terms.is_empty()).then(|| Box::new(Preferred(terms)) as Box<dyn Score>)
     }
 
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         matches!(event, ClusterEvent::Node { name, change, .. } if change.labels && accepts(self, cluster, pod, name))
     }
 }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::plugins::testing::{check, check_scores, labelled, pod};
 
-    fn required(term: Value) -> crate::pod_info::PodInfo {
+    fn required(term: Value) -> crate::pod_info::WaitingPod {
         pod(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": [term]}}}}))
     }

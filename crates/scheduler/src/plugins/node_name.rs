@@ -10,7 +10,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 const REASON: &str = "node(s) didn't match the requested node name";
@@ -25,14 +25,14 @@ pub fn build(_: &Value) -> Built {
 struct Named<'a>(&'a str);
 
 impl Plugin for NodeName {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         match pod.node_name() {
             Some(name) => Prepared::Filter(Box::new(Named(name))),
             None => Prepared::Skip,
         }
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         matches!(event, ClusterEvent::Node { name, change, .. } if change.added && pod.node_name() == Some(name))
     }
 }

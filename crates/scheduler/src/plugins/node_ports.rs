@@ -11,7 +11,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 const REASON: &str = "node(s) didn't have free ports for the requested pod ports";
@@ -26,11 +26,11 @@ pub fn build(_: &Value) -> Built {
 struct Wanted<'a>(&'a [HostPort]);
 
 impl Plugin for NodePorts {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         if pod.host_ports.is_empty() { Prepared::Skip } else { Prepared::Filter(Box::new(Wanted(&pod.host_ports))) }
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::PodGone(gone) => conflict(&pod.host_ports, &gone.host_ports),
             ClusterEvent::Node { change, .. } => change.added,
@@ -62,7 +62,7 @@ mod tests {
             let port = json!({"containerPort": 1, "hostPort": port, "hostIP": address, "protocol": protocol});
             pod(json!({"containers": [{"name": "c", "ports": [port]}]}))
         };
-        let free = |wanted: PodInfo, used: PodInfo| {
+        let free = |wanted: WaitingPod, used: WaitingPod| {
             let is_free = check_among(&NodePorts, &wanted, &[node("n")], vec![("n", used)]).pop().unwrap();
             is_free.is_ok()
         };

@@ -13,7 +13,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, MAX_NODE_SCORE, Plugin, Score},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 pub struct NodeResourcesBalancedAllocation(Vec<ResourceSpec>);
@@ -36,17 +36,17 @@ pub fn build(arguments: &Value) -> Built {
 
 struct Balance<'a> {
     resources: &'a [ResourceSpec],
-    pod: &'a PodInfo,
+    pod: &'a WaitingPod,
 }
 
 impl Plugin for NodeResourcesBalancedAllocation {
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
         // A pod that asks for nothing would always go to the same, best balanced node.
         let asks = self.0.iter().any(|r| pod.requests.get(&r.name) > 0);
         asks.then(|| Box::new(Balance { resources: &self.0, pod }) as Box<dyn Score>)
     }
 
-    fn helps(&self, _: &Cluster, _: &PodInfo, _: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, _: &WaitingPod, _: &ClusterEvent) -> bool {
         false
     }
 }

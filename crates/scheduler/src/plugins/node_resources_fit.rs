@@ -11,7 +11,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, accepts},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 /// Scores in a RequestedToCapacityRatio shape go to ten.
@@ -124,12 +124,12 @@ pub fn build(arguments: &Value) -> Built {
 #[derive(Clone)]
 struct Fits<'a> {
     fit: &'a NodeResourcesFit,
-    pod: &'a PodInfo,
+    pod: &'a WaitingPod,
 }
 
 struct Fullness<'a> {
     fit: &'a NodeResourcesFit,
-    pod: &'a PodInfo,
+    pod: &'a WaitingPod,
 }
 
 impl NodeResourcesFit {
@@ -141,15 +141,15 @@ impl NodeResourcesFit {
 }
 
 impl Plugin for NodeResourcesFit {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         Prepared::Filter(Box::new(Fits { fit: self, pod }))
     }
 
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
         Some(Box::new(Fullness { fit: self, pod }))
     }
 
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::Node { name, change, .. } => change.allocatable && accepts(self, cluster, pod, name),
             // A pod that went away helps if the room it left is on a node that now has enough.
@@ -263,8 +263,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let fit = NodeResourcesFit::default();
-        let mut gpu = requesting("100m", "1Mi");
-        gpu.requests.scalars.insert("example.com/gpu".into(), 1);
+        let requests = json!({"cpu": "100m", "memory": "1Mi", "example.com/gpu": "1"});
+        let gpu = pod(json!({"containers": [{"name": "c", "resources": {"requests": requests}}]}));
         for (wanted, used, reasons) in [
             (requesting("500m", "1Gi"), "500m", vec![]),
             (requesting("600m", "1Gi"), "500m", vec!["Insufficient cpu"]),

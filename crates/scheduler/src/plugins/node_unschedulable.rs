@@ -11,7 +11,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared, accepts},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 const REASON: &str = "node(s) were unschedulable";
@@ -26,13 +26,13 @@ pub fn build(_: &Value) -> Built {
 struct Cordoned;
 
 impl Plugin for NodeUnschedulable {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         let taint =
             Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
         if tolerated(&taint, pod.tolerations()) { Prepared::Skip } else { Prepared::Filter(Box::new(Cordoned)) }
     }
 
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         matches!(event, ClusterEvent::Node { name, change, .. } if change.unschedulable && accepts(self, cluster, pod, name))
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
     volumes::{class, volume_name},
 };
 
@@ -45,12 +45,12 @@ struct Limits<'a> {
 }
 
 impl Plugin for NodeVolumeLimits {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         let wanted: Vec<_> = pod.claims.iter().filter_map(|key| attachment(cluster, key)).collect();
         if wanted.is_empty() { Prepared::Skip } else { Prepared::Filter(Box::new(Limits { cluster, wanted })) }
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::PodGone(gone) => !gone.claims.is_empty(),
             ClusterEvent::CsiNode | ClusterEvent::Volume => true,

@@ -12,7 +12,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared, Score, accepts, normalize_to_highest},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 const REASON: &str = "node(s) had untolerated taint(s)";
@@ -37,15 +37,15 @@ pub fn untolerated<'n>(node: &'n NodeInfo, tolerations: &[Toleration]) -> Option
 struct Tolerates<'a>(&'a [Toleration]);
 
 impl Plugin for TaintToleration {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         Prepared::Filter(Box::new(Tolerates(pod.tolerations())))
     }
 
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
         Some(Box::new(Tolerates(pod.tolerations())))
     }
 
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         matches!(event, ClusterEvent::Node { name, change, .. } if change.taints && accepts(self, cluster, pod, name))
     }
 }

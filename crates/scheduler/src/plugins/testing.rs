@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     cluster::Cluster,
     framework::{Failure, Plugin, Prepared},
-    pod_info::PodInfo,
+    pod_info::{PodInfo, WaitingPod},
 };
 
 pub fn node(name: &str) -> Value {
@@ -29,39 +29,40 @@ pub fn labelled(name: &str, labels: &[(&str, &str)]) -> Value {
 }
 
 /// A pod in `default` called `p`.
-pub fn pod(spec: Value) -> PodInfo {
+pub fn pod(spec: Value) -> WaitingPod {
     named_pod("default", "p", json!({}), spec)
 }
 
-pub fn named_pod(namespace: &str, name: &str, labels: Value, mut spec: Value) -> PodInfo {
+pub fn named_pod(namespace: &str, name: &str, labels: Value, mut spec: Value) -> WaitingPod {
     if spec["containers"].is_null() {
         spec["containers"] = json!([{"name": "c"}]);
     }
     let pod = json!({"metadata": {"name": name, "namespace": namespace, "uid": name, "labels": labels}, "spec": spec});
-    PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap()))
+    WaitingPod::new(Arc::new(serde_json::from_value(pod).unwrap()))
 }
 
-pub fn requesting(cpu: &str, memory: &str) -> PodInfo {
+pub fn requesting(cpu: &str, memory: &str) -> WaitingPod {
     pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]}))
 }
 
 /// A cluster of `nodes`, with `pods` placed on them by node name.
-pub fn cluster(nodes: &[Value], pods: Vec<(&str, PodInfo)>) -> Cluster {
+pub fn cluster(nodes: &[Value], pods: Vec<(&str, WaitingPod)>) -> Cluster {
     let mut cluster = Cluster::default();
     for node in nodes {
         cluster.cache.set_node(Arc::new(serde_json::from_value(node.clone()).unwrap()));
     }
-    for (at, (node, mut pod)) in pods.into_iter().enumerate() {
-        if cluster.cache.pod(&pod.key).is_some() {
-            pod.key = format!("{}#{at}", pod.key);
+    for (at, (node, pod)) in pods.into_iter().enumerate() {
+        let mut info = PodInfo::new(&pod.pod);
+        if cluster.cache.pod(&info.key).is_some() {
+            info.key = format!("{}#{at}", info.key);
         }
-        cluster.cache.assume(Arc::new(pod.without_the_rest()), node);
+        cluster.cache.assume(Arc::new(info), node);
     }
     cluster.cache.prepare_order();
     cluster
 }
 
-pub fn verdicts(plugin: &dyn Plugin, pod: &PodInfo, cluster: &Cluster) -> Vec<Result<(), Failure>> {
+pub fn verdicts(plugin: &dyn Plugin, pod: &WaitingPod, cluster: &Cluster) -> Vec<Result<(), Failure>> {
     let nodes = cluster.cache.nodes();
     match plugin.filter(cluster, pod) {
         Prepared::Skip => nodes.iter().map(|_| Ok(())).collect(),
@@ -72,21 +73,21 @@ pub fn verdicts(plugin: &dyn Plugin, pod: &PodInfo, cluster: &Cluster) -> Vec<Re
 
 pub fn check_among(
     plugin: &dyn Plugin,
-    pod: &PodInfo,
+    pod: &WaitingPod,
     nodes: &[Value],
-    pods: Vec<(&str, PodInfo)>,
+    pods: Vec<(&str, WaitingPod)>,
 ) -> Vec<Result<(), Failure>> {
     verdicts(plugin, pod, &cluster(nodes, pods))
 }
 
 /// The verdict on one empty node.
-pub fn check(plugin: &dyn Plugin, pod: &PodInfo, node: &Value, wanted: Result<(), &'static str>) {
+pub fn check(plugin: &dyn Plugin, pod: &WaitingPod, node: &Value, wanted: Result<(), &'static str>) {
     let verdict = check_among(plugin, pod, std::slice::from_ref(node), vec![]).pop().unwrap();
     let found = verdict.map_err(|failure| failure.reasons.join(", "));
     assert_eq!(found, wanted.map_err(str::to_string), "{:?} on {node}", pod.pod.spec);
 }
 
-pub fn scores(plugin: &dyn Plugin, pod: &PodInfo, cluster: &Cluster) -> Vec<i64> {
+pub fn scores(plugin: &dyn Plugin, pod: &WaitingPod, cluster: &Cluster) -> Vec<i64> {
     let nodes: Vec<_> = cluster.cache.nodes().iter().collect();
     let Some(score) = plugin.score(cluster, pod, &nodes) else { return vec![0; nodes.len()] };
     let mut scores: Vec<_> = nodes.iter().enumerate().map(|(at, node)| score.score(at, node)).collect();
@@ -94,15 +95,15 @@ pub fn scores(plugin: &dyn Plugin, pod: &PodInfo, cluster: &Cluster) -> Vec<i64>
     scores
 }
 
-pub fn check_scores(plugin: &dyn Plugin, pod: &PodInfo, nodes: &[Value], wanted: &[i64]) {
+pub fn check_scores(plugin: &dyn Plugin, pod: &WaitingPod, nodes: &[Value], wanted: &[i64]) {
     check_scores_among(plugin, pod, nodes, vec![], wanted);
 }
 
 pub fn check_scores_among(
     plugin: &dyn Plugin,
-    pod: &PodInfo,
+    pod: &WaitingPod,
     nodes: &[Value],
-    pods: Vec<(&str, PodInfo)>,
+    pods: Vec<(&str, WaitingPod)>,
     wanted: &[i64],
 ) {
     assert_eq!(scores(plugin, pod, &cluster(nodes, pods)), wanted);

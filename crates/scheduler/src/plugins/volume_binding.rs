@@ -10,7 +10,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
     volumes::{self, is_bound, reachable, volume_name, waits_for_node},
 };
 
@@ -31,12 +31,12 @@ pub fn build(arguments: &Value) -> Built {
 #[derive(Clone)]
 struct Usable<'a> {
     cluster: &'a Cluster,
-    pod: &'a PodInfo,
+    pod: &'a WaitingPod,
     waiting: bool,
 }
 
 /// Why the pod can't be scheduled anywhere yet.
-fn obstacle(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
+fn obstacle(cluster: &Cluster, pod: &WaitingPod) -> Option<String> {
     for key in &pod.claims {
         let name = key.split_once('/').map_or(key.as_str(), |(_, name)| name);
         let Some(claim) = cluster.claims.get(key) else {
@@ -64,7 +64,7 @@ fn obstacle(cluster: &Cluster, pod: &PodInfo) -> Option<String> {
 }
 
 impl Plugin for VolumeBinding {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         if pod.claims.is_empty() {
             return Prepared::Skip;
         }
@@ -75,7 +75,7 @@ impl Plugin for VolumeBinding {
         Prepared::Filter(Box::new(Usable { cluster, pod, waiting }))
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Volume | ClusterEvent::StorageClass => true,

@@ -12,7 +12,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::{PodInfo, WaitingPod},
 };
 
 const DISK: &str = "node(s) had no available disk";
@@ -63,7 +63,7 @@ struct Restricted<'a> {
 }
 
 impl Plugin for VolumeRestrictions {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         let disks = &pod.disks;
         let is_exclusive = |key: &&String| {
             let modes = cluster.claims.get(*key).and_then(|c| c.spec.as_ref()?.access_modes.as_ref());
@@ -80,7 +80,7 @@ impl Plugin for VolumeRestrictions {
         Prepared::Filter(Box::new(Restricted { disks, exclusive, uses }))
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::PodGone(gone) => {
                 let clash = |disk: &Disk| gone.disks.iter().any(|other| disk.clashes_with(other));

@@ -10,7 +10,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
     volumes::volume_name,
 };
 
@@ -32,7 +32,7 @@ pub fn build(_: &Value) -> Built {
 struct Zones(Vec<(&'static str, &'static str, Vec<String>)>);
 
 impl Plugin for VolumeZone {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         let volumes = pod
             .claims
             .iter()
@@ -49,7 +49,7 @@ impl Plugin for VolumeZone {
         if zones.is_empty() { Prepared::Skip } else { Prepared::Filter(Box::new(Zones(zones))) }
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::Node { change, .. } => change.labels,
             ClusterEvent::Claim(key) => pod.claims.contains(key),

@@ -14,7 +14,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, node_label},
     node_info::NodeInfo,
-    pod_info::{AffinityTerm, PodInfo},
+    pod_info::{AffinityTerm, PodInfo, WaitingPod},
 };
 
 const AFFINITY: &str = "node(s) didn't match pod affinity rules";
@@ -129,7 +129,7 @@ impl Rules<'_> {
 }
 
 impl Plugin for InterPodAffinity {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         if let Some(error) = &pod.error {
             return Prepared::Reject(Failure::unresolvable(format!("parsing pod: {error}")));
         }
@@ -153,7 +153,12 @@ impl Plugin for InterPodAffinity {
         Prepared::Filter(Box::new(rules))
     }
 
-    fn score<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+    fn score<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        pod: &'a WaitingPod,
+        _: &[&'a NodeInfo],
+    ) -> Option<Box<dyn Score + 'a>> {
         if !self.prefers(cluster, pod) {
             return None;
         }
@@ -170,21 +175,21 @@ impl Plugin for InterPodAffinity {
         (!sums.0.is_empty()).then(|| Box::new(Nearness(sums)) as Box<dyn Score>)
     }
 
-    fn scope(&self, cluster: &Cluster, pod: &PodInfo) -> Scope {
+    fn scope(&self, cluster: &Cluster, pod: &WaitingPod) -> Scope {
         match pod.error {
             Some(_) => Scope::Alone,
             None => Scope::Domains(Box::new(shared::Shared::new(self, cluster, pod))),
         }
     }
 
-    fn rests_on(&self, cluster: &Cluster, pod: &PodInfo, basis: &mut dyn Hasher) {
+    fn rests_on(&self, cluster: &Cluster, pod: &WaitingPod, basis: &mut dyn Hasher) {
         // Terms may select namespaces by their labels.
         if pod.affinity.is_some() || cluster.cache.any_affinity() {
             basis.write_u64(cluster.namespaces_version);
         }
     }
 
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         match event {
             ClusterEvent::PodPlaced(other) => matches_all(required(pod), other, cluster),
             ClusterEvent::PodGone(other) => {
@@ -313,17 +318,17 @@ mod tests {
         json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}})
     }
 
-    fn wants(kind: &str, term: Value) -> PodInfo {
+    fn wants(kind: &str, term: Value) -> WaitingPod {
         let affinity = json!({kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
         named_pod("default", "p", json!({"app": "p"}), json!({"affinity": affinity}))
     }
 
-    fn app(name: &str) -> PodInfo {
+    fn app(name: &str) -> WaitingPod {
         named_pod("default", name, json!({"app": name}), json!({}))
     }
 
     /// Nodes a and b in zone 1, c in zone 2; the verdict on each.
-    fn check(pod: PodInfo, pods: Vec<(&str, PodInfo)>, wanted: [Option<&str>; 3]) {
+    fn check(pod: WaitingPod, pods: Vec<(&str, WaitingPod)>, wanted: [Option<&str>; 3]) {
         let nodes = [("a", "1"), ("b", "1"), ("c", "2")].map(|(name, zone)| labelled(name, &[("zone", zone)]));
         let verdicts = check_among(&InterPodAffinity::default(), &pod, &nodes, pods);
         let found: Vec<_> = verdicts.iter().map(|v| v.as_ref().err().map(|f| f.reasons.join(", "))).collect();

@@ -2,17 +2,19 @@
 //! The verdicts and scores are those of the plugin itself, by groups of nodes.
 //! Invariant: a topology key that comes up for the first time begins the class anew.
 
+use std::sync::Arc;
+
 use super::{InterPodAffinity, matches_all, normalize, required, required_anti};
 use crate::{
     class::{Domains, Outdated, Tally, View},
     cluster::Cluster,
     node_info::NodeInfo,
-    pod_info::PodInfo,
+    pod_info::{PodInfo, WaitingPod},
 };
 
 pub struct Shared {
     plugin: InterPodAffinity,
-    pod: PodInfo,
+    pod: Arc<PodInfo>,
     /// Keys of the terms of pods on nodes that keep such a pod away, and of all terms that count in its score.
     kept_away: Vec<String>,
     preferred: Vec<String>,
@@ -21,11 +23,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(plugin: &InterPodAffinity, cluster: &Cluster, pod: &PodInfo) -> Self {
+    pub fn new(plugin: &InterPodAffinity, cluster: &Cluster, pod: &WaitingPod) -> Self {
         let (hard_weight, ignore_preferred_of_existing) = (plugin.hard_weight, plugin.ignore_preferred_of_existing);
         let mut shared = Self {
             plugin: InterPodAffinity { hard_weight, ignore_preferred_of_existing },
-            pod: PodInfo::new(pod.pod.clone()),
+            pod: pod.info(),
             kept_away: Vec::new(),
             preferred: Vec::new(),
             is_first: matches_all(required(pod), pod, cluster),
@@ -33,7 +35,7 @@ impl Shared {
         let (mut kept_away, mut preferred) = (Vec::new(), Vec::new());
         // The pod's like will soon be on nodes: their terms are counted from the start.
         let placed = cluster.cache.nodes().iter().flat_map(|node| shared.others(node));
-        for other in placed.chain([pod]) {
+        for other in placed.chain([&**pod]) {
             shared.visit(cluster, other, |key| note(&mut kept_away, key), |key, _| note(&mut preferred, key));
         }
         (shared.kept_away, shared.preferred) = (kept_away, preferred);

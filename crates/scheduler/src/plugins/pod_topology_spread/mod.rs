@@ -20,7 +20,7 @@ use crate::{
     framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, node_label},
     node_info::NodeInfo,
     node_selector::RequiredNodes,
-    pod_info::{PodInfo, with_label_keys},
+    pod_info::{PodInfo, WaitingPod, with_label_keys},
 };
 
 const REASON: &str = "node(s) didn't match pod topology spread constraints";
@@ -70,7 +70,7 @@ struct Constraint {
 }
 
 impl Constraint {
-    fn new(constraint: &TopologySpreadConstraint, pod: &PodInfo) -> Result<Self, String> {
+    fn new(constraint: &TopologySpreadConstraint, pod: &WaitingPod) -> Result<Self, String> {
         let keys = constraint.match_label_keys.as_deref();
         Ok(Self {
             key: constraint.topology_key.clone(),
@@ -82,7 +82,7 @@ impl Constraint {
         })
     }
 
-    fn counts(&self, node: &NodeInfo, required: &RequiredNodes, pod: &PodInfo) -> bool {
+    fn counts(&self, node: &NodeInfo, required: &RequiredNodes, pod: &WaitingPod) -> bool {
         (!self.honor_affinity || required.matches(node))
             && (!self.honor_taints || untolerated(node, pod.tolerations()).is_none())
     }
@@ -108,12 +108,12 @@ fn had_all_keys(node: &Node, constraints: &[Constraint]) -> bool {
 }
 
 /// Whether the pod states constraints of its own.
-fn has_own(pod: &PodInfo) -> bool {
+fn has_own(pod: &WaitingPod) -> bool {
     pod.spec().and_then(|s| s.topology_spread_constraints.as_ref()).is_some_and(|c| !c.is_empty())
 }
 
 impl PodTopologySpread {
-    fn constraints(&self, cluster: &Cluster, pod: &PodInfo, action: &str) -> Result<Vec<Constraint>, String> {
+    fn constraints(&self, cluster: &Cluster, pod: &WaitingPod, action: &str) -> Result<Vec<Constraint>, String> {
         let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_deref()).unwrap_or_default();
         let of = |list: &[TopologySpreadConstraint]| -> Result<Vec<Constraint>, String> {
             list.iter().filter(|c| c.when_unsatisfiable == action).map(|c| Constraint::new(c, pod)).collect()
@@ -136,7 +136,7 @@ impl PodTopologySpread {
 /// Matching pods per domain, for each hard constraint.
 #[derive(Clone)]
 struct Spread<'a> {
-    pod: &'a PodInfo,
+    pod: &'a WaitingPod,
     required: Arc<RequiredNodes>,
     constraints: Arc<Vec<Constraint>>,
     counts: Vec<HashMap<&'a str, i64>>,
@@ -151,7 +151,7 @@ impl Spread<'_> {
 }
 
 impl Plugin for PodTopologySpread {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PodInfo) -> Prepared<'a> {
+    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
         let constraints = match self.constraints(cluster, pod, "DoNotSchedule") {
             Ok(constraints) if constraints.is_empty() => return Prepared::Skip,
             Ok(constraints) => constraints,
@@ -176,7 +176,7 @@ impl Plugin for PodTopologySpread {
     fn score<'a>(
         &'a self,
         cluster: &'a Cluster,
-        pod: &'a PodInfo,
+        pod: &'a WaitingPod,
         feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn Score + 'a>> {
         let constraints = self.constraints(cluster, pod, "ScheduleAnyway").ok().filter(|c| !c.is_empty())?;
@@ -219,14 +219,14 @@ impl Plugin for PodTopologySpread {
         Some(Box::new(Evenness { sums, ignored }))
     }
 
-    fn scope(&self, cluster: &Cluster, pod: &PodInfo) -> Scope {
+    fn scope(&self, cluster: &Cluster, pod: &WaitingPod) -> Scope {
         match shared::Shared::new(self, cluster, pod) {
             Ok(shared) => Scope::Domains(Box::new(shared)),
             Err(_) => Scope::Alone,
         }
     }
 
-    fn rests_on(&self, cluster: &Cluster, pod: &PodInfo, mut basis: &mut dyn Hasher) {
+    fn rests_on(&self, cluster: &Cluster, pod: &WaitingPod, mut basis: &mut dyn Hasher) {
         if has_own(pod) || self.defaults.is_empty() {
             return;
         }
@@ -236,7 +236,7 @@ impl Plugin for PodTopologySpread {
         }
     }
 
-    fn helps(&self, cluster: &Cluster, pod: &PodInfo, event: &ClusterEvent) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
         let Ok(constraints) = self.constraints(cluster, pod, "DoNotSchedule") else { return false };
         match event {
             ClusterEvent::PodPlaced(other) | ClusterEvent::PodGone(other) => {
@@ -349,7 +349,7 @@ mod tests {
         constraint
     }
 
-    fn pod_with(constraint: Value, more: Value) -> PodInfo {
+    fn pod_with(constraint: Value, more: Value) -> WaitingPod {
         let mut spec = json!({"topologySpreadConstraints": [constraint]});
         for (key, value) in more.as_object().into_iter().flatten() {
             spec[key] = value.clone();
@@ -357,7 +357,7 @@ mod tests {
         named_pod("default", "p", json!({"app": "p", "version": "2"}), spec)
     }
 
-    fn existing(version: &str) -> PodInfo {
+    fn existing(version: &str) -> WaitingPod {
         named_pod("default", "e", json!({"app": "p", "version": version}), json!({}))
     }
 
@@ -366,7 +366,7 @@ mod tests {
     }
 
     /// Nodes a (zone 1), b (zone 2) and c (no zone): which accept the pod.
-    fn check(pod: PodInfo, on: &[&str], accepted: [bool; 3]) {
+    fn check(pod: WaitingPod, on: &[&str], accepted: [bool; 3]) {
         let nodes = nodes();
         let pods = on.iter().map(|node| (*node, existing("1"))).collect();
         let verdicts = check_among(&PodTopologySpread::default(), &pod, &nodes, pods);

@@ -8,11 +8,11 @@ use crate::{
     cluster::Cluster,
     node_info::NodeInfo,
     node_selector::RequiredNodes,
-    pod_info::PodInfo,
+    pod_info::WaitingPod,
 };
 
 pub struct Shared {
-    pod: PodInfo,
+    pod: WaitingPod,
     required: RequiredNodes,
     hard: Vec<Constraint>,
     soft: Vec<Constraint>,
@@ -21,13 +21,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(plugin: &PodTopologySpread, cluster: &Cluster, pod: &PodInfo) -> Result<Self, String> {
+    pub fn new(plugin: &PodTopologySpread, cluster: &Cluster, pod: &WaitingPod) -> Result<Self, String> {
         Ok(Self {
             hard: plugin.constraints(cluster, pod, "DoNotSchedule")?,
             soft: plugin.constraints(cluster, pod, "ScheduleAnyway")?,
             need_all_keys: has_own(pod) || !plugin.system,
             required: RequiredNodes::of(pod.spec()),
-            pod: PodInfo::new(pod.pod.clone()),
+            pod: pod.clone(),
         })
     }
 
