@@ -29,6 +29,8 @@ pub fn build(_: &Value) -> Built {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Disk {
     id: String,
+    /// Who keeps it, where the same name elsewhere is another disk. Clusters that share one are the same.
+    monitors: Vec<String>,
     read_only: bool,
 }
 
@@ -44,13 +46,16 @@ impl Disk {
         } else {
             let disk = volume.rbd.as_ref()?;
             let pool = disk.pool.as_deref().unwrap_or("rbd");
-            (format!("rbd/{}/{pool}/{}", disk.monitors.join(","), disk.image), disk.read_only)
+            (format!("rbd/{pool}/{}", disk.image), disk.read_only)
         };
-        Some(Self { id, read_only: read_only.unwrap_or(false) })
+        let monitors = volume.rbd.as_ref().map(|disk| disk.monitors.clone()).unwrap_or_default();
+        Some(Self { id, monitors, read_only: read_only.unwrap_or(false) })
     }
 
     fn clashes_with(&self, other: &Self) -> bool {
-        self.id == other.id && !(self.read_only && other.read_only)
+        let shared = self.monitors.iter().any(|monitor| other.monitors.contains(monitor));
+        let same_place = shared || (self.monitors.is_empty() && other.monitors.is_empty());
+        self.id == other.id && same_place && !(self.read_only && other.read_only)
     }
 }
 
@@ -140,5 +145,23 @@ mod tests {
         check(claim(), "ReadWriteOnce", Some(claim()), Ok(()));
         check(disk(false), "", Some(disk(true)), Err(DISK));
         check(disk(true), "", Some(disk(true)), Ok(()));
+    }
+
+    #[test]
+    fn block_devices_are_the_same_where_one_monitor_is() {
+        let rbd = |monitors: &[&str], pool: Option<&str>, image: &str, read_only: bool| {
+            let mut rbd = json!({"monitors": monitors, "image": image, "readOnly": read_only});
+            if let Some(pool) = pool {
+                rbd["pool"] = json!(pool);
+            }
+            json!({"name": "v", "rbd": rbd})
+        };
+        let used = || Some(rbd(&["a", "b"], None, "i", false));
+        check(rbd(&["b", "c"], Some("rbd"), "i", true), "", used(), Err(DISK));
+        check(rbd(&["b", "a"], None, "i", false), "", used(), Err(DISK));
+        check(rbd(&["c"], None, "i", false), "", used(), Ok(()));
+        check(rbd(&["a"], Some("other"), "i", false), "", used(), Ok(()));
+        check(rbd(&["a"], None, "other", false), "", used(), Ok(()));
+        check(rbd(&["a"], None, "i", true), "", Some(rbd(&["a"], None, "i", true)), Ok(()));
     }
 }
