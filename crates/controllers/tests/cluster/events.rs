@@ -9,7 +9,8 @@ use http::Method;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, StatefulSet},
     batch::v1::{CronJob, Job},
-    core::v1::{ConfigMap, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{ConfigMap, Endpoints, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service},
+    discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     storage::v1::StorageClass,
 };
@@ -322,4 +323,84 @@ async fn of_pods_under_two_budgets_and_of_evictions_that_nobody_carried_out() {
     cluster.settle().await;
     let expected = "Pod was expected by PDB d/a to be deleted but it wasn't";
     assert_eq!(said(&cluster, "p", "NotDeleted").await, [expected]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_claims_that_belong_to_somebody_else() {
+    let cluster = Cluster::start(config()).await;
+    let owner: ConfigMap = cluster.create(json!({ "metadata": { "name": "owner" } })).await;
+    let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid,
+        "controller": true });
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } });
+    let claim = json!({ "metadata": { "name": "data-s-0", "ownerReferences": [owner] }, "spec": spec });
+    cluster.create::<PersistentVolumeClaim>(claim).await;
+    let mut set = stateful_set();
+    set["spec"]["volumeClaimTemplates"] = json!([{ "metadata": { "name": "data" }, "spec": spec }]);
+    set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+    cluster.create::<StatefulSet>(set).await;
+    cluster.settle().await;
+    let expected = "PersistentVolumeClaim data-s-0 has a conflicting OwnerReference that acts as a manging controller, \
+                    the retention policy is ignored for this claim";
+    assert_eq!(said(&cluster, "s", "ConflictingController").await, [expected]);
+    let claim = cluster.api::<PersistentVolumeClaim>().get("data-s-0").await.unwrap();
+    let owners: Vec<String> = claim.metadata.owner_references.unwrap().into_iter().map(|o| o.kind).collect();
+    assert_eq!(owners, ["ConfigMap"]);
+}
+
+/// Each says once what it can't do, and does it when it can.
+#[tokio::test(start_paused = true)]
+async fn of_endpoints_that_cannot_be_written() {
+    let cluster = Cluster::start(config()).await;
+    for (name, is_new, method, path, reason, message) in [
+        (
+            "a",
+            true,
+            Method::POST,
+            "/d/endpoints",
+            "FailedToCreateEndpoint",
+            "Failed to create endpoint for service d/a",
+        ),
+        ("a", false, Method::PUT, "/endpoints/a", "FailedToUpdateEndpoint", "Failed to update endpoint d/a"),
+        (
+            "b",
+            true,
+            Method::POST,
+            "/d/endpointslices",
+            "FailedToUpdateEndpointSlices",
+            "Error updating Endpoint Slices for Service d/b",
+        ),
+    ] {
+        cluster.counts.refuse_all(method, path);
+        let spec = json!({ "selector": { "app": "web" }, "ports": [{ "port": 80 }] });
+        match is_new {
+            true => drop(cluster.create::<Service>(json!({ "metadata": { "name": name }, "spec": spec })).await),
+            false => cluster.patch::<Service>(name, json!({ "metadata": { "labels": { "changed": "yes" } } })).await,
+        }
+        cluster.env.sleep(Duration::from_secs(60)).await;
+        assert_eq!(said(&cluster, name, reason).await, [format!("{message}: pods is forbidden: exceeded quota")]);
+        assert!(cluster.counts.refused() > 1, "{reason}: was not tried again");
+        cluster.counts.refuse_nothing();
+        cluster.env.sleep(Duration::from_secs(600)).await;
+        cluster.settle().await;
+    }
+    let endpoints = cluster.api::<Endpoints>().get("a").await.unwrap();
+    assert_eq!(endpoints.metadata.labels.unwrap()["changed"], "yes");
+    let slices = cluster.list::<EndpointSlice>().await;
+    let of_b = |slice: &EndpointSlice| slice.metadata.labels.as_ref().unwrap()["kubernetes.io/service-name"] == "b";
+    assert_eq!(slices.iter().filter(|slice| of_b(slice)).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_addresses_that_are_too_many_to_mirror() {
+    let cluster = Cluster::start(config()).await;
+    cluster.create::<Service>(json!({ "metadata": { "name": "far" }, "spec": { "ports": [{ "port": 80 }] } })).await;
+    let addresses: Vec<Value> = (0..1003).map(|i| json!({ "ip": format!("192.0.{}.{}", i / 250, i % 250) })).collect();
+    let subset = json!({ "addresses": addresses, "ports": [{ "port": 80 }] });
+    cluster.create::<Endpoints>(json!({ "metadata": { "name": "far" }, "subsets": [subset] })).await;
+    cluster.settle().await;
+    let expected =
+        "A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset. 3 addresses were skipped";
+    assert_eq!(said(&cluster, "far", "TooManyAddressesToMirror").await, [expected]);
+    let mirrored: usize = cluster.list::<EndpointSlice>().await.iter().map(|slice| slice.endpoints.len()).sum();
+    assert_eq!(mirrored, 1000);
 }
