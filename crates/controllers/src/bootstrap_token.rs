@@ -15,8 +15,8 @@ use crate::{
     shell::{Context, Controller, Outcome, Setup},
 };
 
-const NAMESPACE: &str = "kube-system";
-const TYPE: &str = "bootstrap.kubernetes.io/token";
+pub const NAMESPACE: &str = "kube-system";
+pub const TYPE: &str = "bootstrap.kubernetes.io/token";
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let secrets = setup.informer::<Secret>();
@@ -29,7 +29,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     Arc::new(TokenCleaner { context: setup.context.clone(), secrets })
 }
 
-fn expires(secret: &Secret) -> Option<Timestamp> {
+pub fn expires(secret: &Secret) -> Option<Timestamp> {
     let text = secret.data.as_ref()?.get("expiration").filter(|_| secret.type_.as_deref() == Some(TYPE))?;
     // What can't be read is taken as expired, as upstream does.
     Some(std::str::from_utf8(&text.0).ok().and_then(|t| t.parse().ok()).unwrap_or(Timestamp::MIN))

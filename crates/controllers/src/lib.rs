@@ -16,6 +16,7 @@ mod selector;
 mod shell;
 mod table;
 
+mod bootstrap_signer;
 mod bootstrap_token;
 mod certificates;
 mod cluster_role;

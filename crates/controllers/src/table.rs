@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::{
-    bootstrap_token, certificates, cluster_role, cron_job, daemon_set, deployment, disruption, endpoints,
-    garbage_collector, job, namespace, node, replica_set, resource_quota, root_ca, service_account,
+    bootstrap_signer, bootstrap_token, certificates, cluster_role, cron_job, daemon_set, deployment, disruption,
+    endpoints, garbage_collector, job, namespace, node, replica_set, resource_quota, root_ca, service_account,
     service_account_token, service_cidr,
     shell::{Controller, Setup},
     stateful_set, volume,
@@ -42,12 +42,14 @@ pub const CONTROLLERS: &[Row] = &[
     row("node-lifecycle-controller", 2, node::make_lifecycle),
     row("taint-eviction-controller", 4, node::make_taint_eviction),
     row("node-ipam-controller", 1, node::make_ipam),
+    row("ttl-controller", 1, node::make_ttl),
     row("pod-garbage-collector-controller", 1, node::make_pod_gc),
     row("resourcequota-controller", 5, resource_quota::make),
     row("endpointslice-mirroring-controller", 5, endpoints::make_mirroring),
     row("certificatesigningrequest-approving-controller", 1, certificates::make_approver),
     row("certificatesigningrequest-signing-controller", 2, certificates::make_signer),
     row("certificatesigningrequest-cleaner-controller", 1, certificates::make_cleaner),
+    row("bootstrap-signer-controller", 1, bootstrap_signer::make),
     row("token-cleaner-controller", 1, bootstrap_token::make),
     row("disruption-controller", 2, disruption::make),
     row("clusterrole-aggregation-controller", 1, cluster_role::make),

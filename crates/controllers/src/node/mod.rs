@@ -8,9 +8,11 @@ mod lifecycle;
 mod pod_gc;
 mod ranges;
 mod taint_eviction;
+mod ttl;
 mod zones;
 
 pub use ipam::make as make_ipam;
 pub use lifecycle::make as make_lifecycle;
 pub use pod_gc::make as make_pod_gc;
 pub use taint_eviction::make as make_taint_eviction;
+pub use ttl::make as make_ttl;

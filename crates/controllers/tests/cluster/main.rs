@@ -3,6 +3,7 @@
 //! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
 
 mod bad_input;
+mod bootstrap;
 mod collecting;
 mod collisions;
 mod conformance;
