@@ -12,7 +12,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use api::{ApiError, Reason};
 
 use crate::{
-    admission, authz::rbac, flow_control, kubernetes_service, loopback, pipeline::ApiServer, registry::timestamp,
+    admission, authn::legacy_tokens, authz::rbac, flow_control, kubernetes_service, loopback, pipeline::ApiServer,
+    registry::timestamp,
 };
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -49,6 +50,12 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         ensure(server, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await?;
     }
     service_cidr(server).await?;
+    let since = legacy_tokens::date(server.cluster.env.now());
+    let tracking = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": { "since": since },
+        "metadata": { "name": legacy_tokens::TRACKING, "namespace": "kube-system" },
+    });
+    ensure(server, "/api/v1/namespaces/kube-system/configmaps", tracking).await?;
     kubernetes_service::ensure(server).await?;
     authentication(server).await
 }

@@ -38,6 +38,8 @@ pub struct Config {
     pub node_startup_grace_period: Duration,
     /// Finished pods beyond this number are deleted, oldest first. Zero: never.
     pub terminated_pod_gc_threshold: usize,
+    /// Tokens in Secrets that nobody has used for so long are withdrawn, and deleted after as long again.
+    pub legacy_token_clean_up_period: Duration,
     /// Where the queues are counted; clone it to show them.
     pub metrics: Metrics,
 }
@@ -57,6 +59,7 @@ impl Default for Config {
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_gc_threshold: 12_500,
+            legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             metrics: Metrics::default(),
         }
     }

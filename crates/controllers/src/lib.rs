@@ -27,6 +27,7 @@ mod disruption;
 mod endpoints;
 mod garbage_collector;
 mod job;
+mod legacy_token;
 mod namespace;
 mod node;
 mod replica_set;

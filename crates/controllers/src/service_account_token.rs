@@ -18,9 +18,9 @@ use crate::{
     shell::{Context, Controller, Outcome, Setup},
 };
 
-const TYPE: &str = "kubernetes.io/service-account-token";
-const ACCOUNT: &str = "kubernetes.io/service-account.name";
-const UID: &str = "kubernetes.io/service-account.uid";
+pub const TYPE: &str = "kubernetes.io/service-account-token";
+pub const ACCOUNT: &str = "kubernetes.io/service-account.name";
+pub const UID: &str = "kubernetes.io/service-account.uid";
 const ISSUER: &str = "kubernetes/serviceaccount";
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::{
     bootstrap_signer, bootstrap_token, certificates, cluster_role, cron_job, daemon_set, deployment, disruption,
-    endpoints, garbage_collector, job, namespace, node, replica_set, resource_quota, root_ca, service_account,
-    service_account_token, service_cidr,
+    endpoints, garbage_collector, job, legacy_token, namespace, node, replica_set, resource_quota, root_ca,
+    service_account, service_account_token, service_cidr,
     shell::{Controller, Setup},
     stateful_set, volume,
 };
@@ -37,6 +37,7 @@ pub const CONTROLLERS: &[Row] = &[
     row("namespace-controller", 5, namespace::make),
     row("serviceaccount-controller", 1, service_account::make),
     row("serviceaccount-token-controller", 1, service_account_token::make),
+    row("legacy-serviceaccount-token-cleaner-controller", 1, legacy_token::make),
     row("root-ca-certificate-publisher-controller", 1, root_ca::make),
     row("garbage-collector-controller", 10, garbage_collector::make),
     row("node-lifecycle-controller", 2, node::make_lifecycle),

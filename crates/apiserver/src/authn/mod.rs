@@ -2,6 +2,7 @@
 //! Called by `pipeline`; the user it finds goes on to `authz` and `admission`.
 //! Invariant: wrong credentials are an error; absent credentials are not.
 
+pub mod legacy_tokens;
 pub mod service_account;
 pub mod token_request;
 

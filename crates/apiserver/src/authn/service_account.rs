@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use api::ApiError;
 
-use super::{Believed, TokenAuthenticator, User, files::same, jwks};
+use super::{Believed, TokenAuthenticator, User, files::same, jwks, legacy_tokens};
 use crate::{cluster::Cluster, config::ServiceAccounts, expiring::Expiring};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -324,6 +324,9 @@ impl TokenAuthenticator for ServiceAccountTokens {
         }
         for wanted in &verified.alive {
             if !self.lives(wanted).await? {
+                return Err(ApiError::unauthorized());
+            }
+            if wanted.holds.is_some() && !legacy_tokens::shown(&self.cluster, &wanted.namespace, &wanted.name) {
                 return Err(ApiError::unauthorized());
             }
         }

@@ -2,6 +2,8 @@
 //! Run by the cluster of `main`.
 //! Invariant: as in `main`, every test ends quiet.
 
+use std::time::Duration;
+
 use k8s_openapi::api::{
     apps::v1::Deployment,
     authentication::v1::TokenReview,
@@ -83,10 +85,10 @@ async fn a_charge_for_an_object_that_is_not_yet_stored_stays() {
     let charge = client::Patch::Merge(json!({ "status": { "used": { "services.nodeports": "1" } } }));
     quotas.patch_status("q", &charge).await.unwrap();
     cluster.create::<ConfigMap>(json!({ "metadata": { "name": "something" } })).await;
-    cluster.env.sleep(std::time::Duration::from_secs(3)).await;
+    cluster.env.sleep(Duration::from_secs(3)).await;
     assert_eq!(used().await, "1");
     cluster.delete::<ConfigMap>("something", "Background").await;
-    cluster.env.sleep(std::time::Duration::from_secs(3)).await;
+    cluster.env.sleep(Duration::from_secs(3)).await;
     assert_eq!(used().await, "0", "what goes away wakes the count");
 }
 
@@ -163,7 +165,7 @@ async fn pods_that_cannot_end_on_a_node_out_of_service_are_failed() {
         pod["metadata"]["name"] = "p".into();
         pod["metadata"]["finalizers"] = json!(["example.com/hold"]);
         cluster.create::<Pod>(pod).await;
-        cluster.env.sleep(std::time::Duration::from_secs(5)).await;
+        cluster.env.sleep(Duration::from_secs(5)).await;
         let taints = json!([{ "key": taint, "effect": "NoExecute", "value": "nodeshutdown" }]);
         cluster.patch::<Node>("n", json!({ "spec": { "taints": taints } })).await;
         let silent = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown" }] } });
@@ -226,7 +228,7 @@ async fn node_certificates_are_approved_and_signed() {
     let status = cluster.api::<CertificateSigningRequest>().get("csr").await.unwrap().status.unwrap();
     assert_eq!(status.conditions.unwrap()[0].reason.as_deref(), Some("AutoApproved"));
     assert!(status.certificate.unwrap().0.starts_with(b"-----BEGIN CERTIFICATE-----"));
-    cluster.env.sleep(std::time::Duration::from_secs(3600)).await;
+    cluster.env.sleep(Duration::from_secs(3600)).await;
     assert!(cluster.api::<CertificateSigningRequest>().find("csr").await.unwrap().is_none());
 }
 
@@ -255,6 +257,63 @@ async fn secrets_hold_tokens_while_their_account_lives() {
     cluster.settle().await;
     assert!(cluster.api::<Secret>().find("robot-token").await.unwrap().is_none());
     assert_eq!(review().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_in_secrets_are_withdrawn_and_deleted_when_nobody_uses_them() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let mut config = config();
+    config.service_account_key_pem = Some(rcgen::KeyPair::generate().unwrap().serialize_pem());
+    config.legacy_token_clean_up_period = 2 * DAY;
+    let cluster = Cluster::start(config).await;
+    for name in ["idle", "busy"] {
+        let account = json!({ "metadata": { "name": name }, "secrets": [{ "name": name }] });
+        cluster.create::<ServiceAccount>(account).await;
+        let metadata = json!({ "name": name, "annotations": { "kubernetes.io/service-account.name": name } });
+        let secret = json!({ "metadata": metadata, "type": "kubernetes.io/service-account-token" });
+        cluster.create::<Secret>(secret).await;
+    }
+    cluster.settle().await;
+    let mut tokens = std::collections::BTreeMap::new();
+    for secret in cluster.list::<Secret>().await {
+        tokens
+            .insert(secret.metadata.name.unwrap(), String::from_utf8(secret.data.unwrap()["token"].0.clone()).unwrap());
+    }
+    let is_believed = async |name: &str| {
+        let review = json!({ "metadata": {}, "spec": { "token": tokens[name] } });
+        let review: TokenReview = serde_json::from_value(review).unwrap();
+        let status = cluster.client.api::<TokenReview>().create(&review).await.unwrap().status.unwrap_or_default();
+        status.authenticated == Some(true)
+    };
+    let label = async |name: &str, label: &str| {
+        let labels = cluster.api::<Secret>().get(name).await.unwrap().metadata.labels.unwrap_or_default();
+        labels.get(&format!("kubernetes.io/legacy-token-{label}")).cloned()
+    };
+    for _ in 0..5 {
+        assert!(is_believed("busy").await);
+        cluster.env.sleep(DAY).await;
+    }
+    assert!(label("idle", "invalid-since").await.is_some());
+    assert_eq!(label("idle", "last-used").await, None);
+    assert!(!is_believed("idle").await);
+    assert_eq!(label("busy", "invalid-since").await, None);
+    let yesterday = (cluster.env.now() - DAY).strftime("%Y-%m-%d").to_string();
+    assert_eq!(label("busy", "last-used").await, Some(yesterday));
+    // Taking the label off brings it back, and showing it in vain was a use, too.
+    cluster
+        .patch::<Secret>(
+            "idle",
+            json!({ "metadata": { "labels": { "kubernetes.io/legacy-token-invalid-since": null } } }),
+        )
+        .await;
+    cluster.env.sleep(Duration::from_secs(1)).await;
+    assert!(is_believed("idle").await);
+    for _ in 0..9 {
+        assert!(is_believed("busy").await);
+        cluster.env.sleep(DAY).await;
+    }
+    assert!(cluster.api::<Secret>().find("idle").await.unwrap().is_none());
+    assert!(cluster.api::<Secret>().find("busy").await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]

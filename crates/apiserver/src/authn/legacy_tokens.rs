@@ -1,0 +1,58 @@
+//! Tokens that lie in secrets and never expire: when each was last used, and whether it was withdrawn.
+//! Asked by `service_account`. The controllers' legacy-serviceaccount-token-cleaner withdraws what nobody uses by a label,
+//! and trusts the notes made here since the day that `bootstrap` wrote down.
+//! Invariant: a secret is written once a day at most.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+
+use api::ApiError;
+use store::{Compare, Operation, Transaction};
+
+use crate::{cluster::Cluster, storage, watch_cache::store_error};
+
+/// The ConfigMap that says since when uses are noted.
+pub const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub fn date(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d").to_string()
+}
+
+/// Another server's clock may already be at tomorrow.
+fn is_noted(labels: &BTreeMap<String, String>, now: Timestamp) -> bool {
+    labels.get(LAST_USED).is_some_and(|day| [now, now + DAY].map(date).contains(day))
+}
+
+/// Notes that the token in this secret was shown. False if it was withdrawn.
+pub fn shown(cluster: &Arc<Cluster>, namespace: &str, name: &str) -> bool {
+    // One that was just made is noted the next time.
+    let Some(secret) = cluster.get("secrets", namespace, name) else { return true };
+    if !is_noted(&secret.meta.labels, cluster.env.now()) {
+        let (cluster, namespace, name) = (cluster.clone(), namespace.to_string(), name.to_string());
+        cluster.env.clone().spawn(async move {
+            if let Err(error) = note(&cluster, &namespace, &name).await {
+                tracing::warn!(namespace, name, %error, "failed to note the use of a token");
+            }
+        });
+    }
+    !secret.meta.labels.contains_key(INVALID_SINCE)
+}
+
+async fn note(cluster: &Cluster, namespace: &str, name: &str) -> Result<(), ApiError> {
+    let served = cluster.served.find("", "v1", "secrets");
+    let served = served.ok_or_else(|| ApiError::internal("secrets are not served"))?;
+    let now = cluster.env.now();
+    let live = cluster.live(&served, namespace, name).await?;
+    let Some(secret) = live.filter(|secret| !is_noted(&secret.meta.labels, now)) else { return Ok(()) };
+    let mut value = secret.value();
+    value["metadata"]["labels"][LAST_USED] = date(now).into();
+    let key = served.key(namespace, name);
+    let compare = vec![Compare { key: key.clone(), mod_revision: secret.meta.resource_version }];
+    let operations = vec![Operation::Put { key, value: storage::encode(&value), ttl_seconds: None }];
+    // Whoever was quicker changed the secret; the next use is noted then.
+    cluster.store.transact(Transaction { compare, operations }).await.map(drop).map_err(store_error)
+}
