@@ -332,7 +332,6 @@ fn resized_container(errors: &mut ErrorList, spec: &Path, path: &Path, now: &Val
         }
     }
     let mut rest = now.clone();
-    set(&mut rest, "resizePolicy", before["resizePolicy"].clone());
     for kind in ["requests", "limits"] {
         for name in ["cpu", "memory"] {
             if let Some(list) = part_mut(&mut rest, "resources").and_then(|resources| part_mut(resources, kind)) {
@@ -427,6 +426,14 @@ mod tests {
             },
             validate_resize,
             &["spec.containers: Forbidden: containers may not be added or removed on resize"],
+        );
+        check(
+            |p| {
+                p["spec"]["containers"][0]["resizePolicy"] =
+                    json!([{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }]);
+            },
+            validate_resize,
+            &["spec: Forbidden: only cpu and memory resources are mutable"],
         );
         let whole = "resize of pods with pod-level resources is forbidden when \
             InPlacePodLevelResourcesVerticalScalingEnabled feature gate is disabled";
