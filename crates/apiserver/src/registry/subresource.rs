@@ -26,6 +26,9 @@ use crate::{
 
 const PROXY_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
+/// Evictions of this version are still taken; they differ in nothing but its name.
+const OLD_POLICY: &str = "policy/v1beta1";
+
 impl Registry {
     pub(super) async fn subresource(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
@@ -69,6 +72,9 @@ impl Registry {
         let decoded = codec::decode(body, negotiate::input(&call.headers)?, id.map(|id| (&*schema, id)))?;
         let expected = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
         let mut value = decoded.value;
+        if value["apiVersion"] == OLD_POLICY && expected == "policy/v1" {
+            value["apiVersion"] = expected.clone().into();
+        }
         self.check_type(&value, &expected, kind)?;
         value["apiVersion"] = expected.into();
         value["kind"] = kind.into();

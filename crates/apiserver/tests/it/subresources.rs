@@ -67,7 +67,14 @@ async fn pods_are_bound_once_and_evicted_within_budget() {
     } });
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/b/status";
     s.patch("merge-patch", budgets, status).await.expect(200);
-    s.post(&format!("{pods}/a/eviction"), eviction).await.expect(201);
+    let mut other = eviction.clone();
+    other["apiVersion"] = "policy/v2".into();
+    let refused = s.post(&format!("{pods}/a/eviction"), other).await;
+    refused.refused(400, "BadRequest", "does not match the expected API version (policy/v1)");
+    // Older clients speak of an older version, which is the same.
+    let mut older = eviction;
+    older["apiVersion"] = "policy/v1beta1".into();
+    s.post(&format!("{pods}/a/eviction"), older).await.expect(201);
     let evicted = s.get(&format!("{pods}/a")).await.expect(200);
     assert!(evicted["metadata"]["deletionTimestamp"].is_string());
     let conditions = evicted["status"]["conditions"].as_array().unwrap();
