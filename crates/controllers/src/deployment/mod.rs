@@ -6,11 +6,11 @@ mod plan;
 mod sets;
 mod status;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::ApiError;
 use async_trait::async_trait;
-use client::{EventRecorder, Informer, ObjectRef, Patch, reference};
+use client::{EventRecorder, Informer, ObjectRef, Patch, may_have_happened, reference};
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::Pod,
@@ -19,6 +19,7 @@ use plan::{Action, Input, plan};
 use serde_json::json;
 
 use crate::{
+    expectations::Expectations,
     indexes,
     meta::{self, Object, delete_in_background, labels},
     ownership,
@@ -33,12 +34,14 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     indexes::by_namespace(&deployments);
     indexes::by_controller(&sets);
     indexes::by_controller(&pods);
+    let expectations = Expectations::new(setup.context.env.clone());
     setup.on_keys(&deployments);
     setup.on(&sets, {
-        let deployments = deployments.clone();
+        let (deployments, expectations) = (deployments.clone(), expectations.clone());
         move |change, queue| {
             for set in change.old.iter().chain(&change.new) {
                 if let Some(owner) = owner_key(set) {
+                    expectations.created(&owner, &change.key);
                     queue.add(owner);
                 }
             }
@@ -65,7 +68,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     let recorder = setup.context.recorder("deployment-controller");
-    Arc::new(Deployments { context: setup.context.clone(), deployments, sets, pods, recorder })
+    Arc::new(Deployments { context: setup.context.clone(), deployments, sets, pods, recorder, expectations })
 }
 
 fn owner_key(set: &ReplicaSet) -> Option<String> {
@@ -83,12 +86,20 @@ struct Deployments {
     sets: Informer<ReplicaSet>,
     pods: Informer<Pod>,
     recorder: EventRecorder,
+    /// Sets of our own making that the cache does not show: counted without them, the next would be too large.
+    expectations: Expectations,
 }
 
 #[async_trait]
 impl Controller for Deployments {
     async fn reconcile(&self, key: &str) -> Outcome {
-        let Some(deployment) = self.deployments.get(key) else { return Ok(None) };
+        let Some(deployment) = self.deployments.get(key) else {
+            self.expectations.forget(key);
+            return Ok(None);
+        };
+        if let Some(again) = self.waiting(key).await? {
+            return Ok(Some(again));
+        }
         let about = reference(&*deployment);
         let Some(selector) = selector_of(&deployment) else {
             let message = "This deployment is selecting all pods. A non-empty selector is required.";
@@ -110,6 +121,18 @@ impl Controller for Deployments {
 }
 
 impl Deployments {
+    /// How long own sets are still to be waited for; their arrival brings us back.
+    async fn waiting(&self, key: &str) -> Result<Option<Duration>, ApiError> {
+        for set in self.expectations.overdue(key).0 {
+            let (namespace, name) = meta::split(&set);
+            let found = self.context.client.namespaced::<ReplicaSet>(namespace).find(name).await?;
+            if found.is_none_or(|set| owner_key(&set).as_deref() != Some(key)) {
+                self.expectations.created(key, &set);
+            }
+        }
+        Ok(self.expectations.waiting(key))
+    }
+
     async fn claim(&self, deployment: &Deployment, selector: &Selector) -> Result<Vec<Arc<ReplicaSet>>, ApiError> {
         let mut sets = self.sets.by_index(indexes::CONTROLLER, deployment.uid());
         sets.extend(self.sets.by_index(indexes::ORPHAN, deployment.namespace()));
@@ -174,7 +197,15 @@ impl Deployments {
 
     async fn create(&self, deployment: &Deployment, about: &ObjectRef, set: &ReplicaSet) -> Result<(), ApiError> {
         let sets = self.context.client.namespaced::<ReplicaSet>(deployment.namespace());
-        let error = match sets.create(set).await {
+        let (owner, key) = (deployment.key(), set.key());
+        self.expectations.expect_created(&owner, &key);
+        let created = sets.create(set).await;
+        // One that may be there is waited for, unless it was shown while this was on its way.
+        let surely_not = created.as_ref().is_err_and(|e| !may_have_happened(e) && !e.is_already_exists());
+        if surely_not || self.sets.get(&key).is_some() {
+            self.expectations.created(&owner, &key);
+        }
+        let error = match created {
             Ok(_) => {
                 if sets::replicas(set) > 0 {
                     self.scaled(about, set, 0, sets::replicas(set));
@@ -192,6 +223,7 @@ impl Deployments {
                 // Ours, and the cache has not shown it yet: its arrival brings us back.
                 return Ok(());
             }
+            self.expectations.created(&owner, &key);
             let status = changed.status.get_or_insert_default();
             status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
             self.write_status(&changed).await?;
