@@ -9,6 +9,7 @@ use k8s_openapi::api::{
     core::v1::{Container, Node, Pod, Secret, Service},
     node::v1::RuntimeClass,
 };
+use tokio::sync::Notify;
 
 use super::{
     Worker,
@@ -284,17 +285,21 @@ impl Worker {
                 return None;
             }
         };
+        let began = Notify::new();
         let sandbox = async {
             if !actions.create_sandbox {
+                began.notify_one();
                 return Ok(actions.sandbox_id.clone().unwrap_or_default());
             }
             self.tell_missing_dns(pod);
-            shared.runtime.create_sandbox(pod, &sandbox_config, &handler).await
+            shared.runtime.create_sandbox(pod, &sandbox_config, &handler, &began).await
         };
         // What depends on the pod's address waits for it; everything else does not.
         let early_ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
         let needs_address = names_pod_ip(pod) && early_ips.is_empty();
         let volumes = async {
+            // Many that wait for their turn do not hold as many mounts, which would make every call slower.
+            began.notified().await;
             let references = shared.references.get(pod).await?;
             if needs_address {
                 return Ok((references, None));

@@ -16,6 +16,7 @@ use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret, Service};
 pub use kill::KillOrder;
 use metrics::Metrics;
+use tokio::sync::Notify;
 pub use turns::Turns;
 
 use crate::{
@@ -128,25 +129,29 @@ impl RuntimeManager {
         if user_namespaces::wanted(pod) { self.features.check_user_namespaces(handler) } else { Ok(()) }
     }
 
-    /// Makes the pod's control group, directories and sandbox.
+    /// Makes the pod's control group, directories and sandbox. When it is its turn, it tells `began`.
     pub async fn create_sandbox(
         &self,
         pod: &Pod,
         config: &v1::PodSandboxConfig,
         handler: &str,
+        began: &Notify,
     ) -> Result<String, String> {
-        std::fs::create_dir_all(&config.log_directory)
-            .map_err(|error| format!("failed to create {}: {error}", config.log_directory))?;
         self.metrics.count(&STARTED_PODS, &[]);
-        let began = self.env.monotonic();
-        self.cgroups
-            .create_pod(pod)
-            .map_err(|error| format!("failed to ensure that the pod: {} cgroups exist: {error}", pod_spec::uid(pod)))?;
-        self.metrics.observe(&CGROUP_DURATION, &["create"], (self.env.monotonic() - began).as_secs_f64());
-        self.starts.take(self.runtime.run_pod_sandbox(config.clone(), handler)).await.map_err(|error| {
-            self.metrics.count(&STARTED_PODS_ERRORS, &[]);
-            error.to_string()
-        })
+        let create = async {
+            began.notify_one();
+            std::fs::create_dir_all(&config.log_directory)
+                .map_err(|error| format!("failed to create {}: {error}", config.log_directory))?;
+            let began = self.env.monotonic();
+            self.cgroups.create_pod(pod).map_err(|error| {
+                format!("failed to ensure that the pod: {} cgroups exist: {error}", pod_spec::uid(pod))
+            })?;
+            self.metrics.observe(&CGROUP_DURATION, &["create"], (self.env.monotonic() - began).as_secs_f64());
+            self.runtime.run_pod_sandbox(config.clone(), handler).await.map_err(|error| error.to_string())
+        };
+        // Pods that have theirs already get their containers first.
+        let made = self.starts.take_last(create).await;
+        made.inspect_err(|_| self.metrics.count(&STARTED_PODS_ERRORS, &[]))
     }
 
     /// Pulls, creates and starts one container and runs its postStart hook.
