@@ -7,6 +7,7 @@ pub mod defaults;
 mod environment;
 mod handlers;
 pub mod image;
+mod operating_system;
 pub mod placement;
 pub mod qos;
 pub mod resources;

@@ -4,7 +4,11 @@
 
 use serde_json::Value;
 
-use super::{containers, placement, resources, security, volumes};
+use super::{
+    containers,
+    operating_system::{each_container, operating_system},
+    placement, resources, security, volumes,
+};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
@@ -70,12 +74,24 @@ pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &Value, of: Of) {
     if spec.get("overhead").is_some_and(Value::is_object) {
         resources::list(errors, &path.child("overhead").child("limits"), &spec["overhead"], true);
     }
-    if let Some(os) = part(spec, "os") {
-        let path = path.child("os").child("name");
-        match text(os, "name") {
-            "" => errors.required(&path, ""),
-            "linux" | "windows" => {}
-            name => errors.not_supported(&path, name, &["linux", "windows"]),
+    operating_system(errors, path, spec);
+    files_of_variables(errors, path, spec);
+}
+
+/// Files that variables are read from are on an emptyDir of the pod.
+fn files_of_variables(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    for (path, container) in each_container(path, spec) {
+        for (index, variable) in items(container, "env").iter().enumerate() {
+            let Some(file) = part(&variable["valueFrom"], "fileKeyRef") else { continue };
+            let name = text(file, "volumeName");
+            let path = path.child("env").index(index).child("valueFrom").child("fileKeyRef").child("volumeName");
+            match items(spec, "volumes").iter().find(|volume| text(volume, "name") == name) {
+                None => errors.not_found(&path, name),
+                Some(volume) if part(volume, "emptyDir").is_none() => {
+                    errors.invalid(&path, name, "referenced volume must be of type emptyDir");
+                }
+                Some(_) => {}
+            }
         }
     }
 }
@@ -327,6 +343,53 @@ mod tests {
     #[test]
     fn a_rich_pod_is_valid() {
         check(|_| (), &[]);
+    }
+
+    #[test]
+    fn variables_are_read_from_files_of_empty_dirs_only() {
+        let from = |volume: &str, expected: &[&str]| {
+            let file = json!({ "volumeName": volume, "path": "a.env", "key": "A" });
+            let variable = json!([{ "name": "A", "valueFrom": { "fileKeyRef": file } }]);
+            check(|pod| pod["spec"]["initContainers"][0]["env"] = variable.clone(), expected);
+        };
+        let path = "spec.initContainers[0].env[0].valueFrom.fileKeyRef.volumeName";
+        from("data", &[]);
+        from("none", &[&format!("{path}: Not found: \"none\"")]);
+        from("token", &[&format!("{path}: Invalid value: \"token\": referenced volume must be of type emptyDir")]);
+    }
+
+    #[test]
+    fn a_pod_says_nothing_that_its_operating_system_has_not() {
+        let windows = json!({ "windowsOptions": { "runAsUserName": "a" } });
+        let on = |name: &'static str, expected: &[&str]| {
+            let change = |pod: &mut Value| {
+                pod["spec"]["os"] = json!({ "name": name });
+                pod["spec"]["initContainers"][0]["securityContext"] = windows.clone();
+                pod["spec"]["hostPID"] = json!(true);
+                pod["spec"]["shareProcessNamespace"] = json!(false);
+            };
+            check(change, expected);
+        };
+        on(
+            "linux",
+            &[
+                "spec.initContainers[0].securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
+            ],
+        );
+        let forbidden = |field: &str| format!("spec.{field}: Forbidden: cannot be set for a windows pod");
+        let all = [
+            "hostPID",
+            "shareProcessNamespace",
+            "securityContext.fsGroup",
+            "securityContext.sysctls",
+            "containers[0].securityContext.seccompProfile",
+            "containers[0].securityContext.capabilities",
+            "containers[0].securityContext.allowPrivilegeEscalation",
+            "containers[0].securityContext.runAsUser",
+        ]
+        .map(forbidden);
+        on("windows", &all.each_ref().map(String::as_str));
+        check(|pod| pod["spec"]["os"] = json!({ "name": "plan9" }), &["spec.os.name: Unsupported value: \"plan9\""]);
     }
 
     #[test]
