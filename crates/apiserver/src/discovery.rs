@@ -41,8 +41,17 @@ pub fn paths(server: &ApiServer) -> Value {
             paths.extend(versions.iter().map(|v| format!("/apis/{group}/{v}")));
         }
     }
-    let fixed =
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"];
+    let fixed = [
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ];
     paths.extend(fixed.map(str::to_string));
     json!({ "paths": paths })
 }

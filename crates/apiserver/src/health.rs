@@ -1,12 +1,16 @@
-//! `/healthz`, `/livez`, `/readyz`: whether the server is alive and whether it should get requests.
+//! `/healthz`, `/livez`, `/readyz`: whether the server is alive and whether it should get requests; `/metrics/slis` counts it.
 //! Read by load balancers, kubelets and people.
 //! Invariant: never says yes before the bootstrap objects are stored, and no longer once shutdown has begun.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
+use ::metrics::{CONTENT_TYPE, Metrics, Text, process, slis};
 use http::StatusCode;
 
 use api::ApiError;
@@ -22,6 +26,7 @@ use crate::{
 pub struct Health {
     bootstrapped: AtomicBool,
     stopping: AtomicBool,
+    slis: Metrics,
 }
 
 impl Health {
@@ -38,25 +43,53 @@ impl Health {
     }
 }
 
-type Check = (&'static str, fn(&ApiServer) -> bool);
+/// Of a health check that asks others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+type Check = (&'static str, Kind);
+
+/// What a check looks at.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// True as long as anybody answers.
+    Alive,
+    Store,
+    Bootstrapped,
+    NotStopping,
+}
 
 const ALWAYS: [Check; 4] = [
-    ("ping", |_| true),
-    ("log", |_| true),
-    ("etcd", |_| true),
-    ("poststarthook/bootstrap-controller", |s| s.health.bootstrapped.load(Ordering::Acquire)),
+    ("ping", Kind::Alive),
+    ("log", Kind::Alive),
+    ("etcd", Kind::Store),
+    ("poststarthook/bootstrap-controller", Kind::Bootstrapped),
 ];
-const READY_ONLY: [Check; 2] =
-    [("informer-sync", |_| true), ("shutdown", |s| !s.health.stopping.load(Ordering::Acquire))];
+const READY_ONLY: [Check; 2] = [("informer-sync", Kind::Alive), ("shutdown", Kind::NotStopping)];
 
-pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
+impl Kind {
+    async fn holds(self, server: &ApiServer) -> bool {
+        let health = &server.health;
+        match self {
+            Self::Alive => true,
+            Self::Store => {
+                let answered = server.cluster.env.timeout(PATIENCE, server.cluster.store.revision()).await;
+                matches!(answered, Some(Ok(_)))
+            }
+            Self::Bootstrapped => health.bootstrapped.load(Ordering::Acquire),
+            Self::NotStopping => !health.stopping.load(Ordering::Acquire),
+        }
+    }
+}
+
+pub async fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
     let path = call.info.path.trim_matches('/');
     let (endpoint, single) = path.split_once('/').unwrap_or((path, ""));
     let ready: &[Check] = if endpoint == "readyz" { &READY_ONLY } else { &[] };
     let all: Vec<&Check> = ALWAYS.iter().chain(ready).collect();
     if !single.is_empty() {
         let check = all.iter().find(|(name, _)| *name == single).ok_or_else(not_found_path)?;
-        return Ok(answer(check.1(server), "ok".into()));
+        let ok = check.1.holds(server).await;
+        return Ok(answer(ok, if ok { "ok".into() } else { format!("internal server error: {single} failed\n") }));
     }
     let excluded: Vec<&str> = call.query.all("exclude").collect();
     let mut text = String::new();
@@ -66,7 +99,8 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
             text.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        let ok = check(server);
+        let ok = check.holds(server).await;
+        slis::observe(&server.health.slis, name, endpoint, ok);
         healthy &= ok;
         text.push_str(&if ok { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: reason withheld\n") });
     }
@@ -74,6 +108,14 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
     text.push_str(&format!("{endpoint} check {verdict}\n"));
     let short = healthy && !call.query.flag("verbose") && call.query.get("verbose").is_none();
     Ok(answer(healthy, if short { "ok".into() } else { text }))
+}
+
+/// How the checks went so far.
+pub fn serve_slis(server: &ApiServer) -> Reply {
+    let mut out = Text::default();
+    server.health.slis.render(&mut out);
+    process(&mut out);
+    Reply::Raw(content_response(StatusCode::OK, out.finish().into(), CONTENT_TYPE))
 }
 
 fn answer(healthy: bool, text: String) -> Reply {

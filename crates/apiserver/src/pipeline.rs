@@ -291,11 +291,7 @@ impl ApiServer {
             }
             return Box::pin(self.registry.dispatch(call, bytes)).await;
         }
-        if call.info.path.trim_end_matches('/') == "/metrics" {
-            let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
-            return Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight(), stored)));
-        }
-        match self.serve_path(call) {
+        match Box::pin(self.serve_path(call)).await {
             // A discovery document of an extension server.
             Err(e) if e.is_not_found() => {
                 let extension = Box::pin(aggregation::serve(self, call, Default::default())).await;
@@ -305,13 +301,18 @@ impl ApiServer {
         }
     }
 
-    fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
+    async fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
         let path = call.info.path.trim_end_matches('/');
         let first = path.split('/').nth(1).unwrap_or_default();
         match first {
             "api" | "apis" => discovery::serve(self, call),
             "openapi" => openapi::serve(self, call),
-            "healthz" | "livez" | "readyz" => health::serve(self, call),
+            "healthz" | "livez" | "readyz" => health::serve(self, call).await,
+            "metrics" if path == "/metrics" => {
+                let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
+                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight(), stored)))
+            }
+            "metrics" if path == "/metrics/slis" => Ok(health::serve_slis(self)),
             "version" if path == "/version" => Ok(by_hand(&discovery::version())),
             "debug" => self.debug.serve(path),
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),

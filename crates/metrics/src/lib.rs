@@ -5,6 +5,7 @@
 
 pub mod http;
 mod process;
+pub mod slis;
 mod text;
 
 use std::{

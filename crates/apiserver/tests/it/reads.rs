@@ -190,6 +190,8 @@ async fn discovery_names_what_is_served() {
         assert_eq!(&s.get(path).await.bytes[..], b"ok", "{path}");
     }
     assert!(String::from_utf8_lossy(&s.get("/metrics").await.bytes).contains("apiserver_request_total{"));
+    let passed = "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"livez\"} 1\n";
+    assert!(String::from_utf8_lossy(&s.get("/metrics/slis").await.bytes).contains(passed));
     let index = s.get("/openapi/v3").await.expect(200);
     let address = index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap().to_string();
     assert!(s.get(&address).await.expect(200)["components"]["schemas"]["io.k8s.api.core.v1.Pod"].is_object());

@@ -183,6 +183,13 @@ async fn watches_go_on_over_a_restart_of_etcd() {
         let path = format!("{MAPS}/m");
         let lost = a.patch("merge-patch", &path, json!({ "data": { "k": "lost" } }));
         assert!(tokio::time::timeout(PATIENCE, lost).await.expect("an answer").code >= 500);
+        let health = a.get("/readyz").await;
+        assert_eq!(health.code, 500);
+        assert!(String::from_utf8_lossy(&health.bytes).contains("[-]etcd failed: reason withheld\n"));
+        assert_eq!(a.get("/livez?exclude=etcd").await.code, 200);
+        let slis = a.get("/metrics/slis").await;
+        let failed = "kubernetes_healthcheck{name=\"etcd\",type=\"readyz\"} 0\n";
+        assert!(String::from_utf8_lossy(&slis.bytes).contains(failed));
         etcd.launch();
         let patch = json!({ "data": { "k": round.to_string() } });
         let server = if round % 2 == 0 { &a } else { &b };
