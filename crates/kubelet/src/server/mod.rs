@@ -1,6 +1,6 @@
 //! The node's own HTTPS server: logs, exec, attach, port-forward, pods, stats, metrics; health on loopback.
 //! Reached by the API server for `kubectl logs` and the like; sees the node through `View`.
-//! Invariant: every request but `/healthz` is authenticated and authorized.
+//! Invariant: every request is authenticated and authorized.
 
 mod auth;
 mod counted;
@@ -170,11 +170,9 @@ impl Shared {
     async fn answer(&self, request: Request<Incoming>, certificate: Option<&[u8]>) -> Response<Body> {
         let path = request.uri().path().to_string();
         let _counted = counted::Counted::begin(&self.metrics, &self.env, request.method(), &path, "readwrite");
-        if path != "/healthz" {
-            let allowed = self.auth.check(certificate, request.headers(), request.method(), &path).await;
-            if let Err(error) = allowed {
-                return refusal(&error);
-            }
+        let allowed = self.auth.check(certificate, request.headers(), request.method(), &path).await;
+        if let Err(error) = allowed {
+            return refusal(&error);
         }
         self.route(request, &path).await.unwrap_or_else(|error| refusal(&error))
     }

@@ -128,7 +128,7 @@ fn both_families(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.run(&["delete", "service", "six"]);
 }
 
-/// Every kubelet shows a certificate that is good for each of its node's addresses.
+/// Every kubelet shows a certificate that is good for each of its node's addresses, and strangers nothing else.
 fn kubelets_are_known_by_every_address(cluster: &Cluster, kubectl: &Kubectl) {
     let nodes = kubectl.json(&["get", "nodes"])["items"].as_array().cloned().unwrap_or_default();
     let mut asked = 0;
@@ -140,9 +140,13 @@ fn kubelets_are_known_by_every_address(cluster: &Cluster, kubectl: &Kubectl) {
             let url = format!("https://{host}:{port}/healthz");
             eventually(&format!("{url} is vouched for"), || {
                 let mut curl = Command::new("curl");
-                curl.args(["--silent", "--show-error", "--max-time", "30", "--cacert"]);
-                let output = curl.arg(cluster.data.join("pki/ca.crt")).arg(&url).output().expect("curl runs");
-                if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+                curl.args(["--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"]);
+                curl.args(["--write-out", "%{http_code}", "--cacert"]).arg(cluster.data.join("pki/ca.crt"));
+                let output = curl.arg(&url).output().expect("curl runs");
+                match output.status.success() && output.stdout == b"401" {
+                    true => Ok(()),
+                    false => Err(format!("{output:?}")),
+                }
             });
             asked += 1;
         }
