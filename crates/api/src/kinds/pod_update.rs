@@ -171,7 +171,7 @@ fn annotations(errors: &mut ErrorList, new: &Value, old: &Value) {
 pub fn validate_status(errors: &mut ErrorList, new: &Value, old: &Value) {
     annotations(errors, new, old);
     let path = Path::new("status");
-    let restart_policy = text(&old["spec"], "restartPolicy").to_string();
+    let spec = &old["spec"];
     let (new, old) = (&new["status"], &old["status"]);
     for (index, condition) in items(new, "conditions").iter().enumerate() {
         let kind = text(condition, "type");
@@ -194,7 +194,7 @@ pub fn validate_status(errors: &mut ErrorList, new: &Value, old: &Value) {
     if text(new, "qosClass") != text(old, "qosClass") {
         errors.invalid(&path.child("qosClass"), text(new, "qosClass"), IMMUTABLE);
     }
-    transitions(errors, &path.child("containerStatuses"), new, old, &restart_policy);
+    transitions(errors, &path.child("containerStatuses"), new, old, spec);
     for field in ["podIPs", "hostIPs"] {
         for (index, entry) in items(new, field).iter().enumerate() {
             let ip = text(entry, "ip");
@@ -204,20 +204,41 @@ pub fn validate_status(errors: &mut ErrorList, new: &Value, old: &Value) {
 }
 
 /// What has ended for good stays ended. Init containers may be sidecars, which restart, and are not judged.
-fn transitions(errors: &mut ErrorList, path: &Path, new: &Value, old: &Value, policy: &str) {
-    if policy == "Always" {
-        return;
-    }
-    for before in items(old, "containerStatuses") {
+fn transitions(errors: &mut ErrorList, path: &Path, new: &Value, old: &Value, spec: &Value) {
+    for (index, before) in items(old, "containerStatuses").iter().enumerate() {
         let terminated = &before["state"]["terminated"];
-        if !terminated.is_object() || (int(terminated, "exitCode") != Some(0) && policy == "OnFailure") {
+        if !terminated.is_object() {
             continue;
         }
-        for (index, now) in items(new, "containerStatuses").iter().enumerate() {
-            if text(now, "name") == text(before, "name") && !now["state"]["terminated"].is_object() {
-                errors.forbidden(&path.index(index).child("state"), "may not be transitioned to non-terminated state");
-            }
+        let same = |other: &&Value| text(other, "name") == text(before, "name");
+        let exit_code = int(terminated, "exitCode").unwrap_or(0);
+        let container = items(spec, "containers").iter().find(same);
+        let left = items(new, "containerStatuses")
+            .iter()
+            .find(same)
+            .is_some_and(|now| !now["state"]["terminated"].is_object());
+        if left && !container.is_some_and(|container| restarts(container, spec, exit_code)) {
+            errors.forbidden(&path.index(index).child("state"), "may not be transitioned to non-terminated state");
         }
+    }
+}
+
+/// Whether a container runs again after it ended so: its rules, its own policy, the pod's.
+fn restarts(container: &Value, spec: &Value, exit_code: i64) -> bool {
+    let matches = |rule: &&Value| {
+        let codes = &rule["exitCodes"];
+        let listed = items(codes, "values").iter().any(|value| value.as_i64() == Some(exit_code));
+        matches!((text(codes, "operator"), listed), ("In", true) | ("NotIn", false))
+    };
+    if items(container, "restartPolicyRules").iter().find(matches).is_some_and(|rule| text(rule, "action") == "Restart")
+    {
+        return true;
+    }
+    let own = Some(text(container, "restartPolicy")).filter(|own| !own.is_empty());
+    match own.unwrap_or_else(|| text(spec, "restartPolicy")) {
+        "Never" => false,
+        "OnFailure" => exit_code != 0,
+        _ => true,
     }
 }
 
@@ -402,6 +423,43 @@ mod tests {
             &["spec.containers: Forbidden: pod updates may not add or remove containers"],
         );
         check(|p| p["spec"]["activeDeadlineSeconds"] = json!(5), validate, &[]);
+    }
+
+    #[test]
+    fn containers_leave_their_end_only_where_they_are_started_again() {
+        let begins = |spec: Value, exit_code: i64| {
+            let mut old = pod();
+            set(&mut old["spec"], "restartPolicy", spec["pod"].clone());
+            for field in ["restartPolicy", "restartPolicyRules"].into_iter().filter(|field| spec.get(*field).is_some())
+            {
+                old["spec"]["containers"][0][field] = spec[field].clone();
+            }
+            let state = |state: Value| json!([{ "name": "c", "state": state }]);
+            old["status"]["containerStatuses"] = state(json!({ "terminated": { "exitCode": exit_code } }));
+            let mut new = old.clone();
+            new["status"]["containerStatuses"] = state(json!({ "running": {} }));
+            let mut errors = ErrorList::new();
+            validate_status(&mut errors, &new, &old);
+            let found: Vec<String> = errors.iter().map(|e| e.to_string()).collect();
+            let refusal =
+                "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state";
+            assert!(found.is_empty() || found == [refusal], "{found:?}");
+            found.is_empty()
+        };
+        assert!(begins(json!({ "pod": "Always" }), 0));
+        assert!(begins(json!({ "pod": "OnFailure" }), 1));
+        assert!(!begins(json!({ "pod": "OnFailure" }), 0));
+        assert!(!begins(json!({ "pod": "Never" }), 1));
+        assert!(begins(json!({ "pod": "Never", "restartPolicy": "Always" }), 0));
+        assert!(!begins(json!({ "pod": "Always", "restartPolicy": "Never" }), 1));
+        let rules = |operator: &str| {
+            let codes = json!({ "operator": operator, "values": [42] });
+            let rules = json!([{ "action": "Restart", "exitCodes": codes }]);
+            json!({ "pod": "Never", "restartPolicy": "Never", "restartPolicyRules": rules })
+        };
+        assert!(begins(rules("In"), 42));
+        assert!(!begins(rules("In"), 1));
+        assert!(begins(rules("NotIn"), 1));
     }
 
     #[test]
