@@ -181,6 +181,20 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
+metadata: {name: ruled}
+spec:
+  restartPolicy: Never
+  volumes: [{name: w, emptyDir: {}}]
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, 'test -e /w/second && exit 7; touch /w/second; exit 42']
+    volumeMounts: [{name: w, mountPath: /w}]
+    restartPolicy: Never
+    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]
+---
+apiVersion: v1
+kind: Pod
 metadata: {name: watched}
 spec:
   terminationGracePeriodSeconds: 0
@@ -191,6 +205,13 @@ spec:
     ns.run(&["patch", "pod", "late", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
     let late = phase(&ns, "late", "Failed");
     assert_eq!(late["status"]["reason"], "DeadlineExceeded");
+    let ruled = phase(&ns, "ruled", "Failed");
+    let status = container(&ruled, "c");
+    assert_eq!(
+        (&status["restartCount"], &status["state"]["terminated"]["exitCode"]),
+        (&1.into(), &7.into()),
+        "{status}"
+    );
     let again = until(&ns, "again", "waits before its third life", |pod| {
         let status = container(pod, "c");
         status["state"]["waiting"]["reason"] == "CrashLoopBackOff" && status["restartCount"].as_u64() >= Some(1)
