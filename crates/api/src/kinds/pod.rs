@@ -199,6 +199,14 @@ mod tests {
     }
 
     #[test]
+    fn less_than_no_grace_is_a_second() {
+        for (given, kept) in [(-1, 1), (0, 0), (5, 5)] {
+            let pod = pod(json!({ "containers": [], "terminationGracePeriodSeconds": given }));
+            assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], kept);
+        }
+    }
+
+    #[test]
     fn defaults() {
         let pod = pod(json!({
             "serviceAccountName": "robot",

@@ -37,6 +37,10 @@ pub fn template(owner_spec: &mut Value) {
 
 /// What only a pod gets, and no template: requests from limits, service links, host ports on the host network.
 pub fn pod_only(spec: &mut Value) {
+    // Less than no time is as little as there is.
+    if int(spec, "terminationGracePeriodSeconds").is_some_and(|seconds| seconds < 0) {
+        spec["terminationGracePeriodSeconds"] = 1.into();
+    }
     for list in ["containers", "initContainers"] {
         each(spec, list, |container| {
             if let Some(resources) = existing_mut(container, "resources") {
