@@ -378,6 +378,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
+        self.hold("start_container", id).await;
         self.answer()?;
         let mut state = self.state.lock();
         state.call("start_container", id)?;

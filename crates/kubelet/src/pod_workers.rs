@@ -41,6 +41,8 @@ use crate::{
 
 /// How long work on a pod goes on after it was told to end.
 const LAST_WORK: Duration = Duration::from_secs(2);
+/// How long a container that is just being started is waited for after that.
+const LONGEST_START: Duration = Duration::from_secs(30);
 
 /// What all workers share.
 pub struct Shared {
@@ -252,12 +254,15 @@ struct Worker {
     starting_since: Option<Duration>,
     /// Until all its containers ran for the first time.
     starting: bool,
+    /// Held while the runtime makes and starts a container.
+    at_work: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>, handle: Arc<Handle>, uid: String) -> Self {
         let resizes = Resizes::reported(&handle.pod(), shared.env.now());
         Self {
+            at_work: Arc::default(),
             fresh: false,
             followed: None,
             starting_since: Some(shared.env.monotonic()),
@@ -326,11 +331,13 @@ impl Worker {
     }
 
     /// What is being done for a pod that is to end is let finish for a moment: a hook, a pull or a mount may never.
+    /// A container that is just being started takes no longer than the runtime does, and is waited for.
     async fn sync_until_ending(&mut self, pod: &Arc<Pod>) {
-        let (env, ending) = (self.shared.env.clone(), self.handle.ending.clone());
+        let (env, ending, at_work) = (self.shared.env.clone(), self.handle.ending.clone(), self.at_work.clone());
         let cut_off = async {
             ending.cancelled().await;
             env.sleep(LAST_WORK).await;
+            env.timeout(LONGEST_START, at_work.lock()).await;
         };
         let cut_short = tokio::select! {
             () = self.sync(pod) => false,

@@ -435,6 +435,7 @@ impl Worker {
         let services = self.services(pod);
         let pull_secrets = self.pull_secrets(pod).await;
         let ephemeral = pod_spec::ephemeral_containers(pod);
+        let at_work = self.at_work.clone();
         let context = StartContext {
             pod,
             sandbox_id: &surroundings.sandbox_id,
@@ -446,6 +447,7 @@ impl Worker {
             pod_ips: &surroundings.pod_ips,
             pull_secrets: &pull_secrets,
             status,
+            at_work: &at_work,
         };
         for index in &actions.start_ephemeral {
             if let Some(container) = ephemeral.get(*index) {

@@ -16,7 +16,7 @@ use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret, Service};
 pub use kill::KillOrder;
 use metrics::Metrics;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 pub use turns::Turns;
 
 use crate::{
@@ -70,6 +70,8 @@ pub struct StartContext<'a> {
     pub pod_ips: &'a [String],
     pub pull_secrets: &'a [Arc<Secret>],
     pub status: &'a PodRuntimeStatus,
+    /// Held while the runtime makes and starts a container, which is not cut off: what is left of it says that it failed.
+    pub at_work: &'a Mutex<()>,
 }
 
 /// A reference to a container, as Events name it.
@@ -196,6 +198,7 @@ impl RuntimeManager {
             .map_err(|message| failed("CreateContainerConfigError", message))?;
         let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
         let create_and_start = async {
+            let _at_work = context.at_work.lock().await;
             let made = self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await;
             let id = made.map_err(|error| failed("CreateContainerError", error.to_string()))?;
             self.recorder.normal(&about, "Created", "Container created");

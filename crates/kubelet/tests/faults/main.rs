@@ -167,6 +167,24 @@ async fn what_never_ends_delays_no_other_pod_and_no_deletion() {
     }
 }
 
+/// The end of a pod does not cut off the start of its container, which would then say that it failed.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_being_started_is_started_though_its_pod_ends() {
+    let Some(node) = Node::start("cut") else { return };
+    node.runtime.hang("start_container", "");
+    node.api.create_pod("slow", pod(json!({})));
+    let called = |what: &str| node.runtime.calls().iter().any(|call| call.starts_with(what));
+    node.until("was the container being started", || called("create_container")).await;
+    node.api.delete_pod("slow", 30);
+    node.env.sleep(Duration::from_secs(10)).await;
+    assert!(!called("stop_container"), "{:?}", node.runtime.calls());
+    node.runtime.release();
+    node.until("had the container run", || called("start_container")).await;
+    node.wait("slow", "gone", Value::is_null).await;
+    assert!(called("stop_container"), "{:?}", node.runtime.calls());
+    node.stop().await;
+}
+
 /// However many there are.
 #[tokio::test(start_paused = true)]
 async fn many_that_hang_leave_room_for_others() {
