@@ -36,6 +36,21 @@ const SAFE_SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
+/// Pods of other operating systems are not for this node.
+pub fn admit_os(pod: &Pod) -> Result<(), Refusal> {
+    let refuse = |reason: &str, message: &str| Err(Refusal { reason: reason.into(), message: message.into() });
+    if pod.metadata.labels.iter().flatten().any(|(key, os)| key == "kubernetes.io/os" && os != "linux") {
+        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return refuse("PodOSSelectorNodeLabelDoesNotMatch", message);
+    }
+    match &pod_spec::spec(pod).os {
+        Some(os) if os.name != "linux" => {
+            refuse("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses kernel settings that this node does not allow, or that would not be the pod's own.
 pub fn admit_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
     let spec = pod_spec::spec(pod);
@@ -219,6 +234,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn pods_of_other_systems_are_refused() {
+        let check = |pod: Value, expected: Option<&str>| {
+            let found = admit_os(&serde_json::from_value(pod.clone()).unwrap()).err().map(|refusal| refusal.reason);
+            assert_eq!(found.as_deref(), expected, "{pod}");
+        };
+        let of = |os: &str| json!({"spec": {"containers": [], "os": {"name": os}}});
+        check(json!({"spec": {"containers": []}}), None);
+        check(of("linux"), None);
+        check(of("windows"), Some("PodOSNotSupported"));
+        let label = json!({"metadata": {"labels": {"kubernetes.io/os": "windows"}}});
+        check(label, Some("PodOSSelectorNodeLabelDoesNotMatch"));
+    }
 
     #[test]
     fn kernel_settings_of_others_are_refused() {

@@ -148,7 +148,8 @@ impl Worker {
             let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
             let allowed = &self.shared.config.allowed_unsafe_sysctls;
             let fits = |node: &Node| {
-                admission::admit_sysctls(pod, allowed)
+                admission::admit_os(pod)
+                    .and_then(|()| admission::admit_sysctls(pod, allowed))
                     .and_then(|()| security_admission::admit(pod, node))
                     .and_then(|()| admission::admit(pod, &others, node))
             };
