@@ -2,7 +2,10 @@
 //! A part of the validating row in `admission`.
 //! Invariant: a policy without a binding decides nothing.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
@@ -231,14 +234,15 @@ impl Policies {
                 }
             }
             let objects = [("object", &a.object), ("oldObject", &a.old), ("params", &params)];
-            let variables = with_variables(policy, base.clone(), &objects);
+            let (variables, missing) = with_variables(policy, base.clone(), &objects);
+            let explain = |error: String| missing.get(&error).cloned().unwrap_or(error);
             let mut spend = |e: &Expression| -> Result<(), String> {
                 budget = budget.checked_sub(e.cost(&objects)?).ok_or(OUT_OF_BUDGET)?;
                 Ok(())
             };
             for (index, validation) in policy.validations.iter().enumerate() {
                 let expression = validation.expression.as_ref().map_err(String::clone);
-                match expression.and_then(|e| spend(e).and_then(|()| e.holds(&variables))) {
+                match expression.and_then(|e| spend(e).and_then(|()| e.holds(&variables).map_err(explain))) {
                     Err(e) if e == OUT_OF_BUDGET => {
                         fails(&mut verdict, index, e);
                         return verdict;
@@ -253,7 +257,7 @@ impl Policies {
             }
             for (key, expression) in &policy.annotations {
                 let expression = expression.as_ref().map_err(String::clone);
-                match expression.and_then(|e| spend(e).and_then(|()| e.text(&variables))) {
+                match expression.and_then(|e| spend(e).and_then(|()| e.text(&variables).map_err(explain))) {
                     Ok(value) if value.trim().is_empty() => {}
                     Ok(value) => verdict.annotations.push((format!("{}/{key}", policy.name), value.trim().to_string())),
                     Err(e) => fails(&mut verdict, 0, format!("valueExpression of {key:?} resulted in error: {e}")),
@@ -300,18 +304,27 @@ impl Policies {
 }
 
 /// Adds `variables.NAME`, each of which may name those before it. One that fails is missing, so that only those who
-/// use it fail.
-fn with_variables(policy: &Policy, mut base: Variables, objects: &[(&str, &Value)]) -> Variables {
-    let mut known = Vec::new();
+/// use it fail; what they then say is given with what should be said instead.
+fn with_variables(
+    policy: &Policy,
+    mut base: Variables,
+    objects: &[(&str, &Value)],
+) -> (Variables, HashMap<String, String>) {
+    let (mut known, mut missing) = (Vec::new(), HashMap::new());
     for (name, expression) in &policy.variables {
         base.set_value("variables", cel::map(known.clone()));
         let expression = expression.as_ref().map_err(String::clone);
-        if let Ok(value) = expression.and_then(|e| e.cost(objects).and_then(|_| e.evaluate(&base))) {
-            known.push((name.clone(), value));
+        match expression.and_then(|e| e.cost(objects).and_then(|_| e.evaluate(&base))) {
+            Ok(value) => known.push((name.clone(), value)),
+            Err(error) => {
+                let error = missing.get(&error).cloned().unwrap_or(error);
+                let error = format!("composited variable {name:?} fails to evaluate: {error}");
+                missing.insert(format!("No such key: {name}"), error);
+            }
         }
     }
     base.set_value("variables", cel::map(known));
-    base
+    (base, missing)
 }
 
 impl Validation {

@@ -5,6 +5,7 @@
 
 pub mod authorizer;
 mod functions;
+mod optionals;
 pub mod types;
 
 use std::{collections::HashMap, sync::Arc};
@@ -28,6 +29,7 @@ const TOO_COSTLY: &str = "operation cancelled: actual cost limit exceeded";
 
 pub struct Expression {
     parsed: IdedExpr,
+    evaluated: IdedExpr,
     pub source: String,
 }
 
@@ -38,7 +40,9 @@ impl Expression {
         let parsed = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
         let mut parsed = parsed.map_err(|e| format!("compilation failed: {e}"))?;
         name_request_resource(&mut parsed);
-        Ok(Self { parsed, source: source.to_string() })
+        let mut evaluated = parsed.clone();
+        optionals::fields_to_keys(&mut evaluated);
+        Ok(Self { parsed, evaluated, source: source.to_string() })
     }
 
     /// The type it evaluates to if its names have these types, or why it cannot work, in the words of a compiler.
@@ -65,7 +69,7 @@ impl Expression {
             for (name, value) in &variables.0 {
                 context.add_variable_from_value(name.clone(), value.clone());
             }
-            CelValue::resolve(&self.parsed, &context).map_err(|e| e.to_string())
+            CelValue::resolve(&self.evaluated, &context).map_err(|e| e.to_string())
         })
     }
 
@@ -182,6 +186,17 @@ mod tests {
             let found = Expression::compile(source).and_then(|e| e.holds(&variables));
             assert_eq!(found.clone().map_err(drop), expected, "{source}: {found:?}");
         };
+        check("object.?metadata.name.orValue('') == 'web'", Ok(true));
+        check("(oldObject != null ? oldObject : object).?metadata.name.orValue('') == 'web'", Ok(true));
+        check("object.?none.name.orValue('') == ''", Ok(true));
+        check("object.?none.?name.orValue('x') == 'x'", Ok(true));
+        check("object.metadata.labels[?'none'].orValue('x') == 'x'", Ok(true));
+        check("object.?none.hasValue() || !object.?spec.hasValue()", Ok(false));
+        check("object.?spec.replicas.optMap(n, n + 1).orValue(0) == 4", Ok(true));
+        check("object.?none.or(object.?spec).value().replicas == 3", Ok(true));
+        check("optional.none().hasValue() || optional.of(1).value() == 1", Ok(true));
+        check("object.metadata.name.none == false", Err(()));
+        check("oldObject.?metadata.hasValue()", Err(()));
         check("object.spec.replicas <= 5", Ok(true));
         check("object.spec.replicas == 3 && oldObject == null", Ok(true));
         check("has(object.spec.none) || object.metadata.name.startsWith('w')", Ok(true));
