@@ -489,7 +489,21 @@ impl Runtime for FakeRuntime {
     }
 
     async fn list_container_stats(&self, _filter: Option<v1::ContainerStatsFilter>) -> Result<Vec<v1::ContainerStats>> {
-        Ok(vec![])
+        let state = self.state.lock();
+        let running = state.containers.values().filter(|(_, s)| s.state() == v1::ContainerState::ContainerRunning);
+        let stats = running.filter_map(|(_, status)| {
+            let bytes = *state.memory.get(status.metadata.as_ref()?.name.as_str())?;
+            let bytes = Some(v1::UInt64Value { value: bytes });
+            let attributes = v1::ContainerAttributes {
+                id: status.id.clone(),
+                metadata: status.metadata.clone(),
+                labels: status.labels.clone(),
+                ..Default::default()
+            };
+            let memory = v1::MemoryUsage { usage_bytes: bytes, working_set_bytes: bytes, ..Default::default() };
+            Some(v1::ContainerStats { attributes: Some(attributes), memory: Some(memory), ..Default::default() })
+        });
+        Ok(stats.collect())
     }
 
     async fn pod_sandbox_stats(&self, _id: &str) -> Result<Option<v1::PodSandboxStats>> {

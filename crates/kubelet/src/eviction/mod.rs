@@ -154,11 +154,13 @@ impl EvictionManager {
         seen
     }
 
+    /// By what they were granted: asking for more must not protect anyone.
     fn running_pods(&self) -> Vec<Arc<Pod>> {
+        let shared = &self.workers.shared;
         let ended = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(is_terminal);
-        let mut pods = self.workers.shared.pods.list();
+        let mut pods = shared.pods.list();
         pods.retain(|pod| !ended(pod) && pod.metadata.deletion_timestamp.is_none());
-        pods
+        pods.iter().map(|pod| shared.allocations.granted(pod)).collect()
     }
 
     /// What each pod uses of the short resource.
