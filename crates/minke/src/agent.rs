@@ -155,6 +155,7 @@ impl Node {
         shutdown: &CancellationToken,
         gate: Arc<dyn EndpointGate>,
     ) -> Result<()> {
+        let files = dns::HostFiles::default();
         let mut config = kubelet::Config {
             node_name: self.own.name.clone(),
             root_dir: self.instance.kubelet(),
@@ -163,7 +164,8 @@ impl Node {
             node_ips: self.addresses.clone(),
             cluster_dns: server::dns_addresses(&self.service_cidrs)?,
             cluster_domain: server::cluster_domain(),
-            resolv_conf: dns::HostFiles::default().usable_elsewhere().into(),
+            // Pods do not start without a file that is named; a machine that has none resolves nothing.
+            resolv_conf: Some(files.usable_elsewhere()).filter(|file| file.exists()).unwrap_or("".as_ref()).into(),
             cgroup_root: self.instance.cgroup(),
             cni_conf_dir: self.runtime.is_ours().then(|| self.instance.cni_conf()),
             sandbox_image: images::PAUSE.into(),

@@ -22,12 +22,12 @@ pub struct ClusterDns {
     pub domain: String,
 }
 
-pub fn parse_resolv_conf(text: &str) -> v1::DnsConfig {
+pub fn parse_resolv_conf(text: &str) -> Result<v1::DnsConfig, String> {
     let mut config = v1::DnsConfig::default();
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         match words.next() {
-            Some("nameserver") => config.servers.extend(words.next().map(String::from)),
+            Some("nameserver") => config.servers.push(words.next().ok_or("nameserver list is empty ")?.into()),
             Some("search") => {
                 let domain = |word: &str| word.strip_suffix('.').unwrap_or(word).to_string();
                 config.searches = words.filter(|word| *word != ".").map(domain).collect();
@@ -40,7 +40,7 @@ pub fn parse_resolv_conf(text: &str) -> v1::DnsConfig {
             _ => {}
         }
     }
-    config
+    Ok(config)
 }
 
 fn set_option(options: &mut Vec<String>, option: String) {
@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn resolver_settings_follow_the_policy() {
-        let host = parse_resolv_conf("# c\nnameserver 9.9.9.9\nsearch example.com. .\noptions rotate ndots:1\n");
+        let host =
+            parse_resolv_conf("# c\nnameserver 9.9.9.9\nsearch example.com. .\noptions rotate ndots:1\n").unwrap();
         let cluster = ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() };
         let check = |spec: Value, expected: (&str, &str, &str)| {
             let (config, _) = dns(&pod(spec.clone()), Some(&host), &cluster, &[]);

@@ -3,6 +3,7 @@
 //! Invariant: decides nothing about which container should run; reports every failure as the reason a container waits.
 
 mod hooks;
+mod host_dns;
 mod kill;
 mod message;
 mod snapshot;
@@ -90,8 +91,8 @@ impl RuntimeManager {
     /// The configuration from which a pod's sandbox was or will be made.
     pub fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<v1::PodSandboxConfig, String> {
         let file = Some(&self.config.resolv_conf).filter(|file| !file.as_os_str().is_empty());
-        let host = file.map(|file| std::fs::read_to_string(file).unwrap_or_default());
-        let host = host.map(|text| network_files::parse_resolv_conf(&text));
+        // Also for a pod that takes nothing from it: other kubelets start none without this file.
+        let host = file.map(|file| host_dns::read(file)).transpose()?;
         let cluster = ClusterDns {
             servers: self.config.cluster_dns.iter().map(ToString::to_string).collect(),
             domain: self.config.cluster_domain.clone(),

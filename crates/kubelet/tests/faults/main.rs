@@ -12,6 +12,7 @@ mod life;
 mod logs;
 mod probes;
 mod resize;
+mod resolver;
 mod shortage;
 mod statics;
 
