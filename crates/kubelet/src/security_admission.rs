@@ -6,10 +6,11 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
 
-use crate::{admission::Refusal, pod_spec};
-
-/// The old way to name profiles, one key per container; pods from manifests may have nothing else.
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+use crate::{
+    admission::Refusal,
+    container_config::security::{self, APPARMOR_ANNOTATION},
+    pod_spec,
+};
 
 pub fn admit(pod: &Pod, node: &Node) -> Result<(), Refusal> {
     apparmor(pod, host_has_apparmor())?;
@@ -34,10 +35,12 @@ fn apparmor(pod: &Pod, possible: bool) -> Result<(), Refusal> {
     if !possible {
         return refuse("AppArmor is not enabled on the host".into());
     }
-    let unnamed = |profile: &&&AppArmorProfile| {
+    let unnamed = |profile: &AppArmorProfile| {
         profile.type_ == "Localhost" && profile.localhost_profile.as_deref().is_none_or(|name| name.trim().is_empty())
     };
-    match profiles.iter().find(unnamed) {
+    let ephemeral = pod_spec::ephemeral_containers(pod);
+    let mut containers = pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod)).chain(&ephemeral);
+    match containers.find_map(|container| security::apparmor(pod, container).filter(unnamed)) {
         Some(profile) => {
             let name = profile.localhost_profile.as_deref().unwrap_or_default();
             refuse(format!("invalid empty AppArmor profile name: {name:?}"))
@@ -103,6 +106,10 @@ mod tests {
         let annotated = |profile: &str| json!({"metadata": {"annotations": {format!("{APPARMOR_ANNOTATION}c"): profile}}, "spec": {"containers": []}});
         check(annotated("runtime/default"), false, host);
         check(annotated("unconfined"), false, None);
+        let mut nameless = annotated("localhost/ ");
+        check(nameless.clone(), true, None);
+        nameless["spec"]["containers"] = json!([{"name": "c"}]);
+        check(nameless, true, Some("invalid empty AppArmor profile name: \" \""));
         let mut unnamed = of("containers", "Localhost");
         unnamed["spec"]["containers"][0]["securityContext"]["appArmorProfile"]["localhostProfile"] = " ".into();
         check(unnamed, true, Some("invalid empty AppArmor profile name: \" \""));

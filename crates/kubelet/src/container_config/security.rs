@@ -22,6 +22,8 @@ const MASKED_PATHS: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+/// The old way to name profiles, one key per container; pods from manifests may have nothing else.
+pub const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 pub fn namespaces(pod: &Pod) -> v1::NamespaceOption {
     let spec = pod_spec::spec(pod);
@@ -112,7 +114,6 @@ pub fn of_container(
         ..Default::default()
     });
     let seccomp = own.seccomp_profile.as_ref().or(pod_context.and_then(|c| c.seccomp_profile.as_ref()));
-    let apparmor = own.app_armor_profile.as_ref().or(pod_context.and_then(|c| c.app_armor_profile.as_ref()));
     let from_image = if run_as_user.is_none() { user.clone() } else { ImageUser::default() };
     Ok(v1::LinuxContainerSecurityContext {
         capabilities,
@@ -131,7 +132,7 @@ pub fn of_container(
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READONLY_PATHS),
         seccomp: Some(seccomp_profile(seccomp, privileged, root_dir, seccomp_default)?),
-        apparmor: apparmor.map(apparmor_profile).transpose()?,
+        apparmor: apparmor(pod, container).as_ref().map(apparmor_profile).transpose()?,
         ..Default::default()
     })
 }
@@ -162,6 +163,23 @@ fn seccomp_profile(
         }
         _ => Ok(unconfined()),
     }
+}
+
+/// The profile of a container: its own, or the one it has in the old way, or the pod's.
+pub fn apparmor(pod: &Pod, container: &Container) -> Option<AppArmorProfile> {
+    let own = container.security_context.as_ref().and_then(|context| context.app_armor_profile.clone());
+    let of_pod = || pod_spec::spec(pod).security_context.as_ref().and_then(|c| c.app_armor_profile.clone());
+    own.or_else(|| annotated_apparmor(pod, &container.name)).or_else(of_pod)
+}
+
+fn annotated_apparmor(pod: &Pod, container: &str) -> Option<AppArmorProfile> {
+    let value = pod.metadata.annotations.as_ref()?.get(&format!("{APPARMOR_ANNOTATION}{container}"))?;
+    let (kind, name) = match value.as_str() {
+        "runtime/default" => ("RuntimeDefault", None),
+        "unconfined" => ("Unconfined", None),
+        other => ("Localhost", Some(other.strip_prefix("localhost/")?.to_string())),
+    };
+    Some(AppArmorProfile { type_: kind.into(), localhost_profile: name })
 }
 
 fn apparmor_profile(profile: &AppArmorProfile) -> Result<v1::SecurityProfile, String> {
@@ -245,6 +263,28 @@ mod tests {
             image(),
             &[("/masked_paths", json!([])), ("/namespace_options/pid", json!(2))],
         );
+    }
+
+    #[test]
+    fn old_annotations_name_profiles_where_no_field_of_the_container_does() {
+        let check = |annotation: &str, own: Value, expected: Value| {
+            let key = format!("container.apparmor.security.beta.kubernetes.io/{annotation}");
+            let (key, profile) = key.split_once('=').unwrap();
+            let pod = json!({"metadata": {"annotations": {key: profile}},
+                "spec": {"securityContext": {"appArmorProfile": {"type": "Unconfined"}},
+                    "containers": [{"name": "a", "securityContext": {"appArmorProfile": own}}]}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let container = &pod_spec::containers(&pod)[0];
+            let context = of_container(&pod, container, &ImageUser::default(), "/r".as_ref(), false).unwrap();
+            let found = context.apparmor.map(|p| (p.profile_type, p.localhost_ref)).unwrap();
+            assert_eq!(json!(found), expected, "{annotation}");
+        };
+        check("a=runtime/default", json!(null), json!([0, ""]));
+        check("a=unconfined", json!(null), json!([1, ""]));
+        check("a=localhost/strict", json!(null), json!([2, "strict"]));
+        check("a=localhost/strict", json!({"type": "RuntimeDefault"}), json!([0, ""]));
+        check("other=localhost/strict", json!(null), json!([1, ""]));
+        check("a=nonsense", json!(null), json!([1, ""]));
     }
 
     #[test]
