@@ -299,6 +299,7 @@ impl Node {
                 env.clone(),
                 &config,
                 status.node.clone(),
+                recorder.clone(),
                 metrics.clone(),
             ),
             references: referenced_objects::ReferencedObjects::new(client.clone(), env.clone(), wake_sender.clone()),

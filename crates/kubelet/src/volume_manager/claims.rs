@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -105,6 +105,11 @@ impl Behind {
         Ok(Self { path, source, block })
     }
 
+    /// Whether it is a directory or a file system of this node that pods may share.
+    pub fn has_local_files(&self) -> bool {
+        matches!(self.source, Source::Local(_)) && !self.block
+    }
+
     /// Checks what is there and gives it to the pod's group. A device is mounted at `target`. Where the files are.
     pub fn prepare(&self, ownership: Ownership, target: &Path) -> Result<PathBuf, String> {
         match &self.source {
@@ -136,6 +141,12 @@ impl Behind {
     }
 }
 
+/// The group that has the files at `place`.
+pub fn owning_group(place: &Path) -> Result<u32, String> {
+    let about = place.metadata();
+    about.map(|about| about.gid()).map_err(|error| format!("failed to check fsGroup for {} ({error})", place.display()))
+}
+
 /// Whether a volume may be used on a node with these labels.
 pub fn check_node_affinity(
     volume: &PersistentVolume,
@@ -159,8 +170,6 @@ fn is_block_device(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use serde_json::{Value, json};
 
     use super::*;

@@ -21,7 +21,7 @@ use std::{
 };
 
 use claims::{Behind, Ownership, Uses};
-use client::Client;
+use client::{Client, EventRecorder};
 use env::Env;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use metrics::Metrics;
@@ -47,6 +47,7 @@ pub struct VolumeManager {
     /// Our Node object as last seen: its labels tell which volumes may be used here.
     node: Arc<Mutex<Node>>,
     tokens: TokenManager,
+    recorder: EventRecorder,
     metrics: Metrics,
     /// What is set up, by pod UID.
     actual: Mutex<HashMap<String, BTreeMap<String, PathBuf>>>,
@@ -128,9 +129,17 @@ pub fn referenced(pod: &Pod) -> (Vec<String>, Vec<String>) {
 }
 
 impl VolumeManager {
-    pub fn new(client: Client, env: Env, config: &Config, node: Arc<Mutex<Node>>, metrics: Metrics) -> Self {
+    pub fn new(
+        client: Client,
+        env: Env,
+        config: &Config,
+        node: Arc<Mutex<Node>>,
+        recorder: EventRecorder,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             tokens: TokenManager::new(client.clone(), env.clone()),
+            recorder,
             client,
             env,
             node,
@@ -337,8 +346,36 @@ impl VolumeManager {
             only_when_root_differs: policy == Some("OnRootMismatch"),
         };
         let target = self.volume_dir(pod_spec::uid(pod), "local-volume", &volume_name);
-        let prepared = self.work(pod_spec::uid(pod), volume_in_pod, move || behind.prepare(ownership, &target));
-        Ok(prepared.await?)
+        let used = ownership.group.and_then(|_| self.used_by_another(pod, volume_in_pod, &behind, &target));
+        let prepare = move || {
+            let owner = used.map(|place| claims::owning_group(&place)).transpose()?;
+            Ok((behind.prepare(ownership, &target)?, owner))
+        };
+        let (path, owner) = self.work(pod_spec::uid(pod), volume_in_pod, prepare).await?;
+        if let (Some(wanted), Some(owner)) = (ownership.group, owner)
+            && wanted != owner
+        {
+            let message = format!(
+                "The requested fsGroup is {wanted}, but the volume {volume_name} has GID {owner}. The volume may not \
+                 be shareable."
+            );
+            self.recorder.warning(&client::reference(pod), "AlreadyMountedVolume", message);
+        }
+        Ok(path)
+    }
+
+    /// Where another pod has what this one is to have, if this one has not got it yet.
+    fn used_by_another(&self, pod: &Pod, volume_in_pod: &str, behind: &Behind, target: &Path) -> Option<PathBuf> {
+        let (own, actual) = (pod_spec::uid(pod), self.actual.lock());
+        if !behind.has_local_files() || actual.get(own).is_some_and(|paths| paths.contains_key(volume_in_pod)) {
+            return None;
+        }
+        // A device is mounted for each pod of its own, below its directory.
+        let below =
+            |uid: &str| target.strip_prefix(self.pods_dir.join(own)).map(|rest| self.pods_dir.join(uid).join(rest));
+        let same = |uid: &str, path: &PathBuf| *path == behind.path || below(uid).is_ok_and(|place| *path == place);
+        let others = actual.iter().filter(|(uid, _)| *uid != own);
+        others.flat_map(|(uid, paths)| paths.values().filter(move |path| same(uid, path))).next().cloned()
     }
 
     fn check_node(&self, volume: &PersistentVolume, uses: Uses) -> Result<(), Failure> {
@@ -516,11 +553,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_system_that_hangs_holds_one_thread_and_no_other_volume() {
+        let client = Client::new(NoApi);
         let manager = Arc::new(VolumeManager::new(
-            Client::new(NoApi),
+            client.clone(),
             Env::real(),
             &Config::default(),
             Arc::default(),
+            EventRecorder::new(client, Env::real(), "kubelet", "node"),
             Metrics::default(),
         ));
         let (release, released) = std::sync::mpsc::channel::<()>();

@@ -62,6 +62,29 @@ async fn a_read_only_claim_is_mounted_read_only() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn pods_that_want_one_volume_for_other_groups_are_told_of_it() {
+    let Some(node) = Node::start("groups") else { return };
+    let place = node.directory.path().join("volume");
+    std::fs::create_dir(&place).unwrap();
+    bind(&node, "Filesystem", ("local", json!({"path": place})));
+    let told = |group: u32| {
+        let events = node.api.find("/events/").into_iter().filter(|e| e["reason"] == "AlreadyMountedVolume");
+        let of = format!("The requested fsGroup is {group}, ");
+        events.filter(|e| e["message"].as_str().unwrap_or_default().contains(&of)).count()
+    };
+    for (name, group) in [("first", 2000), ("same", 2000), ("other", 3000)] {
+        let mut spec = claiming(json!({"name": name, "volumeMounts": [{"name": "v", "mountPath": "/v"}]}), false);
+        spec["securityContext"] = json!({"fsGroup": group});
+        node.api.create_pod(name, spec);
+        node.wait(name, "ready", |pod| condition(pod, "Ready") == "True").await;
+    }
+    let message = "The requested fsGroup is 3000, but the volume pv has GID 2000. The volume may not be shareable.";
+    node.event("AlreadyMountedVolume", message).await;
+    assert_eq!(told(2000), 0, "neither the first nor one that wants the same");
+    node.stop().await;
+}
+
 /// The claim and its volume, changed in one place.
 fn change(node: &Node, path: &str, pointer: (&str, &str), value: Value) {
     let mut object = node.api.get(path).unwrap();
