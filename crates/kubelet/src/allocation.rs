@@ -20,19 +20,48 @@ fn resizable(container: &Container, init: bool) -> bool {
     !init || pod_spec::is_sidecar(container)
 }
 
-/// What the specification asks for.
-pub fn asked(pod: &Pod) -> Allocation {
+/// Those whose resources can change.
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let apps = pod_spec::containers(pod).iter().map(|c| (c, false));
     let inits = pod_spec::init_containers(pod).iter().map(|c| (c, true));
-    let all = apps.chain(inits).filter(|(container, init)| resizable(container, *init));
-    all.map(|(c, _)| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
+    apps.chain(inits).filter(|(container, init)| resizable(container, *init)).map(|(container, _)| container)
+}
+
+/// What the specification asks for.
+pub fn asked(pod: &Pod) -> Allocation {
+    containers(pod).map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
+}
+
+fn shown(pod: &Pod) -> impl Iterator<Item = (&String, &ResourceRequirements)> {
+    let lists = pod.status.iter().flat_map(|s| [&s.container_statuses, &s.init_container_statuses]);
+    lists.flatten().flatten().filter_map(|s| Some((&s.name, s.resources.as_ref()?)))
 }
 
 /// What the pod's status in the API shows to be in effect.
 pub fn in_effect(pod: &Pod) -> Allocation {
-    let lists = pod.status.iter().flat_map(|s| [&s.container_statuses, &s.init_container_statuses]);
-    let shown = lists.flatten().flatten().filter_map(|s| Some((s.name.clone(), s.resources.clone()?)));
-    shown.collect()
+    shown(pod).map(|(name, resources)| (name.clone(), resources.clone())).collect()
+}
+
+/// Whether a pod takes no more and no less from others than it asks for; so do all that were never resized, and this
+/// is asked of every pod for each that comes.
+pub fn takes_what_it_asks(pod: &Pod, granted: Option<&Allocation>) -> bool {
+    let none = ResourceRequirements::default();
+    containers(pod).all(|container| {
+        let asked = container.resources.as_ref().unwrap_or(&none);
+        let in_effect = shown(pod).find(|(name, _)| **name == container.name).map(|(_, resources)| resources);
+        let more = |actual: &ResourceRequirements| {
+            let greater = |name| amount(&actual.requests, name) > amount(&asked.requests, name);
+            actual.requests != asked.requests && ["cpu", "memory"].into_iter().any(greater)
+        };
+        match granted {
+            Some(granted) => {
+                let granted = granted.get(&container.name).unwrap_or(&none);
+                (granted == asked || same_resources(granted, asked)) && !in_effect.is_some_and(more)
+            }
+            // What is shown is what was granted, as far as we know.
+            None => in_effect.is_none_or(|actual| actual == asked || same_resources(actual, asked)),
+        }
+    })
 }
 
 /// What a pod that runs already had in effect, as far as its status in the API tells; else what it asks for.

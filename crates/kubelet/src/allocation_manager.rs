@@ -139,10 +139,12 @@ impl AllocationManager {
 
 /// What it was granted, and as long as that is not in effect what it had before, if that was more.
 fn taken(entries: &HashMap<String, Entry>, pod: &Arc<Pod>) -> Arc<Pod> {
-    let known = entries.get(pod_spec::uid(pod)).map(|entry| entry.granted.clone());
-    let granted = known.unwrap_or_else(|| allocation::reported(pod));
-    let taken = allocation::taken(&granted, &allocation::in_effect(pod));
-    if taken == allocation::asked(pod) { pod.clone() } else { Arc::new(allocation::with(pod, &taken)) }
+    let known = entries.get(pod_spec::uid(pod)).map(|entry| &entry.granted);
+    if allocation::takes_what_it_asks(pod, known) {
+        return pod.clone();
+    }
+    let granted = known.cloned().unwrap_or_else(|| allocation::reported(pod));
+    Arc::new(allocation::with(pod, &allocation::taken(&granted, &allocation::in_effect(pod))))
 }
 
 /// Orders those that wait: who asks for no more first, then by priority, by class, and by how long they have waited.
@@ -278,6 +280,27 @@ mod tests {
         assert_eq!(waits(&world.set(&pod("small", "4", json!({})))), "Deferred");
         world.set(&pod("large", "2", shows("2")));
         assert_eq!(world.set(&pod("small", "4", json!({}))), Verdict::Begun);
+    }
+
+    #[test]
+    fn one_that_was_not_resized_is_counted_as_it_is() {
+        let world = world();
+        let shows = |cpu: &str| {
+            json!({"status": {"containerStatuses": [{"name": "a", "image": "", "imageID": "", "ready": true,
+                "restartCount": 0, "resources": {"requests": {"cpu": cpu}}}]}})
+        };
+        let check = |pod: Arc<Pod>, same: bool| {
+            assert_eq!(Arc::ptr_eq(&world.manager.taken(&pod), &pod), same, "{pod:?}");
+        };
+        check(pod("new", "500m", json!({})), true);
+        check(pod("new", "500m", shows("500m")), true);
+        check(pod("new", "500m", shows("1")), false);
+        world.set(&pod("known", "500m", json!({})));
+        check(pod("known", "500m", shows("500m")), true);
+        check(pod("known", "0.5", shows("500m")), true);
+        check(pod("known", "500m", shows("0.25")), true);
+        check(pod("known", "500m", shows("2")), false);
+        check(pod("known", "1", shows("500m")), false);
     }
 
     #[test]
