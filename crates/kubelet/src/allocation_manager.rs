@@ -5,24 +5,31 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
+    path::PathBuf,
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::{
     admission,
     allocation::{self, Allocation},
+    allocation_state::{self, Kept},
     pod_manager::PodManager,
     pod_spec::{self, QosClass},
     pod_status,
     resizes::PENDING,
 };
 
+#[derive(Default)]
 struct Entry {
     granted: Allocation,
+    /// What was put into effect since it is kept, by container.
+    in_effect: Allocation,
+    /// It was granted something else than it asked for, once: a restart must not forget it.
+    kept: bool,
     /// Why what it asks for now is not granted.
     waits: Option<(&'static str, String)>,
     /// It was granted something that its worker has not heard of.
@@ -46,24 +53,48 @@ pub struct AllocationManager {
     /// UIDs of pods to look at again.
     wake: mpsc::UnboundedSender<String>,
     entries: Mutex<HashMap<String, Entry>>,
+    /// Where those are kept that a restart must not forget.
+    file: Option<PathBuf>,
 }
 
 impl AllocationManager {
     pub fn new(pods: Arc<PodManager>, node: Arc<Mutex<Node>>, wake: mpsc::UnboundedSender<String>) -> Self {
-        Self { pods, node, wake, entries: Mutex::default() }
+        Self { pods, node, wake, entries: Mutex::default(), file: None }
+    }
+
+    /// Goes on from what is in the file, and keeps it there.
+    pub fn kept_in(mut self, file: PathBuf) -> Self {
+        let kept = allocation_state::load(&file).into_iter().map(|(uid, Kept { granted, in_effect })| {
+            (uid, Entry { granted, in_effect, kept: true, ..Entry::default() })
+        });
+        self.entries = Mutex::new(kept.collect());
+        self.file = Some(file);
+        self
+    }
+
+    fn keep(&self, entries: &HashMap<String, Entry>) {
+        let Some(file) = &self.file else { return };
+        let kept = entries.iter().filter(|(_, entry)| entry.kept).map(|(uid, entry)| {
+            (uid.clone(), Kept { granted: entry.granted.clone(), in_effect: entry.in_effect.clone() })
+        });
+        if let Err(error) = allocation_state::save(file, kept.collect()) {
+            tracing::warn!(file = %file.display(), %error, "failed to keep what pods were granted");
+        }
     }
 
     /// `first` has what was granted to a pod that is looked at for the first time.
     pub fn decide(&self, pod: &Arc<Pod>, first: impl FnOnce() -> Allocation) -> (Arc<Pod>, Verdict) {
         let uid = pod_spec::uid(pod);
         let mut entries = self.entries.lock();
-        let entry = entries.entry(uid.into()).or_insert_with(|| Entry { granted: first(), waits: None, begun: false });
+        let entry = entries.entry(uid.into()).or_insert_with(|| Entry { granted: first(), ..Entry::default() });
         let asked = allocation::asked(pod);
         if !allocation::same(&entry.granted, &asked) {
             entry.waits.get_or_insert_default();
-            self.distribute(&mut entries, pod);
+            if self.distribute(&mut entries, pod) {
+                self.keep(&entries);
+            }
         } else {
-            *entry = Entry { granted: asked, waits: None, begun: entry.begun };
+            (entry.granted, entry.waits) = (asked, None);
         }
         let Some(entry) = entries.get_mut(uid) else { return (pod.clone(), Verdict::Same) };
         match entry.waits.clone() {
@@ -75,8 +106,10 @@ impl AllocationManager {
         }
     }
 
-    /// Goes through all that wait, the most urgent first. `pod` is the newest of the one that asks now.
-    fn distribute(&self, entries: &mut HashMap<String, Entry>, pod: &Arc<Pod>) {
+    /// Goes through all that wait, the most urgent first. `pod` is the newest of the one that asks now. True when
+    /// there is something new to keep.
+    fn distribute(&self, entries: &mut HashMap<String, Entry>, pod: &Arc<Pod>) -> bool {
+        let mut news = false;
         let own = pod_spec::uid(pod);
         let listed = self.pods.list().into_iter().map(|pod| (pod_spec::uid(&pod).to_string(), pod));
         let mut pods: BTreeMap<String, Arc<Pod>> = listed.collect();
@@ -97,15 +130,43 @@ impl AllocationManager {
             let asked = allocation::asked(pod);
             let before = entry.waits.take();
             if !allocation::same(&entry.granted, &asked) {
+                let known = std::mem::replace(&mut entry.kept, true);
                 match admission::admit_resize(pod, &others, &node) {
                     Ok(()) => (entry.granted, entry.begun) = (asked, true),
                     Err(refusal) => entry.waits = Some(refusal),
                 }
+                news |= !known || entry.waits.is_none();
             }
             if uid != own && entry.waits != before {
                 let _ = self.wake.send(uid);
             }
         }
+        news
+    }
+
+    /// Containers run with these resources now.
+    pub fn put_into_effect<'a>(
+        &self,
+        uid: &str,
+        containers: impl IntoIterator<Item = (&'a str, &'a ResourceRequirements)>,
+    ) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(uid).filter(|entry| entry.kept) else { return };
+        let mut news = false;
+        for (name, resources) in containers {
+            if entry.in_effect.get(name) != Some(resources) {
+                entry.in_effect.insert(name.into(), resources.clone());
+                news = true;
+            }
+        }
+        if news {
+            self.keep(&entries);
+        }
+    }
+
+    /// What was put into effect, as far as it was kept.
+    pub fn in_effect(&self, uid: &str) -> Allocation {
+        self.entries.lock().get(uid).map(|entry| entry.in_effect.clone()).unwrap_or_default()
     }
 
     /// Something may have become free.
@@ -118,7 +179,21 @@ impl AllocationManager {
 
     /// The pod is gone.
     pub fn forget(&self, uid: &str) {
-        self.entries.lock().remove(uid);
+        self.retain(|other| other != uid);
+    }
+
+    /// All others are gone.
+    pub fn retain(&self, wanted: impl Fn(&str) -> bool) {
+        let mut entries = self.entries.lock();
+        let mut news = false;
+        entries.retain(|uid, entry| {
+            let stays = wanted(uid);
+            news |= entry.kept && !stays;
+            stays
+        });
+        if news {
+            self.keep(&entries);
+        }
     }
 
     /// The pod by what it was granted.
@@ -280,6 +355,42 @@ mod tests {
         assert_eq!(waits(&world.set(&pod("small", "4", json!({})))), "Deferred");
         world.set(&pod("large", "2", shows("2")));
         assert_eq!(world.set(&pod("small", "4", json!({}))), Verdict::Begun);
+    }
+
+    #[test]
+    fn a_restart_forgets_nothing_of_those_that_were_resized() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("granted_resources");
+        let start = || {
+            let mut world = world();
+            world.manager = world.manager.kept_in(file.clone());
+            world
+        };
+        let first = start();
+        for uid in ["plain", "grown", "greedy", "gone"] {
+            first.set(&pod(uid, "1", json!({})));
+        }
+        first.manager.put_into_effect("plain", [("a", &ResourceRequirements::default())]);
+        assert!(!file.exists(), "all have what they ask for");
+        assert_eq!(first.set(&pod("grown", "2", json!({}))), Verdict::Begun);
+        assert_eq!(waits(&first.set(&pod("grown", "99", json!({})))), "Infeasible");
+        assert_eq!(waits(&first.set(&pod("greedy", "99", json!({})))), "Infeasible");
+        assert_eq!(first.set(&pod("gone", "2", json!({}))), Verdict::Begun);
+        first.manager.forget("gone");
+        let shown = serde_json::from_value(json!({"requests": {"cpu": "2"}})).unwrap();
+        first.manager.put_into_effect("grown", [("a", &shown)]);
+        let second = start();
+        for uid in ["grown", "greedy", "gone"] {
+            second.manager.pods.set(pod(uid, "99", json!({})));
+        }
+        assert_eq!(["grown", "greedy", "gone"].map(|uid| second.cpu(uid)), ["2", "1", "99"]);
+        assert_eq!(second.manager.in_effect("grown")["a"], shown);
+        assert!(second.manager.in_effect("greedy").is_empty());
+        assert_eq!(second.set(&pod("grown", "2", json!({}))), Verdict::Same, "it began before");
+        second.manager.retain(|uid| uid != "greedy");
+        let third = start();
+        third.manager.pods.set(pod("greedy", "99", json!({})));
+        assert_eq!(third.cpu("greedy"), "99");
     }
 
     #[test]

@@ -78,6 +78,7 @@ async fn remove_orphans(workers: &PodWorkers) {
             return;
         }
     }
+    shared.allocations.retain(wanted);
     for uid in shared.volumes.pods_on_disk().into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
         if let Err(error) = shared.volumes.tear_down(&uid).await {
             tracing::warn!(uid, error, "failed to remove an orphaned pod's directory");

@@ -6,6 +6,7 @@
 mod admission;
 mod allocation;
 mod allocation_manager;
+mod allocation_state;
 pub mod backoff;
 pub mod config;
 pub mod configuration;
@@ -314,7 +315,8 @@ impl Node {
                 pods.clone(),
                 status.node.clone(),
                 wake_sender.clone(),
-            ),
+            )
+            .kept_in(config.root_dir.join("granted_resources")),
             config,
             env,
             client,

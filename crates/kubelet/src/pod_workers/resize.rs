@@ -76,7 +76,11 @@ impl Worker {
             true => allocation::asked(pod),
             false => allocation::reported(pod),
         };
-        self.group.get_or_insert_with(|| pod_limits(&allocation::with(pod, &first())));
+        self.group.get_or_insert_with(|| {
+            let mut before = first();
+            before.extend(shared.allocations.in_effect(&self.uid));
+            pod_limits(&allocation::with(pod, &before))
+        });
         let (granted, verdict) = shared.allocations.decide(pod, first);
         let (generation, now) = (pod.metadata.generation, shared.env.now());
         match verdict {
@@ -134,7 +138,11 @@ impl Worker {
             let Some(found) = running else { continue };
             let wanted = Applied::new(pod, container, kind, memory);
             let entry = self.applied.entry(found.id.clone());
-            let before = entry.or_insert_with(|| earlier(pod, &container.name, found, &wanted));
+            let before = entry.or_insert_with(|| {
+                let known = self.shared.allocations.in_effect(&self.uid).remove(&container.name);
+                let known = known.or_else(|| allocation::in_effect(pod).remove(&container.name));
+                earlier(pod, container, kind, found, &wanted, known, memory)
+            });
             if before.runs_as(&wanted) && allocation::same_resources(&before.declared, &wanted.declared) {
                 before.declared = wanted.declared;
             } else {
@@ -189,6 +197,8 @@ impl Worker {
             shared.cgroups.set_limits(pod, new).map_err(group_failed)?;
             self.group = Some(new);
         }
+        let done = changes.iter().map(|change| (&*change.container.name, &change.wanted.declared));
+        shared.allocations.put_into_effect(&self.uid, done);
         Ok(())
     }
 
@@ -232,17 +242,26 @@ impl Worker {
     }
 }
 
-/// What one that ran before we did was given: what the pod's status shows, or what the runtime says, which may count
-/// in other units.
-fn earlier(pod: &Pod, name: &str, found: &ContainerStatus, wanted: &Applied) -> Applied {
-    let shown = allocation::in_effect(pod).remove(name);
-    if shown.as_ref().is_some_and(|shown| allocation::same_resources(shown, &wanted.declared)) {
-        return wanted.clone();
-    }
-    Applied {
-        linux: found.resources.clone().unwrap_or_else(|| wanted.linux.clone()),
-        declared: shown.unwrap_or_else(|| wanted.declared.clone()),
-    }
+/// What one that ran before we did was given: what is `known` of it, or what the runtime says, which may count in
+/// other units.
+fn earlier(
+    pod: &Pod,
+    container: &Container,
+    kind: Kind,
+    found: &ContainerStatus,
+    wanted: &Applied,
+    known: Option<ResourceRequirements>,
+    node_memory: i64,
+) -> Applied {
+    let before = match known {
+        Some(known) if allocation::same_resources(&known, &wanted.declared) => return wanted.clone(),
+        Some(known) => {
+            let container = Container { resources: Some(known), ..container.clone() };
+            Applied::new(pod, &container, kind, node_memory)
+        }
+        None => wanted.clone(),
+    };
+    Applied { linux: found.resources.clone().unwrap_or(before.linux), declared: before.declared }
 }
 
 fn must_restart(container: &Container, resource: &str) -> bool {

@@ -147,11 +147,13 @@ impl Worker {
             let short = self.shared.pressures.refuse(pod);
             let short = short.map(|message| admission::Refusal { reason: "Evicted".into(), message });
             let allowed = &self.shared.config.allowed_unsafe_sysctls;
+            // One that the machine lost comes back with what it had.
+            let granted = self.shared.allocations.granted(pod);
             let fits = |node: &Node| {
                 admission::admit_os(pod)
                     .and_then(|()| admission::admit_sysctls(pod, allowed))
                     .and_then(|()| security_admission::admit(pod, node))
-                    .and_then(|()| admission::admit(pod, &others, node))
+                    .and_then(|()| admission::admit(&granted, &others, node))
             };
             let known = self.shared.node.lock().clone();
             let verdict = match (short, fits(&known)) {
@@ -486,7 +488,9 @@ impl Worker {
             Ok(id) => {
                 let memory = self.shared.runtime.node.memory_bytes;
                 self.follow(context, &id).await;
-                self.applied.insert(id, Applied::new(context.pod, container, kind, memory));
+                let applied = Applied::new(context.pod, container, kind, memory);
+                self.shared.allocations.put_into_effect(&self.uid, [(&*container.name, &applied.declared)]);
+                self.applied.insert(id, applied);
                 self.reasons.remove(&container.name);
                 true
             }

@@ -70,6 +70,44 @@ async fn a_limit_below_what_is_in_use_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resize_goes_on_after_a_restart_and_begins_only_once() {
+    let Some(mut node) = Node::start("resumed") else { return };
+    let state = node.directory.path().join("kubelet/granted_resources");
+    node.api.create_pod("plain", pod(json!({"name": "plain", "resources": limit("10Mi")})));
+    node.api.create_pod("busy", pod(json!({"resources": limit("100Mi")})));
+    node.wait("plain", "ready", ready).await;
+    node.wait("busy", "ready", ready).await;
+    assert!(!state.exists(), "nothing is written for pods that have what they ask for");
+    node.runtime.set_memory("main", 60 << 20);
+    resize(&node, "busy", limit("50Mi"));
+    node.event("ResizeError", "below current usage").await;
+    // Granted and not in effect; what is asked for now is a third thing.
+    resize(&node, "busy", json!({"requests": {"cpu": "9000"}, "limits": {"memory": "50Mi"}}));
+    node.event("ResizeInfeasible", "Node didn't have enough capacity: cpu").await;
+    let begun = |node: &Node| {
+        let events = node.api.find("/events/").into_iter().filter(|e| e["reason"] == "ResizeStarted");
+        events.map(|e| e["count"].as_u64().unwrap_or(1)).sum::<u64>()
+    };
+    assert_eq!(begun(&node), 1);
+    node.restart().await;
+    let told = |pod: &Value| find(pod, "PodResizePending").is_some_and(|c| c["reason"] == "Infeasible");
+    node.wait("busy", "still told", told).await;
+    node.runtime.set_memory("main", 10 << 20);
+    node.until("resized", || node.runtime.resources("main").unwrap().memory_limit_in_bytes == 50 << 20).await;
+    node.event("ResizeCompleted", "Pod resize completed: ").await;
+    assert_eq!(node.memory_limit("busy"), Some(50 << 20));
+    // Neither a torn file nor a stranger's keeps the node from its work.
+    for text in ["{\"busy", "{\"data\":\"{}\",\"checksum\":7}"] {
+        node.restart_after(|_| std::fs::write(&state, text).unwrap()).await;
+        node.others_go_on().await;
+    }
+    resize(&node, "busy", limit("40Mi"));
+    node.until("resized again", || node.runtime.resources("main").unwrap().memory_limit_in_bytes == 40 << 20).await;
+    node.until("had it begun once more", || begun(&node) == 2).await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_resize_that_waits_takes_nothing_from_others() {
     let Some(mut node) = Node::start("greedy") else { return };
     let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
