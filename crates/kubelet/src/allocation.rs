@@ -103,6 +103,33 @@ pub fn same(a: &Allocation, b: &Allocation) -> bool {
         && a.iter().all(|(name, resources)| b.get(name).is_some_and(|other| same_resources(resources, other)))
 }
 
+/// How the wishes of containers changed: resource, requirement and operation, as they are counted.
+pub fn operations(old: &Pod, new: &Pod) -> Vec<[&'static str; 3]> {
+    let mut all = Vec::new();
+    for before in containers(old) {
+        let Some(after) = containers(new).find(|container| container.name == before.name) else { continue };
+        for (resource, requirement) in
+            [("memory", "requests"), ("memory", "limits"), ("cpu", "requests"), ("cpu", "limits")]
+        {
+            let of = |container: &Container| {
+                let resources = container.resources.as_ref()?;
+                let list = if requirement == "requests" { &resources.requests } else { &resources.limits };
+                amount(list, resource)
+            };
+            let (before, after) = (of(before).unwrap_or(0), of(after).unwrap_or(0));
+            let operation = match (before, after) {
+                _ if before == after => continue,
+                (0, _) => "add",
+                (_, 0) => "remove",
+                _ if before < after => "increase",
+                _ => "decrease",
+            };
+            all.push([resource, requirement, operation]);
+        }
+    }
+    all
+}
+
 /// What is taken from others while a resize is on its way: of each request the greater.
 pub fn taken(granted: &Allocation, in_effect: &Allocation) -> Allocation {
     let mut result = granted.clone();
@@ -163,6 +190,33 @@ mod tests {
         let granted = with(&pod, &reported(&pod));
         check(&asked(&granted), ["1", "", "", "3"]);
         assert_eq!(granted.spec.unwrap().init_containers, pod.spec.unwrap().init_containers);
+    }
+
+    #[test]
+    fn changed_wishes_are_told_apart() {
+        let of = |a: serde_json::Value, init: &str| -> Pod {
+            let spec = json!({"containers": [{"name": "a", "resources": a}], "initContainers": [
+                {"name": "i", "resources": {"requests": {"cpu": init}}},
+                {"name": "s", "restartPolicy": "Always", "resources": {"limits": {"memory": init}}}]});
+            serde_json::from_value(json!({"spec": spec})).unwrap()
+        };
+        let old = of(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}}), "1");
+        let new = of(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1", "memory": "1Gi"}}), "2");
+        let expected = [
+            ["memory", "requests", "remove"],
+            ["memory", "limits", "add"],
+            ["cpu", "requests", "increase"],
+            ["cpu", "limits", "decrease"],
+            ["memory", "limits", "increase"],
+        ];
+        assert_eq!(operations(&old, &new), expected);
+        assert!(
+            operations(
+                &old,
+                &of(json!({"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": {"cpu": "2"}}), "1")
+            )
+            .is_empty()
+        );
     }
 
     #[test]

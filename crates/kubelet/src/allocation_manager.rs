@@ -32,17 +32,26 @@ struct Entry {
     kept: bool,
     /// Why what it asks for now is not granted.
     waits: Option<(&'static str, String)>,
-    /// It was granted something that its worker has not heard of.
-    begun: bool,
+    /// It was granted something that its worker has not heard of; with why it was looked at.
+    begun: Option<&'static str>,
+    /// Why it is looked at next, unless that is because time has passed.
+    trigger: Option<&'static str>,
 }
+
+/// Why resizes that wait are looked at, in the words of the metrics.
+pub const POD_UPDATED: &str = "pod_updated";
+pub const POD_RESIZED: &str = "pod_resized";
+pub const PODS_REMOVED: &str = "pods_removed";
+const PODS_ADDED: &str = "pods_added";
+const PERIODIC: &str = "periodic_retry";
 
 /// What became of a pod's wishes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// It has what it asks for.
     Same,
-    /// It was granted just now.
-    Begun,
+    /// It was granted just now, when it was looked at because of this.
+    Begun(&'static str),
     /// "Deferred" until others leave room, or "Infeasible" here.
     Waits { reason: &'static str, message: String },
 }
@@ -65,7 +74,7 @@ impl AllocationManager {
     /// Goes on from what is in the file, and keeps it there.
     pub fn kept_in(mut self, file: PathBuf) -> Self {
         let kept = allocation_state::load(&file).into_iter().map(|(uid, Kept { granted, in_effect })| {
-            (uid, Entry { granted, in_effect, kept: true, ..Entry::default() })
+            (uid, Entry { granted, in_effect, kept: true, trigger: Some(PODS_ADDED), ..Entry::default() })
         });
         self.entries = Mutex::new(kept.collect());
         self.file = Some(file);
@@ -86,7 +95,8 @@ impl AllocationManager {
     pub fn decide(&self, pod: &Arc<Pod>, first: impl FnOnce() -> Allocation) -> (Arc<Pod>, Verdict) {
         let uid = pod_spec::uid(pod);
         let mut entries = self.entries.lock();
-        let entry = entries.entry(uid.into()).or_insert_with(|| Entry { granted: first(), ..Entry::default() });
+        let new = || Entry { granted: first(), trigger: Some(PODS_ADDED), ..Entry::default() };
+        let entry = entries.entry(uid.into()).or_insert_with(new);
         let asked = allocation::asked(pod);
         if !allocation::same(&entry.granted, &asked) {
             entry.waits.get_or_insert_default();
@@ -97,13 +107,10 @@ impl AllocationManager {
             (entry.granted, entry.waits) = (asked, None);
         }
         let Some(entry) = entries.get_mut(uid) else { return (pod.clone(), Verdict::Same) };
-        match entry.waits.clone() {
-            Some((reason, message)) => {
-                (Arc::new(allocation::with(pod, &entry.granted)), Verdict::Waits { reason, message })
-            }
-            None if std::mem::take(&mut entry.begun) => (pod.clone(), Verdict::Begun),
-            None => (pod.clone(), Verdict::Same),
+        if let Some((reason, message)) = entry.waits.clone() {
+            return (Arc::new(allocation::with(pod, &entry.granted)), Verdict::Waits { reason, message });
         }
+        (pod.clone(), entry.begun.take().map_or(Verdict::Same, Verdict::Begun))
     }
 
     /// Goes through all that wait, the most urgent first. `pod` is the newest of the one that asks now. True when
@@ -129,10 +136,11 @@ impl AllocationManager {
             let Some(entry) = entries.get_mut(&uid) else { continue };
             let asked = allocation::asked(pod);
             let before = entry.waits.take();
+            let trigger = entry.trigger.take().unwrap_or(PERIODIC);
             if !allocation::same(&entry.granted, &asked) {
                 let known = std::mem::replace(&mut entry.kept, true);
                 match admission::admit_resize(pod, &others, &node) {
-                    Ok(()) => (entry.granted, entry.begun) = (asked, true),
+                    Ok(()) => (entry.granted, entry.begun) = (asked, Some(trigger)),
                     Err(refusal) => entry.waits = Some(refusal),
                 }
                 news |= !known || entry.waits.is_none();
@@ -170,9 +178,10 @@ impl AllocationManager {
     }
 
     /// Something may have become free.
-    pub fn retry(&self) {
-        let entries = self.entries.lock();
-        for (uid, _) in entries.iter().filter(|(_, entry)| entry.waits.is_some()) {
+    pub fn retry(&self, trigger: &'static str) {
+        let mut entries = self.entries.lock();
+        for (uid, entry) in entries.iter_mut().filter(|(_, entry)| entry.waits.is_some()) {
+            entry.trigger = Some(trigger);
             let _ = self.wake.send(uid.clone());
         }
     }
@@ -295,7 +304,7 @@ mod tests {
         assert_eq!(world.set(&pod("b", "4", json!({}))), Verdict::Same);
         let why = "Node didn't have enough capacity: cpu, requested: 11000, capacity: 10000".to_string();
         assert_eq!(world.set(&pod("a", "11", json!({}))), Verdict::Waits { reason: "Infeasible", message: why });
-        assert_eq!(world.set(&pod("b", "6", json!({}))), Verdict::Begun);
+        assert_eq!(world.set(&pod("b", "6", json!({}))), Verdict::Begun(PODS_ADDED));
         assert_eq!(world.set(&pod("b", "6000m", json!({}))), Verdict::Same);
         let why = "Node didn't have enough resource: cpu, requested: 5000, used: 6000, capacity: 10000".to_string();
         assert_eq!(world.set(&pod("a", "5", json!({}))), Verdict::Waits { reason: "Deferred", message: why });
@@ -306,9 +315,9 @@ mod tests {
         world.woken();
         world.manager.pods.remove("b");
         world.manager.forget("b");
-        world.manager.retry();
+        world.manager.retry(PODS_REMOVED);
         assert_eq!(world.woken(), ["a"]);
-        assert_eq!(world.set(&pod("a", "5", json!({}))), Verdict::Begun);
+        assert_eq!(world.set(&pod("a", "5", json!({}))), Verdict::Begun(PODS_REMOVED));
     }
 
     #[test]
@@ -329,7 +338,7 @@ mod tests {
             world.manager.forget("holder");
             assert_eq!(waits(&world.set(&asks("second", &second))), "Deferred", "{first} {second}");
             assert_eq!(world.woken(), ["first"]);
-            assert_eq!(world.set(&asks("first", &first)), Verdict::Begun, "{first} {second}");
+            assert_eq!(world.set(&asks("first", &first)), Verdict::Begun(PERIODIC), "{first} {second}");
         };
         let with = |priority: i32, class: &str, conditions: &Value| {
             json!({"spec": {"priority": priority, "containers": [{"name": "a",
@@ -351,10 +360,11 @@ mod tests {
         world.set(&pod("large", "9", shows("9")));
         world.set(&pod("small", "1", json!({})));
         assert_eq!(waits(&world.set(&pod("small", "4", json!({})))), "Deferred");
-        assert_eq!(world.set(&pod("large", "2", shows("9"))), Verdict::Begun);
+        assert_eq!(world.set(&pod("large", "2", shows("9"))), Verdict::Begun(PODS_ADDED));
         assert_eq!(waits(&world.set(&pod("small", "4", json!({})))), "Deferred");
         world.set(&pod("large", "2", shows("2")));
-        assert_eq!(world.set(&pod("small", "4", json!({}))), Verdict::Begun);
+        world.manager.retry(POD_RESIZED);
+        assert_eq!(world.set(&pod("small", "4", json!({}))), Verdict::Begun(POD_RESIZED));
     }
 
     #[test]
@@ -372,10 +382,10 @@ mod tests {
         }
         first.manager.put_into_effect("plain", [("a", &ResourceRequirements::default())]);
         assert!(!file.exists(), "all have what they ask for");
-        assert_eq!(first.set(&pod("grown", "2", json!({}))), Verdict::Begun);
+        assert_eq!(first.set(&pod("grown", "2", json!({}))), Verdict::Begun(PODS_ADDED));
         assert_eq!(waits(&first.set(&pod("grown", "99", json!({})))), "Infeasible");
         assert_eq!(waits(&first.set(&pod("greedy", "99", json!({})))), "Infeasible");
-        assert_eq!(first.set(&pod("gone", "2", json!({}))), Verdict::Begun);
+        assert_eq!(first.set(&pod("gone", "2", json!({}))), Verdict::Begun(PODS_ADDED));
         first.manager.forget("gone");
         let shown = serde_json::from_value(json!({"requests": {"cpu": "2"}})).unwrap();
         first.manager.put_into_effect("grown", [("a", &shown)]);

@@ -30,6 +30,9 @@ const PULL_BUCKETS: &[f64] = &[
     3600.0,
 ];
 const STATUS_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+const RESIZE_BUCKETS: &[f64] = &[
+    10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 30000.0, 60000.0, 120000.0, 300000.0, 600000.0,
+];
 const STORAGE_BUCKETS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 const OPERATION: &[&str] = &["operation_type"];
@@ -140,6 +143,29 @@ pub static STORAGE_DURATION: Family = Family::histogram(
     "How long work on a volume took.",
 );
 
+// In-place resizes.
+pub static REQUESTED_RESIZES: Family = Family::counter(
+    "kubelet_container_requested_resizes_total",
+    &["resource", "requirement", "operation"],
+    "Changes of what containers ask for, each resource on its own: add, remove, increase or decrease.",
+);
+pub static RESIZE_DURATION: Family = Family::histogram(
+    "kubelet_pod_resize_duration_milliseconds",
+    &["success"],
+    RESIZE_BUCKETS,
+    "How long it took to put a pod's resize into effect, in milliseconds.",
+);
+pub static INFEASIBLE_RESIZES: Family = Family::counter(
+    "kubelet_pod_infeasible_resizes_total",
+    &["reason_detail"],
+    "Resizes that this node can never grant, by reason.",
+);
+pub static DEFERRED_ACCEPTED_RESIZES: Family = Family::counter(
+    "kubelet_pod_deferred_accepted_resizes_total",
+    &["retry_trigger"],
+    "Resizes that were granted after they had waited, by what made the node look again.",
+);
+
 // The node's own server.
 pub static HTTP_REQUESTS: Family =
     Family::counter("kubelet_http_requests_total", REQUEST, "Requests to the node's server.");
@@ -161,6 +187,10 @@ pub static DESIRED_PODS: Family =
     Family::gauge("kubelet_desired_pods", &["static"], "Pods that the node is told to run.");
 pub static ACTIVE_PODS: Family =
     Family::gauge("kubelet_active_pods", &["static"], "Pods that the node has and that have not ended.");
+pub static PENDING_RESIZES: Family =
+    Family::gauge("kubelet_pod_pending_resizes", &["reason"], "Pods whose resize is not granted, by reason.");
+pub static IN_PROGRESS_RESIZES: Family =
+    Family::gauge("kubelet_pod_in_progress_resizes", &[], "Pods whose resize is granted and not yet in effect.");
 pub static MIRROR_PODS: Family = Family::gauge("kubelet_mirror_pods", &[], "Mirrors of static pods.");
 pub static CGROUP_VERSION: Family = Family::gauge("kubelet_cgroup_version", &[], "The version of control groups.");
 pub static VOLUMES: Family =

@@ -56,6 +56,11 @@ impl Resizes {
         self.in_progress.is_some()
     }
 
+    /// Whether what is asked for waits for others to leave room.
+    pub fn is_deferred(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.reason == "Deferred")
+    }
+
     /// Nothing is asked for that was not granted.
     pub fn none_pending(&mut self) {
         self.pending = None;

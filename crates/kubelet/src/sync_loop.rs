@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     allocation::{self, Allocation},
+    allocation_manager::{POD_RESIZED, POD_UPDATED, PODS_REMOVED},
+    node_metrics::REQUESTED_RESIZES,
     pod_spec,
     pod_status::{OWNED, is_terminal},
     pod_workers::PodWorkers,
@@ -101,11 +103,12 @@ impl SyncLoop {
             self.api_removed(&other);
         }
         let news = old.as_ref().is_none_or(|old| concerns_node(old, &pod));
-        let frees = old.is_some_and(|old| room(&old) != room(&pod));
+        let same = |old: &&Arc<Pod>| pod_spec::uid(old) == pod_spec::uid(&pod);
+        let trigger = old.as_ref().filter(same).and_then(|old| self.retries(old, &pod));
         let pod = pod_spec::from_api(pod);
         self.workers.shared.pods.set(pod.clone());
-        if frees {
-            self.workers.shared.allocations.retry();
+        if let Some(trigger) = trigger {
+            self.workers.shared.allocations.retry(trigger);
         }
         self.workers.shared.statuses.observe(&pod);
         if !news {
@@ -116,13 +119,27 @@ impl SyncLoop {
         self.workers.update(pod, fresh);
     }
 
+    /// Why resizes that wait are to be looked at after this change.
+    fn retries(&self, old: &Pod, new: &Pod) -> Option<&'static str> {
+        let operations = allocation::operations(old, new);
+        for operation in &operations {
+            self.workers.shared.metrics.count(&REQUESTED_RESIZES, operation);
+        }
+        match (room(old), room(new)) {
+            _ if !operations.is_empty() => Some(POD_UPDATED),
+            ((before, _), (after, _)) if before != after => Some(PODS_REMOVED),
+            ((_, before), (_, after)) if before != after => Some(POD_RESIZED),
+            _ => None,
+        }
+    }
+
     fn api_removed(&self, pod: &Arc<Pod>) {
         if pod_spec::is_mirror(pod) {
             return mirror::removed(&self.workers.shared, pod);
         }
         self.workers.shared.pods.remove(pod_spec::uid(pod));
         self.workers.remove(pod_spec::uid(pod));
-        self.workers.shared.allocations.retry();
+        self.workers.shared.allocations.retry(PODS_REMOVED);
     }
 
     fn static_changed(&self, known: &mut HashMap<Source, Vec<Arc<Pod>>>, list: StaticPods) {
@@ -134,7 +151,7 @@ impl SyncLoop {
             self.workers.remove(pod_spec::uid(gone));
             // A changed manifest has another UID and the same name: its mirror is made anew.
             mirror::orphaned(shared, gone);
-            shared.allocations.retry();
+            shared.allocations.retry(PODS_REMOVED);
         }
         for pod in list.pods.iter().filter(|pod| !has(&before, pod_spec::uid(pod))) {
             shared.pods.set(pod.clone());
@@ -145,6 +162,10 @@ impl SyncLoop {
         let edited =
             |pod: &&Arc<Pod>| before.iter().any(|old| pod_spec::uid(old) == pod_spec::uid(pod) && differ(old, pod));
         for pod in list.pods.iter().filter(edited) {
+            if let Some(old) = before.iter().find(|old| pod_spec::uid(old) == pod_spec::uid(pod)) {
+                // None of them is granted anything, so none leaves room for others.
+                self.retries(old, pod);
+            }
             shared.pods.set(pod.clone());
             self.workers.update(pod.clone(), false);
         }

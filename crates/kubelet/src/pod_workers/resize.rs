@@ -13,6 +13,7 @@ use crate::{
     allocation,
     allocation_manager::Verdict,
     container_config::resources::{PodLimits, linux_resources, pod_limits},
+    node_metrics::{DEFERRED_ACCEPTED_RESIZES, INFEASIBLE_RESIZES, RESIZE_DURATION},
     pod_actions::PodActions,
     pod_spec::{self, Kind},
     resizes::in_words,
@@ -85,7 +86,10 @@ impl Worker {
         let (generation, now) = (pod.metadata.generation, shared.env.now());
         match verdict {
             Verdict::Same => self.resizes.none_pending(),
-            Verdict::Begun => {
+            Verdict::Begun(trigger) => {
+                if self.resizes.is_deferred() {
+                    shared.metrics.count(&DEFERRED_ACCEPTED_RESIZES, &[trigger]);
+                }
                 self.resizes.begin(generation, now);
                 shared.recorder.normal(&about, "ResizeStarted", in_words(pod, "started", generation, ""));
             }
@@ -93,6 +97,10 @@ impl Worker {
                 if self.resizes.refuse(reason, message.clone(), generation, now) {
                     let words = in_words(pod, reason, generation, &message);
                     shared.recorder.warning(&about, &format!("Resize{reason}"), words);
+                    if reason == "Infeasible" {
+                        let why = if pod_spec::is_static(pod) { "static_pod" } else { "insufficient_node_allocatable" };
+                        shared.metrics.count(&INFEASIBLE_RESIZES, &[why]);
+                    }
                 }
                 if reason == "Deferred" {
                     self.look_again_in(DEFERRED_RETRY);
@@ -157,7 +165,12 @@ impl Worker {
         if !self.resizes.is_in_progress() {
             return false;
         }
-        let Err(message) = self.put_into_effect(pod, changes).await else { return true };
+        let began = self.shared.env.monotonic();
+        let result = self.put_into_effect(pod, changes).await;
+        let took = self.shared.env.monotonic().saturating_sub(began).as_millis() as f64;
+        let success = if result.is_ok() { "true" } else { "false" };
+        self.shared.metrics.observe(&RESIZE_DURATION, &[success], took);
+        let Err(message) = result else { return true };
         let (generation, now) = (pod.metadata.generation, self.shared.env.now());
         if let Some(generation) = self.resizes.fail(message.clone(), generation, now) {
             let words = in_words(pod, "error", generation, &message);

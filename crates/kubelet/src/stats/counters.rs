@@ -6,18 +6,19 @@ use std::collections::{BTreeMap, HashSet};
 
 use api::ApiError;
 use cri::v1;
-use k8s_openapi::api::core::v1::Pod;
 use metrics::{Family, Metrics, Text};
 
 use crate::{
     container_config::POD_UID,
     node_metrics::{
-        ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, MIRROR_PODS, NODE_NAME, RUNNING_CONTAINERS, RUNNING_PODS,
-        VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES, VOLUME_INODES_FREE, VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
+        ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, IN_PROGRESS_RESIZES, MIRROR_PODS, NODE_NAME, PENDING_RESIZES,
+        RUNNING_CONTAINERS, RUNNING_PODS, VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES, VOLUME_INODES_FREE,
+        VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
     },
     pod_spec,
-    pod_status::is_terminal,
+    pod_status::{condition, is_terminal},
     pod_workers::Shared,
+    resizes::{IN_PROGRESS, PENDING},
     volume_manager::plugin_name,
 };
 
@@ -69,10 +70,7 @@ async fn runtime(shared: &Shared, present: &Metrics) -> cri::Result<()> {
 }
 
 fn pods(shared: &Shared, present: &Metrics) {
-    let ended = |pod: &Pod| {
-        let phase = shared.statuses.get(pod_spec::uid(pod)).or_else(|| pod.status.clone()).and_then(|s| s.phase);
-        phase.is_some_and(|phase| is_terminal(&phase))
-    };
+    present.set(&IN_PROGRESS_RESIZES, &[], 0.0);
     for fixed in ["", "true"] {
         present.add(&DESIRED_PODS, &[fixed], 0.0);
         present.add(&ACTIVE_PODS, &[fixed], 0.0);
@@ -80,8 +78,16 @@ fn pods(shared: &Shared, present: &Metrics) {
     for pod in shared.pods.list() {
         let fixed = if pod_spec::is_static(&pod) { "true" } else { "" };
         present.count(&DESIRED_PODS, &[fixed]);
-        if !ended(&pod) {
+        let status = shared.statuses.get(pod_spec::uid(&pod)).or_else(|| pod.status.clone()).unwrap_or_default();
+        if !status.phase.as_deref().is_some_and(is_terminal) {
             present.count(&ACTIVE_PODS, &[fixed]);
+        }
+        if let Some(pending) = condition(&status, PENDING) {
+            let reason = pending.reason.as_deref().unwrap_or_default().to_lowercase();
+            present.count(&PENDING_RESIZES, &[&reason]);
+        }
+        if condition(&status, IN_PROGRESS).is_some() {
+            present.count(&IN_PROGRESS_RESIZES, &[]);
         }
     }
     present.set(&MIRROR_PODS, &[], shared.pods.mirrors().len() as f64);

@@ -121,6 +121,29 @@ impl Node {
         kubelet::container_manager::ContainerManager::new(&self.group, kubelet::CgroupDriver::Cgroupfs)
     }
 
+    /// Whether the page of metrics has this line; `config.read_only_port` is where it is asked for.
+    pub async fn counted(&self, line: &str) {
+        let end = self.env.monotonic() + LIMIT;
+        loop {
+            let page = self.page("/metrics").await;
+            if page.lines().any(|found| found == line) {
+                return;
+            }
+            let resizes: Vec<&str> = page.lines().filter(|line| line.contains("resize")).collect();
+            assert!(self.env.monotonic() < end, "never {line}\n{}", resizes.join("\n"));
+            self.env.sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn page(&self, path: &str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.config.read_only_port)).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: node\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
     /// The memory that a pod's group may have.
     pub fn memory_limit(&self, name: &str) -> Option<i64> {
         let pod = serde_json::from_value(self.api.pod(name)?).ok()?;
@@ -141,6 +164,11 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.groups().remove_all();
     }
+}
+
+/// A port that nobody has just now.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// One container of the image that is there, with `changes` to it.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fake_api::pod_path,
-    harness::{Node, condition, pod, waits},
+    harness::{Node, condition, free_port, pod, waits},
 };
 
 fn ready(pod: &Value) -> bool {
@@ -108,6 +108,38 @@ async fn a_resize_goes_on_after_a_restart_and_begins_only_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn resizes_are_counted() {
+    let port = free_port();
+    let Some(node) = Node::start_with("counted", |_, config| config.read_only_port = port) else { return };
+    let requested = |labels: &str| {
+        let (resource, rest) = labels.split_once(' ').unwrap();
+        let (requirement, operation) = rest.split_once(' ').unwrap();
+        format!(
+            "kubelet_container_requested_resizes_total{{resource=\"{resource}\",requirement=\"{requirement}\",\
+             operation=\"{operation}\"}} 1"
+        )
+    };
+    node.api.create_pod("busy", pod(json!({"resources": limit("100Mi")})));
+    node.wait("busy", "ready", ready).await;
+    node.counted("kubelet_pod_in_progress_resizes 0").await;
+    node.runtime.set_memory("main", 60 << 20);
+    resize(&node, "busy", limit("50Mi"));
+    node.event("ResizeError", "below current usage").await;
+    node.counted(&requested("memory limits decrease")).await;
+    node.counted("kubelet_pod_in_progress_resizes 1").await;
+    node.runtime.set_memory("main", 10 << 20);
+    node.event("ResizeCompleted", "Pod resize completed: ").await;
+    node.counted("kubelet_pod_in_progress_resizes 0").await;
+    node.counted("kubelet_pod_resize_duration_milliseconds_count{success=\"true\"} 1").await;
+    resize(&node, "busy", json!({"requests": {"cpu": "9000"}, "limits": {"memory": "50Mi"}}));
+    node.counted("kubelet_pod_pending_resizes{reason=\"infeasible\"} 1").await;
+    node.counted("kubelet_pod_infeasible_resizes_total{reason_detail=\"insufficient_node_allocatable\"} 1").await;
+    node.counted(&requested("cpu requests add")).await;
+    node.counted(&requested("memory requests remove")).await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_resize_that_waits_takes_nothing_from_others() {
     let Some(mut node) = Node::start("greedy") else { return };
     let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
@@ -130,7 +162,8 @@ async fn a_resize_that_waits_takes_nothing_from_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deferred_resize_goes_on_when_another_pod_has_gone() {
-    let Some(node) = Node::start("deferred") else { return };
+    let port = free_port();
+    let Some(node) = Node::start_with("deferred", |_, config| config.read_only_port = port) else { return };
     let cpu = || {
         let object = node.api.get("/api/v1/nodes/node").unwrap_or_default();
         let text = object["status"]["allocatable"]["cpu"].as_str().unwrap_or_default().to_string();
@@ -153,6 +186,7 @@ async fn a_deferred_resize_goes_on_when_another_pod_has_gone() {
     })
     .await;
     node.event("ResizeDeferred", "Pod resize Deferred: ").await;
+    node.counted("kubelet_pod_pending_resizes{reason=\"deferred\"} 1").await;
     let began = node.env.monotonic();
     node.api.delete_pod("holder", 1);
     node.event("ResizeCompleted", "Pod resize completed: ").await;
@@ -163,6 +197,7 @@ async fn a_deferred_resize_goes_on_when_another_pod_has_gone() {
     .await;
     // It is told of the room rather than looking for it every ten seconds.
     assert!(node.env.monotonic() - began < Duration::from_secs(5), "{:?}", node.env.monotonic() - began);
+    node.counted("kubelet_pod_deferred_accepted_resizes_total{retry_trigger=\"pods_removed\"} 1").await;
     node.stop().await;
 }
 
