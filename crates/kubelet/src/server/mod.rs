@@ -7,6 +7,7 @@ mod counted;
 mod logs;
 mod pages;
 mod port_channels;
+mod ranges;
 mod spdy;
 mod streaming;
 mod websocket;
@@ -190,7 +191,7 @@ impl Shared {
             }
             ["configz"] if self.config.debugging_handlers => Ok(pages::configz(&self.config)),
             ["runningpods"] => pages::running_pods(&*self.view).await,
-            ["logs", ..] => pages::machine_logs(&self.config, path).await,
+            ["logs", ..] => pages::machine_logs(&self.config, path, request.headers()).await,
             ["containerLogs", namespace, name, container] => {
                 let pod = self.pod(namespace, name, None)?;
                 self.logs(request, &pod, container, &query).await

@@ -2,12 +2,16 @@
 //! Part of `server`.
 //! Invariant: no path leads out of the log directory but by a link that is in it.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    io::SeekFrom,
+    os::unix::fs::MetadataExt,
+    path::{Component, Path, PathBuf},
+};
 
 use api::ApiError;
 use bytes::Bytes;
 use futures::TryStreamExt;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Serialize;
@@ -15,7 +19,11 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
-use super::{Body, BoxError, View, empty, json_answer, text};
+use super::{
+    Body, BoxError, View, empty, json_answer,
+    ranges::{self, Answer},
+    text,
+};
 use crate::{config::Config, configuration::live};
 
 /// What a file begins with tells whether it is text.
@@ -36,7 +44,7 @@ pub async fn running_pods(view: &dyn View) -> Result<Response<Body>, ApiError> {
 }
 
 /// A file below the log directory, or the names of what is in a directory.
-pub async fn machine_logs(config: &Config, path: &str) -> Result<Response<Body>, ApiError> {
+pub async fn machine_logs(config: &Config, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
     if !config.system_log_handler {
         return Err(ApiError::new(api::Reason::MethodNotAllowed, "logs endpoint is disabled."));
     }
@@ -52,8 +60,15 @@ pub async fn machine_logs(config: &Config, path: &str) -> Result<Response<Body>,
         let last = path.rsplit('/').next().unwrap_or_default();
         return redirect(&format!("{last}/"));
     }
+    // The beginning of time means that nobody knows.
+    let modified = Some(about.mtime()).filter(|seconds| *seconds != 0);
     if about.is_dir() {
-        return listing(&place).await.map_err(failed);
+        let mut response = match ranges::is_known(headers, modified) {
+            true => status(StatusCode::NOT_MODIFIED),
+            false => listing(&place).await.map_err(failed)?,
+        };
+        dated(&mut response, modified);
+        return Ok(response);
     }
     if !about.is_file() {
         return Err(ApiError::new(api::Reason::Forbidden, "403 Forbidden"));
@@ -62,7 +77,21 @@ pub async fn machine_logs(config: &Config, path: &str) -> Result<Response<Body>,
         let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         return redirect(&format!("../{last}"));
     }
-    file(&place).await.map_err(failed)
+    file(&place, headers, modified).await.map_err(failed)
+}
+
+fn status(code: StatusCode) -> Response<Body> {
+    let mut response = Response::new(empty());
+    *response.status_mut() = code;
+    response
+}
+
+/// Says when it was last modified.
+fn dated(response: &mut Response<Body>, modified: Option<i64>) {
+    let text = modified.and_then(ranges::format_time).and_then(|text| HeaderValue::from_str(&text).ok());
+    if let Some(text) = text {
+        response.headers_mut().insert(header::LAST_MODIFIED, text);
+    }
 }
 
 fn place(directory: &Path, path: &str) -> Result<PathBuf, ApiError> {
@@ -90,8 +119,7 @@ fn place(directory: &Path, path: &str) -> Result<PathBuf, ApiError> {
 }
 
 fn redirect(to: &str) -> Result<Response<Body>, ApiError> {
-    let mut response = Response::new(empty());
-    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let mut response = status(StatusCode::MOVED_PERMANENTLY);
     let to = HeaderValue::from_str(to).map_err(|_| ApiError::bad_request("invalid URL path"))?;
     response.headers_mut().insert(header::LOCATION, to);
     Ok(response)
@@ -145,18 +173,53 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-async fn file(place: &Path) -> std::io::Result<Response<Body>> {
+async fn file(place: &Path, headers: &HeaderMap, modified: Option<i64>) -> std::io::Result<Response<Body>> {
     let mut file = tokio::fs::File::open(place).await?;
     // As much as there is now: a log that grows meanwhile would never end.
     let length = file.metadata().await?.len();
     let mut first = vec![0; SNIFFED];
     let read = file.read(&mut first).await?;
     let kind = content_type(place, &first[..read]);
-    file.rewind().await?;
-    let frames = ReaderStream::new(file.take(length)).map_ok(|bytes: Bytes| Frame::data(bytes)).map_err(BoxError::from);
+    let (code, part) = match ranges::decide(headers, modified, length) {
+        Answer::Whole => (StatusCode::OK, 0..length),
+        Answer::Part(part) => (StatusCode::PARTIAL_CONTENT, part),
+        Answer::Unsatisfiable { beyond } => return Ok(unsatisfiable(beyond, length)),
+        answer => {
+            let known = answer == Answer::NotModified;
+            let mut response = status(if known { StatusCode::NOT_MODIFIED } else { StatusCode::PRECONDITION_FAILED });
+            dated(&mut response, modified);
+            return Ok(response);
+        }
+    };
+    file.seek(SeekFrom::Start(part.start)).await?;
+    let frames = ReaderStream::new(file.take(part.end - part.start));
+    let frames = frames.map_ok(|bytes: Bytes| Frame::data(bytes)).map_err(BoxError::from);
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    *response.status_mut() = code;
+    dated(&mut response, modified);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(header::CONTENT_LENGTH, (part.end - part.start).into());
+    if code == StatusCode::PARTIAL_CONTENT {
+        let range = format!("bytes {}-{}/{length}", part.start, part.end.saturating_sub(1));
+        headers.extend(HeaderValue::from_str(&range).ok().map(|range| (header::CONTENT_RANGE, range)));
+    }
     Ok(response)
+}
+
+fn unsatisfiable(beyond: bool, length: u64) -> Response<Body> {
+    let why = if beyond { "invalid range: failed to overlap\n" } else { "invalid range\n" };
+    let mut response = text(why.into());
+    *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if beyond {
+        let range = HeaderValue::from_str(&format!("bytes */{length}"));
+        headers.extend(range.ok().map(|range| (header::CONTENT_RANGE, range)));
+    }
+    response
 }
 
 fn content_type(place: &Path, first: &[u8]) -> &'static str {
@@ -174,6 +237,46 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn parts_of_log_files_are_sent_once() {
+        let logs = tempfile::tempdir().unwrap();
+        let file = logs.path().join("a.log");
+        std::fs::write(&file, "0123456789").unwrap();
+        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
+        for path in [logs.path(), &file] {
+            std::fs::File::open(path).unwrap().set_modified(at).unwrap();
+        }
+        let config = Config { log_dir: logs.path().into(), ..Config::default() };
+        let time = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let check = async |path: &str,
+                           ask: Option<(header::HeaderName, &str)>,
+                           code: u16,
+                           told: [&str; 4],
+                           sent: &str| {
+            let headers: HeaderMap =
+                ask.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect();
+            let response = machine_logs(&config, path, &headers).await.unwrap();
+            let of = |name| response.headers().get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap());
+            let names = [header::LAST_MODIFIED, header::ACCEPT_RANGES, header::CONTENT_LENGTH, header::CONTENT_RANGE];
+            assert_eq!((response.status().as_u16(), names.map(of)), (code, told), "{path} {ask:?}");
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            assert!(String::from_utf8_lossy(&body).contains(sent) && body.is_empty() == sent.is_empty(), "{body:?}");
+        };
+        check("/logs/a.log", None, 200, [time, "bytes", "10", ""], "0123456789").await;
+        let range = |text| Some((header::RANGE, text));
+        check("/logs/a.log", range("bytes=2-4"), 206, [time, "bytes", "3", "bytes 2-4/10"], "234").await;
+        check("/logs/a.log", range("bytes=-2"), 206, [time, "bytes", "2", "bytes 8-9/10"], "89").await;
+        check("/logs/a.log", range("bytes=10-"), 416, ["", "", "", "bytes */10"], "invalid range: failed to overlap\n")
+            .await;
+        check("/logs/a.log", range("bytes=4-2"), 416, [""; 4], "invalid range\n").await;
+        for path in ["/logs/a.log", "/logs/"] {
+            check(path, Some((header::IF_MODIFIED_SINCE, time)), 304, [time, "", "", ""], "").await;
+        }
+        check("/logs/", None, 200, [time, "", "", ""], "a.log").await;
+        let earlier = Some((header::IF_UNMODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:36 GMT"));
+        check("/logs/a.log", earlier, 412, [time, "", "", ""], "").await;
+    }
+
+    #[tokio::test]
     async fn log_files_are_listed_and_read() {
         let top = tempfile::tempdir().unwrap();
         std::fs::write(top.path().join("secret"), "no").unwrap();
@@ -183,7 +286,7 @@ mod tests {
         std::fs::write(logs.join("a<b"), [0, 1]).unwrap();
         std::fs::write(logs.join("pods/c:d"), "three").unwrap();
         let mut config = Config { log_dir: logs, ..Config::default() };
-        let ask = async |config: &Config, path: &str| match machine_logs(config, path).await {
+        let ask = async |config: &Config, path: &str| match machine_logs(config, path, &HeaderMap::new()).await {
             Ok(response) => {
                 let of = |name| response.headers().get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap());
                 let head =
