@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use cri::Runtime;
+use futures::FutureExt;
 use serde_json::{Value, json};
 
 use crate::{
@@ -104,6 +106,32 @@ async fn a_resize_goes_on_after_a_restart_and_begins_only_once() {
     resize(&node, "busy", limit("40Mi"));
     node.until("resized again", || node.runtime.resources("main").unwrap().memory_limit_in_bytes == 40 << 20).await;
     node.until("had it begun once more", || begun(&node) == 2).await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_machine_lost_comes_back_with_what_it_had() {
+    let Some(mut node) = Node::start("lost") else { return };
+    let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    node.api.create_pod("greedy", pod(json!({"resources": asks("10m")})));
+    node.wait("greedy", "ready", ready).await;
+    resize(&node, "greedy", asks("9000"));
+    node.event("ResizeInfeasible", "Node didn't have enough capacity: cpu").await;
+    let runtime = node.runtime.clone();
+    node.restart_after(|_| {
+        for sandbox in runtime.list_pod_sandboxes(None).now_or_never().unwrap().unwrap() {
+            runtime.stop_pod_sandbox(&sandbox.id).now_or_never().unwrap().unwrap();
+            runtime.remove_pod_sandbox(&sandbox.id).now_or_never().unwrap().unwrap();
+        }
+        assert!(runtime.running("main").is_empty());
+    })
+    .await;
+    node.until("runs again", || !node.runtime.running("main").is_empty()).await;
+    node.wait("greedy", "ready as before", |pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        ready(pod) && status["allocatedResources"]["cpu"] == "10m"
+    })
+    .await;
     node.stop().await;
 }
 
