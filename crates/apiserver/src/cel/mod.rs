@@ -40,6 +40,7 @@ impl Expression {
         let parsed = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
         let mut parsed = parsed.map_err(|e| format!("compilation failed: {e}"))?;
         name_request_resource(&mut parsed);
+        optionals::expand_macros(&mut parsed);
         let mut evaluated = parsed.clone();
         optionals::fields_to_keys(&mut evaluated);
         Ok(Self { parsed, evaluated, source: source.to_string() })
@@ -193,6 +194,8 @@ mod tests {
         check("object.metadata.labels[?'none'].orValue('x') == 'x'", Ok(true));
         check("object.?none.hasValue() || !object.?spec.hasValue()", Ok(false));
         check("object.?spec.replicas.optMap(n, n + 1).orValue(0) == 4", Ok(true));
+        check("object.?none.optMap(n, n.x).hasValue()", Ok(false));
+        check("object.?spec.optFlatMap(s, s.?cpu).orValue('') == '500m'", Ok(true));
         check("object.?none.or(object.?spec).value().replicas == 3", Ok(true));
         check("optional.none().hasValue() || optional.of(1).value() == 1", Ok(true));
         check("object.metadata.name.none == false", Err(()));

@@ -1,17 +1,51 @@
 //! Makes chains over optional values work as the language says: `a.?b.c` is nothing where `b` is not, and a field of
 //! something that has none is an error.
 //! Used by `Expression::compile`. The evaluator does all that for `a[?'b']['c']`, so fields become keys.
-//! Invariant: what is estimated and checked is the expression as it was written; only what is evaluated is changed.
+//! Invariant: fields are estimated and checked as they were written; only what is evaluated is changed.
 
 use kube_cel::cel::{
     IdedExpr,
     common::{
-        ast::{CallExpr, Expr, LiteralValue, operators},
+        ast::{CallExpr, ComprehensionExpr, Expr, ListExpr, LiteralValue, operators},
         types::CelString,
     },
 };
 
 use super::types::children_mut;
+
+/// Spells out `target.optMap(name, body)` and `optFlatMap`: nothing for nothing, else the body with the value as `name`.
+pub fn expand_macros(expression: &mut IdedExpr) {
+    children_mut(&mut expression.expr).into_iter().for_each(expand_macros);
+    let Expr::Call(call) = &mut expression.expr else { return };
+    let flat = match call.func_name.as_str() {
+        "optMap" => false,
+        "optFlatMap" => true,
+        _ => return,
+    };
+    let (Some(target), [IdedExpr { expr: Expr::Ident(name), .. }, body]) = (&call.target, call.args.as_slice()) else {
+        return;
+    };
+    let id = expression.id;
+    let at = |expr: Expr| IdedExpr { id, expr };
+    let method = |target: IdedExpr, name: &str, args: Vec<IdedExpr>| {
+        at(Expr::Call(CallExpr { func_name: name.into(), target: Some(Box::new(target)), args }))
+    };
+    let optional = || at(Expr::Ident("optional".into()));
+    // A loop that never runs names a value.
+    let named = at(Expr::Comprehension(Box::new(ComprehensionExpr {
+        iter_range: at(Expr::List(ListExpr::default())),
+        iter_var: "#unused".into(),
+        iter_var2: None,
+        accu_var: name.clone(),
+        accu_init: method((**target).clone(), "value", vec![]),
+        loop_cond: at(Expr::Literal(LiteralValue::Boolean(false.into()))),
+        loop_step: at(Expr::Ident(name.clone())),
+        result: body.clone(),
+    })));
+    let some = if flat { named } else { method(optional(), "of", vec![named]) };
+    let args = vec![method((**target).clone(), "hasValue", vec![]), some, method(optional(), "none", vec![])];
+    expression.expr = Expr::Call(CallExpr { func_name: operators::CONDITIONAL.into(), target: None, args });
+}
 
 pub fn fields_to_keys(expression: &mut IdedExpr) {
     children_mut(&mut expression.expr).into_iter().for_each(fields_to_keys);
