@@ -25,6 +25,7 @@ mod storage_classes;
 mod subresource_tests;
 #[cfg(test)]
 pub mod tests;
+mod token_audience;
 pub mod type_checking;
 #[cfg(test)]
 mod webhook_tests;
@@ -152,7 +153,13 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(NamespaceLifecycle(c.cluster.clone())), true),
     (|c| Arc::new(LimitRanger(c.cluster.clone())), true),
     (|c| Arc::new(ServiceAccount(c.cluster.clone())), true),
-    (|c| Arc::new(NodeRestriction(c.cluster.clone())), false),
+    (
+        |c| {
+            let (cluster, authorizer) = (c.cluster.clone(), c.authorizer.clone());
+            Arc::new(NodeRestriction { cluster, authorizer })
+        },
+        false,
+    ),
     (|_| Arc::new(TaintNodesByCondition), true),
     (|_| Arc::new(AlwaysPullImages), false),
     (|c| Arc::new(PodSecurity::new(c.cluster, &c.configuration.pod_security)), true),

@@ -9,10 +9,16 @@ use serde_json::Value;
 
 use api::ApiError;
 
-use super::{Attributes, Operation, Plugin};
-use crate::{authz::node_identity, cluster::Cluster};
+use super::{Attributes, Operation, Plugin, token_audience};
+use crate::{
+    authz::{self, node_identity},
+    cluster::Cluster,
+};
 
-pub struct NodeRestriction(pub Arc<Cluster>);
+pub struct NodeRestriction {
+    pub cluster: Arc<Cluster>,
+    pub authorizer: Arc<authz::Chain>,
+}
 
 #[async_trait]
 impl Plugin for NodeRestriction {
@@ -28,7 +34,7 @@ impl Plugin for NodeRestriction {
         match (a.resource.group.as_str(), a.resource.plural.as_str()) {
             ("", "pods") => self.pod(node, a),
             ("", "nodes") => own_node(node, a),
-            ("", "serviceaccounts") if a.subresource == "token" => self.token(node, a),
+            ("", "serviceaccounts") if a.subresource == "token" => self.token(node, a).await,
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
             _ => Ok(()),
@@ -55,7 +61,7 @@ impl NodeRestriction {
                 Ok(())
             }
             ("eviction", Operation::Create) => {
-                let pod = self.0.get("pods", a.namespace, a.name);
+                let pod = self.cluster.get("pods", a.namespace, a.name);
                 let bound = pod.is_none_or(|p| p.value()["spec"]["nodeName"] == node);
                 let why = format!("node {node:?} can only evict pods with spec.nodeName set to itself");
                 if bound { Ok(()) } else { Err(a.forbidden(&why)) }
@@ -66,8 +72,8 @@ impl NodeRestriction {
 }
 
 impl NodeRestriction {
-    /// A node asks for tokens only on behalf of the pods that it runs.
-    fn token(&self, node: &str, a: &Attributes<'_>) -> Result<(), ApiError> {
+    /// A node asks for tokens only on behalf of the pods that it runs, for audiences that they have to do with.
+    async fn token(&self, node: &str, a: &Attributes<'_>) -> Result<(), ApiError> {
         let bound = &a.object["spec"]["boundObjectRef"];
         let text = |field: &str| bound[field].as_str().unwrap_or_default();
         let (name, uid) = (text("name"), text("uid"));
@@ -77,17 +83,19 @@ impl NodeRestriction {
         if uid.is_empty() {
             return Err(a.forbidden("node requested token with a pod binding without a uid"));
         }
-        let pod = self.0.get("pods", a.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
+        let pod = self.cluster.get("pods", a.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
         if pod.meta.uid != uid {
             return Err(a.forbidden(&format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
                  been deleted and then recreated"
             )));
         }
-        match pod.value()["spec"]["nodeName"] == node {
-            true => Ok(()),
-            false => Err(a.forbidden("node requested token bound to a pod scheduled on a different node")),
+        let pod = pod.value();
+        if pod["spec"]["nodeName"] != node {
+            return Err(a.forbidden("node requested token bound to a pod scheduled on a different node"));
         }
+        let asked = token_audience::check(&self.cluster, &self.authorizer, a, &pod).await;
+        asked.map_err(|why| a.forbidden(&why))
     }
 }
 

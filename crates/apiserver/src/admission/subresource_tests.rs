@@ -182,3 +182,138 @@ async fn a_node_asks_for_tokens_of_its_own_pods_only() {
         }
     }
 }
+
+/// What a webhook that may change a TokenRequest sees of it, and one that may only judge.
+#[tokio::test]
+async fn a_token_request_is_completed_between_those_who_change_it_and_those_who_judge_it() {
+    let f = fixture(&[]).await;
+    let (port, ca, asked) = webhook(Arc::new(|r| review(r, json!({ "allowed": true })))).await;
+    for kind in [MUTATING, VALIDATING] {
+        f.register(kind, for_all("sees", port, &ca, "*", &["*"], &["serviceaccounts/token"])).await;
+    }
+    let uid = f.get(ACCOUNT).await["metadata"]["uid"].clone();
+    let answer = f.ok(Method::POST, &format!("{ACCOUNT}/token"), json!({ "spec": {} })).await;
+    assert_eq!(answer["metadata"]["uid"], uid);
+    let audiences = answer["spec"]["audiences"].clone();
+    let seen: Vec<Value> = asked.lock().unwrap().drain(..).map(|r| r["request"]["object"].clone()).collect();
+    let [changes, judges] = seen.as_slice() else { panic!("{seen:?}") };
+    assert_eq!((&changes["spec"]["expirationSeconds"], &changes["spec"]["audiences"]), (&json!(3600), &Value::Null));
+    assert_eq!(changes["metadata"]["name"], Value::Null);
+    assert_eq!(judges["spec"]["audiences"], audiences);
+    assert_eq!((&judges["metadata"]["name"], &judges["metadata"]["uid"]), (&json!("default"), &uid));
+
+    for (request, code, message) in [
+        (
+            json!({ "spec": { "expirationSeconds": 5 } }),
+            422,
+            "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: 5: may not \
+             specify a duration less than 10 minutes",
+        ),
+        (
+            json!({ "metadata": { "uid": "other" }, "spec": {} }),
+            409,
+            "Operation cannot be fulfilled on TokenRequest.authentication.k8s.io \"default\": the UID in the token \
+             request (other) does not match the UID of the service account",
+        ),
+        (
+            json!({ "spec": { "boundObjectRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" } } }),
+            400,
+            "cannot bind token to object of type apps/v1, Kind=Deployment",
+        ),
+    ] {
+        let found = f.refused(code, &format!("{ACCOUNT}/token"), request).await;
+        assert!(found.starts_with(message), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_asks_for_tokens_for_the_audiences_of_its_pods_only() {
+    let f = fixture(&["NodeRestriction"]).await;
+    let user = "system:node:n1";
+    let node = User::new(user, &["system:nodes"]);
+    for (name, audience) in [("inline", "of-inline"), ("claimed", "of-claimed"), ("ebs.csi.aws.com", "of-ebs")] {
+        let spec = json!({ "tokenRequests": [{ "audience": audience }] });
+        let driver = json!({ "metadata": { "name": name }, "spec": spec });
+        f.ok(Method::POST, "/apis/storage.k8s.io/v1/csidrivers", driver).await;
+    }
+    let claim = json!({
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": { "requests": { "storage": "1Gi" } },
+    });
+    for (name, source) in [
+        ("claim", json!({ "csi": { "driver": "claimed", "volumeHandle": "h" } })),
+        ("pod-own", json!({ "awsElasticBlockStore": { "volumeID": "v" } })),
+        ("unbound", Value::Null),
+    ] {
+        let mut wanted = claim.clone();
+        if let Value::Object(source) = source {
+            let mut spec = json!({ "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "1Gi" } });
+            spec.as_object_mut().unwrap().extend(source);
+            let volume = json!({ "metadata": { "name": name }, "spec": spec });
+            f.ok(Method::POST, "/api/v1/persistentvolumes", volume).await;
+            wanted["volumeName"] = name.into();
+        }
+        let made = json!({ "metadata": { "name": name }, "spec": wanted });
+        f.ok(Method::POST, "/api/v1/namespaces/default/persistentvolumeclaims", made).await;
+    }
+    let token = |audience: &str| {
+        let token = json!({ "path": "token", "audience": audience, "expirationSeconds": 3607 });
+        json!({ "name": "token", "projected": { "sources": [{ "serviceAccountToken": token }] } })
+    };
+    let claimed = |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
+    let inline = |driver: &str| json!({ "name": "inline", "csi": { "driver": driver } });
+    let own = json!({ "name": "own", "ephemeral": { "volumeClaimTemplate": { "spec": claim } } });
+    let unknown = |audience: &str| {
+        format!(
+            "audience \"{audience}\" not found in pod spec volume, {user} is not authorized to request tokens for this \
+             audience"
+        )
+    };
+    let broken = "error validating audience \"vault\": [persistentvolume \"\" not found, csidriver.storage.k8s.io \
+                  \"gone\" not found]";
+    let check = async |volumes: Value, audiences: &[&str], expected: Option<&str>| {
+        let mut placed = pod("pod", json!({}));
+        placed["spec"]["nodeName"] = "n1".into();
+        placed["spec"]["automountServiceAccountToken"] = false.into();
+        placed["spec"]["volumes"] = volumes.clone();
+        let made = f.ok(Method::POST, PODS, placed).await;
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": made["metadata"]["uid"] });
+        let request = json!({ "spec": { "boundObjectRef": bound, "audiences": audiences } });
+        let (code, answer, _) = f.send(&node, Method::POST, &format!("{ACCOUNT}/token"), request).await;
+        match expected {
+            None => assert_eq!(code, 201, "{volumes} {audiences:?}: {answer}"),
+            Some(why) => {
+                let message = format!("serviceaccounts \"default\" is forbidden: {why}");
+                assert_eq!((code, &answer["message"]), (403, &json!(message)), "{volumes} {audiences:?}");
+            }
+        }
+        f.ok(Method::DELETE, &format!("{PODS}/pod?gracePeriodSeconds=0"), Value::Null).await;
+    };
+    check(json!([token("")]), &[], None).await;
+    check(json!([token("vault")]), &["vault"], None).await;
+    check(json!([token("vault")]), &[], Some(&unknown(""))).await;
+    check(json!([token("vault")]), &["other"], Some(&unknown("other"))).await;
+    check(json!([token("vault")]), &["vault", "vault"], Some("node may only request 0 or 1 audiences")).await;
+    check(json!([]), &[], Some(&unknown(""))).await;
+    check(json!([inline("inline")]), &["of-inline"], None).await;
+    check(json!([inline("inline")]), &["of-claimed"], Some(&unknown("of-claimed"))).await;
+    check(json!([claimed("claim")]), &["of-claimed"], None).await;
+    check(json!([own]), &["of-ebs"], None).await;
+    check(json!([claimed("unbound"), inline("gone")]), &["vault"], Some(broken)).await;
+    check(json!([claimed("unbound"), token("vault")]), &["vault"], None).await;
+
+    let rule = json!({
+        "apiGroups": [""], "resources": ["other"], "resourceNames": ["default"],
+        "verbs": ["request-serviceaccounts-token-audience"],
+    });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = json!({ "metadata": { "name": "other" }, "rules": [rule] });
+    f.ok(Method::POST, &format!("{rbac}/clusterroles"), role).await;
+    let binding = json!({
+        "metadata": { "name": "other" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "other" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes" }],
+    });
+    f.ok(Method::POST, &format!("{rbac}/clusterrolebindings"), binding).await;
+    check(json!([token("vault")]), &["other"], None).await;
+    check(json!([token("vault")]), &["another"], Some(&unknown("another"))).await;
+}

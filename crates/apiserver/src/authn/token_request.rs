@@ -14,28 +14,49 @@ use crate::cluster::Cluster;
 const WARN_ONLY_SECONDS: i64 = 3607;
 const EXTENDED_SECONDS: i64 = 365 * 86400;
 
-/// What a TokenRequest means that says less: its account, the server's own audiences, an hour.
-pub fn complete(keys: &Keys, account: &Object, request: &mut Value) -> Result<(), ApiError> {
-    let name = request["metadata"]["name"].as_str().unwrap_or_default();
-    if !name.is_empty() && name != account.meta.name {
-        let mut errors = api::field::ErrorList::new();
-        let path = api::field::Path::new("metadata").child("name");
-        errors.invalid(&path, name, "must match the service account name if specified");
-        return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", &account.meta.name, errors));
-    }
+const GROUP: &str = "authentication.k8s.io";
+const KIND: &str = "TokenRequest";
+
+/// The one default that belongs to the type itself: everybody is shown it.
+pub fn default_expiration(request: &mut Value) {
     for part in ["metadata", "spec"] {
         if !request[part].is_object() {
             request[part] = json!({});
         }
     }
-    request["metadata"]["name"] = json!(account.meta.name);
-    if request["spec"]["audiences"].as_array().is_none_or(Vec::is_empty) {
-        request["spec"]["audiences"] = json!(keys.audiences);
-    }
     if request["spec"]["expirationSeconds"].is_null() {
         request["spec"]["expirationSeconds"] = json!(3600);
     }
-    Ok(())
+}
+
+/// What a TokenRequest means that says less: its account, the server's own audiences. Those who may change the request
+/// are shown it without; what comes of it must make sense before those who judge are asked.
+pub fn complete(cluster: &Cluster, keys: &Keys, account: &Object, request: &mut Value) -> Result<(), ApiError> {
+    let text = |field: &str| request["metadata"][field].as_str().unwrap_or_default();
+    let (name, uid) = (text("name"), text("uid"));
+    if !name.is_empty() && name != account.meta.name {
+        let mut errors = api::field::ErrorList::new();
+        let path = api::field::Path::new("metadata").child("name");
+        errors.invalid(&path, name, "must match the service account name if specified");
+        return Err(ApiError::invalid(GROUP, KIND, &account.meta.name, errors));
+    }
+    if !uid.is_empty() && uid != account.meta.uid {
+        let why = format!(
+            "the UID in the token request ({uid}) does not match the UID of the service account ({})",
+            account.meta.uid
+        );
+        return Err(ApiError::conflict(GROUP, KIND, &account.meta.name, &why));
+    }
+    if request["spec"]["audiences"].as_array().is_none_or(Vec::is_empty) {
+        request["spec"]["audiences"] = json!(keys.audiences);
+    }
+    request["metadata"]["name"] = json!(account.meta.name);
+    request["metadata"]["uid"] = json!(account.meta.uid);
+    let now =
+        jiff::Timestamp::from_second(cluster.env.now().as_second()).map_err(|e| ApiError::internal(e.to_string()))?;
+    request["metadata"]["creationTimestamp"] = json!(now.to_string());
+    request["status"] = json!({ "token": "", "expirationTimestamp": null });
+    validate(request["spec"]["expirationSeconds"].as_i64().unwrap_or_default())
 }
 
 /// Fills in the status of a complete TokenRequest; the second value is to be shown to the client as a warning.
@@ -49,7 +70,6 @@ pub async fn issue(
     let namespace = account.meta.namespace.clone().unwrap_or_default();
     let now = cluster.env.now().as_second();
     let asked = request["spec"]["expirationSeconds"].as_i64().unwrap_or_default();
-    validate(asked)?;
     let seconds = asked.min(max_seconds);
     let warning =
         (seconds < asked).then(|| format!("requested expiration of {asked} seconds shortened to {seconds} seconds"));
@@ -61,7 +81,7 @@ pub async fn issue(
         bind(cluster, &mut private, &request["spec"]["boundObjectRef"]).await?;
     }
     let mut lasts = seconds;
-    let own = audiences.iter().any(|a| keys.audiences.contains(a));
+    let own = audiences.iter().all(|a| keys.audiences.contains(a));
     if private.pod.is_some() && seconds == WARN_ONLY_SECONDS && own {
         private.warnafter = Some(now + seconds);
         lasts = EXTENDED_SECONDS.min(max_seconds.max(seconds));
@@ -81,8 +101,6 @@ pub async fn issue(
     if request["spec"].get("boundObjectRef").is_none() {
         request["spec"]["boundObjectRef"] = Value::Null;
     }
-    request["metadata"]["creationTimestamp"] =
-        json!(jiff::Timestamp::from_second(now).map(|t| t.to_string()).unwrap_or_default());
     request["status"] = json!({ "token": keys.sign(&claims)?, "expirationTimestamp": expires.to_string() });
     Ok((request, warning))
 }
@@ -95,22 +113,20 @@ fn validate(seconds: i64) -> Result<(), ApiError> {
     };
     let mut errors = api::field::ErrorList::new();
     errors.invalid(&api::field::Path::new("spec").child("expirationSeconds"), json!(seconds), detail);
-    Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", "", errors))
+    Err(ApiError::invalid(GROUP, KIND, "", errors))
 }
 
 async fn bind(cluster: &Cluster, private: &mut Private, bound: &Value) -> Result<(), ApiError> {
     let text = |field: &str| bound[field].as_str().unwrap_or_default();
     let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
-    let plural = match (text("apiVersion"), kind) {
-        ("v1" | "", "Pod") => "pods",
-        ("v1" | "", "Secret") => "secrets",
-        ("v1" | "", "Node") => "nodes",
-        (version, kind) => {
-            let group = version.split_once('/').map_or("", |(group, _)| group);
-            let kind = if group.is_empty() { kind.to_string() } else { format!("{kind}.{group}") };
-            return Err(ApiError::bad_request(format!(
-                "cannot bind token for serviceaccount to object of type {kind}"
-            )));
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let plural = match (group, kind) {
+        ("", "Pod") => "pods",
+        ("", "Secret") => "secrets",
+        ("", "Node") => "nodes",
+        _ => {
+            let what = format!("{group}/{version}, Kind={kind}");
+            return Err(ApiError::bad_request(format!("cannot bind token to object of type {what}")));
         }
     };
     let place = if kind == "Node" { "" } else { private.namespace.as_str() };
@@ -121,7 +137,7 @@ async fn bind(cluster: &Cluster, private: &mut Private, bound: &Value) -> Result
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
-        return Err(ApiError::conflict("", plural, name, &why));
+        return Err(ApiError::conflict("", kind, name, &why));
     }
     let reference = Reference { name: name.to_string(), uid: object.meta.uid.clone() };
     match kind {

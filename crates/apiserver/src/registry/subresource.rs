@@ -87,7 +87,19 @@ impl Registry {
         call: &Call,
         served: &Served,
         options: &WriteOptions,
+        body: Value,
+    ) -> Result<Value, ApiError> {
+        self.admit_completed(call, served, options, body, |_| Ok(())).await
+    }
+
+    /// The same for a body that is completed between the plugins that change it and those that judge it.
+    async fn admit_completed(
+        &self,
+        call: &Call,
+        served: &Served,
+        options: &WriteOptions,
         mut body: Value,
+        complete: impl FnOnce(&mut Value) -> Result<(), ApiError> + Send,
     ) -> Result<Value, ApiError> {
         object_meta::ensure_namespace(&mut body, served, &call.info.namespace)?;
         let mut attributes = Attributes {
@@ -104,6 +116,7 @@ impl Registry {
             warnings: Vec::new(),
         };
         self.admission.admit(&mut attributes).await?;
+        complete(&mut attributes.object)?;
         self.admission.validate(&mut attributes).await?;
         attributes.warnings.iter().for_each(|w| call.warn(w));
         Ok(attributes.object)
@@ -193,8 +206,9 @@ impl Registry {
         let account = self.get_object(call, served).await?;
         let max = self.config.service_accounts.max_token_expiration.as_secs() as i64;
         let keys = &self.tokens.keys;
-        token_request::complete(keys, &account, &mut request)?;
-        let request = self.admit_body(call, served, &options, request).await?;
+        token_request::default_expiration(&mut request);
+        let complete = |request: &mut Value| token_request::complete(&self.cluster, keys, &account, request);
+        let request = self.admit_completed(call, served, &options, request, complete).await?;
         let (answer, warning) = token_request::issue(&self.cluster, keys, max, &account, request).await?;
         warning.into_iter().for_each(|w| call.warn(w));
         Ok(Reply::Value(StatusCode::CREATED, answer))
