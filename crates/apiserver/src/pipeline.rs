@@ -203,23 +203,24 @@ impl ApiServer {
 
     async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {
         let in_process = parts.extensions.remove::<InProcess>();
-        let user = match &in_process {
-            Some(InProcess(user)) => Ok(user.clone().authenticated()),
+        let sender = match &in_process {
+            Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
             None => {
                 let credentials = Credentials { headers: &parts.headers, extensions: &parts.extensions };
                 self.authentication.authenticate(&credentials).await
             }
         };
         self.authentication.strip(&mut parts.headers);
-        let failure = user.as_ref().err().cloned();
+        let failure = sender.as_ref().err().cloned();
+        let (user, warning) = sender.map(|b| (b.user, b.warning)).unwrap_or_default();
         let call = Call {
             info,
             query,
             method: parts.method,
             uri: parts.uri,
-            user: user.unwrap_or_default(),
+            user,
             in_process: in_process.is_some(),
-            warnings: Mutex::default(),
+            warnings: Mutex::new(warning.into_iter().map(str::to_string).collect()),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             stream: Mutex::default(),
             headers: parts.headers,

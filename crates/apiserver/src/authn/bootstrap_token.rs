@@ -22,10 +22,7 @@ impl TokenAuthenticator for BootstrapTokens {
         let found = self.0.fresh_get("secrets", "kube-system", &format!("bootstrap-token-{id}")).await?;
         let Some(object) = found.filter(|o| o.meta.deletion_timestamp.is_none()) else { return Ok(None) };
         let groups = groups(&object.value(), id, secret, self.0.env.now());
-        Ok(groups.map(|groups| Believed {
-            user: User { name: format!("system:bootstrap:{id}"), groups, ..User::default() },
-            audiences: Vec::new(),
-        }))
+        Ok(groups.map(|groups| User { name: format!("system:bootstrap:{id}"), groups, ..User::default() }.into()))
     }
 }
 

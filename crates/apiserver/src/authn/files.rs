@@ -66,7 +66,7 @@ pub fn same(a: &[u8], b: &[u8]) -> bool {
 #[async_trait]
 impl TokenAuthenticator for TokenFile {
     async fn token(&self, token: &str, _: &[String]) -> Result<Option<Believed>, ApiError> {
-        Ok(self.0.get(token).map(|user| Believed { user: user.clone(), audiences: Vec::new() }))
+        Ok(self.0.get(token).map(|user| user.clone().into()))
     }
 }
 

@@ -27,10 +27,24 @@ fn is_noted(labels: &BTreeMap<String, String>, now: Timestamp) -> bool {
     labels.get(LAST_USED).is_some_and(|day| [now, now + DAY].map(date).contains(day))
 }
 
-/// Notes that the token in this secret was shown. False if it was withdrawn.
-pub fn shown(cluster: &Arc<Cluster>, namespace: &str, name: &str) -> bool {
+/// What is to be made of a token that lies in a secret.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Shown {
+    Withdrawn,
+    /// One that a person asked for.
+    Wanted,
+    /// One that every account once got, named by it: to be told from the former by that alone.
+    Generated,
+}
+
+/// What a client is told that shows a token which nobody asked for.
+pub const GENERATED: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated \
+     secret-based tokens.";
+
+/// Notes that the token in this secret, of this account, was shown.
+pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str) -> Shown {
     // One that was just made is noted the next time.
-    let Some(secret) = cluster.get("secrets", namespace, name) else { return true };
+    let Some(secret) = cluster.get("secrets", namespace, name) else { return Shown::Wanted };
     if !is_noted(&secret.meta.labels, cluster.env.now()) {
         let (cluster, namespace, name) = (cluster.clone(), namespace.to_string(), name.to_string());
         cluster.env.clone().spawn(async move {
@@ -39,7 +53,14 @@ pub fn shown(cluster: &Arc<Cluster>, namespace: &str, name: &str) -> bool {
             }
         });
     }
-    !secret.meta.labels.contains_key(INVALID_SINCE)
+    if secret.meta.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
+        return Shown::Withdrawn;
+    }
+    let account = cluster.get("serviceaccounts", namespace, account).map(|a| a.value()).unwrap_or_default();
+    match account["secrets"].as_array().into_iter().flatten().any(|reference| reference["name"] == name) {
+        true => Shown::Generated,
+        false => Shown::Wanted,
+    }
 }
 
 async fn note(cluster: &Cluster, namespace: &str, name: &str) -> Result<(), ApiError> {

@@ -125,6 +125,14 @@ impl Credentials<'_> {
 pub struct Believed {
     pub user: User,
     pub audiences: Vec<String>,
+    /// What the client is to be told about how it shows who it is.
+    pub warning: Option<&'static str>,
+}
+
+impl From<User> for Believed {
+    fn from(user: User) -> Self {
+        Self { user, audiences: Vec::new(), warning: None }
+    }
 }
 
 #[async_trait]
@@ -170,28 +178,28 @@ pub struct Chain {
 }
 
 impl Chain {
-    pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<User, ApiError> {
+    pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Believed, ApiError> {
         if let Some(user) = self.front_proxy.as_ref().and_then(|p| p.user(credentials)) {
-            return Ok(user.authenticated());
+            return Ok(user.authenticated().into());
         }
         let mut wrong = None;
         let certificate = self.client_authorities.as_ref().map_or(Ok(None), |a| x509::user(a, credentials));
         let password = || self.passwords.as_ref().map_or(Ok(None), |p| p.user(credentials));
         for shown in [certificate, password()] {
             match shown {
-                Ok(Some(user)) => return Ok(user.authenticated()),
+                Ok(Some(user)) => return Ok(user.authenticated().into()),
                 Ok(None) => {}
                 Err(e) => wrong = Some(e),
             }
         }
         if let Some(token) = credentials.bearer() {
-            return self.review(&token, &self.audiences).await.map(|b| b.user.authenticated());
+            return self.review(&token, &self.audiences).await;
         }
         match wrong {
             Some(e) => Err(e),
             // A credential nobody recognized is wrong, not absent.
             None if credentials.headers.contains_key(header::AUTHORIZATION) => Err(ApiError::unauthorized()),
-            None if self.anonymous => Ok(User::anonymous()),
+            None if self.anonymous => Ok(User::anonymous().into()),
             None => Err(ApiError::unauthorized()),
         }
     }
@@ -202,6 +210,7 @@ impl Chain {
         for authenticator in &self.tokens {
             // What one calls wrong another may still know.
             if let Ok(Some(mut believed)) = authenticator.token(token, wanted).await {
+                believed.user = believed.user.authenticated();
                 if believed.audiences.is_empty() {
                     // Tokens that name no audience are good for this server.
                     believed.audiences = wanted.iter().filter(|a| self.audiences.contains(a)).cloned().collect();

@@ -13,7 +13,12 @@ use sha2::{Digest, Sha256};
 
 use api::ApiError;
 
-use super::{Believed, TokenAuthenticator, User, files::same, jwks, legacy_tokens};
+use super::{
+    Believed, TokenAuthenticator, User,
+    files::same,
+    jwks,
+    legacy_tokens::{self, Shown},
+};
 use crate::{cluster::Cluster, config::ServiceAccounts, expiring::Expiring};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -151,6 +156,8 @@ const CACHED: usize = 8192;
 #[derive(Clone)]
 struct Verified {
     user: User,
+    /// The account's own name.
+    account: String,
     audiences: Vec<String>,
     alive: Vec<Alive>,
 }
@@ -275,7 +282,8 @@ fn bound(claims: &Claims) -> Option<Verified> {
     if !claims.jti.is_empty() {
         extra("credential-id", &format!("JTI={}", claims.jti));
     }
-    Some(Verified { user, audiences: claims.aud.clone(), alive: needs })
+    let account = private.serviceaccount.name.clone();
+    Some(Verified { user, account, audiences: claims.aud.clone(), alive: needs })
 }
 
 fn legacy(claims: LegacyClaims, digest: [u8; 32]) -> Option<Verified> {
@@ -284,6 +292,7 @@ fn legacy(claims: LegacyClaims, digest: [u8; 32]) -> Option<Verified> {
     if claims.sub != user.name || account.uid.is_empty() || claims.secret.is_empty() {
         return None;
     }
+    let name = account.name.clone();
     let alive = vec![
         Alive {
             plural: "serviceaccounts",
@@ -300,7 +309,7 @@ fn legacy(claims: LegacyClaims, digest: [u8; 32]) -> Option<Verified> {
             holds: Some(digest),
         },
     ];
-    Some(Verified { user, audiences: Vec::new(), alive })
+    Some(Verified { user, account: name, audiences: Vec::new(), alive })
 }
 
 pub fn user(namespace: &str, account: &Reference) -> User {
@@ -322,14 +331,19 @@ impl TokenAuthenticator for ServiceAccountTokens {
         if common.is_empty() {
             return Err(ApiError::unauthorized());
         }
+        let mut warning = None;
         for wanted in &verified.alive {
             if !self.lives(wanted).await? {
                 return Err(ApiError::unauthorized());
             }
-            if wanted.holds.is_some() && !legacy_tokens::shown(&self.cluster, &wanted.namespace, &wanted.name) {
-                return Err(ApiError::unauthorized());
+            if wanted.holds.is_some() {
+                match legacy_tokens::shown(&self.cluster, &wanted.namespace, &verified.account, &wanted.name) {
+                    Shown::Withdrawn => return Err(ApiError::unauthorized()),
+                    Shown::Generated => warning = Some(legacy_tokens::GENERATED),
+                    Shown::Wanted => {}
+                }
             }
         }
-        Ok(Some(Believed { user: verified.user.clone(), audiences: common }))
+        Ok(Some(Believed { user: verified.user.clone(), audiences: common, warning }))
     }
 }

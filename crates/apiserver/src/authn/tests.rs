@@ -432,3 +432,35 @@ async fn services_outside_identify_and_permit() {
     assert_eq!(code, 403);
     assert!(message.ends_with(": the service says no"), "{message}");
 }
+
+#[tokio::test]
+async fn whoever_shows_a_token_that_nobody_asked_for_is_told_of_better_ones() {
+    let f = fixture().await;
+    let account = json!({ "metadata": { "name": "robot" }, "secrets": [{ "name": "generated" }] });
+    let account = f.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", account).await;
+    let keys = f.server.registry.tokens.keys.clone();
+    let warnings = async |name: &str| {
+        let claim = |of: &str| format!("kubernetes.io/serviceaccount/{of}");
+        let claims = json!({
+            "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:robot",
+            claim("namespace"): "default", claim("secret.name"): name, claim("service-account.name"): "robot",
+            claim("service-account.uid"): account["metadata"]["uid"],
+        });
+        let token = keys.sign(&claims).unwrap();
+        let annotations = json!({ "kubernetes.io/service-account.name": "robot" });
+        let secret = json!({
+            "metadata": { "name": name, "annotations": annotations },
+            "type": "kubernetes.io/service-account-token", "stringData": { "token": token },
+        });
+        f.admin(Method::POST, "/api/v1/namespaces/default/secrets", secret).await;
+        let request = Request::get("/version").header("authorization", format!("Bearer {token}"));
+        let response = f.server.handle(request.body(body::empty()).unwrap()).await;
+        assert_eq!(response.status(), 200);
+        let warnings = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_string());
+        warnings.collect::<Vec<_>>()
+    };
+    let better = "299 - \"Use tokens from the TokenRequest API or manually created secret-based tokens instead of \
+                  auto-generated secret-based tokens.\"";
+    assert_eq!(warnings("generated").await, [better]);
+    assert_eq!(warnings("wanted").await, [""; 0]);
+}

@@ -79,5 +79,5 @@ fn read(status: &Value, audiences: &[String]) -> Option<Believed> {
     if !answered.is_empty() && common.is_empty() {
         return None;
     }
-    Some(Believed { user, audiences: common })
+    Some(Believed { user, audiences: common, warning: None })
 }

@@ -76,7 +76,7 @@ impl Registry {
             .collect();
         Ok(match self.authentication.review(token, &wanted).await {
             Ok(believed) => json!({
-                "authenticated": true, "user": believed.user.authenticated().info(), "audiences": believed.audiences,
+                "authenticated": true, "user": believed.user.info(), "audiences": believed.audiences,
             }),
             Err(_) => json!({ "user": {}, "error": "[invalid bearer token, token lookup failed]" }),
         })
