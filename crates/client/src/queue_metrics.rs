@@ -2,7 +2,10 @@
 //! Kept by `work_queue` where somebody asks for it; shown at a component's `/metrics`.
 //! Invariant: keys never become labels.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 
 use metrics::{Family, Metrics};
 
@@ -17,23 +20,38 @@ static WAITED: Family =
 static WORKED: Family =
     Family::histogram("workqueue_work_duration_seconds", &["name"], BUCKETS, "How long it took to process a key.");
 
+/// Of one queue; queues of one name are counted together.
 pub struct QueueMetrics {
     metrics: Metrics,
     name: &'static str,
+    /// How many of the keys that wait are this queue's.
+    waiting: AtomicI64,
+}
+
+impl Drop for QueueMetrics {
+    fn drop(&mut self) {
+        // Nobody takes them any more; where the process goes on, its next term of leadership counts anew.
+        self.metrics.add(&DEPTH, &[self.name], -(*self.waiting.get_mut() as f64));
+    }
 }
 
 impl QueueMetrics {
     pub fn new(metrics: Metrics, name: &'static str) -> Self {
         // A queue that nobody has used yet is there, and empty.
-        metrics.set(&DEPTH, &[name], 0.0);
+        metrics.add(&DEPTH, &[name], 0.0);
         metrics.add(&ADDS, &[name], 0.0);
         metrics.add(&RETRIES, &[name], 0.0);
-        Self { metrics, name }
+        Self { metrics, name, waiting: AtomicI64::new(0) }
     }
 
     pub fn added(&self) {
         self.metrics.count(&ADDS, &[self.name]);
-        self.metrics.add(&DEPTH, &[self.name], 1.0);
+        self.waits(1);
+    }
+
+    fn waits(&self, more: i64) {
+        self.waiting.fetch_add(more, Ordering::Relaxed);
+        self.metrics.add(&DEPTH, &[self.name], more as f64);
     }
 
     pub fn retried(&self) {
@@ -41,7 +59,7 @@ impl QueueMetrics {
     }
 
     pub fn taken(&self, waited: Duration) {
-        self.metrics.add(&DEPTH, &[self.name], -1.0);
+        self.waits(-1);
         self.metrics.observe(&WAITED, &[self.name], waited.as_secs_f64());
     }
 

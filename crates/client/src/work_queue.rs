@@ -293,12 +293,19 @@ mod tests {
         queue.add("a");
         queue.add_rate_limited("a");
         queue.done(&"a");
+        let [one, other] = [0, 1].map(|_| WorkQueue::measured(env.clone(), metrics.clone(), "both"));
+        one.add("a");
+        other.add("a");
+        other.add("b");
+        drop(one);
         let mut out = metrics::Text::default();
         metrics.render(&mut out);
         let text = out.finish();
         for line in [
             "workqueue_adds_total{name=\"q\"} 3",
             "workqueue_depth{name=\"q\"} 2",
+            "workqueue_depth{name=\"both\"} 2",
+            "workqueue_adds_total{name=\"both\"} 3",
             "workqueue_retries_total{name=\"q\"} 1",
             "workqueue_queue_duration_seconds_sum{name=\"q\"} 2",
             "workqueue_work_duration_seconds_sum{name=\"q\"} 3",

@@ -50,9 +50,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    fn new(context: Context, controller: &'static str) -> Self {
-        let name = controller.strip_suffix("-controller").unwrap_or(controller);
-        let queue = Queue::measured(context.env.clone(), context.config.metrics.clone(), name);
+    fn new(context: Context, queue: &'static str) -> Self {
+        let queue = Queue::measured(context.env.clone(), context.config.metrics.clone(), queue);
         Self { context, queue, caches: Vec::new() }
     }
 
@@ -133,7 +132,7 @@ async fn run_all(config: Config, client: Client, informers: InformerFactory, env
         if !context.config.enabled(row.name, row.on_by_default) {
             continue;
         }
-        let mut setup = Setup::new(context.clone(), row.name);
+        let mut setup = Setup::new(context.clone(), row.queue);
         let controller = (row.make)(&mut setup);
         running.push(context.env.spawn(run_one(row.name, row.workers, setup, controller)));
     }

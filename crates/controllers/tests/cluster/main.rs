@@ -255,3 +255,53 @@ async fn a_template_that_is_refused_is_not_hammered() {
     let condition = &set.status.as_ref().unwrap().conditions.as_ref().unwrap()[0];
     assert_eq!((condition.type_.as_str(), condition.reason.as_deref()), ("ReplicaFailure", Some("FailedCreate")));
 }
+
+/// By upstream's names, so that its dashboards and alerts find them.
+#[tokio::test(start_paused = true)]
+async fn every_controllers_queue_is_counted() {
+    let config = config();
+    let metrics = config.metrics.clone();
+    let cluster = Cluster::start(config).await;
+    cluster.settle().await;
+    let mut out = metrics::Text::default();
+    metrics.render(&mut out);
+    let text = out.finish();
+    for name in [
+        "ClusterRoleAggregator",
+        "bootstrap_signer_queue",
+        "certificate",
+        "cidrallocator_node",
+        "claims",
+        "cronjob",
+        "daemonset",
+        "deployment",
+        "disruption",
+        "endpoint",
+        "endpoint_slice",
+        "endpoint_slice_mirroring",
+        "ephemeral_volume",
+        "garbage_collector_attempt_to_delete",
+        "ipaddresses",
+        "job",
+        "namespace",
+        "node_lifecycle_controller",
+        "noexec_taint_pod",
+        "orphaned_pods_nodes",
+        "pvcprotection",
+        "pvprotection",
+        "replicaset",
+        "replicationmanager",
+        "resourcequota_primary",
+        "root_ca_cert_publisher",
+        "serviceaccount",
+        "serviceaccount_tokens_service",
+        "statefulset",
+        "token_cleaner",
+        "ttl_jobs_to_delete",
+        "ttlcontroller",
+        "vacprotection",
+    ] {
+        let line = format!("workqueue_depth{{name=\"{name}\"}} 0");
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
