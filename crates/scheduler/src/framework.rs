@@ -145,6 +145,29 @@ pub enum ClusterEvent {
     Namespace,
 }
 
+/// What brings pods into a part of the queue, in upstream's words: what it is about (nothing for what happens in the
+/// queue itself), and what happened to it.
+pub type Cause = (&'static str, &'static str);
+
+impl ClusterEvent {
+    /// `action` is what happened to an object of which nothing else is known here.
+    pub fn cause(&self, action: &'static str) -> Cause {
+        match self {
+            ClusterEvent::Node { change, .. } => ("Node", change.action()),
+            ClusterEvent::NodeGone(_) => ("Node", "Delete"),
+            ClusterEvent::PodPlaced(_) => ("AssignedPod", "Add"),
+            ClusterEvent::PodChanged { was, now } if was.labels() != now.labels() => ("AssignedPod", "UpdatePodLabel"),
+            ClusterEvent::PodChanged { .. } => ("AssignedPod", "UpdatePodScaleDown"),
+            ClusterEvent::PodGone(_) => ("AssignedPod", "Delete"),
+            ClusterEvent::Claim(_) => ("PersistentVolumeClaim", action),
+            ClusterEvent::Volume => ("PersistentVolume", action),
+            ClusterEvent::StorageClass => ("storage.k8s.io/StorageClass", action),
+            ClusterEvent::CsiNode => ("storage.k8s.io/CSINode", action),
+            ClusterEvent::Namespace => ("Namespace", action),
+        }
+    }
+}
+
 pub fn node_label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
@@ -161,6 +184,16 @@ pub struct NodeChange {
 
 impl NodeChange {
     pub const ADDED: Self = Self { added: true, labels: true, taints: true, unschedulable: true, allocatable: true };
+
+    /// The first of what is new, in the order in which upstream looks.
+    fn action(self) -> &'static str {
+        match self {
+            Self { added: true, .. } => "Add",
+            Self { allocatable: true, .. } => "UpdateNodeAllocatable",
+            Self { labels: true, .. } => "UpdateNodeLabel",
+            _ => "UpdateNodeTaint",
+        }
+    }
 
     pub fn any(self) -> bool {
         self != Self::default()

@@ -9,10 +9,20 @@ use std::{
     time::Duration,
 };
 
-use crate::{framework::PluginSet, pod_info::WaitingPod};
+use crate::{
+    framework::{Cause, PluginSet},
+    pod_info::WaitingPod,
+};
 
 /// A pod that nothing has helped is tried again after this long anyway.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+
+const POD_ADDED: Cause = ("UnschedulablePod", "Add");
+const ATTEMPT_FAILED: Cause = ("", "ScheduleAttemptFailure");
+const BACKOFF_COMPLETE: Cause = ("", "BackoffComplete");
+const BACKOFF_CUT_SHORT: Cause = ("", "PopFromBackoffQ");
+const TIMEOUT: Cause = ("", "UnschedulableTimeout");
+const ACTIVATED: Cause = ("", "ForceActivate");
 
 /// A pod that waits or is being tried.
 #[derive(Debug, Clone)]
@@ -21,6 +31,8 @@ pub struct Queued {
     pub attempts: u32,
     /// When it was last put into the queue; earlier goes first among equals.
     since: Duration,
+    /// When it could first be tried.
+    pub first: Option<Duration>,
     /// The plugins that turned it down. Empty: any event may help.
     pub rejected_by: PluginSet,
     /// Stands for its class; events help all of a class or none. `None` for one of a kind.
@@ -39,6 +51,16 @@ enum Part {
     Gated,
 }
 
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Active => "active",
+            Part::BackOff { .. } => "backoff",
+            Part::Unschedulable | Part::Gated => "unschedulable",
+        }
+    }
+}
+
 struct Entry {
     pod: Queued,
     part: Part,
@@ -55,6 +77,8 @@ pub struct Queue {
     /// The unschedulable ones again, those together that the same events help.
     alike: BTreeMap<Alike, BTreeSet<(u64, String)>>,
     next_order: u64,
+    /// How many pods came into which part for which cause, since somebody last asked.
+    incoming: BTreeMap<(&'static str, Cause), u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +107,7 @@ impl Queue {
             unschedulable: BTreeSet::new(),
             alike: BTreeMap::new(),
             next_order: 0,
+            incoming: BTreeMap::new(),
         }
     }
 
@@ -97,25 +122,43 @@ impl Queue {
         [("active", active), ("backoff", backoff), ("unschedulable", unschedulable), ("gated", gated)]
     }
 
+    /// How many pods came into which part for which cause, since this was last asked.
+    pub fn take_incoming(&mut self) -> BTreeMap<(&'static str, Cause), u64> {
+        std::mem::take(&mut self.incoming)
+    }
+
+    fn count(&mut self, part: Part, cause: Cause) {
+        *self.incoming.entry((part.name(), cause)).or_default() += 1;
+    }
+
     /// A pod that is new, or that has changed while it waits.
     pub fn add(&mut self, info: Arc<WaitingPod>, gated: bool, now: Duration) {
         let Some(entry) = self.take(&info.key) else {
-            let pod = Queued { info, attempts: 0, since: now, rejected_by: PluginSet::default(), class: None };
-            return self.put(pod, if gated { Part::Gated } else { Part::Active });
+            let (part, first) = if gated { (Part::Gated, None) } else { (Part::Active, Some(now)) };
+            let rejected_by = PluginSet::default();
+            let pod = Queued { info, attempts: 0, since: now, first, rejected_by, class: None };
+            return self.arrive(pod, part, POD_ADDED);
         };
         let Entry { mut pod, part, .. } = entry;
         let other = differs(&pod.info, &info);
+        let action = action(&pod.info, &info);
         pod.info = info;
         if other {
             pod.class = None;
         }
-        let part = match part {
+        let next = match part {
             _ if gated => Part::Gated,
             Part::Gated => Part::Active,
             Part::Unschedulable if other => self.after_backoff(&pod, now),
             part => part,
         };
-        self.put(pod, part);
+        if next == Part::Active {
+            pod.first.get_or_insert(now);
+        }
+        if next == part {
+            return self.put(pod, next);
+        }
+        self.arrive(pod, next, ("UnschedulablePod", action));
     }
 
     pub fn remove(&mut self, key: &str) -> Option<Arc<WaitingPod>> {
@@ -128,7 +171,10 @@ impl Queue {
             Some((.., key)) => key.clone(),
             None => self.backoff.iter().map(|(.., key)| key).find(|key| self.is_refusal(key))?.clone(),
         };
-        let mut pod = self.take(&key)?.pod;
+        let Entry { mut pod, part, .. } = self.take(&key)?;
+        if part != Part::Active {
+            self.count(Part::Active, BACKOFF_CUT_SHORT);
+        }
         pod.attempts += 1;
         Some(pod)
     }
@@ -142,7 +188,7 @@ impl Queue {
         pod.rejected_by = rejected_by;
         pod.class = class;
         pod.since = now;
-        self.put(pod, Part::Unschedulable);
+        self.arrive(pod, Part::Unschedulable, ATTEMPT_FAILED);
     }
 
     /// Something went wrong that time may mend.
@@ -150,11 +196,11 @@ impl Queue {
         pod.rejected_by = PluginSet::default();
         pod.since = now;
         let until = now + self.backoff_of(pod.attempts);
-        self.put(pod, Part::BackOff { until, error: true });
+        self.arrive(pod, Part::BackOff { until, error: true }, ATTEMPT_FAILED);
     }
 
     /// Moves every unschedulable pod that `helps` speaks for, in the order they came; asked once for those alike.
-    pub fn wake(&mut self, now: Duration, helps: impl Fn(&Queued) -> bool) {
+    pub fn wake(&mut self, cause: Cause, now: Duration, helps: impl Fn(&Queued) -> bool) {
         let helped = |pods: &&BTreeSet<(u64, String)>| {
             let one = pods.first().and_then(|(_, key)| self.entries.get(key));
             one.is_some_and(|entry| helps(&entry.pod))
@@ -162,17 +208,21 @@ impl Queue {
         let mut keys: Vec<(u64, String)> = self.alike.values().filter(helped).flatten().cloned().collect();
         keys.sort();
         for (_, key) in keys {
-            self.activate(&key, now);
+            self.move_on(&key, cause, now);
         }
     }
 
     /// Moves one unschedulable pod, whatever its plugins say.
     pub fn activate(&mut self, key: &str, now: Duration) {
+        self.move_on(key, ACTIVATED, now);
+    }
+
+    fn move_on(&mut self, key: &str, cause: Cause, now: Duration) {
         if self.entries.get(key).is_some_and(|e| e.part == Part::Unschedulable)
             && let Some(entry) = self.take(key)
         {
             let part = self.after_backoff(&entry.pod, now);
-            self.put(entry.pod, part);
+            self.arrive(entry.pod, part, cause);
         }
     }
 
@@ -187,14 +237,14 @@ impl Queue {
         {
             let key = key.clone();
             if let Some(entry) = self.take(&key) {
-                self.put(entry.pod, Part::Active);
+                self.arrive(entry.pod, Part::Active, BACKOFF_COMPLETE);
             }
         }
         while let Some((since, _, key)) = self.unschedulable.first()
             && *since + MAX_UNSCHEDULABLE <= now
         {
             let key = key.clone();
-            self.activate(&key, now);
+            self.move_on(&key, TIMEOUT, now);
         }
     }
 
@@ -216,6 +266,12 @@ impl Queue {
         }
         let until = pod.since + self.backoff_of(pod.attempts);
         if until <= now { Part::Active } else { Part::BackOff { until, error: false } }
+    }
+
+    /// Puts a pod where it was not before.
+    fn arrive(&mut self, pod: Queued, part: Part, cause: Cause) {
+        self.count(part, cause);
+        self.put(pod, part);
     }
 
     fn put(&mut self, pod: Queued, part: Part) {
@@ -261,6 +317,23 @@ fn differs(old: &WaitingPod, new: &WaitingPod) -> bool {
     old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
 }
 
+/// What happened to a waiting pod: the first of what is new, in the order in which upstream looks.
+fn action(old: &WaitingPod, new: &WaitingPod) -> &'static str {
+    let mut larger = new.requests.clone();
+    larger.max(&old.requests);
+    if old.pod.metadata.labels != new.pod.metadata.labels {
+        "UpdatePodLabel"
+    } else if larger != new.requests {
+        "UpdatePodScaleDown"
+    } else if old.has_gates() && !new.has_gates() {
+        "UpdatePodSchedulingGatesEliminated"
+    } else if old.spec().map(|spec| &spec.tolerations) != new.spec().map(|spec| &spec.tolerations) {
+        "UpdatePodToleration"
+    } else {
+        "Update"
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -269,6 +342,7 @@ mod tests {
     use crate::plugins::testing::named_pod;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const NODE_ADDED: Cause = ("Node", "Add");
 
     fn queue() -> Queue {
         Queue::new(SECOND, 10 * SECOND)
@@ -310,9 +384,9 @@ mod tests {
         let mut fit = PluginSet::default();
         fit.insert(3);
         queue.park(tried, fit, None, Duration::ZERO);
-        queue.wake(SECOND / 2, |pod| pod.rejected_by.contains(4));
+        queue.wake(NODE_ADDED, SECOND / 2, |pod| pod.rejected_by.contains(4));
         assert_eq!(popped(&mut queue), None);
-        queue.wake(SECOND / 2, |pod| pod.rejected_by.contains(3));
+        queue.wake(NODE_ADDED, SECOND / 2, |pod| pod.rejected_by.contains(3));
         assert_eq!(popped(&mut queue).as_deref(), Some("p"), "an idle scheduler doesn't wait for the back-off");
     }
 
@@ -327,7 +401,7 @@ mod tests {
             queue.park(tried, PluginSet::default(), class, Duration::ZERO);
         }
         let asked = std::cell::Cell::new(0);
-        queue.wake(100 * SECOND, |pod| {
+        queue.wake(NODE_ADDED, 100 * SECOND, |pod| {
             asked.set(asked.get() + 1);
             pod.class.is_some()
         });
@@ -362,5 +436,49 @@ mod tests {
         assert_eq!(queue.next_deadline(), Some(MAX_UNSCHEDULABLE));
         queue.tick(MAX_UNSCHEDULABLE);
         assert_eq!(popped(&mut queue).as_deref(), Some("p"));
+    }
+
+    #[test]
+    fn what_comes_into_each_part_is_counted_by_its_cause() {
+        let mut queue = queue();
+        let check = |queue: &mut Queue, expected: &[(&str, &str)]| {
+            let incoming = queue.take_incoming();
+            let found: Vec<_> =
+                incoming.iter().map(|((part, (of, what)), count)| (*part, format!("{of}{what} {count}"))).collect();
+            let expected: Vec<_> = expected.iter().map(|(part, cause)| (*part, format!("{cause} 1"))).collect();
+            assert_eq!(found, expected);
+        };
+        let gated = |name: &str| named_pod("default", name, json!({}), json!({"schedulingGates": [{"name": "g"}]}));
+        queue.add(Arc::new(gated("p")), true, Duration::ZERO);
+        check(&mut queue, &[("unschedulable", "UnschedulablePodAdd")]);
+        queue.add(pod("p", 0), false, 5 * SECOND);
+        check(&mut queue, &[("active", "UnschedulablePodUpdatePodSchedulingGatesEliminated")]);
+        queue.add(pod("p", 0), false, 6 * SECOND);
+        check(&mut queue, &[]);
+        let tried = queue.pop().unwrap();
+        assert_eq!(tried.first, Some(5 * SECOND), "it could not be tried before");
+        queue.park(tried, PluginSet::default(), None, 6 * SECOND);
+        check(&mut queue, &[("unschedulable", "ScheduleAttemptFailure")]);
+        queue.wake(NODE_ADDED, 6 * SECOND, |_| true);
+        check(&mut queue, &[("backoff", "NodeAdd")]);
+        let tried = queue.pop().unwrap();
+        check(&mut queue, &[("active", "PopFromBackoffQ")]);
+        queue.retry_later(tried, 6 * SECOND);
+        check(&mut queue, &[("backoff", "ScheduleAttemptFailure")]);
+        queue.tick(8 * SECOND);
+        check(&mut queue, &[("active", "BackoffComplete")]);
+        let tried = queue.pop().unwrap();
+        queue.park(tried, PluginSet::default(), None, 8 * SECOND);
+        queue.take_incoming();
+        let mut labelled = (*pod("p", 0).pod).clone();
+        labelled.metadata.labels = Some([("a".to_string(), "b".to_string())].into());
+        queue.add(Arc::new(WaitingPod::new(Arc::new(labelled))), false, 100 * SECOND);
+        check(&mut queue, &[("active", "UnschedulablePodUpdatePodLabel")]);
+        let tried = queue.pop().unwrap();
+        assert_eq!(tried.first, Some(5 * SECOND));
+        queue.park(tried, PluginSet::default(), None, 100 * SECOND);
+        queue.take_incoming();
+        queue.tick(100 * SECOND + MAX_UNSCHEDULABLE);
+        check(&mut queue, &[("active", "UnschedulableTimeout")]);
     }
 }

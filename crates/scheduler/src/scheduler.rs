@@ -27,7 +27,7 @@ use crate::{
     preemption::{Candidate, Preemption},
     queue::{Queue, Queued},
     reports::Reports,
-    scheduler_metrics::{ATTEMPTS, DURATION, PENDING, PREEMPTIONS, TRIES, VICTIMS},
+    scheduler_metrics::{ATTEMPTS, DURATION, INCOMING, PENDING, PREEMPTIONS, SLI, TRIES, VICTIMS},
     volumes,
     watches::{self, Observed},
 };
@@ -102,11 +102,21 @@ enum Stage {
     Preemption,
 }
 
-/// Which attempt to schedule a pod it is, and when it began.
+/// Which attempt to schedule a pod it is, and when it began; and when the first could have.
 #[derive(Clone, Copy)]
 struct Attempt {
     number: u32,
     began: Duration,
+    first: Duration,
+}
+
+/// After so many attempts it no longer matters how many more it took.
+const ATTEMPTS_APART: u32 = 15;
+
+impl Attempt {
+    fn label(self) -> String {
+        if self.number >= ATTEMPTS_APART { format!("{ATTEMPTS_APART}+") } else { self.number.to_string() }
+    }
 }
 
 /// A pod decided and on its way to its node.
@@ -205,9 +215,12 @@ impl Scheduler {
         }
     }
 
-    fn count_pending(&self) {
+    fn count_pending(&mut self) {
         for (part, size) in self.queue.sizes() {
             self.metrics.set(&PENDING, &[part], size as f64);
+        }
+        for ((part, (resource, action)), count) in self.queue.take_incoming() {
+            self.metrics.add(&INCOMING, &[part, &format!("{resource}{action}")], count as f64);
         }
     }
 
@@ -224,35 +237,40 @@ impl Scheduler {
             Observed::Pod(change) => self.apply_pod(change),
             Observed::Node(change) => self.apply_node(change),
             Observed::Namespace(change) => {
+                let action = action(&change);
                 let relabelled = change.old.as_ref().and_then(|n| n.metadata.labels.as_ref())
                     != change.new.as_ref().and_then(|n| n.metadata.labels.as_ref());
                 put(&mut cluster.namespaces, &change.key, change.new);
                 if relabelled {
                     cluster.namespaces_version += 1;
                     cluster.objects_version += 1;
-                    self.wake(&ClusterEvent::Namespace);
+                    self.wake_for(&ClusterEvent::Namespace, action);
                 }
             }
             Observed::Claim(change) => {
+                let action = action(&change);
                 put(&mut cluster.claims, &change.key, change.new);
                 cluster.objects_version += 1;
                 self.bind_ready(&change.key);
-                self.wake(&ClusterEvent::Claim(change.key));
+                self.wake_for(&ClusterEvent::Claim(change.key), action);
             }
             Observed::Volume(change) => {
+                let action = action(&change);
                 put(&mut cluster.volumes, &change.key, change.new);
                 cluster.objects_version += 1;
-                self.wake(&ClusterEvent::Volume);
+                self.wake_for(&ClusterEvent::Volume, action);
             }
             Observed::StorageClass(change) => {
+                let action = action(&change);
                 put(&mut cluster.storage_classes, &change.key, change.new);
                 cluster.objects_version += 1;
-                self.wake(&ClusterEvent::StorageClass);
+                self.wake_for(&ClusterEvent::StorageClass, action);
             }
             Observed::CsiNode(change) => {
+                let action = action(&change);
                 put(&mut cluster.csi_nodes, &change.key, change.new);
                 cluster.objects_version += 1;
-                self.wake(&ClusterEvent::CsiNode);
+                self.wake_for(&ClusterEvent::CsiNode, action);
             }
             Observed::Service(change) => put(&mut cluster.services, &change.key, change.new),
             Observed::ReplicaSet(change) => put(&mut cluster.replica_sets, &change.key, change.new),
@@ -345,11 +363,15 @@ impl Scheduler {
     }
 
     fn wake(&mut self, event: &ClusterEvent) {
+        self.wake_for(event, "Update");
+    }
+
+    fn wake_for(&mut self, event: &ClusterEvent, action: &'static str) {
         if !self.queue.has_unschedulable() {
             return;
         }
         let (profiles, cluster) = (&self.profiles, &self.cluster);
-        self.queue.wake(self.env.monotonic(), |pod| {
+        self.queue.wake(event.cause(action), self.env.monotonic(), |pod| {
             let profile = profiles.get(pod.info.scheduler_name());
             profile.is_some_and(|p| p.helps(cluster, &pod.info, pod.rejected_by, event))
         });
@@ -421,7 +443,7 @@ impl Scheduler {
     /// Counts the pod on its node and starts what it takes to get it there.
     fn place(&mut self, pod: Queued, node: Arc<str>) {
         let info = pod.info.clone();
-        let attempt = Attempt { number: pod.attempts, began: self.began };
+        let attempt = Attempt { number: pod.attempts, began: self.began, first: pod.first.unwrap_or(self.began) };
         let mut flight = InFlight { pod, attempt, node: node.clone(), promised: Vec::new() };
         let steps = match self.cluster.cache.node(&node) {
             Some(target) if !info.claims.is_empty() => volumes::steps(&self.cluster, &info, target).unwrap_or_default(),
@@ -524,6 +546,8 @@ impl Scheduler {
                 if let Some(info) = info {
                     self.count_attempt("scheduled", info.scheduler_name(), attempt.began);
                     self.metrics.observe(&TRIES, &[], attempt.number.into());
+                    let took = self.env.monotonic().saturating_sub(attempt.first).as_secs_f64();
+                    self.metrics.observe(&SLI, &[&attempt.label()], took);
                     self.reports.scheduled(&info, &node);
                 }
             }
@@ -578,6 +602,15 @@ impl Scheduler {
         self.diagnoses.keep(&pod.info.key, diagnosis);
         let class = class::of(&self.cluster, &pod.info);
         self.queue.park(pod, rejected_by, class, self.env.monotonic());
+    }
+}
+
+/// What happened to an object, in upstream's words.
+fn action<K>(change: &Change<K>) -> &'static str {
+    match (&change.old, &change.new) {
+        (None, _) => "Add",
+        (_, None) => "Delete",
+        _ => "Update",
     }
 }
 

@@ -27,6 +27,22 @@ pub static TRIES: Family = Family::histogram(
     &[1.0, 2.0, 4.0, 8.0, 16.0],
     "How many attempts pods took that were scheduled.",
 );
+/// From ten milliseconds, each twice the one before.
+const ALL_ATTEMPTS: &[f64] = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
+    1310.72, 2621.44, 5242.88,
+];
+pub static SLI: Family = Family::histogram(
+    "scheduler_pod_scheduling_sli_duration_seconds",
+    &["attempts"],
+    ALL_ATTEMPTS,
+    "How long it took from when pods could first be tried until they were bound, by their number of attempts.",
+);
+pub static INCOMING: Family = Family::counter(
+    "scheduler_queue_incoming_pods_total",
+    &["queue", "event"],
+    "Pods that came into a part of the queue, by what brought them there.",
+);
 pub static PREEMPTIONS: Family =
     Family::counter("scheduler_preemption_attempts_total", &[], "Times that pods were to go for another.");
 pub static VICTIMS: Family = Family::histogram(

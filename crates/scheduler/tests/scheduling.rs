@@ -90,6 +90,12 @@ async fn pods_are_bound_and_the_others_say_why_not() {
         "scheduler_schedule_attempts_total{result=\"unschedulable\",profile=\"default-scheduler\"} 1",
         "scheduler_scheduling_attempt_duration_seconds_count{result=\"scheduled\",profile=\"default-scheduler\"} 2",
         "scheduler_pod_scheduling_attempts_sum 3",
+        "scheduler_pod_scheduling_sli_duration_seconds_count{attempts=\"1\"} 1",
+        "scheduler_pod_scheduling_sli_duration_seconds_bucket{attempts=\"2\",le=\"2.56\"} 0",
+        "scheduler_pod_scheduling_sli_duration_seconds_bucket{attempts=\"2\",le=\"10.24\"} 1",
+        "scheduler_queue_incoming_pods_total{queue=\"active\",event=\"UnschedulablePodAdd\"} 2",
+        "scheduler_queue_incoming_pods_total{queue=\"unschedulable\",event=\"ScheduleAttemptFailure\"} 1",
+        "scheduler_queue_incoming_pods_total{queue=\"active\",event=\"NodeAdd\"} 1",
         "scheduler_pending_pods{queue=\"active\"} 0",
         "scheduler_pending_pods{queue=\"unschedulable\"} 0",
     ] {
