@@ -61,6 +61,12 @@ impl InformerFactory {
         self.informers.lock().entry(id).or_insert_with(|| self.start(resource, params)).clone()
     }
 
+    /// Whether somebody has asked for informers, and all of them have their first lists.
+    pub fn is_synced(&self) -> bool {
+        let informers = self.informers.lock();
+        !informers.is_empty() && informers.values().all(ObjectInformer::is_synced)
+    }
+
     /// Forgets an informer that nobody wants any more (a deleted custom resource) and stops its watch.
     pub fn stop(&self, resource: &Resource) {
         let id = format!("{}/{}", resource.version, resource.group_resource());

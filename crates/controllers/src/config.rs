@@ -2,10 +2,12 @@
 //! Read by `table` (which controllers run) and by single controllers.
 //! Invariant: plain data; nothing here is looked up from the system.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use client::ObjectInformer;
 use ipnet::IpNet;
 use metrics::Metrics;
+use parking_lot::Mutex;
 
 /// The key pair that signs certificate requests.
 #[derive(Clone)]
@@ -42,6 +44,23 @@ pub struct Config {
     pub legacy_token_clean_up_period: Duration,
     /// Where the queues are counted; clone it to show them.
     pub metrics: Metrics,
+    /// What the controllers wait for before they begin; clone it to ask.
+    pub caches: Caches,
+}
+
+/// The caches that the controllers of this term (as the leader) need.
+#[derive(Clone, Default)]
+pub struct Caches(Arc<Mutex<Option<Vec<ObjectInformer>>>>);
+
+impl Caches {
+    pub(crate) fn set(&self, needed: Vec<ObjectInformer>) {
+        *self.0.lock() = Some(needed);
+    }
+
+    /// Whether all have their first lists; `None` before the first term.
+    pub fn are_filled(&self) -> Option<bool> {
+        self.0.lock().as_ref().map(|caches| caches.iter().all(ObjectInformer::is_synced))
+    }
 }
 
 impl Default for Config {
@@ -61,6 +80,7 @@ impl Default for Config {
             terminated_pod_gc_threshold: 12_500,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             metrics: Metrics::default(),
+            caches: Caches::default(),
         }
     }
 }

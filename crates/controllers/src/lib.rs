@@ -39,6 +39,6 @@ mod service_cidr;
 mod stateful_set;
 mod volume;
 
-pub use config::{CertificateAuthority, Config};
+pub use config::{Caches, CertificateAuthority, Config};
 pub use shell::run;
 pub use table::names;

@@ -127,15 +127,17 @@ pub fn run(
 async fn run_all(config: Config, client: Client, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
     let resources = Resources::new(&informers);
     let context = Context { config: Arc::new(config), client, informers, env, shutdown, resources };
-    let mut running = Vec::new();
+    let (mut running, mut caches) = (Vec::new(), Vec::new());
     for row in table::CONTROLLERS {
         if !context.config.enabled(row.name, row.on_by_default) {
             continue;
         }
         let mut setup = Setup::new(context.clone(), row.queue);
         let controller = (row.make)(&mut setup);
+        caches.extend(setup.caches.iter().cloned());
         running.push(context.env.spawn(run_one(row.name, row.workers, setup, controller)));
     }
+    context.config.caches.set(caches);
     context.shutdown.cancelled().await;
     for task in running {
         if let Err(error) = task.await {

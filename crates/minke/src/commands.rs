@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::Access,
-    agent, component_port,
+    agent,
+    component_port::{self, Health},
     container_runtime::Runtime,
     down,
     flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, scheduler_config},
@@ -99,7 +100,8 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
         let address = (flags.bind_address, flags.secure_port).into();
-        component_port::start(address, client.clone(), config.metrics.clone(), env, shutdown)?;
+        let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
+        component_port::start(address, client.clone(), config.metrics.clone(), health, env, shutdown)?;
         let identity = flags.leader_elect.then(|| format!("minke_{}", env.uuid()));
         server::run_controllers(config, client, env, shutdown, identity);
         Ok(())
@@ -112,8 +114,11 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         let (config, kubeconfig) = flags.settings()?;
         let client = connect(&kubeconfig, "minke-scheduler")?;
         let address = (flags.bind_address, flags.secure_port).into();
-        component_port::start(address, client.clone(), config.metrics.clone(), env, shutdown)?;
-        server::run_scheduler(config, client, env, shutdown);
+        let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+        let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
+        let health = Health::of_scheduler(elects, shutdown, informers.clone());
+        component_port::start(address, client.clone(), config.metrics.clone(), health, env, shutdown)?;
+        server::run_scheduler(config, client, informers, env, shutdown);
         Ok(())
     })
     .await

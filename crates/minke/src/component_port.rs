@@ -2,13 +2,15 @@
 //! Started by `commands`. Who asks, and whether they may, is the API server's to say (`client::User`).
 //! Invariant: nothing but health is told without the API server's word.
 
+mod health;
+
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use api::ApiError;
 use client::{Client, User, bearer_token};
 use env::Env;
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -19,11 +21,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+pub use health::Health;
+
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 struct Port {
     client: Client,
     metrics: Metrics,
+    health: Health,
 }
 
 /// Answers at `address` until `shutdown`; port 0 is none. A port in use is taken when it is free.
@@ -31,6 +36,7 @@ pub fn start(
     address: SocketAddr,
     client: Client,
     metrics: Metrics,
+    health: Health,
     env: &Env,
     shutdown: &CancellationToken,
 ) -> Result<()> {
@@ -38,7 +44,7 @@ pub fn start(
         return Ok(());
     }
     let (tls, _) = self_signed()?;
-    let (port, env, shutdown) = (Arc::new(Port { client, metrics }), env.clone(), shutdown.clone());
+    let (port, env, shutdown) = (Arc::new(Port { client, metrics, health }), env.clone(), shutdown.clone());
     env.clone().spawn(async move {
         let refused = |error: &std::io::Error| {
             tracing::warn!(%address, %error, "failed to serve health and metrics: choose another --secure-port");
@@ -87,7 +93,7 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, port: Arc<Port>, env: E
     let Some(Ok(stream)) = env.timeout(HANDSHAKE, tls.accept(stream)).await else { return };
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let port = port.clone();
-        async move { Ok::<_, Infallible>(port.answer(request.uri().path(), request.headers()).await) }
+        async move { Ok::<_, Infallible>(port.answer(request.uri(), request.headers()).await) }
     });
     let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
@@ -96,13 +102,20 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, port: Arc<Port>, env: E
 }
 
 impl Port {
-    async fn answer(&self, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
-        if matches!(path, "/healthz" | "/livez" | "/readyz") {
-            return text(StatusCode::OK, "ok".into());
+    async fn answer(&self, uri: &Uri, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        let path = uri.path();
+        let health = || self.health.answer(path, uri.query().unwrap_or_default());
+        if health::PUBLIC.contains(&path)
+            && let Some((code, verdict)) = health()
+        {
+            return text(code, verdict);
         }
         if let Err(error) = self.check(path, headers).await {
             let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return text(code, format!("{}\n", error.message));
+        }
+        if let Some((code, verdict)) = health() {
+            return text(code, verdict);
         }
         if path != "/metrics" {
             return text(StatusCode::NOT_FOUND, "404 page not found\n".into());
@@ -136,10 +149,10 @@ fn text(code: StatusCode, body: String) -> Response<Full<Bytes>> {
 
 #[cfg(test)]
 mod tests {
-    use client::{HttpsConfig, HttpsTransport, Identity};
+    use client::{HttpsConfig, HttpsTransport, Identity, InformerFactory};
     use http::HeaderValue;
     use k8s_openapi::api::{
-        core::v1::ServiceAccount,
+        core::v1::{Pod, ServiceAccount},
         rbac::v1::{ClusterRole, ClusterRoleBinding},
     };
     use metrics::Family;
@@ -178,20 +191,28 @@ mod tests {
         admin.api::<ClusterRoleBinding>().create(&object(binding)).await.unwrap();
         let metrics = Metrics::default();
         metrics.count(&COUNTED, &[]);
-        let port = Port { client: local::client(&server, "system:kube-scheduler", &[]), metrics };
+        let (shutdown, client) = (CancellationToken::new(), local::client(&server, "system:kube-scheduler", &[]));
+        let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+        let health = Health::of_scheduler(true, &shutdown, informers.clone());
+        let port = Port { client, metrics, health };
         let ask = async |path: &str, token: &str| {
             let mut headers = HeaderMap::new();
             if !token.is_empty() {
                 headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
             }
-            let answer = port.answer(path, &headers).await;
+            let answer = port.answer(&path.parse().unwrap(), &headers).await;
             let code = answer.status().as_u16();
             let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
             (code, String::from_utf8(body.to_vec()).unwrap())
         };
-        for path in ["/healthz", "/livez", "/readyz"] {
+        for path in ["/healthz", "/livez"] {
             assert_eq!(ask(path, "").await, (200, "ok".to_string()), "{path}");
         }
+        assert_eq!(ask("/readyz", "").await.0, 500, "nobody has asked for anything");
+        let pods = informers.informer::<Pod>();
+        tokio::time::timeout(Duration::from_secs(120), pods.synced()).await.expect("a list of pods");
+        assert_eq!(ask("/readyz", "").await, (200, "ok".to_string()));
+        assert_eq!(ask("/readyz/sched-handler-sync", "").await.0, 403, "why it is not ready is not for everybody");
         for (token, code) in [("", 403), ("forged", 401), (tokens[1].as_str(), 403)] {
             assert_eq!(ask("/metrics", token).await.0, code, "{token}");
         }
@@ -220,7 +241,8 @@ mod tests {
             let config = HttpsConfig { server, ca, identity: Identity::default(), user_agent: "test".into() };
             Client::new(HttpsTransport::new(config).unwrap())
         };
-        let port = Port { client: to("https://127.0.0.1:1".into()), metrics: Metrics::default() };
+        let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
+        let port = Port { client: to("https://127.0.0.1:1".into()), metrics: Metrics::default(), health };
         let task = tokio::spawn(async move { serve(listener, tls, Arc::new(port), &env).await });
         let asking = to(format!("https://{address}"));
         let answer = asking.request(Request::get("/healthz").body(Bytes::new()).unwrap()).await.unwrap();

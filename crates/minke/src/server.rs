@@ -218,7 +218,8 @@ pub async fn start_controllers(
     let verdicts = scheduling.diagnoses.clone();
     plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
     let client = local::client(&plane.api, "system:kube-scheduler", &[]);
-    run_scheduler(scheduling, client, env, shutdown);
+    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    run_scheduler(scheduling, client, informers, env, shutdown);
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
     match flags.dns {
         Choice::Minke => {
@@ -275,8 +276,13 @@ pub fn run_controllers(
     });
 }
 
-pub fn run_scheduler(config: scheduler::Config, client: Client, env: &Env, shutdown: &CancellationToken) {
-    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+pub fn run_scheduler(
+    config: scheduler::Config,
+    client: Client,
+    informers: InformerFactory,
+    env: &Env,
+    shutdown: &CancellationToken,
+) {
     let (env, shutdown) = (env.clone(), shutdown.clone());
     env.clone().spawn(async move { scheduler::run(config, client, informers, env, shutdown).await });
 }

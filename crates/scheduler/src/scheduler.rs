@@ -71,7 +71,10 @@ async fn run_until(
     };
     match config.leader_election.as_ref().filter(|election| election.leader_elect) {
         None => work(shutdown).await,
-        Some(election) => lead(&leader_election(election, &env), &client, &env, &shutdown, work).await,
+        Some(election) => {
+            watches::begin(&informers);
+            lead(&leader_election(election, &env), &client, &env, &shutdown, work).await;
+        }
     }
     Ok(())
 }

@@ -30,6 +30,34 @@ pub enum Observed {
     DisruptionBudget(Change<PodDisruptionBudget>),
 }
 
+/// What is listened to, in the order in which the first lists are applied.
+macro_rules! observed {
+    ($each:ident) => {
+        $each! {
+            namespaces: Namespace => Observed::Namespace,
+            claims: PersistentVolumeClaim => Observed::Claim,
+            volumes: PersistentVolume => Observed::Volume,
+            storage_classes: StorageClass => Observed::StorageClass,
+            csi_nodes: CSINode => Observed::CsiNode,
+            services: Service => Observed::Service,
+            replica_sets: ReplicaSet => Observed::ReplicaSet,
+            replication_controllers: ReplicationController => Observed::ReplicationController,
+            stateful_sets: StatefulSet => Observed::StatefulSet,
+            disruption_budgets: PodDisruptionBudget => Observed::DisruptionBudget,
+            nodes: Node => Observed::Node,
+            pods: Pod => Observed::Pod,
+        }
+    };
+}
+
+/// Begins to list and watch everything, for one that is to lead some day and then knows the cluster at once.
+pub fn begin(informers: &InformerFactory) {
+    macro_rules! informers {
+        ($($name:ident: $kind:ty => $wrap:path,)*) => { $(informers.informer::<$kind>();)* };
+    }
+    observed!(informers);
+}
+
 /// Subscribes to everything, waits for the first lists, hands them to `apply`, then streams what follows.
 pub async fn start(
     informers: &InformerFactory,
@@ -47,20 +75,7 @@ pub async fn start(
             $(env.spawn(forward($name.0, sender.clone(), $wrap));)*
         };
     }
-    subscriptions! {
-        namespaces: Namespace => Observed::Namespace,
-        claims: PersistentVolumeClaim => Observed::Claim,
-        volumes: PersistentVolume => Observed::Volume,
-        storage_classes: StorageClass => Observed::StorageClass,
-        csi_nodes: CSINode => Observed::CsiNode,
-        services: Service => Observed::Service,
-        replica_sets: ReplicaSet => Observed::ReplicaSet,
-        replication_controllers: ReplicationController => Observed::ReplicationController,
-        stateful_sets: StatefulSet => Observed::StatefulSet,
-        disruption_budgets: PodDisruptionBudget => Observed::DisruptionBudget,
-        nodes: Node => Observed::Node,
-        pods: Pod => Observed::Pod,
-    }
+    observed!(subscriptions);
     receiver
 }
 

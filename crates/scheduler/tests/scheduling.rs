@@ -124,6 +124,30 @@ async fn gates_other_schedulers_and_bound_pods_are_respected() {
     assert_eq!(node_of(&server, "foreign"), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_to_lead_knows_the_cluster_and_leaves_it_alone() {
+    let server = Server::new();
+    server.put("nodes", node("a", "1"));
+    server.put("pods", pod("plain", "200m", json!({})));
+    let spec = json!({"holderIdentity": "another", "leaseDurationSeconds": 15});
+    server.put("leases", json!({"metadata": {"name": "kube-scheduler", "namespace": "kube-system"}, "spec": spec}));
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 7);
+    let (shutdown, client) = (CancellationToken::new(), Client::new(server.clone()));
+    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    let mut config = Config::default();
+    config.leader_election.get_or_insert_default().leader_elect = true;
+    let (running, seen) = (scheduler::run(config, client, informers.clone(), env.clone(), shutdown), informers);
+    assert!(!seen.is_synced());
+    env.spawn(running);
+    // Not so long that the lease would pass to it.
+    for _ in 0..500 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(seen.is_synced());
+    assert_eq!(node_of(&server, "plain"), None);
+    assert_eq!(server.get("leases", "kube-system/kube-scheduler").unwrap()["spec"]["holderIdentity"], "another");
+}
+
 /// Zone 2 is empty and its only node cordoned: spreading keeps a pod from zone 1 until `change` says otherwise.
 async fn spread_waits_for(change: impl FnOnce(&Server, Value, Value)) {
     let server = Server::new();

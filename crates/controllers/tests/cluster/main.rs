@@ -256,6 +256,16 @@ async fn a_template_that_is_refused_is_not_hammered() {
     assert_eq!((condition.type_.as_str(), condition.reason.as_deref()), ("ReplicaFailure", Some("FailedCreate")));
 }
 
+#[tokio::test(start_paused = true)]
+async fn controllers_say_when_they_know_the_cluster() {
+    let config = config();
+    let caches = config.caches.clone();
+    assert_eq!(caches.are_filled(), None, "before they began");
+    let cluster = Cluster::start(config).await;
+    cluster.settle().await;
+    assert_eq!(caches.are_filled(), Some(true));
+}
+
 /// By upstream's names, so that its dashboards and alerts find them.
 #[tokio::test(start_paused = true)]
 async fn every_controllers_queue_is_counted() {

@@ -141,6 +141,9 @@ impl Server {
                 self.put(plural, body.clone());
                 Ok(body)
             }
+            (&Method::GET, [plural, name]) => {
+                self.get(plural, &full(name)).ok_or_else(|| ApiError::not_found("", plural, name))
+            }
             (&Method::POST, ["pods", name, "binding"]) => self.bind(&full(name), &body),
             (&Method::PATCH, [plural, name, ..]) => self.patch(plural, &full(name), &body),
             (&Method::DELETE, [plural, name]) => {
