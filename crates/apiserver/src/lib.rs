@@ -53,3 +53,4 @@ pub use pipeline::ApiServer;
 pub use query::Query;
 pub use respond::{ObjectList, ObjectStream};
 pub use served::{Served, ServedResources};
+pub use server::ProofOfKey;

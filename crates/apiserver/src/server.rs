@@ -92,7 +92,7 @@ fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
     }
     let builder = match roots.is_empty() {
         true => builder.with_no_client_auth(),
-        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey { subjects: roots.subjects(), provider })),
+        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(roots.subjects(), provider))),
     };
     let mut tls = builder.with_cert_resolver(resolver);
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -102,10 +102,16 @@ fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
 /// Lets every client certificate through whose key the client has. Who signed it is for `authn` to judge, which can
 /// answer 401 where a handshake could only break off, and which tells clients from proxies.
 #[derive(Debug)]
-struct ProofOfKey {
+pub struct ProofOfKey {
     /// Named to clients, so that they know which certificate to show.
     subjects: Vec<DistinguishedName>,
     provider: Arc<CryptoProvider>,
+}
+
+impl ProofOfKey {
+    pub fn new(subjects: Vec<DistinguishedName>, provider: Arc<CryptoProvider>) -> Self {
+        Self { subjects, provider }
+    }
 }
 
 impl ClientCertVerifier for ProofOfKey {

@@ -100,8 +100,9 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
         let address = (flags.bind_address, flags.secure_port).into();
+        let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
-        component_port::start(address, client.clone(), config.metrics.clone(), health, env, shutdown)?;
+        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
         let identity = flags.leader_elect.then(|| format!("minke_{}", env.uuid()));
         server::run_controllers(config, client, env, shutdown, identity);
         Ok(())
@@ -116,8 +117,9 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         let address = (flags.bind_address, flags.secure_port).into();
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
+        let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_scheduler(elects, shutdown, informers.clone());
-        component_port::start(address, client.clone(), config.metrics.clone(), health, env, shutdown)?;
+        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
         server::run_scheduler(config, client, informers, env, shutdown);
         Ok(())
     })

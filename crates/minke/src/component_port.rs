@@ -1,16 +1,18 @@
 //! The port of a controller manager or scheduler that runs alone: health for everybody, metrics for whoever may see them.
-//! Started by `commands`. Who asks, and whether they may, is the API server's to say (`client::User`).
+//! Started by `commands`. Who asks (`callers`), and whether they may, is the API server's to say.
 //! Invariant: nothing but health is told without the API server's word.
 
+mod callers;
 mod health;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use api::ApiError;
-use client::{Client, User, bearer_token};
+use apiserver::{ProofOfKey, authn::PeerCertificates};
+use client::Client;
 use env::Env;
-use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use http::{Request, Response, StatusCode, header, request::Parts};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -21,12 +23,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use callers::Callers;
 pub use health::Health;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 struct Port {
     client: Client,
+    callers: Callers,
     metrics: Metrics,
     health: Health,
 }
@@ -35,6 +39,7 @@ struct Port {
 pub fn start(
     address: SocketAddr,
     client: Client,
+    client_ca_file: Option<&Path>,
     metrics: Metrics,
     health: Health,
     env: &Env,
@@ -43,8 +48,12 @@ pub fn start(
     if address.port() == 0 {
         return Ok(());
     }
+    let client_ca_pem = client_ca_file
+        .map(|file| std::fs::read(file).with_context(|| format!("failed to read --client-ca-file {}", file.display())))
+        .transpose()?;
+    let callers = Callers::new(client.clone(), env.clone(), client_ca_pem).map_err(anyhow::Error::msg)?;
     let (tls, _) = self_signed()?;
-    let (port, env, shutdown) = (Arc::new(Port { client, metrics, health }), env.clone(), shutdown.clone());
+    let (port, env, shutdown) = (Arc::new(Port { client, callers, metrics, health }), env.clone(), shutdown.clone());
     env.clone().spawn(async move {
         let refused = |error: &std::io::Error| {
             tracing::warn!(%address, %error, "failed to serve health and metrics: choose another --secure-port");
@@ -68,9 +77,9 @@ fn self_signed() -> Result<(TlsAcceptor, CertificateDer<'static>)> {
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let certificate = made.cert.der().clone();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+    let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
+        .with_client_cert_verifier(Arc::new(ProofOfKey::new(Vec::new(), provider)))
         .with_single_cert(vec![certificate.clone()], key.into())?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok((TlsAcceptor::from(Arc::new(config)), certificate))
@@ -91,9 +100,14 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, port: Arc<Port>, env: &E
 
 async fn connection(stream: TcpStream, tls: TlsAcceptor, port: Arc<Port>, env: Env) {
     let Some(Ok(stream)) = env.timeout(HANDSHAKE, tls.accept(stream)).await else { return };
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let shown = stream.get_ref().1.peer_certificates();
+    let shown = shown.map(|chain| PeerCertificates(chain.iter().map(|c| c.clone().into_owned()).collect()));
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let port = port.clone();
-        async move { Ok::<_, Infallible>(port.answer(request.uri(), request.headers()).await) }
+        if let Some(shown) = shown.clone() {
+            request.extensions_mut().insert(shown);
+        }
+        async move { Ok::<_, Infallible>(port.answer(&request.into_parts().0).await) }
     });
     let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
@@ -102,15 +116,15 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, port: Arc<Port>, env: E
 }
 
 impl Port {
-    async fn answer(&self, uri: &Uri, headers: &HeaderMap) -> Response<Full<Bytes>> {
-        let path = uri.path();
-        let health = || self.health.answer(path, uri.query().unwrap_or_default());
+    async fn answer(&self, request: &Parts) -> Response<Full<Bytes>> {
+        let path = request.uri.path();
+        let health = || self.health.answer(path, request.uri.query().unwrap_or_default());
         if health::PUBLIC.contains(&path)
             && let Some((code, verdict)) = health()
         {
             return text(code, verdict);
         }
-        if let Err(error) = self.check(path, headers).await {
+        if let Err(error) = self.check(request).await {
             let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return text(code, format!("{}\n", error.message));
         }
@@ -126,11 +140,9 @@ impl Port {
         text(StatusCode::OK, out.finish())
     }
 
-    async fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-        let user = match bearer_token(headers) {
-            Some(token) => User::of_token(&self.client, token).await?,
-            None => User::anonymous(),
-        };
+    async fn check(&self, request: &Parts) -> Result<(), ApiError> {
+        let path = request.uri.path();
+        let user = self.callers.user(&request.headers, &request.extensions).await?;
         let attributes = NonResourceAttributes { path: Some(path.into()), verb: Some("get".into()) };
         let what = SubjectAccessReviewSpec { non_resource_attributes: Some(attributes), ..Default::default() };
         match user.may(&self.client, what).await? {
@@ -171,7 +183,9 @@ mod tests {
         let env = Env::real();
         let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let store = Arc::new(store::MemoryStore::new(env.clone()));
-        let config = apiserver::Config::in_process(key);
+        let mut config = apiserver::Config::in_process(key);
+        let (authority, stranger) = (authority(), authority());
+        config.client_ca_pem = authority.0.clone().into_bytes();
         let server = apiserver::ApiServer::new(config, store, env.clone()).await.unwrap();
         let admin = local::client(&server, "admin", &["system:masters"]);
         let accounts = admin.namespaced::<ServiceAccount>("default");
@@ -185,8 +199,9 @@ mod tests {
         let rules = json!([{ "nonResourceURLs": ["/metrics"], "verbs": ["get"] }]);
         let role = json!({ "metadata": { "name": "scraper" }, "rules": rules });
         admin.api::<ClusterRole>().create(&object(role)).await.unwrap();
-        let subject = json!({ "kind": "ServiceAccount", "name": "prometheus", "namespace": "default" });
-        let binding = json!({ "metadata": { "name": "scraper" }, "subjects": [subject],
+        let account = json!({ "kind": "ServiceAccount", "name": "prometheus", "namespace": "default" });
+        let group = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "scrapers" });
+        let binding = json!({ "metadata": { "name": "scraper" }, "subjects": [account, group],
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "scraper" } });
         admin.api::<ClusterRoleBinding>().create(&object(binding)).await.unwrap();
         let metrics = Metrics::default();
@@ -194,13 +209,18 @@ mod tests {
         let (shutdown, client) = (CancellationToken::new(), local::client(&server, "system:kube-scheduler", &[]));
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         let health = Health::of_scheduler(true, &shutdown, informers.clone());
-        let port = Port { client, metrics, health };
-        let ask = async |path: &str, token: &str| {
-            let mut headers = HeaderMap::new();
+        let callers = Callers::new(client.clone(), env.clone(), None).unwrap();
+        let mut port = Port { client: client.clone(), callers, metrics, health };
+        let request = |path: &str, token: &str| {
+            let mut request = Request::get(path).body(()).unwrap().into_parts().0;
             if !token.is_empty() {
-                headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
+                let bearer = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+                request.headers.insert(header::AUTHORIZATION, bearer);
             }
-            let answer = port.answer(&path.parse().unwrap(), &headers).await;
+            request
+        };
+        let ask = async |path: &str, token: &str| {
+            let answer = port.answer(&request(path, token)).await;
             let code = answer.status().as_u16();
             let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
             (code, String::from_utf8(body.to_vec()).unwrap())
@@ -228,6 +248,41 @@ mod tests {
         let body = tokio::time::timeout(Duration::from_secs(120), allowed).await.expect("the role allows it");
         assert!(body.contains("counted_total 1\n") && body.contains("process_resident_memory_bytes"), "{body}");
         assert_eq!(ask("/configz", &tokens[0]).await.0, 403);
+
+        // By certificate, of the API server's own authorities or of one that a flag names in their place.
+        let shows = async |port: &Port, certificate: CertificateDer<'static>, token: &str| {
+            let mut request = request("/metrics", token);
+            request.extensions.insert(PeerCertificates(vec![certificate]));
+            port.answer(&request).await.status().as_u16()
+        };
+        let leaf = |by: &Authority, group: &str| signed(by, group).0.der().clone();
+        assert_eq!(shows(&port, leaf(&authority, "scrapers"), "").await, 200);
+        assert_eq!(shows(&port, leaf(&authority, "others"), "").await, 403);
+        assert_eq!(shows(&port, leaf(&stranger, "scrapers"), "").await, 401);
+        assert_eq!(shows(&port, leaf(&stranger, "scrapers"), &tokens[0]).await, 200, "the token still counts");
+        let named = Some(stranger.0.clone().into_bytes());
+        port.callers = Callers::new(client, env, named).unwrap();
+        assert_eq!(shows(&port, leaf(&stranger, "scrapers"), "").await, 200);
+        assert_eq!(shows(&port, leaf(&authority, "scrapers"), "").await, 401);
+    }
+
+    /// Its certificate as PEM, and what signs.
+    type Authority = (String, rcgen::Issuer<'static, rcgen::KeyPair>);
+
+    fn authority() -> Authority {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        (pem, rcgen::Issuer::new(params, key))
+    }
+
+    fn signed((_, by): &Authority, group: &str) -> (rcgen::Certificate, rcgen::KeyPair) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "somebody");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+        (params.signed_by(&key, by).unwrap(), key)
     }
 
     #[tokio::test]
@@ -236,17 +291,31 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (tls, certificate) = self_signed().unwrap();
-        let to = |server: String| {
+        let to = |server: String, identity: Identity| {
             let ca = vec![certificate.clone()];
-            let config = HttpsConfig { server, ca, identity: Identity::default(), user_agent: "test".into() };
+            let config = HttpsConfig { server, ca, identity, user_agent: "test".into() };
             Client::new(HttpsTransport::new(config).unwrap())
         };
         let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
-        let port = Port { client: to("https://127.0.0.1:1".into()), metrics: Metrics::default(), health };
+        let client = to("https://127.0.0.1:1".into(), Identity::default());
+        let (known, stranger) = (authority(), authority());
+        let callers = Callers::new(client.clone(), env.clone(), Some(known.0.clone().into_bytes())).unwrap();
+        let port = Port { client, callers, metrics: Metrics::default(), health };
         let task = tokio::spawn(async move { serve(listener, tls, Arc::new(port), &env).await });
-        let asking = to(format!("https://{address}"));
-        let answer = asking.request(Request::get("/healthz").body(Bytes::new()).unwrap()).await.unwrap();
-        assert_eq!(&answer[..], b"ok");
+        let ask = async |path: &str, identity: Identity| {
+            let asking = to(format!("https://{address}"), identity);
+            asking.request(Request::get(path).body(Bytes::new()).unwrap()).await
+        };
+        assert_eq!(&ask("/healthz", Identity::default()).await.unwrap()[..], b"ok");
+        // Whoever shows a certificate of the right authority is known; nobody here can say what they may.
+        for (by, is_known) in [(&known, true), (&stranger, false)] {
+            let (certificate, key) = signed(by, "scrapers");
+            let key = client::certified_key(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+            let certificate = Some(Arc::new(parking_lot::RwLock::new(Arc::new(key))));
+            let identity = Identity { certificate, ..Identity::default() };
+            let refusal = ask("/metrics", identity).await.expect_err("no API server to ask");
+            assert_eq!(refusal.code != 401, is_known, "{refusal}");
+        }
         task.abort();
     }
 }

@@ -269,12 +269,15 @@ pub struct Remote {
     /// Which controllers run: `*` is all, `name` one more, `-name` one less
     #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
-    /// Where health (for everybody) and metrics (for tokens that may get /metrics) answer over HTTPS
+    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
     /// Its port; 0 is none
     #[arg(long, default_value_t = 10257)]
     pub secure_port: u16,
+    /// Authorities of the certificates by which clients are known there [default: those of the API server]
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -290,12 +293,15 @@ pub struct Scheduler {
     /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
-    /// Where health (for everybody) and metrics (for tokens that may get /metrics) answer over HTTPS
+    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
     /// Its port; 0 is none
     #[arg(long, default_value_t = 10259)]
     pub secure_port: u16,
+    /// Authorities of the certificates by which clients are known there [default: those of the API server]
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
 }
 
 /// Our own, or somebody else's.
