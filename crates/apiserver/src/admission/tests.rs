@@ -219,21 +219,43 @@ async fn policies_decide_by_expressions() {
     assert!(message.contains("no params found for policy binding"), "{message}");
 }
 
+/// A policy, bound, that new config maps are checked by.
+async fn policy_for_config_maps(f: &Fixture, mut spec: Value) {
+    spec["matchConstraints"] = json!({ "resourceRules": [
+        { "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] },
+    ] });
+    let policy = json!({ "metadata": { "name": "checks" }, "spec": spec });
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
+    let binding = json!({
+        "metadata": { "name": "bind" }, "spec": { "policyName": "checks", "validationActions": ["Deny"] },
+    });
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicybindings"), binding).await;
+}
+
+#[tokio::test]
+async fn a_variable_that_fails_is_named() {
+    let f = fixture(&[]).await;
+    let spec = json!({
+        "variables": [
+            { "name": "wanted", "expression": "object.data['wanted']" },
+            { "name": "twice", "expression": "variables.wanted + variables.wanted" },
+        ],
+        "validations": [{ "expression": "variables.twice == 'aa'" }],
+    });
+    policy_for_config_maps(&f, spec).await;
+    let named = |name: &str, key: &str| json!({ "metadata": { "name": name }, "data": { key: "a" } });
+    f.ok(Method::POST, CONFIGMAPS, named("right", "wanted")).await;
+    let message = f.refused(422, CONFIGMAPS, named("wrong", "other")).await;
+    let expected = "expression 'variables.twice == 'aa'' resulted in error: composited variable \"twice\" fails to \
+                    evaluate: composited variable \"wanted\" fails to evaluate: No such key: wanted";
+    assert!(message.ends_with(expected), "{message}");
+}
+
 #[tokio::test]
 async fn policies_that_cost_too_much_refuse() {
     let f = fixture(&[]).await;
     let nested = "object.data.all(a, object.data.all(b, object.data.all(c, a + b != c)))";
-    let policy = json!({ "metadata": { "name": "slow" }, "spec": {
-        "matchConstraints": { "resourceRules": [
-            { "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] },
-        ] },
-        "validations": [{ "expression": nested }],
-    } });
-    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
-    let binding = json!({
-        "metadata": { "name": "bind" }, "spec": { "policyName": "slow", "validationActions": ["Deny"] },
-    });
-    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicybindings"), binding).await;
+    policy_for_config_maps(&f, json!({ "validations": [{ "expression": nested }] })).await;
     let with_keys = |count: usize| {
         let data: serde_json::Map<_, _> = (0..count).map(|i| (format!("key-{i}"), json!(""))).collect();
         json!({ "metadata": { "name": format!("with-{count}") }, "data": data })
