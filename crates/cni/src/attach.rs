@@ -47,8 +47,8 @@ pub fn prepare(conf: &NetConf) -> Result<(), Error> {
         .build()
         .map_err(|error| Error::io(format!("failed to start a runtime: {error}")))?;
     runtime.block_on(async { ensure_bridge(&Links::open()?, conf).await })?;
-    nft::base(conf).write()?;
     let ipam = Ipam::open(&conf.network_dir())?;
+    nft::base(conf, &ipam.entries()?).write_under(&ipam)?;
     runtime.block_on(async { leave_former_ranges(&Links::open()?, conf, &ipam).await })?;
     // Pods that outlived the agent keep their host ports, whatever happened to the rules; others lose them.
     let ports = HostPorts::load(&ipam)?.all();
@@ -58,12 +58,12 @@ pub fn prepare(conf: &NetConf) -> Result<(), Error> {
 
 /// Writes the rules that are not as they should be; whether there were any.
 pub fn restore(conf: &NetConf) -> Result<bool, Error> {
-    let base = nft::base(conf);
+    let ipam = Ipam::open(&conf.network_dir())?;
+    let base = nft::base(conf, &ipam.entries()?);
     let lost_base = !base.present();
     if lost_base {
-        base.write()?;
+        base.write_under(&ipam)?;
     }
-    let ipam = Ipam::open(&conf.network_dir())?;
     let ports = nft::host_ports(conf, &HostPorts::load(&ipam)?.all());
     let lost_ports = !ports.present();
     if lost_ports {
@@ -161,7 +161,8 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Tr
     }
     nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
     flows::forget(ports.of(owner));
-    Ok((addresses, nft::base(conf).start()?))
+    let base = nft::base(conf, &ipam.entries()?).start_under(&ipam)?;
+    Ok((addresses, base))
 }
 
 pub fn everywhere(like: IpAddr) -> IpNet {
@@ -250,10 +251,16 @@ async fn del(request: &Request, conf: &NetConf) -> Result<(), Error> {
     let freed = ports.remove(&owner);
     free_ports(conf, &ipam, &ports, &freed)?;
     let freed = ipam.release(&owner)?;
-    if freed.iter().any(|ip| !conf.pod_cidrs.iter().any(|network| network.contains(ip))) {
-        leave_former_ranges(&host, conf, &ipam).await?;
+    after_release(&host, conf, &ipam, &freed).await
+}
+
+/// What was kept only for pods of a former range goes with them.
+async fn after_release(host: &Links, conf: &NetConf, ipam: &Ipam, freed: &[IpAddr]) -> Result<(), Error> {
+    if freed.iter().all(|ip| conf.has(ip)) {
+        return Ok(());
     }
-    Ok(())
+    nft::base(conf, &ipam.entries()?).ensure_under(ipam)?;
+    leave_former_ranges(host, conf, ipam).await
 }
 
 /// The rules go before the record of them: whoever comes after a failure knows what is left to do.
@@ -289,8 +296,8 @@ async fn collect_garbage(conf: &NetConf) -> Result<(), Error> {
     let mut ports = HostPorts::load(&ipam)?;
     let freed = ports.retain(|owner| keys.contains(owner));
     free_ports(conf, &ipam, &ports, &freed)?;
-    ipam.release_where(|holder| holder.is_none_or(|holder| !valid.contains(holder)))?;
-    Ok(())
+    let freed = ipam.release_where(|holder| holder.is_none_or(|holder| !valid.contains(holder)))?;
+    after_release(&host, conf, &ipam, &freed).await
 }
 
 async fn status(conf: &NetConf) -> Result<(), Error> {

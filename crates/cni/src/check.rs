@@ -62,10 +62,11 @@ fn addresses(conf: &NetConf, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
 }
 
 fn rules(conf: &NetConf, owner: &Owner, held: &[IpAddr]) -> Result<(), Error> {
-    if !nft::base(conf).present() {
+    let ipam = Ipam::open(&conf.network_dir())?;
+    if !nft::base(conf, &ipam.entries()?).present() {
         return Err(missing(&format!("masquerade in nftables table {}", conf.table)));
     }
-    let ports = HostPorts::load(&Ipam::open(&conf.network_dir())?)?;
+    let ports = HostPorts::load(&ipam)?;
     let wanted = portmap::resolve(&conf.runtime_config.port_mappings, held)?;
     // Who does not say which ports there were does not ask about them.
     if !wanted.is_empty() && ports.of(owner) != wanted {

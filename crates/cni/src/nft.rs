@@ -3,6 +3,7 @@
 //! Invariant: rules may be written again at any time; that is how a flushed table is repaired.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     io::Write as _,
     net::IpAddr,
@@ -12,7 +13,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    ipam::Ipam,
+    ipam::{Ipam, Owner},
     kernel_rules,
     portmap::HostPort,
     types::{Error, NetConf},
@@ -46,17 +47,13 @@ impl Rules {
         rules.len() >= wanted && rules.iter().any(sealed)
     }
 
-    /// Begins to write them unless they are there.
-    pub fn start(&self) -> Result<Option<Transaction>, Error> {
-        if self.present() { Ok(None) } else { Transaction::start(&self.text, Stdio::null()).map(Some) }
+    /// Begins to write them unless they are there. `nft` holds the lock as well: when we are killed, nobody goes on
+    /// before it has ended, so rules come in the order of what the record says.
+    pub fn start_under(&self, lock: &Ipam) -> Result<Option<Transaction>, Error> {
+        if self.present() { Ok(None) } else { Transaction::start(&self.text, lock.shared()?).map(Some) }
     }
 
-    pub fn write(&self) -> Result<(), Error> {
-        Transaction::start(&self.text, Stdio::null())?.finish()
-    }
-
-    /// With `nft` holding the lock as well: when we are killed, nobody goes on before it has ended, so rules come in
-    /// the order of what the record says.
+    /// Writes them, there or not.
     pub fn write_under(&self, lock: &Ipam) -> Result<(), Error> {
         Transaction::start(&self.text, lock.shared()?)?.finish()
     }
@@ -72,8 +69,10 @@ pub fn ports_table(table: &str) -> String {
     format!("{table}-ports")
 }
 
-/// Masquerade and the guard: all that does not change with the pods. Replaces the table as a whole.
-pub fn base(conf: &NetConf) -> Rules {
+/// Masquerade and the guard: all that does not change with the pods, but for those that still live in a range that the
+/// node had before: `held` are the addresses in use. Replaces the table as a whole.
+pub fn base(conf: &NetConf, held: &[(IpAddr, Owner)]) -> Rules {
+    let former: BTreeSet<IpAddr> = held.iter().map(|(ip, _)| *ip).filter(|ip| !conf.has(ip)).collect();
     let table = format!("inet {}", conf.table);
     let bridge = &conf.bridge;
     let mut text = format!("add table {table}\ndelete table {table}\nadd table {table}\n");
@@ -86,20 +85,21 @@ pub fn base(conf: &NetConf) -> Rules {
     line(format!("add rule {table} guard iifname \"{bridge}\" ip daddr 127.0.0.0/8 drop"));
     line(format!("add chain {table} postrouting {{ type nat hook postrouting priority 100; }}"));
     line(format!("add rule {table} postrouting oifname \"{bridge}\" ip saddr 127.0.0.0/8 masquerade"));
-    for network in &conf.pod_cidrs {
+    let networks = conf.pod_cidrs.iter().map(IpNet::trunc);
+    for network in networks.chain(former.iter().map(|ip| IpNet::from(*ip))) {
         let (word, _) = words(network.addr());
-        let inside = inside(conf, network.addr().is_ipv4());
-        let network = network.trunc();
+        let inside = inside(conf, &former, network.addr().is_ipv4());
         line(format!("add rule {table} postrouting {word} saddr {network} {word} daddr != {{ {inside} }} masquerade"));
     }
     Rules::new(conf.table.clone(), text, false)
 }
 
 /// The destinations that see a pod's own address. Multicast is among them: its answers would not find back.
-fn inside(conf: &NetConf, ipv4: bool) -> String {
+fn inside(conf: &NetConf, former: &BTreeSet<IpAddr>, ipv4: bool) -> String {
     let multicast: IpNet = if ipv4 { "224.0.0.0/4" } else { "ff00::/8" }.parse().expect("a constant");
-    let networks = conf.pod_cidrs.iter().chain(&conf.cluster_cidrs).filter(|net| net.addr().is_ipv4() == ipv4);
-    let networks: Vec<IpNet> = networks.map(IpNet::trunc).chain([multicast]).collect();
+    let networks = conf.pod_cidrs.iter().chain(&conf.cluster_cidrs).map(IpNet::trunc);
+    let networks = networks.chain(former.iter().map(|ip| IpNet::from(*ip))).chain([multicast]);
+    let networks: Vec<IpNet> = networks.filter(|net| net.addr().is_ipv4() == ipv4).collect();
     // nft refuses overlapping networks in a set.
     let disjoint: Vec<String> = IpNet::aggregate(&networks).iter().map(ToString::to_string).collect();
     disjoint.join(", ")

@@ -130,6 +130,11 @@ impl NetConf {
         Ok(conf)
     }
 
+    /// Whether an address is of the ranges that the node has now.
+    pub fn has(&self, ip: &IpAddr) -> bool {
+        self.pod_cidrs.iter().any(|network| network.contains(ip))
+    }
+
     fn validate(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::invalid_config(message));
         for (field, value) in [("name", &self.name), ("bridge", &self.bridge), ("table", &self.table)] {

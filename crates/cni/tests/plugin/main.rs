@@ -346,8 +346,18 @@ fn another_range_takes_the_place_of_the_former() {
     let server = serve(&a, "10.99.0.2:80", 1);
     assert_eq!(ask(&b, "10.99.0.2:80"), "10.99.7.2", "a pod keeps its address while it lives");
     server.join().unwrap();
+    let outside = serve(&format!("{}-out", node.name), "192.0.2.2:80", 3);
+    assert_eq!(ask(&a, "192.0.2.2:80"), "192.0.2.1", "the world can't answer a pod's own address");
+    assert_eq!(ask(&b, "192.0.2.2:80"), "192.0.2.1");
+    node.nft("flush ruleset");
+    let mut list = node.conflist();
+    list["plugins"][0]["podCIDRs"] = json!(["10.99.7.0/24"]);
+    assert!(inside(&node.name, move || cni::restore(&list)).join().unwrap().unwrap());
+    assert_eq!(ask(&a, "192.0.2.2:80"), "192.0.2.1", "nor after the rules were written anew");
+    outside.join().unwrap();
     node.call("DEL", "a", &conf("10.99.7.0/24")).unwrap();
     assert!(!bridge().contains("10.99.0.1") && bridge().contains("10.99.7.1/24"), "{}", bridge());
+    assert!(!node.nft("list ruleset").contains("10.99.0.2"), "{}", node.nft("list ruleset"));
     prepare("10.99.9.0/24");
     node.call("DEL", "b", &conf("10.99.9.0/24")).unwrap();
     prepare("10.99.8.0/24");
