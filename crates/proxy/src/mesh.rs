@@ -49,6 +49,13 @@ impl Peer {
         Self { addresses: internal.filter_map(|address| address.address.parse().ok()).collect(), pod_cidrs }
     }
 
+    /// What `self` does not say, a Node that is being made again, is as it was.
+    fn or_former(&self, former: &Self) -> Self {
+        let addresses = if self.addresses.is_empty() { &former.addresses } else { &self.addresses };
+        let pod_cidrs = if self.pod_cidrs.is_empty() { &former.pod_cidrs } else { &self.pod_cidrs };
+        Self { addresses: addresses.clone(), pod_cidrs: pod_cidrs.clone() }
+    }
+
     /// For the network between nodes IPv4 is preferred: it is there in nearly every cluster.
     fn underlay(&self) -> Option<IpAddr> {
         self.addresses.iter().find(|ip| ip.is_ipv4()).or(self.addresses.first()).copied()
@@ -77,12 +84,27 @@ pub struct Device {
     pub addresses: BTreeSet<IpAddr>,
 }
 
-/// The plan for `config.node_name` among `nodes`. A node without a pod network or address is left out.
-pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Plan {
+/// Takes in how a Node is now, or that it is gone. Our own pods live on when our Node object does not: what was known of
+/// ourselves holds until it says something else.
+pub fn note(config: &MeshConfig, nodes: &mut BTreeMap<String, Peer>, name: String, node: Option<&Node>) {
+    let own = name == config.node_name;
+    match node.map(Peer::of) {
+        Some(peer) => {
+            let former = nodes.get(&name).filter(|_| own).cloned().unwrap_or_default();
+            nodes.insert(name, peer.or_former(&former));
+        }
+        None if own => {}
+        None => drop(nodes.remove(&name)),
+    }
+}
+
+/// The plan for `config.node_name` among `nodes`; none while too little is known of that node, and what the kernel holds
+/// stays. Another node without a pod network or address is left out.
+pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Option<Plan> {
     let mut plan = Plan::default();
-    let Some(own) = nodes.get(&config.node_name) else { return plan };
-    if let (MeshMode::Vxlan { device, vni, port, mtu }, Some(local)) = (&config.mode, own.underlay()) {
-        let Some(first) = own.pod_cidrs.first() else { return plan };
+    let own = nodes.get(&config.node_name)?;
+    if let MeshMode::Vxlan { device, vni, port, mtu } = &config.mode {
+        let (local, first) = (own.underlay()?, own.pod_cidrs.first()?);
         plan.device = Some(Device {
             name: device.clone(),
             vni: *vni,
@@ -108,7 +130,7 @@ pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Plan {
             }
         }
     }
-    plan
+    Some(plan)
 }
 
 /// The hardware address of a node's VXLAN device follows from its pod network: nobody has to be asked.
@@ -123,6 +145,8 @@ fn mac(cidr: &IpNet) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn peer(addresses: &[&str], cidrs: &[&str]) -> Peer {
@@ -143,7 +167,7 @@ mod tests {
 
     fn check(mode: MeshMode, expected: &[&str]) {
         let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77, cluster_cidrs: vec![] };
-        let plan = plan(&config, &nodes());
+        let plan = plan(&config, &nodes()).unwrap();
         let routes: Vec<String> = plan.routes.iter().map(|(cidr, hop)| format!("{cidr} {hop}")).collect();
         assert_eq!(routes, expected);
     }
@@ -162,9 +186,45 @@ mod tests {
             route_protocol: 77,
             cluster_cidrs: vec![],
         };
-        let (mine, theirs) = (plan(&config("a"), &nodes()), plan(&config("b"), &nodes()));
+        let (mine, theirs) = (plan(&config("a"), &nodes()).unwrap(), plan(&config("b"), &nodes()).unwrap());
         let known = &theirs.neighbours[&"10.244.0.0".parse::<IpAddr>().unwrap()];
         assert_eq!(*known, (mine.device.unwrap().mac, "192.0.2.1".parse().unwrap()));
-        assert_eq!(plan(&config("unknown"), &nodes()), Plan::default());
+        assert_eq!(plan(&config("unknown"), &nodes()), None, "the kernel keeps what it has");
+        assert_eq!(plan(&config("new"), &nodes()), None);
+    }
+
+    /// The Node objects come and go as watched; the plan of `a` after each.
+    #[test]
+    fn our_own_node_is_remembered_until_it_says_something_else() {
+        let node = |address: &[&str], cidrs: &[&str]| -> Node {
+            let addresses: Vec<_> = address.iter().map(|ip| json!({ "type": "InternalIP", "address": ip })).collect();
+            let value = json!({ "spec": { "podCIDRs": cidrs }, "status": { "addresses": addresses } });
+            serde_json::from_value(value).unwrap()
+        };
+        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
+        for mode in [MeshMode::Routes, vxlan] {
+            let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77, cluster_cidrs: vec![] };
+            let mut nodes = BTreeMap::new();
+            let mut after = |name: &str, node: Option<Node>| {
+                note(&config, &mut nodes, name.into(), node.as_ref());
+                plan(&config, &nodes)
+            };
+            assert_eq!(after("b", Some(node(&["192.0.2.2"], &["10.244.1.0/24"]))), None, "{:?}", config.mode);
+            let whole = after("a", Some(node(&["192.0.2.1"], &["10.244.0.0/24"])));
+            assert_eq!(whole.as_ref().unwrap().routes.len(), 1);
+            for (again, why) in [
+                (None, "deleted"),
+                (Some(node(&[], &[])), "made again, without range and addresses"),
+                (Some(node(&["192.0.2.1"], &[])), "without range"),
+                (None, "deleted once more"),
+                (Some(node(&[], &["10.244.0.0/24"])), "without addresses"),
+            ] {
+                assert_eq!(after("a", again), whole, "{:?}: {why}", config.mode);
+            }
+            let moved = after("a", Some(node(&["192.0.2.9"], &["10.244.9.0/24"]))).unwrap();
+            let local = moved.device.map_or("192.0.2.9".into(), |device| device.local.to_string());
+            assert_eq!(local, "192.0.2.9");
+            assert_eq!(after("b", None).unwrap().routes, BTreeMap::new(), "others are forgotten");
+        }
     }
 }

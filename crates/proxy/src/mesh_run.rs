@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::{io::AsyncWriteExt, process::Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::mesh::{Device, MeshConfig, MeshMode, Peer, Plan, plan};
+use crate::mesh::{Device, MeshConfig, MeshMode, Plan, note, plan};
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -46,35 +46,27 @@ async fn run_until(config: MeshConfig, informers: InformerFactory, env: Env, shu
     let mut applied = None;
     loop {
         while let Some(change) = changes.try_next() {
-            note(&mut nodes, change.key, change.new.as_deref());
+            note(&config, &mut nodes, change.key, change.new.as_deref());
         }
-        let wanted = plan(&config, &nodes);
+        let mut failed = false;
         // A node's heartbeat changes its object all the time, but not the plan.
-        if applied.as_ref() != Some(&wanted) {
+        if let Some(wanted) = plan(&config, &nodes).filter(|wanted| applied.as_ref() != Some(wanted)) {
             match apply_mesh(&config, &wanted).await {
                 Ok(()) => applied = Some(wanted),
                 Err(error) => {
-                    applied = None;
+                    (applied, failed) = (None, true);
                     tracing::error!(%error, "failed to set up routes to other nodes; will try again");
                 }
             }
         }
-        let failed = applied.is_none();
         tokio::select! {
             change = changes.next() => match change {
-                Some(change) => note(&mut nodes, change.key, change.new.as_deref()),
+                Some(change) => note(&config, &mut nodes, change.key, change.new.as_deref()),
                 None => return,
             },
             () = env.sleep(RETRY), if failed => {}
             () = shutdown.cancelled() => return,
         }
-    }
-}
-
-fn note(nodes: &mut BTreeMap<String, Peer>, name: String, node: Option<&Node>) {
-    match node {
-        Some(node) => drop(nodes.insert(name, Peer::of(node))),
-        None => drop(nodes.remove(&name)),
     }
 }
 

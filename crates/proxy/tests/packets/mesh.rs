@@ -52,7 +52,7 @@ impl Pair {
             let nodes = nodes.clone();
             let run = move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async { apply_mesh(&config, &plan(&config, &nodes)).await.unwrap() });
+                runtime.block_on(async { apply_mesh(&config, &plan(&config, &nodes).unwrap()).await.unwrap() });
             };
             inside(&format!("{}-{node}", self.0), run).join().unwrap();
         }
