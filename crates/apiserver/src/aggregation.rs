@@ -129,8 +129,9 @@ fn target(cluster: &Cluster, service: &Value, path: String) -> Result<Target, St
     let port = spec["service"]["port"].as_u64().unwrap_or(443);
     let (host, port) = webhook::resolve(cluster, text("namespace"), text("name"), &port.to_string())?;
     let name = format!("{}.{}.svc", text("name"), text("namespace"));
-    let authority = spec["caBundle"].as_str().filter(|_| spec["insecureSkipTLSVerify"] != true);
-    Ok(Target::extension(host, port, path, name, authority.map(str::to_string)))
+    let verified = spec["insecureSkipTLSVerify"] != true;
+    let authority = verified.then(|| spec["caBundle"].as_str().unwrap_or_default().to_string());
+    Ok(Target::extension(host, port, path, name, authority))
 }
 
 /// Passes a request for `/apis/GROUP/VERSION/…`, or for its schemas, on, if an extension server serves that.

@@ -43,6 +43,7 @@ mod server;
 mod storage;
 mod streaming;
 mod table;
+mod trust;
 mod usage;
 mod webhook_client;
 

@@ -4,12 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -23,6 +24,7 @@ use crate::{
     call::Call,
     config::{Config, KubeletClient},
     proxy_rewrite::Rewriter,
+    trust,
 };
 
 /// The largest are the OpenAPI documents of extension servers.
@@ -49,7 +51,8 @@ enum Security {
     /// TLS to something that proves nothing to us, as upstream's proxy does.
     Unverified,
     Kubelet,
-    /// An extension API server: the name it must have and its authority (base64 PEM; none: not verified).
+    /// An extension API server: the name it must have and its authority (base64 PEM; empty: whom this system believes;
+    /// none: not verified).
     Extension(String, Option<String>),
 }
 
@@ -260,10 +263,14 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
     stream.set_nodelay(true)?;
     let tls = match &target.security {
         Security::Plain => return Ok(Box::new(stream)),
-        Security::Unverified => unverified(),
-        Security::Extension(_, authority) => extension_tls(config.kubelet_client.as_ref(), authority.as_deref())?,
+        Security::Unverified => trust::client(None, None)?,
+        Security::Extension(_, authority) => {
+            let authority = authority.as_ref().map(|text| BASE64_STANDARD.decode(text)).transpose()?;
+            with_identity(config.kubelet_client.as_ref(), authority.as_deref())?
+        }
         Security::Kubelet => match &config.kubelet_client {
-            Some(client) => kubelet_tls(client)?,
+            // Upstream does not check kubelets either where nobody says who vouches for them.
+            Some(client) => with_identity(Some(client), Some(&*client.ca_pem).filter(|pem| !pem.is_empty()))?,
             None => return Err(std::io::Error::other("no credentials for kubelets are configured").into()),
         },
     };
@@ -275,97 +282,8 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
     Ok(Box::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?))
 }
 
-fn kubelet_tls(client: &KubeletClient) -> Result<ClientConfig, BoxError> {
-    let chain = CertificateDer::pem_slice_iter(&client.certificate_pem).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(&client.key_pem)?;
-    let builder = ClientConfig::builder();
-    if client.ca_pem.is_empty() {
-        let verifier = Arc::new(unverified_peer::AcceptAny::new());
-        return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_client_auth_cert(chain, key)?);
-    }
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&client.ca_pem) {
-        roots.add(certificate?)?;
-    }
-    Ok(builder.with_root_certificates(roots).with_client_auth_cert(chain, key)?)
-}
-
-/// Our client certificate is what makes the identity headers believable.
-fn extension_tls(client: Option<&KubeletClient>, authority: Option<&str>) -> Result<ClientConfig, BoxError> {
-    let ca_pem = match authority {
-        Some(text) => base64::Engine::decode(&base64::prelude::BASE64_STANDARD, text)?,
-        None => Vec::new(),
-    };
-    match client {
-        Some(client) => kubelet_tls(&KubeletClient { ca_pem, ..client.clone() }),
-        None if ca_pem.is_empty() => Ok(unverified()),
-        None => {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(&ca_pem) {
-                roots.add(certificate?)?;
-            }
-            Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
-        }
-    }
-}
-
-fn unverified() -> ClientConfig {
-    let verifier = Arc::new(unverified_peer::AcceptAny::new());
-    ClientConfig::builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
-}
-
-/// Proxying to a pod over https proves nothing about the pod; upstream does not check either.
-mod unverified_peer {
-    use std::sync::Arc;
-
-    use rustls::{
-        DigitallySignedStruct, Error, SignatureScheme,
-        client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    };
-    use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-
-    #[derive(Debug)]
-    pub struct AcceptAny(Arc<CryptoProvider>);
-
-    impl AcceptAny {
-        pub fn new() -> Self {
-            Self(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        }
-    }
-
-    impl ServerCertVerifier for AcceptAny {
-        fn verify_server_cert(
-            &self,
-            _: &CertificateDer<'_>,
-            _: &[CertificateDer<'_>],
-            _: &ServerName<'_>,
-            _: &[u8],
-            _: UnixTime,
-        ) -> Result<ServerCertVerified, Error> {
-            Ok(ServerCertVerified::assertion())
-        }
-
-        fn verify_tls12_signature(
-            &self,
-            message: &[u8],
-            cert: &CertificateDer<'_>,
-            dss: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            message: &[u8],
-            cert: &CertificateDer<'_>,
-            dss: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-        }
-
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            self.0.signature_verification_algorithms.supported_schemes()
-        }
-    }
+/// Our client certificate is what makes the identity headers believable to an extension server.
+fn with_identity(client: Option<&KubeletClient>, authority: Option<&[u8]>) -> Result<ClientConfig, String> {
+    let identity = client.map(|client| (client.certificate_pem.as_slice(), client.key_pem.as_slice()));
+    trust::client(authority, identity)
 }

@@ -2,17 +2,14 @@
 //! Used by conversion of custom resources, by admission webhooks and by aggregation; `webhook_client` goes there.
 //! Invariant: the name to verify comes from the configuration, never from the address.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
 use env::Env;
 
-use crate::{
-    cluster::Cluster,
-    webhook_client::{self, Endpoint},
-};
+use crate::{cluster::Cluster, trust, webhook_client::Endpoint};
 
 /// A webhook ready to be asked.
 pub struct Client {
@@ -21,7 +18,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// From a `clientConfig` with `url` or `service`, and `caBundle`.
+    /// From a `clientConfig` with `url` or `service`, and `caBundle` unless the system's authorities vouch for it.
     pub fn from_config(cluster: &Cluster, config: &Value) -> Result<Self, String> {
         Ok(Self { endpoint: endpoint(cluster, config)?, env: cluster.env.clone() })
     }
@@ -35,7 +32,7 @@ impl Client {
 fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
     let bundle = config["caBundle"].as_str().unwrap_or_default();
     let ca_pem = BASE64_STANDARD.decode(bundle).map_err(|e| format!("caBundle is not base64: {e}"))?;
-    let tls = webhook_client::tls(&ca_pem, None)?;
+    let tls = Arc::new(trust::client(Some(&ca_pem), None)?);
     if let Some(url) = config["url"].as_str() {
         let url = url.parse().map_err(|e| format!("invalid URL {url:?}: {e}"))?;
         return Ok(Endpoint { url, address: None, tls, authorization: None });

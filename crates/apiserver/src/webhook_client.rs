@@ -9,13 +9,15 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
 use env::Env;
+
+use crate::trust;
 
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
@@ -28,31 +30,6 @@ pub struct Endpoint {
     pub address: Option<(String, u16)>,
     pub tls: Arc<ClientConfig>,
     pub authorization: Option<HeaderValue>,
-}
-
-/// A client that believes `ca_pem` and shows `identity` (certificates and key, PEM).
-pub fn tls(ca_pem: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<Arc<ClientConfig>, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(ca_pem) {
-        let certificate = certificate.map_err(|e| format!("unable to load root certificates: {e}"))?;
-        roots.add(certificate).map_err(|e| format!("unable to load root certificates: {e}"))?;
-    }
-    if roots.is_empty() {
-        return Err("unable to load root certificates: unable to parse bytes as PEM block".into());
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|e| e.to_string())?.with_root_certificates(roots);
-    let config = match identity {
-        None => builder.with_no_client_auth(),
-        Some((certificates, key)) => {
-            let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
-            let chain = chain.map_err(|e| format!("failed to read a client certificate: {e}"))?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("failed to read a client key: {e}"))?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| e.to_string())?
-        }
-    };
-    Ok(Arc::new(config))
 }
 
 impl Endpoint {
@@ -144,6 +121,7 @@ pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
         }
     };
     let ca = load(&cluster.certificate_authority_data, &cluster.certificate_authority)?;
+    let authority = (!cluster.insecure_skip_tls_verify).then_some(ca.as_slice());
     let certificate = load(&user.client_certificate_data, &user.client_certificate)?;
     let key = load(&user.client_key_data, &user.client_key)?;
     let identity = (!certificate.is_empty()).then_some((certificate.as_slice(), key.as_slice()));
@@ -157,7 +135,7 @@ pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
     Ok(Endpoint {
         url: cluster.server.parse().map_err(|e| attempt(format!("{}: {e}", cluster.server)))?,
         address: None,
-        tls: tls(&ca, identity).map_err(attempt)?,
+        tls: Arc::new(trust::client(authority, identity).map_err(attempt)?),
         authorization: authorization.map(|mut a| {
             a.set_sensitive(true);
             a
@@ -191,6 +169,8 @@ struct Cluster {
     certificate_authority: String,
     #[serde(default)]
     certificate_authority_data: String,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
 }
 
 #[derive(Deserialize)]

@@ -1,6 +1,6 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! Invariant: no sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy` and
+//! Invariant: no sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots` and
 //! `shared_etcd`.
 
 mod aggregation;
@@ -36,5 +36,6 @@ mod reads;
 mod restart;
 mod shared_etcd;
 mod subresources;
+mod system_roots;
 mod watches;
 mod writes;
