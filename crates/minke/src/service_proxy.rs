@@ -21,6 +21,7 @@ pub fn config(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cid
         node_addresses,
         localhost_node_ports: true,
         pod_cidrs: pod_cidrs.to_vec(),
+        zone: None,
     });
     config.table = instance.proxy_table();
     let at = |address: Ipv4Addr, port: u16| (port != 0).then_some(SocketAddr::new(address.into(), port));

@@ -24,6 +24,8 @@ pub struct NodeConfig {
     pub localhost_node_ports: bool,
     /// The cluster's pod networks: ClusterIP traffic from anywhere else is masqueraded. Empty: none is.
     pub pod_cidrs: Vec<IpNet>,
+    /// Where the node is, as its labels say.
+    pub zone: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,6 +101,9 @@ pub struct EndpointInfo {
     pub local: bool,
     /// Known to be on another node: slices that people write need not say where their endpoints are.
     pub elsewhere: bool,
+    /// Whether it is meant for this node, and for this node's zone, if anybody said for whom it is.
+    pub for_node: Option<bool>,
+    pub for_zone: Option<bool>,
 }
 
 /// A pod's UID in little room: there are tens of thousands of them.
@@ -182,7 +187,8 @@ fn parsed<'a, T: std::str::FromStr>(texts: impl Iterator<Item = &'a String>) -> 
 }
 
 impl SliceInfo {
-    fn of(slice: &EndpointSlice, node_name: &str) -> Self {
+    fn of(slice: &EndpointSlice, config: &NodeConfig) -> Self {
+        let node_name = config.node_name.as_str();
         let ports = slice.ports.iter().flatten().filter_map(|port| {
             let number = u16::try_from(port.port?).ok()?;
             Some((port.name.clone().unwrap_or_default(), Protocol::parse(port.protocol.as_deref())?, number))
@@ -193,6 +199,9 @@ impl SliceInfo {
                 conditions.and_then(pick)
             };
             let ready = condition(|c| c.ready).unwrap_or(true);
+            let hints = endpoint.hints.as_ref();
+            let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).filter(|nodes| !nodes.is_empty());
+            let zones = hints.and_then(|hints| hints.for_zones.as_ref()).filter(|zones| !zones.is_empty());
             Some(EndpointInfo {
                 ip: endpoint.addresses.first()?.parse().ok()?,
                 pod: endpoint
@@ -205,6 +214,8 @@ impl SliceInfo {
                 terminating: condition(|c| c.terminating).unwrap_or(false),
                 local: endpoint.node_name.as_deref() == Some(node_name),
                 elsewhere: endpoint.node_name.as_deref().is_some_and(|name| name != node_name),
+                for_node: nodes.map(|nodes| nodes.iter().any(|node| node.name == node_name)),
+                for_zone: zones.map(|zones| zones.iter().any(|zone| Some(&zone.name) == config.zone.as_ref())),
             })
         });
         // Kept for long: no room to spare.
@@ -257,7 +268,7 @@ impl State {
             dirty.push(before);
         }
         if let (Some(owner), Some(slice)) = (owner, slice) {
-            let info = SliceInfo::of(slice, &config.node_name);
+            let info = SliceInfo::of(slice, config);
             let slices = self.slices.entry(owner.clone()).or_insert_with(|| Vec::with_capacity(1));
             let held = slices.iter_mut().find(|(name, _)| name == key);
             if held.as_ref().is_none_or(|(_, held)| *held != info) {

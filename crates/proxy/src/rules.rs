@@ -237,31 +237,43 @@ struct Endpoints {
 }
 
 impl Endpoints {
-    /// Ready ones; where there are none, those that still serve while they terminate.
+    /// Ready ones, and of those the ones meant for us; where there are none, those that still serve while they terminate.
     fn choose(state: &State, key: &str, port: &PortInfo, family: Family) -> Self {
-        let mut ready = BTreeMap::new();
-        let mut leaving = BTreeMap::new();
+        let mut ready: BTreeMap<Target, &EndpointInfo> = BTreeMap::new();
+        let mut leaving: BTreeMap<Target, &EndpointInfo> = BTreeMap::new();
         let mut perhaps_here = BTreeSet::new();
         for (target, endpoint) in endpoints_of(state, key, port, family) {
             if !endpoint.elsewhere && (endpoint.ready || endpoint.serving && endpoint.terminating) {
                 perhaps_here.insert(target);
             }
             if endpoint.ready {
-                ready.insert(target, endpoint.local);
+                ready.insert(target, endpoint);
             } else if endpoint.serving && endpoint.terminating {
-                leaving.insert(target, endpoint.local);
+                leaving.insert(target, endpoint);
             }
         }
-        let all = |from: &BTreeMap<Target, bool>| from.keys().copied().collect::<Vec<_>>();
-        let local = |from: &BTreeMap<Target, bool>| -> Vec<Target> {
-            from.iter().filter(|(_, local)| **local).map(|(target, _)| *target).collect()
+        let those = |from: &BTreeMap<Target, &EndpointInfo>, wanted: &dyn Fn(&EndpointInfo) -> bool| -> Vec<Target> {
+            from.iter().filter(|(_, endpoint)| wanted(endpoint)).map(|(target, _)| *target).collect()
         };
+        let local = |from| those(from, &|endpoint| endpoint.local);
+        let hint = hint_to_follow(ready.values().copied());
         let or = |first: Vec<Target>, second: Vec<Target>| if first.is_empty() { second } else { first };
         let here = local(&ready);
         let ready_here = here.iter().map(|target| target.ip).collect();
-        let cluster = or(all(&ready), all(&leaving));
+        let meant = |endpoint: &EndpointInfo| hint.is_none_or(|hint| hint(endpoint) == Some(true));
+        let cluster = or(those(&ready, &meant), those(&leaving, &|_| true));
         Self { cluster, local: or(here, local(&leaving)), ready_here, perhaps_here }
     }
+}
+
+type Hint = fn(&EndpointInfo) -> Option<bool>;
+
+/// The nearest of the hints that every ready endpoint has and that leaves us at least one of them.
+fn hint_to_follow<'a>(ready: impl Iterator<Item = &'a EndpointInfo> + Clone) -> Option<Hint> {
+    let hints: [Hint; 2] = [|endpoint| endpoint.for_node, |endpoint| endpoint.for_zone];
+    let complete =
+        |hint: &Hint| ready.clone().all(|e| hint(e).is_some()) && ready.clone().any(|e| hint(e) == Some(true));
+    hints.into_iter().find(complete)
 }
 
 /// Keeps who stays at their index and fills gaps from the end: a change touches few elements of a long list.

@@ -11,6 +11,7 @@ fn config() -> NodeConfig {
         node_addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
         localhost_node_ports: false,
         pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+        zone: Some("a".into()),
     }
 }
 
@@ -19,14 +20,19 @@ fn uid(ip: &str) -> String {
     format!("00000000-0000-4000-8000-{:0>12}", ip.rsplit(['.', ':']).next().unwrap())
 }
 
-/// `ip`, then any of: `local`, `nowhere` (no node is named), `unready`, `leaving` (serving while terminating), `dead`.
+/// `ip`, then any of: `local`, `nowhere` (no node is named), `unready`, `leaving` (serving while terminating), `dead`,
+/// `node=` and `zone=` (hints, any number).
 fn slice(endpoints: &[&str]) -> Json {
     let endpoint = |text: &&str| {
         let mut words = text.split(' ');
         let ip = words.next().unwrap();
         let words: Vec<&str> = words.collect();
         let has = |word| words.contains(&word);
+        let hints = |kind: &str| -> Vec<Json> {
+            words.iter().filter_map(|word| Some(json!({ "name": word.strip_prefix(kind)? }))).collect()
+        };
         json!({
+            "hints": { "forNodes": hints("node="), "forZones": hints("zone=") },
             "addresses": [ip],
             "nodeName": if has("local") { Some("here") } else if has("nowhere") { None } else { Some("there") },
             "targetRef": { "kind": "Pod", "uid": uid(ip) },
@@ -112,6 +118,35 @@ fn cluster_ips() {
         json!({ "ports": [{ "name": "web", "port": 80 }] }),
         &["10.244.0.2"],
         &["unserved 10.96.0.1 . tcp . 80 : goto refuse"],
+    );
+}
+
+/// Which endpoints get what is sent to the ClusterIP.
+fn check_hints(endpoints: &[&str], expected: &[&str]) {
+    let service = rules(&state(&json!({}), endpoints), &config()).service("d/s").unwrap().endpoints.clone();
+    let used: Vec<String> = service.iter().map(ToString::to_string).collect();
+    assert_eq!(used, expected, "{endpoints:?}");
+}
+
+#[test]
+fn hints_are_followed_when_all_have_them_and_one_is_for_us() {
+    check_hints(&["10.0.0.2 zone=a", "10.0.0.3 zone=b", "10.0.0.4 zone=b zone=a"], &["10.0.0.2", "10.0.0.4"]);
+    // One has none; or none is for here.
+    check_hints(&["10.0.0.2 zone=a", "10.0.0.3"], &["10.0.0.2", "10.0.0.3"]);
+    check_hints(&["10.0.0.2 zone=b", "10.0.0.3 zone=c"], &["10.0.0.2", "10.0.0.3"]);
+    // The node before the zone, if it can be had.
+    check_hints(&["10.0.0.2 node=here zone=a", "10.0.0.3 node=there zone=a"], &["10.0.0.2"]);
+    check_hints(&["10.0.0.2 node=x zone=a", "10.0.0.3 node=there zone=b"], &["10.0.0.2"]);
+    check_hints(&["10.0.0.2 node=here zone=a", "10.0.0.3 zone=a"], &["10.0.0.2", "10.0.0.3"]);
+    // Those that are not ready count for nothing, and without ready ones hints do.
+    check_hints(&["10.0.0.2 zone=b", "10.0.0.3 zone=a unready"], &["10.0.0.2"]);
+    check_hints(&["10.0.0.2 zone=a", "10.0.0.3 leaving"], &["10.0.0.2"]);
+    check_hints(&["10.0.0.2 zone=a leaving", "10.0.0.3 zone=b leaving"], &["10.0.0.2", "10.0.0.3"]);
+    // Policy Local asks where an endpoint is, not for whom it is meant.
+    check(
+        json!({ "internalTrafficPolicy": "Local" }),
+        &["10.244.0.2 local zone=b", "10.244.0.3 zone=a"],
+        &["services 10.96.0.1 . tcp . 80 : goto balance-1", E1, "hairpin 10.244.0.2 . 10.244.0.2"],
     );
 }
 

@@ -69,6 +69,7 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
 
 /// Where the EndpointSlice controller says since when a change is on its way.
 const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+const ZONE: &str = "topology.kubernetes.io/zone";
 const SHORTEST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
@@ -96,11 +97,11 @@ async fn run_until(
         let until = shutdown.clone();
         env.spawn(async move { until.run_until_cancelled(served).await });
     }
+    let own = ListParams::fields(format!("metadata.name={}", config.node.node_name));
+    let own = informers.informer_with::<Node>(own);
     if let Some(address) = config.healthz {
-        let own = ListParams::fields(format!("metadata.name={}", config.node.node_name));
-        let nodes = informers.informer_with::<Node>(own);
         let name = config.node.node_name.clone();
-        let served = serve_liveness(address, liveness.clone(), nodes, name, recorder.clone());
+        let served = serve_liveness(address, liveness.clone(), own.clone(), name, recorder.clone());
         let until = shutdown.clone();
         env.spawn(async move { until.run_until_cancelled(served).await });
     }
@@ -134,6 +135,7 @@ async fn run_until(
             recorder.clone(),
         ),
         services: services.clone(),
+        slices: slices.clone(),
         recorder,
         liveness,
         config,
@@ -155,8 +157,8 @@ async fn run_until(
         moved: BTreeSet::new(),
         triggers: Vec::new(),
     };
-    let [services, slices, ranges] = [services.objects(), slices.objects(), ranges.objects()].map(|o| o.subscribe());
-    proxy.run(services, slices, ranges, monitor, shutdown).await;
+    let watched = [services.objects(), slices.objects(), ranges.objects(), own.objects()];
+    proxy.run(watched.map(|objects| objects.subscribe()), monitor, shutdown).await;
     Ok(())
 }
 
@@ -187,6 +189,7 @@ struct Proxy {
     newest: u64,
     health: HealthChecks,
     services: Informer<Service>,
+    slices: Informer<EndpointSlice>,
     recorder: EventRecorder,
     liveness: Liveness,
     retry: Option<Duration>,
@@ -204,14 +207,15 @@ struct Proxy {
 impl Proxy {
     async fn run(
         mut self,
-        mut services: mpsc::UnboundedReceiver<ObjectChange>,
-        mut slices: mpsc::UnboundedReceiver<ObjectChange>,
-        mut ranges: mpsc::UnboundedReceiver<ObjectChange>,
+        [mut services, mut slices, mut ranges, mut own]: [mpsc::UnboundedReceiver<ObjectChange>; 4],
         mut monitor: Monitor,
         shutdown: CancellationToken,
     ) {
         loop {
-            // Everything that is already here goes into one transaction.
+            // Everything that is already here goes into one transaction. Where we are comes first: hints are read by it.
+            while let Ok(change) = own.try_recv() {
+                self.own_node(&change);
+            }
             while let Ok(change) = services.try_recv() {
                 self.service(&change);
             }
@@ -236,6 +240,10 @@ impl Proxy {
                 },
                 change = ranges.recv() => match change {
                     Some(change) => self.range(&change),
+                    None => return,
+                },
+                change = own.recv() => match change {
+                    Some(change) => self.own_node(&change),
                     None => return,
                 },
                 sighting = monitor.next(), if self.watching => self.sighted(sighting).await,
@@ -268,6 +276,25 @@ impl Proxy {
         let range = change.new.as_deref().and_then(read::<ServiceCIDR>);
         if self.state.apply_service_cidr(&change.key, range.as_ref()) {
             self.dirty.insert(NO_SERVICE.to_owned());
+        }
+    }
+
+    /// In another zone the hints of the slices that are already here have another meaning. A Node that is gone is where
+    /// it was.
+    fn own_node(&mut self, change: &ObjectChange) {
+        if change.key != self.config.node.node_name {
+            return;
+        }
+        let Some(node) = change.new.as_deref().and_then(read::<Node>) else { return };
+        let zone = node.metadata.labels.and_then(|mut labels| labels.remove(ZONE)).filter(|zone| !zone.is_empty());
+        if zone == self.config.node.zone {
+            return;
+        }
+        self.config.node.zone = zone;
+        let mut slices = self.slices.objects().subscribe();
+        while let Ok(change) = slices.try_recv() {
+            let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
+            self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
         }
     }
 

@@ -160,6 +160,7 @@ impl Node {
                 node_addresses: vec!["192.0.2.1".parse().unwrap()],
                 localhost_node_ports: true,
                 pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+                zone: None,
             },
             table: "mk-proxy".into(),
             confirmed: self.confirmed.clone(),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::{Node, eventually, service, shell, trouble::http};
+use crate::{Node, eventually, service, shell, slice, trouble::http};
 
 fn node(test: &str) -> Node {
     let node = Node::new(test);
@@ -49,6 +49,28 @@ fn load_balancer_addresses_admit_their_source_ranges() {
     assert!(node.is_dropped("", balancer));
     balanced(&["192.0.2.0/24"]);
     assert_eq!(node.ask("", balancer), "a 10.244.0.1");
+    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+}
+
+#[test]
+fn hints_are_followed_where_the_node_is() {
+    let node = node("zone");
+    node.service("web", "10.96.0.10", json!({ "trafficDistribution": "PreferSameZone" }));
+    let mut slice = slice("web", "TCP", 8080, &["10.244.0.2", "10.244.0.3 there"]);
+    for (endpoint, zone) in ["east", "west"].into_iter().enumerate() {
+        slice["endpoints"][endpoint]["hints"] = json!({ "forZones": [{ "name": zone }] });
+    }
+    node.change("endpointslices", slice);
+    let used = || ["10.244.0.2", "10.244.0.3"].map(|ip| node.uses(ip));
+    assert_eq!(used(), [true, true], "nobody knows where the node is");
+    for (zone, expected, pod) in [("east", [true, false], "a"), ("west", [false, true], "b")] {
+        let labels = json!({ "topology.kubernetes.io/zone": zone });
+        node.feed.put("nodes", json!({ "metadata": { "name": "here", "labels": labels } }));
+        eventually(zone, || (used() == expected).then_some(()));
+        assert_eq!(node.ask("", "10.96.0.10:80").split(' ').next(), Some(pod), "{zone}");
+    }
+    node.feed.put("nodes", json!({ "metadata": { "name": "here", "labels": {} } }));
+    eventually("without a zone", || (used() == [true, true]).then_some(()));
     assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
 }
 
