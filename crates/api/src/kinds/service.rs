@@ -10,7 +10,7 @@ use super::{
     access::{default_to, each, int, int_at, is_set, items, part_mut, set, text, texts},
     behavior::{drop_field, keep_field},
     columns::{age, age_of, labels, load_balancer, name, name_of, string, wide},
-    service_validation,
+    service_validation::{self, is_externally_accessible, needs_health_check},
 };
 use crate::{field::ErrorList, names};
 
@@ -72,9 +72,13 @@ impl Behavior for Service {
 
     fn prepare_update(&self, object: &mut Value, old: &Value) {
         keep_field(object, old, "status");
+        // What the balancer still has to take down is no concern of the Service any more.
+        if text(&object["spec"], "type") != "LoadBalancer" && is_set(&object["status"], "loadBalancer") {
+            object["status"]["loadBalancer"] = json!({});
+        }
         let Some(spec) = part_mut(object, "spec") else { return };
         patch_allocated(spec, &old["spec"]);
-        drop_what_the_type_lost(spec, &old["spec"]);
+        drop_what_it_lost(spec, &old["spec"]);
         normalize_cluster_ips(spec, Some(&old["spec"]));
     }
 
@@ -205,22 +209,12 @@ fn patch_allocated(spec: &mut Value, old: &Value) {
     }
 }
 
-/// When the type changes, what the user did not change and the new type cannot have is dropped.
-fn drop_what_the_type_lost(spec: &mut Value, old: &Value) {
-    let (new_type, old_type) = (text(spec, "type").to_string(), text(old, "type").to_string());
-    if new_type == old_type {
-        return;
-    }
-    let has_ip = |kind: &str| kind != "ExternalName";
-    let has_port = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
-    if has_ip(&old_type) && !has_ip(&new_type) {
-        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
-            if spec.get(field) == old.get(field) {
-                drop_field(spec, field);
-            }
-        }
-    }
-    if has_port(&old_type) && !has_port(&new_type) {
+/// What the user did not change and the Service, as it is now, cannot have is dropped.
+fn drop_what_it_lost(spec: &mut Value, old: &Value) {
+    let has_ip = |spec: &Value| text(spec, "type") != "ExternalName";
+    let has_port = |spec: &Value| matches!(text(spec, "type"), "NodePort" | "LoadBalancer");
+    let is_balancer = |spec: &Value| text(spec, "type") == "LoadBalancer";
+    if has_port(old) && !has_port(spec) {
         let before: Vec<i64> = items(old, "ports").iter().map(|port| int_at(port, "nodePort")).collect();
         each(spec, "ports", |port| {
             if before.contains(&int_at(port, "nodePort")) {
@@ -228,16 +222,17 @@ fn drop_what_the_type_lost(spec: &mut Value, old: &Value) {
             }
         });
     }
-    if old_type == "LoadBalancer" {
-        for field in ["healthCheckNodePort", "allocateLoadBalancerNodePorts", "loadBalancerClass"] {
-            if spec.get(field) == old.get(field) {
-                drop_field(spec, field);
-            }
+    let addresses: &[&str] = &["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"];
+    let lost = [
+        (has_ip(old) && !has_ip(spec), addresses),
+        (is_balancer(old) && !is_balancer(spec), &["allocateLoadBalancerNodePorts", "loadBalancerClass"]),
+        (needs_health_check(old) && !needs_health_check(spec), &["healthCheckNodePort"]),
+        (is_externally_accessible(old) && !is_externally_accessible(spec), &["externalTrafficPolicy"]),
+    ];
+    for field in lost.into_iter().filter(|(lost, _)| *lost).flat_map(|(_, fields)| fields) {
+        if spec.get(field) == old.get(field) {
+            drop_field(spec, field);
         }
-    }
-    let external = has_port(&new_type) || (new_type == "ClusterIP" && is_set(spec, "externalIPs"));
-    if !external && spec.get("externalTrafficPolicy") == old.get("externalTrafficPolicy") {
-        drop_field(spec, "externalTrafficPolicy");
     }
 }
 
@@ -314,5 +309,38 @@ mod tests {
         new["spec"]["type"] = json!("ClusterIP");
         Service.prepare_update(&mut new, &old);
         assert_eq!(new["spec"]["ports"], json!([{ "port": 80, "protocol": "TCP" }]));
+    }
+
+    #[test]
+    fn updates_drop_what_no_longer_applies() {
+        let check = |old: Value, change: Value, expected: Value| {
+            let status = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } });
+            let old = json!({ "spec": old, "status": status });
+            let mut new = old.clone();
+            for (field, value) in change.as_object().unwrap() {
+                new["spec"][field] = value.clone();
+            }
+            Service.prepare_update(&mut new, &old);
+            assert_eq!(new["spec"], expected, "{change}");
+            let kept = if new["spec"]["type"] == "LoadBalancer" { status } else { json!({ "loadBalancer": {} }) };
+            assert_eq!(new["status"], kept, "{change}");
+        };
+        let local = json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
+            "allocateLoadBalancerNodePorts": true, "loadBalancerClass": "a/b" });
+        check(
+            local.clone(),
+            json!({ "externalTrafficPolicy": "Cluster" }),
+            json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Cluster", "allocateLoadBalancerNodePorts": true,
+                "loadBalancerClass": "a/b" }),
+        );
+        check(local.clone(), json!({ "type": "ClusterIP" }), json!({ "type": "ClusterIP" }));
+        check(
+            local.clone(),
+            json!({ "type": "NodePort", "healthCheckNodePort": 30002 }),
+            json!({ "type": "NodePort", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30002 }),
+        );
+        let external = json!({ "type": "ClusterIP", "externalIPs": ["192.0.2.7"], "externalTrafficPolicy": "Cluster" });
+        check(external.clone(), json!({ "externalIPs": [] }), json!({ "type": "ClusterIP", "externalIPs": [] }));
+        check(external.clone(), json!({}), external);
     }
 }

@@ -23,12 +23,12 @@ fn is_headless(spec: &Value) -> bool {
     addresses.next() == Some("None") && addresses.next().is_none()
 }
 
-fn is_externally_accessible(spec: &Value) -> bool {
+pub fn is_externally_accessible(spec: &Value) -> bool {
     matches!(text(spec, "type"), "LoadBalancer" | "NodePort")
         || (text(spec, "type") == "ClusterIP" && is_set(spec, "externalIPs"))
 }
 
-fn needs_health_check(spec: &Value) -> bool {
+pub fn needs_health_check(spec: &Value) -> bool {
     text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
 }
 
