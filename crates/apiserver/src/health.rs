@@ -58,11 +58,28 @@ enum Kind {
     NotStopping,
 }
 
-const ALWAYS: [Check; 4] = [
+/// Upstream's names. What its hooks do one by one is done here before the server calls itself bootstrapped.
+const ALWAYS: &[Check] = &[
     ("ping", Kind::Alive),
     ("log", Kind::Alive),
     ("etcd", Kind::Store),
+    ("poststarthook/start-apiserver-admission-initializer", Kind::Bootstrapped),
+    ("poststarthook/generic-apiserver-start-informers", Kind::Bootstrapped),
+    ("poststarthook/start-apiextensions-informers", Kind::Bootstrapped),
+    ("poststarthook/start-apiextensions-controllers", Kind::Bootstrapped),
+    ("poststarthook/crd-informer-synced", Kind::Bootstrapped),
     ("poststarthook/bootstrap-controller", Kind::Bootstrapped),
+    ("poststarthook/start-system-namespaces-controller", Kind::Bootstrapped),
+    ("poststarthook/start-service-ip-repair-controllers", Kind::Bootstrapped),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", Kind::Bootstrapped),
+    ("poststarthook/start-cluster-authentication-info-controller", Kind::Bootstrapped),
+    ("poststarthook/start-kube-aggregator-informers", Kind::Bootstrapped),
+    ("poststarthook/apiservice-registration-controller", Kind::Bootstrapped),
+    ("poststarthook/apiservice-status-local-available-controller", Kind::Bootstrapped),
+    ("poststarthook/apiservice-status-remote-available-controller", Kind::Bootstrapped),
+    ("poststarthook/kube-apiserver-autoregistration", Kind::Bootstrapped),
+    ("poststarthook/apiservice-openapi-controller", Kind::Bootstrapped),
+    ("autoregister-completion", Kind::Bootstrapped),
 ];
 const READY_ONLY: [Check; 2] = [("informer-sync", Kind::Alive), ("shutdown", Kind::NotStopping)];
 

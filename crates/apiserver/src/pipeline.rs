@@ -2,7 +2,7 @@
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
 //! Invariant: nothing reaches a handler that was not authenticated and authorized.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
@@ -189,7 +189,10 @@ impl ApiServer {
             Ok(permit) => permit,
             Err(e) => return respond::error(&call, &e),
         };
-        let limit = self.config.limits.request_timeout;
+        let limit = match self.time_limit(&call, long) {
+            Ok(limit) => limit,
+            Err(e) => return respond::error(&call, &e),
+        };
         let handled = match long {
             true => self.dispatch(&call, body).await,
             false => self.env.timeout(limit, self.dispatch(&call, body)).await.unwrap_or_else(|| {
@@ -199,6 +202,18 @@ impl ApiServer {
         };
         drop(permit);
         respond::reply(&call, &self.env, &self.metrics, handled)
+    }
+
+    /// How long the request may take: what it asks for itself, if that is less than what everybody gets.
+    fn time_limit(&self, call: &Call, long: bool) -> Result<Duration, ApiError> {
+        let most = self.config.limits.request_timeout;
+        let Some(asked) = call.query.get("timeout").filter(|asked| !long && !asked.is_empty()) else { return Ok(most) };
+        let asked = api::codec::parse_duration(asked)
+            .map_err(|e| ApiError::bad_request(format!("invalid timeout specified in the request URL - {e}")))?;
+        match u64::try_from(asked) {
+            Ok(nanos) if nanos > 0 => Ok(Duration::from_nanos(nanos).min(most)),
+            _ => Ok(most),
+        }
     }
 
     async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {

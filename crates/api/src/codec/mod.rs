@@ -8,6 +8,7 @@ mod yaml;
 
 pub mod protobuf;
 
+pub use scalar::parse_duration;
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 

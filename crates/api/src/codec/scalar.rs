@@ -71,7 +71,7 @@ const UNITS: [(&str, i128); 8] = [
 ];
 
 /// Go's duration text, in nanoseconds.
-pub(super) fn parse_duration(text: &str) -> Result<i64, String> {
+pub fn parse_duration(text: &str) -> Result<i64, String> {
     let invalid = || format!("time: invalid duration {text:?}");
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
@@ -86,6 +86,9 @@ pub(super) fn parse_duration(text: &str) -> Result<i64, String> {
     }
     let mut total: i128 = 0;
     while !rest.is_empty() {
+        if !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+            return Err(invalid());
+        }
         let digits = rest
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .ok_or_else(|| format!("time: missing unit in duration {text:?}"))?;

@@ -26,6 +26,9 @@ use crate::{
 };
 
 const ORPHAN: &str = "orphan";
+const JOBS: (&str, &str) = ("batch", "jobs");
+const PODS_ARE_PRESERVED: &str = "child pods are preserved by default when jobs are deleted; set \
+    propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// What deleting comes down to.
@@ -47,6 +50,10 @@ pub(super) enum Deleted {
 impl Registry {
     pub(super) async fn delete(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = DeleteOptions::from_request(call, body)?;
+        let unsaid = options.propagation.is_none() && options.orphan_dependents.is_none();
+        if unsaid && (served.resource.group.as_str(), served.resource.plural.as_str()) == JOBS {
+            call.warn(PODS_ARE_PRESERVED);
+        }
         let deleted = self.delete_object(call, served, &call.info.namespace, &call.info.name, &options).await?;
         Ok(match deleted {
             Deleted::Marked(object) => {
@@ -202,7 +209,7 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
             }
         }
     }
-    set_finalizers(&mut new, options);
+    set_finalizers(&mut new, options, preserves_dependents(served));
     if crd::is_definition(served) && deleting.is_none() {
         // Its objects go first.
         push_finalizer(&mut new, crd::FINALIZER);
@@ -246,12 +253,20 @@ fn shorten(object: &mut Value, deadline: &str, granted: i64, asked: i64, now: Ti
     metadata.insert("deletionGracePeriodSeconds".into(), asked.into());
 }
 
+/// Kinds that were there before the garbage collector leave their dependents alone unless they are told otherwise.
+fn preserves_dependents(served: &Served) -> bool {
+    matches!((served.resource.group.as_str(), served.resource.plural.as_str()), ("", "replicationcontrollers") | JOBS)
+}
+
 /// How dependents are treated is said by two finalizers the garbage collector acts on.
-fn set_finalizers(object: &mut Value, options: &DeleteOptions) {
+fn set_finalizers(object: &mut Value, options: &DeleteOptions, preserves: bool) {
+    let says = |finalizer: &Value| finalizer == ORPHAN || finalizer == FOREGROUND;
+    let said = object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| finalizers.iter().any(says));
     let policy = match (options.propagation, options.orphan_dependents) {
         (Some(policy), _) => policy,
         (None, Some(true)) => Propagation::Orphan,
         (None, Some(false)) => Propagation::Background,
+        (None, None) if preserves && !said => Propagation::Orphan,
         // Unsaid: whatever the object already says.
         (None, None) => return,
     };
@@ -336,5 +351,27 @@ mod tests {
         check(Value::Null, json!({ "propagationPolicy": "Orphan" }), "[\"orphan\"]");
         check(Value::Null, json!({ "orphanDependents": true }), "[\"orphan\"]");
         check(json!(["orphan"]), json!({ "propagationPolicy": "Background" }), "remove");
+    }
+
+    #[test]
+    fn old_kinds_preserve_their_dependents() {
+        let resources = ServedResources::new();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for (group, plural) in [("", "replicationcontrollers"), ("batch", "jobs")] {
+            let served = resources.find(group, "v1", plural).unwrap();
+            let check = |finalizers: Value, options: Value, expected: &str| {
+                let old = json!({ "metadata": { "name": "a", "finalizers": finalizers } });
+                let options = DeleteOptions::from_value(&options).unwrap();
+                let found = match decide(&served, &old, &options, now).unwrap() {
+                    Decision::Update(v) => v["metadata"]["finalizers"].to_string(),
+                    _ => "gone".to_string(),
+                };
+                assert_eq!(found, expected, "{plural} {options:?}");
+            };
+            check(json!([]), json!({}), "[\"orphan\"]");
+            check(json!(["foregroundDeletion"]), json!({}), "[\"foregroundDeletion\"]");
+            check(json!([]), json!({ "propagationPolicy": "Background" }), "gone");
+            check(json!([]), json!({ "orphanDependents": false }), "gone");
+        }
     }
 }

@@ -240,3 +240,30 @@ async fn nothing_is_added_to_what_was_sent() {
     sent.as_object_mut().unwrap().remove("metadata");
     assert_eq!(made, sent);
 }
+
+#[tokio::test]
+async fn whoever_deletes_a_job_is_told_of_its_pods() {
+    let s = server().await;
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    for (options, warned) in [(Value::Null, true), (json!({ "propagationPolicy": "Background" }), false)] {
+        let spec = json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] });
+        let job = json!({ "metadata": { "name": "j" }, "spec": { "template": { "spec": spec } } });
+        s.post(jobs, job).await.expect(201);
+        let deleted = s.delete(&format!("{jobs}/j"), options.clone()).await;
+        let warning = deleted.headers.get("warning").map(|text| text.to_str().unwrap());
+        assert_eq!(warning.is_some_and(|text| text.contains("child pods are preserved by default")), warned);
+        let finalizers = deleted.expect(200)["metadata"]["finalizers"].clone();
+        assert_eq!(finalizers.to_string().contains("orphan"), warned, "{options}");
+        s.patch("merge-patch", &format!("{jobs}/j"), json!({ "metadata": { "finalizers": null } })).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_may_say_how_long_it_may_take() {
+    let s = server().await;
+    for fine in ["0s", "3m", "1.5s", ""] {
+        assert_eq!(s.get(&format!("/version?timeout={fine}")).await.code, 200, "{fine}");
+    }
+    let words = "invalid timeout specified in the request URL - time: invalid duration \"invalid\"";
+    s.get("/version?timeout=invalid").await.refused(400, "BadRequest", words);
+}
