@@ -8,10 +8,13 @@ use std::{
 };
 
 use ipnet::IpNet;
-use k8s_openapi::api::{
-    core::v1::{Service, ServiceSpec},
-    discovery::v1::EndpointSlice,
-    networking::v1::ServiceCIDR,
+use k8s_openapi::{
+    api::{
+        core::v1::{Service, ServiceSpec},
+        discovery::v1::EndpointSlice,
+        networking::v1::ServiceCIDR,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
 /// What is true of this node and the same for every Service.
@@ -124,14 +127,17 @@ impl PodUid {
     }
 }
 
+/// What is another proxy's, or nobody's, by its label.
+fn is_not_ours(metadata: &ObjectMeta) -> bool {
+    let keys = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
+    metadata.labels.as_ref().is_some_and(|labels| keys.iter().any(|key| labels.contains_key(*key)))
+}
+
 impl ServiceInfo {
     /// `None` for what has no virtual address: headless, ExternalName, or another proxy's.
     pub fn of(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
-        let labels = service.metadata.labels.as_ref();
-        if labels.is_some_and(|labels| labels.contains_key("service.kubernetes.io/service-proxy-name"))
-            || spec.type_.as_deref() == Some("ExternalName")
-        {
+        if is_not_ours(&service.metadata) || spec.type_.as_deref() == Some("ExternalName") {
             return None;
         }
         let cluster_ips = cluster_ips(spec);
@@ -251,7 +257,8 @@ impl State {
 
     /// The Services whose rules may have to change: two when a slice moves from one to another.
     pub fn apply_slice(&mut self, key: &str, slice: Option<&EndpointSlice>, config: &NodeConfig) -> Vec<String> {
-        let owner = slice.filter(|slice| slice.address_type != "FQDN").and_then(|slice| {
+        let ours = |slice: &&EndpointSlice| slice.address_type != "FQDN" && !is_not_ours(&slice.metadata);
+        let owner = slice.filter(ours).and_then(|slice| {
             let name = slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name")?;
             Some(format!("{}/{name}", slice.metadata.namespace.as_deref().unwrap_or_default()))
         });

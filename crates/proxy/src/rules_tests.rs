@@ -64,6 +64,22 @@ fn state(spec: &Json, endpoints: &[&str]) -> State {
     state
 }
 
+#[test]
+fn services_and_slices_of_others_are_left_to_them() {
+    for label in ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"] {
+        let labelled = |mut object: Json| {
+            object["metadata"]["labels"][label] = json!("");
+            object
+        };
+        let mut state = state(&json!({}), &["10.0.0.1"]);
+        let plain = json!({ "metadata": { "name": "s", "namespace": "d" }, "spec": { "clusterIP": "10.96.0.1" } });
+        assert!(state.apply_service("d/s", Some(&serde_json::from_value(labelled(plain)).unwrap())), "{label}");
+        assert!(!all(&rules(&state, &config())).contains("10.96.0.1"), "{label}");
+        let taken = serde_json::from_value(labelled(slice(&["10.0.0.1"]))).unwrap();
+        assert_eq!(state.apply_slice("d/s-1", Some(&taken), &config()), ["d/s"], "{label}");
+    }
+}
+
 fn all(ruleset: &Ruleset) -> String {
     ruleset.everything().map(|piece| render::transaction(&piece, "t")).collect()
 }
