@@ -47,21 +47,18 @@ impl Plugin for ResourceQuota {
         if self.0.list("resourcequotas", a.namespace).is_empty() {
             return Ok(());
         }
-        let subject = Subject::read(a, &a.object)?;
-        let delta = delta(a, &subject, self.0.env.now())?;
-        if delta.is_empty() {
-            return Ok(());
-        }
+        let change = Change::read(a, self.0.env.now())?;
         let served = self.0.served.find("", "v1", "resourcequotas");
         let served = served.ok_or_else(|| ApiError::internal("resource quotas are not served"))?;
         for _ in 0..ATTEMPTS {
             let mut transaction = Transaction { compare: Vec::new(), operations: Vec::new() };
             for cached in self.0.list("resourcequotas", a.namespace) {
                 let Some(quota) = self.0.live(&served, a.namespace, &cached.meta.name).await? else { continue };
-                if !quota.typed::<Quota>()?.spec.as_ref().is_none_or(|spec| subject.covered(spec)) {
+                let delta = change.of(quota.typed::<Quota>()?.spec.as_ref());
+                if delta.is_empty() {
                     continue;
                 }
-                let Some(charged) = charge(a, &quota.value(), &quota.meta.name, &delta)? else { continue };
+                let Some(charged) = charge(a, &quota.value(), &quota.meta.name, delta)? else { continue };
                 let key = served.key(a.namespace, &quota.meta.name);
                 transaction.compare.push(Compare { key: key.clone(), mod_revision: quota.meta.resource_version });
                 let value = storage::encode(&charged);
@@ -196,15 +193,38 @@ impl Subject {
 }
 
 /// By how much storing the object raises use.
-fn delta(a: &Attributes<'_>, subject: &Subject, now: Timestamp) -> Result<Amounts, ApiError> {
-    let mut used = subject.usage(now);
-    if a.operation == Operation::Create {
-        return Ok(used);
+struct Change {
+    now: Subject,
+    whole: Amounts,
+    /// What it was, and by how much it uses more now.
+    before: Option<(Subject, Amounts)>,
+}
+
+impl Change {
+    fn read(a: &Attributes<'_>, time: Timestamp) -> Result<Self, ApiError> {
+        let now = Subject::read(a, &a.object)?;
+        let whole = now.usage(time);
+        if a.operation == Operation::Create {
+            return Ok(Self { now, whole, before: None });
+        }
+        let before = Subject::read(a, &a.old)?;
+        let mut more = whole.clone();
+        for (resource, amount) in before.usage(time) {
+            let zero = Quantity::new(0, amount.format());
+            more.entry(resource).or_insert(zero).sub(&amount);
+        }
+        more.retain(|_, amount| !amount.is_zero());
+        Ok(Self { now, whole, before: Some((before, more)) })
     }
-    for (resource, amount) in Subject::read(a, &a.old)?.usage(now) {
-        let zero = Quantity::new(0, amount.format());
-        used.entry(resource).or_insert(zero).sub(&amount);
+
+    /// For one quota: all of it for an object that comes under the quota only now.
+    fn of(&self, spec: Option<&ResourceQuotaSpec>) -> &Amounts {
+        static NOTHING: Amounts = Amounts::new();
+        let covers = |subject: &Subject| spec.is_none_or(|spec| subject.covered(spec));
+        match &self.before {
+            _ if !covers(&self.now) => &NOTHING,
+            Some((before, more)) if covers(before) => more,
+            _ => &self.whole,
+        }
     }
-    used.retain(|_, amount| !amount.is_zero());
-    Ok(used)
 }

@@ -132,6 +132,31 @@ async fn a_quota_is_never_passed_however_many_come_at_once() {
     assert_eq!(quota["status"]["used"]["configmaps"], "5");
 }
 
+/// One that comes under a quota by a change is counted, and then there is no room for another.
+#[tokio::test]
+async fn a_quota_counts_what_comes_under_it_by_an_update() {
+    let f = fixture(&[]).await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let spec = json!({ "hard": { "pods": "1" }, "scopes": ["Terminating"] });
+    let mut quota = f.ok(Method::POST, quotas, json!({ "metadata": { "name": "q" }, "spec": spec })).await;
+    quota["status"] = json!({ "hard": { "pods": "1" }, "used": { "pods": "0" } });
+    f.ok(Method::PUT, &format!("{quotas}/q/status"), quota).await;
+    let mut first = f.ok(Method::POST, PODS, pod("first", json!({}))).await;
+    first["spec"]["activeDeadlineSeconds"] = json!(3600);
+    f.ok(Method::PUT, &format!("{PODS}/first"), first.clone()).await;
+    let used = || async { f.ok(Method::GET, &format!("{quotas}/q"), Value::Null).await["status"]["used"].clone() };
+    assert_eq!(used().await["pods"], "1");
+    let mut second = pod("second", json!({}));
+    second["spec"]["activeDeadlineSeconds"] = json!(3600);
+    let message = f.refused(403, PODS, second).await;
+    assert!(message.contains("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"), "{message}");
+    // Another change of what is counted already counts nothing.
+    let mut first = f.ok(Method::GET, &format!("{PODS}/first"), Value::Null).await;
+    first["spec"]["activeDeadlineSeconds"] = json!(1800);
+    f.ok(Method::PUT, &format!("{PODS}/first"), first).await;
+    assert_eq!(used().await["pods"], "1");
+}
+
 #[tokio::test]
 async fn pod_security_follows_the_namespace() {
     let f = fixture(&[]).await;
