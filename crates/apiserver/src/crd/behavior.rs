@@ -26,12 +26,7 @@ const BLOCKING: [ErrorType; 5] =
 impl CustomBehavior {
     fn errors(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = ErrorList::new();
-        self.check.check(&Path::default(), object, &mut errors);
-        if let Some(old) = old.filter(|_| !errors.is_empty()) {
-            let mut known = ErrorList::new();
-            self.check.check(&Path::default(), old, &mut known);
-            errors = unknown(errors, &known);
-        }
+        self.check.check(&Path::default(), object, old, &mut errors);
         let Some(rules) = &self.rules else { return errors };
         if errors.iter().any(|e| BLOCKING.contains(&e.kind)) {
             let words = "some validation rules were not checked because the object was invalid; \

@@ -71,8 +71,10 @@ impl Check {
         }
     }
 
-    pub fn check(&self, path: &Path, value: &Value, errors: &mut ErrorList) {
-        if value.is_null() && self.nullable {
+    /// `old` is what the value was, where that can be told: what has not changed is not judged again, though the rules
+    /// may have become stricter.
+    pub fn check(&self, path: &Path, value: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+        if old == Some(value) || (value.is_null() && self.nullable) {
             return;
         }
         if !self.type_fits(path, value, errors) {
@@ -82,16 +84,16 @@ impl Check {
         match value {
             Value::String(text) => self.check_text(path, text, errors),
             Value::Number(_) => self.check_number(path, value, errors),
-            Value::Array(items) => self.check_items(path, items, errors),
-            Value::Object(map) => self.check_members(path, map, errors),
+            Value::Array(items) => self.check_items(path, items, old.and_then(Value::as_array), errors),
+            Value::Object(map) => self.check_members(path, map, old, errors),
             _ => {}
         }
-        self.check_combinations(path, value, errors);
+        self.check_combinations(path, value, old, errors);
     }
 
     fn fits(&self, path: &Path, value: &Value) -> bool {
         let mut errors = ErrorList::new();
-        self.check(path, value, &mut errors);
+        self.check(path, value, None, &mut errors);
         errors.is_empty()
     }
 
@@ -170,7 +172,7 @@ impl Check {
         }
     }
 
-    fn check_items(&self, path: &Path, items: &[Value], errors: &mut ErrorList) {
+    fn check_items(&self, path: &Path, items: &[Value], old: Option<&Vec<Value>>, errors: &mut ErrorList) {
         let count = items.len() as u64;
         if let Some(min) = self.count.0.filter(|min| count < *min) {
             errors.invalid(path, count, format!("{path} in body should have at least {min} items"));
@@ -178,27 +180,29 @@ impl Check {
         if let Some(max) = self.count.1.filter(|max| count > *max) {
             errors.too_many(path, items.len(), max as usize);
         }
+        let old = old.map(Vec::as_slice).unwrap_or_default();
+        let key = |v: &Value| -> Option<Value> {
+            let keys = self.list_keys.as_ref()?;
+            Some(keys.iter().map(|k| (k.clone(), v[k].clone())).collect::<Map<_, _>>().into())
+        };
         for (index, item) in items.iter().enumerate() {
             let place = path.index(index);
+            let own = key(item);
             if let Some(check) = &self.items {
-                check.check(&place, item, errors);
+                // Only keys say which item of the old list it was.
+                let before = own.is_some().then(|| old.iter().find(|other| key(other) == own)).flatten();
+                check.check(&place, item, before, errors);
             }
-            if self.unique && items[..index].contains(item) {
+            if self.unique && items[..index].contains(item) && old.iter().filter(|other| *other == item).count() < 2 {
                 errors.duplicate(&place, item.clone());
             }
-            if let Some(keys) = &self.list_keys {
-                let key = |v: &Value| -> Value {
-                    keys.iter().map(|k| (k.clone(), v[k].clone())).collect::<Map<_, _>>().into()
-                };
-                let own = key(item);
-                if items[..index].iter().any(|other| key(other) == own) {
-                    errors.duplicate(&place, own);
-                }
+            if own.is_some() && items[..index].iter().any(|other| key(other) == own) {
+                errors.duplicate(&place, own);
             }
         }
     }
 
-    fn check_members(&self, path: &Path, map: &Map<String, Value>, errors: &mut ErrorList) {
+    fn check_members(&self, path: &Path, map: &Map<String, Value>, old: Option<&Value>, errors: &mut ErrorList) {
         let count = map.len() as u64;
         if let Some(min) = self.members.0.filter(|min| count < *min) {
             errors.invalid(path, count, format!("{path} in body should have at least {min} properties"));
@@ -210,19 +214,18 @@ impl Check {
             errors.required(&path.child(name), "");
         }
         for (name, value) in map {
-            if let Some((_, check)) = self.properties.iter().find(|(n, _)| n == name) {
-                check.check(&path.child(name), value, errors);
-            } else if let Some(check) = &self.additional {
-                check.check(&path.child(name), value, errors);
+            let property = self.properties.iter().find(|(n, _)| n == name).map(|(_, check)| check);
+            if let Some(check) = property.or(self.additional.as_deref()) {
+                check.check(&path.child(name), value, old.and_then(|old| old.get(name)), errors);
             }
         }
     }
 
-    fn check_combinations(&self, path: &Path, value: &Value, errors: &mut ErrorList) {
+    fn check_combinations(&self, path: &Path, value: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         let shown = path.to_string();
         let fitting = |checks: &[Check]| checks.iter().filter(|c| c.fits(path, value)).count();
         for check in &self.all_of {
-            check.check(path, value, errors);
+            check.check(path, value, old, errors);
         }
         if !self.any_of.is_empty() && fitting(&self.any_of) == 0 {
             errors.invalid(path, value.clone(), format!("{shown:?} must validate at least one schema (anyOf)"));
@@ -281,7 +284,7 @@ mod tests {
         let check = Check::compile(&schema);
         let expect = |value: Value, expected: &[&str]| {
             let mut errors = ErrorList::new();
-            check.check(&Path::new("spec"), &value, &mut errors);
+            check.check(&Path::new("spec"), &value, None, &mut errors);
             let found: Vec<String> = errors.iter().map(ToString::to_string).collect();
             assert_eq!(found, expected, "{value}");
         };
@@ -307,5 +310,39 @@ mod tests {
                 "spec.one: Invalid value: {}: \"spec.one\" must validate one and only one schema (oneOf). Found none valid",
             ],
         );
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_judged_again() {
+        let strict = json!({ "type": "string", "enum": ["x"] });
+        let item = json!({ "type": "object", "properties": { "name": { "type": "string" }, "value": strict.clone() } });
+        let check = Check::compile(&json!({
+            "type": "object",
+            "properties": {
+                "one": strict, "other": { "type": "string" },
+                "atomic": { "type": "array", "items": strict.clone() },
+                "set": { "type": "array", "x-kubernetes-list-type": "set", "items": strict.clone() },
+                "map": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": item },
+            },
+            "additionalProperties": strict.clone(),
+        }));
+        let old = json!({
+            "one": "a", "other": "b", "free": "a", "atomic": ["a"], "set": ["a", "a"],
+            "map": [{ "name": "m", "value": "a" }],
+        });
+        let judged = |field: &str, value: Value| {
+            let (mut new, mut errors) = (old.clone(), ErrorList::new());
+            new[field] = value;
+            check.check(&Path::default(), &new, Some(&old), &mut errors);
+            errors.iter().map(|e| e.path.to_string()).collect::<Vec<_>>()
+        };
+        assert!(judged("other", json!("c")).is_empty());
+        assert_eq!(judged("one", json!("b")), ["one"]);
+        assert_eq!(judged("free", json!("b")), ["free"]);
+        assert_eq!(judged("atomic", json!(["a", "x"])), ["atomic[0]"]);
+        assert_eq!(judged("set", json!(["a", "a", "x"])), ["set[0]", "set[1]"]);
+        let entry = |name: &str, value: &str| json!({ "name": name, "value": value });
+        assert!(judged("map", json!([entry("n", "x"), entry("m", "a")])).is_empty());
+        assert_eq!(judged("map", json!([entry("n", "a"), entry("m", "a")])), ["map[0].value"]);
     }
 }
