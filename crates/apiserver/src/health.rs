@@ -3,6 +3,7 @@
 //! Invariant: never says yes before the bootstrap objects are stored, and no longer once shutdown has begun.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ::metrics::{CONTENT_TYPE, Metrics, Text, process, slis};
+use ::metrics::{CONTENT_TYPE, Metrics, slis};
 use http::StatusCode;
 
 use api::ApiError;
@@ -18,6 +19,7 @@ use api::ApiError;
 use crate::{
     call::Call,
     pipeline::ApiServer,
+    query::Query,
     registry::not_found_path,
     respond::{Reply, content_response},
 };
@@ -108,31 +110,44 @@ pub async fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiErr
         let ok = check.1.holds(server).await;
         return Ok(answer(ok, if ok { "ok".into() } else { format!("internal server error: {single} failed\n") }));
     }
-    let excluded: Vec<&str> = call.query.all("exclude").collect();
-    let mut text = String::new();
-    let mut healthy = true;
+    let mut verdicts = Vec::new();
     for (name, check) in all {
-        if excluded.contains(name) {
-            text.push_str(&format!("[+]{name} excluded: ok\n"));
-            continue;
-        }
-        let ok = check.holds(server).await;
-        slis::observe(&server.health.slis, name, endpoint, ok);
-        healthy &= ok;
-        text.push_str(&if ok { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: reason withheld\n") });
+        let excluded = call.query.all("exclude").any(|other| other == *name);
+        verdicts.push((*name, if excluded { None } else { Some(check.holds(server).await) }));
     }
-    let verdict = if healthy { "passed" } else { "failed" };
-    text.push_str(&format!("{endpoint} check {verdict}\n"));
-    let short = healthy && !call.query.flag("verbose") && call.query.get("verbose").is_none();
-    Ok(answer(healthy, if short { "ok".into() } else { text }))
+    let (healthy, text) = report(endpoint, &call.query, &server.health.slis, &verdicts);
+    Ok(answer(healthy, text))
+}
+
+/// What an endpoint says of its checks, and whether all of them passed. One without a verdict was excluded.
+pub fn report(endpoint: &str, query: &Query, slis: &Metrics, verdicts: &[(&str, Option<bool>)]) -> (bool, String) {
+    let mut text = String::new();
+    for (name, verdict) in verdicts {
+        if let Some(passed) = verdict {
+            slis::observe(slis, name, endpoint, *passed);
+        }
+        text.push_str(&match verdict {
+            None => format!("[+]{name} excluded: ok\n"),
+            Some(true) => format!("[+]{name} ok\n"),
+            Some(false) => format!("[-]{name} failed: reason withheld\n"),
+        });
+    }
+    let unknown = |other: &&str| !verdicts.iter().any(|(name, _)| name == other);
+    let unknown: BTreeSet<String> = query.all("exclude").filter(unknown).map(|other| format!("{other:?}")).collect();
+    if !unknown.is_empty() {
+        let unknown = Vec::from_iter(unknown).join(",");
+        text.push_str(&format!("warn: some health checks cannot be excluded: no matches for {unknown}\n"));
+    }
+    match verdicts.iter().all(|(_, verdict)| *verdict != Some(false)) {
+        false => (false, format!("{text}{endpoint} check failed\n")),
+        true if query.get("verbose").is_none() => (true, "ok".into()),
+        true => (true, format!("{text}{endpoint} check passed\n")),
+    }
 }
 
 /// How the checks went so far.
 pub fn serve_slis(server: &ApiServer) -> Reply {
-    let mut out = Text::default();
-    server.health.slis.render(&mut out);
-    process(&mut out);
-    Reply::Raw(content_response(StatusCode::OK, out.finish().into(), CONTENT_TYPE))
+    Reply::Raw(content_response(StatusCode::OK, server.health.slis.page().into(), CONTENT_TYPE))
 }
 
 fn answer(healthy: bool, text: String) -> Reply {

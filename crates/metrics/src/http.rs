@@ -14,7 +14,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::{CONTENT_TYPE, Metrics, Text, process};
+use crate::{CONTENT_TYPE, Metrics};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_HEAD: usize = 8192;
@@ -90,10 +90,7 @@ pub async fn serve_metrics(
         if path != "/metrics" {
             return texts.iter().find(|(known, _)| *known == path).map(|(_, body)| text(body));
         }
-        let mut out = Text::default();
-        metrics.render(&mut out);
-        process(&mut out);
-        Some(text(&out.finish()))
+        Some(text(&metrics.page()))
     };
     serve(env, listener, answer).await;
 }

@@ -118,6 +118,14 @@ impl Metrics {
         });
     }
 
+    /// All of it, with what is known of the process, as a page.
+    pub fn page(&self) -> String {
+        let mut out = Text::default();
+        self.render(&mut out);
+        process(&mut out);
+        out.finish()
+    }
+
     /// Forgets the series that no longer exist, for example those of a pod that is gone.
     pub fn retain(&self, family: &'static Family, keep: impl Fn(&[Box<str>]) -> bool) {
         if let Some(kept) = self.0.lock().get_mut(family.name) {

@@ -17,7 +17,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReviewSpec};
-use metrics::{CONTENT_TYPE, Metrics, Text, http as listening, process};
+use metrics::{CONTENT_TYPE, Metrics, http as listening};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -131,13 +131,11 @@ impl Port {
         if let Some((code, verdict)) = health() {
             return text(code, verdict);
         }
-        if path != "/metrics" {
-            return text(StatusCode::NOT_FOUND, "404 page not found\n".into());
+        match path {
+            "/metrics" => text(StatusCode::OK, self.metrics.page()),
+            "/metrics/slis" => text(StatusCode::OK, self.health.slis.page()),
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n".into()),
         }
-        let mut out = Text::default();
-        self.metrics.render(&mut out);
-        process(&mut out);
-        text(StatusCode::OK, out.finish())
     }
 
     async fn check(&self, request: &Parts) -> Result<(), ApiError> {
@@ -196,7 +194,7 @@ mod tests {
             let made: Value = accounts.create_subresource(name, "token", &request).await.unwrap();
             tokens.push(made["status"]["token"].as_str().unwrap().to_string());
         }
-        let rules = json!([{ "nonResourceURLs": ["/metrics"], "verbs": ["get"] }]);
+        let rules = json!([{ "nonResourceURLs": ["/metrics", "/metrics/slis"], "verbs": ["get"] }]);
         let role = json!({ "metadata": { "name": "scraper" }, "rules": rules });
         admin.api::<ClusterRole>().create(&object(role)).await.unwrap();
         let account = json!({ "kind": "ServiceAccount", "name": "prometheus", "namespace": "default" });
@@ -247,6 +245,9 @@ mod tests {
         };
         let body = tokio::time::timeout(Duration::from_secs(120), allowed).await.expect("the role allows it");
         assert!(body.contains("counted_total 1\n") && body.contains("process_resident_memory_bytes"), "{body}");
+        let (code, slis) = ask("/metrics/slis", &tokens[0]).await;
+        let passed = "kubernetes_healthcheck{name=\"sched-handler-sync\",type=\"readyz\"} 1\n";
+        assert!(code == 200 && slis.contains(passed), "{slis}");
         assert_eq!(ask("/configz", &tokens[0]).await.0, 403);
 
         // By certificate, of the API server's own authorities or of one that a flag names in their place.

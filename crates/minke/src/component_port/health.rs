@@ -2,10 +2,11 @@
 //! Asked by the port for every request to one of them.
 //! Invariant: why a check failed is told only at its own path, to those who may see it.
 
-use apiserver::Query;
+use apiserver::{Query, health::report};
 use client::InformerFactory;
 use controllers::Caches;
 use http::StatusCode;
+use metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 
 /// `Err` says what is wrong.
@@ -19,6 +20,8 @@ pub struct Health {
     healthz: Vec<Check>,
     livez: Vec<Check>,
     readyz: Vec<Check>,
+    /// How the checks went.
+    pub slis: Metrics,
 }
 
 fn pass(name: &'static str) -> Check {
@@ -39,6 +42,7 @@ impl Health {
             healthz: vec![election(elects).unwrap_or_else(|| pass("ping"))],
             livez: vec![pass("ping")],
             readyz: readyz.collect(),
+            slis: Metrics::default(),
         }
     }
 
@@ -70,44 +74,20 @@ impl Health {
             _ => return None,
         };
         if single.is_empty() {
-            return Some(all(name, checks, &Query::parse(query)));
+            let query = Query::parse(query);
+            let verdict = |(name, check): &Check| {
+                let excluded = query.all("exclude").any(|other| other == *name);
+                (*name, if excluded { None } else { Some(check().is_ok()) })
+            };
+            let verdicts: Vec<_> = checks.iter().map(verdict).collect();
+            let (healthy, text) = report(name, &query, &self.slis, &verdicts);
+            return Some((if healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, text));
         }
         let (_, check) = checks.iter().find(|(known, _)| *known == single)?;
         Some(match check() {
             Ok(()) => (StatusCode::OK, "ok".into()),
             Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         })
-    }
-}
-
-fn all(name: &str, checks: &[Check], query: &Query) -> (StatusCode, String) {
-    let mut unknown: Vec<&str> = query.all("exclude").collect();
-    let excluded = unknown.clone();
-    let (mut text, mut healthy) = (String::new(), true);
-    for (check, verdict) in checks {
-        if excluded.contains(check) {
-            unknown.retain(|other| other != check);
-            text.push_str(&format!("[+]{check} excluded: ok\n"));
-            continue;
-        }
-        let verdict = verdict();
-        healthy &= verdict.is_ok();
-        text.push_str(&match verdict {
-            Ok(()) => format!("[+]{check} ok\n"),
-            Err(_) => format!("[-]{check} failed: reason withheld\n"),
-        });
-    }
-    if !unknown.is_empty() {
-        unknown.sort_unstable();
-        unknown.dedup();
-        let unknown: Vec<String> = unknown.iter().map(|other| format!("{other:?}")).collect();
-        let unknown = unknown.join(",");
-        text.push_str(&format!("warn: some health checks cannot be excluded: no matches for {unknown}\n"));
-    }
-    match healthy {
-        false => (StatusCode::INTERNAL_SERVER_ERROR, format!("{text}{name} check failed\n")),
-        true if query.get("verbose").is_none() => (StatusCode::OK, "ok".into()),
-        true => (StatusCode::OK, format!("{text}{name} check passed\n")),
     }
 }
 
