@@ -3,6 +3,7 @@
 //! Invariant: a pod goes from syncing to terminating to terminated and never back; its worker ends only when nothing
 //! of the pod is left here.
 
+mod admit;
 mod resize;
 mod sync;
 mod terminate;
