@@ -119,6 +119,10 @@ pub const FUNCTIONS: &[(&str, Type)] = &[
 pub const OF_TEXTS: [&str; 10] =
     ["startsWith", "endsWith", "matches", "charAt", "lowerAscii", "upperAscii", "trim", "substring", "split", "find"];
 
+/// The types that expressions can name.
+pub const TYPE_NAMES: [&str; 10] =
+    ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
+
 /// First words of functions with two: `math.greatest(…)`.
 pub const LIBRARIES: [&str; 12] =
     ["math", "sets", "optional", "base64", "jsonpatch", "strings", "ip", "cidr", "format", "semver", "lists", "cel"];

@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 use kube_cel::{
     KubeCelExt,
     cel::{
-        Context, IdedExpr,
+        Context, IdedExpr, ResolveResult,
         common::ast::Expr,
         objects::{Key, Map, Value as CelValue},
         parser::Parser,
@@ -49,6 +49,10 @@ impl Expression {
     /// The type it evaluates to if its names have these types, or why it cannot work, in the words of a compiler.
     pub fn check(&self, scope: &[(&str, types::Type)]) -> Result<types::Type, String> {
         types::check(&self.parsed, &self.source, scope)
+    }
+
+    pub fn names(&self, variable: &str) -> bool {
+        self.parsed.references().has_variable(variable)
     }
 
     /// What it costs with the objects it names, which may not be more than one evaluation may.
@@ -97,8 +101,22 @@ thread_local! {
     static ROOT: Context<'static> = {
         let mut root = Context::default().with_all();
         authorizer::register(&mut root);
+        root.add_function("type", type_name);
+        for name in functions::TYPE_NAMES {
+            root.add_variable_from_value(name, name);
+        }
         root
     };
+}
+
+/// `type(x)`. Types are only compared, so their names stand for them.
+fn type_name(value: CelValue) -> ResolveResult {
+    let name = match value {
+        CelValue::Float(_) => "double".into(),
+        CelValue::Null => "null_type".into(),
+        other => other.type_of().to_string(),
+    };
+    Ok(CelValue::String(Arc::new(name)))
 }
 
 /// `authorizer.requestResource` is one name, which the parser takes for a field of another.
@@ -201,6 +219,8 @@ mod tests {
         check("object.metadata.name.none == false", Err(()));
         check("oldObject.?metadata.hasValue()", Err(()));
         check("object.spec.replicas <= 5", Ok(true));
+        check("type(object.spec.replicas) == int && type(object.spec.cpu) == string", Ok(true));
+        check("type(oldObject) == null_type && type(object) != list", Ok(true));
         check("object.spec.replicas == 3 && oldObject == null", Ok(true));
         check("has(object.spec.none) || object.metadata.name.startsWith('w')", Ok(true));
         check("object.spec.list.all(x, x > 1)", Ok(false));

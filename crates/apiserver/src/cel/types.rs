@@ -13,7 +13,7 @@ use api::schema::{Node, TypeId};
 
 use super::{
     authorizer,
-    functions::{FUNCTIONS, LIBRARIES, OF_TEXTS, binary, operator, unary},
+    functions::{FUNCTIONS, LIBRARIES, OF_TEXTS, TYPE_NAMES, binary, operator, unary},
 };
 use crate::codec::SchemaRef;
 
@@ -261,10 +261,7 @@ impl Checker {
             return kind.clone();
         }
         // The names of types are values too.
-        if matches!(
-            name,
-            "int" | "uint" | "double" | "bool" | "string" | "bytes" | "list" | "map" | "null_type" | "type"
-        ) {
+        if TYPE_NAMES.contains(&name) {
             return Type::Dyn;
         }
         self.problem(at, format!("undeclared reference to '{name}' (in container '')"))
@@ -284,7 +281,7 @@ impl Checker {
             Type::Map(item) => *item,
             Type::Struct(schema, id) => {
                 let fields = schema.get(id);
-                match fields.field(name).or_else(|| fields.field(&crate::crd::cost::unescape(name))) {
+                match fields.field(name).or_else(|| fields.field(&crate::crd::escape::unescape(name))) {
                     Some(field) => Type::of_node(&schema, &field.node),
                     // A type without fields is one nobody described.
                     None if fields.preserve_unknown || fields.fields.is_empty() => Type::Dyn,

@@ -35,26 +35,9 @@ impl CustomBehavior {
             errors.invalid(&Path::new("<nil>"), Value::Null, words);
             return errors;
         }
-        let mut broken = ErrorList::new();
-        rules.check(object, old, &mut broken);
-        if let Some(old) = old.filter(|_| !broken.is_empty()) {
-            let mut known = ErrorList::new();
-            rules.check(old, None, &mut known);
-            broken = unknown(broken, &known);
-        }
-        errors.append(broken);
+        rules.check(object, old, &mut errors);
         errors
     }
-}
-
-/// Only what `known` does not say already.
-fn unknown(errors: ErrorList, known: &ErrorList) -> ErrorList {
-    let known: Vec<String> = known.iter().map(ToString::to_string).collect();
-    let mut left = ErrorList::new();
-    for error in errors.iter().filter(|e| !known.contains(&e.to_string())) {
-        left.push(error.kind, &error.path, error.value.clone(), error.detail.clone());
-    }
-    left
 }
 
 impl Behavior for CustomBehavior {

@@ -1,10 +1,11 @@
-//! What a CEL rule means to a schema before it runs: fields that do not exist, and what it may cost.
-//! Used by `declared` (by schema, when a definition is written) and by `rules` (by data, before evaluation).
+//! What an expression may cost before it runs.
+//! Used by `cel`: by schema, when a rule is written, and by data, before it is evaluated.
 //! Invariant: never evaluates anything.
 
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr};
+use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use serde_json::Value;
 
+use super::escape::unescape;
 use crate::cel::authorizer::CHECK_COST;
 
 /// A list or map without a bound may hold this many: what fits into a request.
@@ -57,22 +58,15 @@ impl<'a> Shape<'a> {
         }
     }
 
-    fn field(self, name: &str) -> Result<Self, String> {
+    fn field(self, name: &str) -> Self {
         match self {
             Shape::Schema(s) => {
-                let name = unescape(name);
-                let standard = matches!(name.as_str(), "metadata" | "apiVersion" | "kind");
-                match (s["properties"].get(&name), s["additionalProperties"].is_object()) {
-                    (Some(found), _) => Ok(Shape::Schema(found)),
-                    (None, true) => Ok(Shape::Schema(&s["additionalProperties"])),
-                    (None, false) if s["properties"].is_object() && !standard => {
-                        Err(format!("undefined field '{name}'"))
-                    }
-                    _ => Ok(Shape::Unknown),
-                }
+                let found = s["properties"].get(unescape(name));
+                let found = found.or(Some(&s["additionalProperties"]).filter(|s| s.is_object()));
+                found.map_or(Shape::Unknown, Shape::Schema)
             }
-            Shape::Data(data) => Ok(data.get(unescape(name)).map_or(Shape::Unknown, Shape::Data)),
-            Shape::Items(_) | Shape::Unknown => Ok(Shape::Unknown),
+            Shape::Data(data) => data.get(unescape(name)).map_or(Shape::Unknown, Shape::Data),
+            Shape::Items(_) | Shape::Unknown => Shape::Unknown,
         }
     }
 }
@@ -86,28 +80,22 @@ fn function_cost(name: &str, target: Option<Shape<'_>>) -> u64 {
     }
 }
 
-/// Names that are no CEL identifiers are written escaped.
-pub fn unescape(name: &str) -> String {
-    let plain = name.replace("__dash__", "-").replace("__dot__", ".").replace("__slash__", "/");
-    let plain = plain.replace("__underscores__", "__");
-    plain.strip_prefix("__").and_then(|n| n.strip_suffix("__")).map_or(plain.clone(), str::to_string)
+fn literal(expression: &Expr) -> &str {
+    match expression {
+        Expr::Literal(LiteralValue::String(text)) => text.inner(),
+        _ => "",
+    }
 }
 
 pub struct Estimate<'a> {
     pub cost: u64,
-    pub undefined: Vec<String>,
     scope: Vec<(String, Shape<'a>)>,
 }
 
 impl<'a> Estimate<'a> {
-    /// Of an expression over `own`, which it calls `self` (and `oldSelf`).
-    pub fn of(expression: &IdedExpr, own: Shape<'a>) -> Self {
-        Self::within(expression, vec![("self".to_string(), own), ("oldSelf".to_string(), own)])
-    }
-
     /// Of an expression that can name what is in `scope`.
     pub fn within(expression: &IdedExpr, scope: Vec<(String, Shape<'a>)>) -> Self {
-        let mut estimate = Self { cost: 0, undefined: Vec::new(), scope };
+        let mut estimate = Self { cost: 0, scope };
         let (cost, _) = estimate.visit(&expression.expr);
         estimate.cost = cost;
         estimate
@@ -121,11 +109,7 @@ impl<'a> Estimate<'a> {
             }
             Expr::Select(select) => {
                 let (cost, operand) = self.visit(&select.operand.expr);
-                let shape = operand.field(&select.field).unwrap_or_else(|e| {
-                    self.undefined.push(e);
-                    Shape::Unknown
-                });
-                (cost.saturating_add(1), shape)
+                (cost.saturating_add(1), operand.field(&select.field))
             }
             Expr::Call(call) => {
                 let target = call.target.as_ref().map(|t| self.visit(&t.expr));
@@ -136,9 +120,15 @@ impl<'a> Estimate<'a> {
                     cost = cost.saturating_add(more);
                     shapes.push(shape);
                 }
-                cost = cost.saturating_add(function_cost(&call.func_name, target.map(|(_, shape)| shape)));
-                let indexed = call.func_name == "_[_]";
-                (cost, shapes.first().filter(|_| indexed).map_or(Shape::Unknown, |s| s.element()))
+                let target = target.map(|(_, shape)| shape);
+                cost = cost.saturating_add(function_cost(&call.func_name, target));
+                let shape = match (call.func_name.as_str(), shapes.as_slice(), target) {
+                    (operators::INDEX | operators::OPT_INDEX, [of, ..], _) => of.element(),
+                    (operators::OPT_SELECT, [of, _], _) => of.field(literal(&call.args[1].expr)),
+                    ("or" | "orValue" | "value", _, Some(optional)) => optional,
+                    _ => Shape::Unknown,
+                };
+                (cost, shape)
             }
             Expr::Comprehension(loops) => {
                 let (range, shape) = self.visit(&loops.iter_range.expr);

@@ -8,11 +8,16 @@ mod controller;
 pub mod cost;
 mod declared;
 mod definition;
+pub mod escape;
+mod field_path;
 mod formats;
 mod rules;
+#[cfg(test)]
+mod rules_tests;
 mod structural;
 #[cfg(test)]
 mod tests;
+mod typed;
 
 use api::openapi::ExtraSchemas;
 

@@ -1,98 +1,278 @@
-//! `x-kubernetes-validations`: the CEL rules of a schema, compiled once.
-//! Used by `behavior`; the language and its Kubernetes functions are `kube-cel`.
-//! Invariant: a schema without rules costs nothing; a rule that cannot be evaluated refuses the object.
+//! `x-kubernetes-validations`: the CEL rules of a schema, compiled once, and asked wherever an object has the part
+//! they are about.
+//! Used by `behavior`; the values rules see come from `typed`, the language is `cel`.
+//! Invariant: a part of a schema without rules costs nothing; a rule that cannot be evaluated refuses the object.
 
-use kube_cel::{CompiledSchema, Validator, cel::Program, compile_schema};
-use parking_lot::Mutex;
+use std::{collections::HashMap, ops::ControlFlow};
+
 use serde_json::Value;
 
 use api::field::{ErrorList, ErrorType, Path};
 
-use super::cost::{Estimate, Shape};
+use super::{field_path, typed};
+use crate::cel::{Expression, Variables};
 
-/// What one rule may cost on one object.
-const CALL_LIMIT: u64 = 1_000_000;
+/// What the rules on one object may cost together.
+const BUDGET: u64 = 10_000_000;
+/// The longest text a `messageExpression` may make.
+const MESSAGE_LIMIT: usize = 5 * 1024;
+pub const OLD: &str = "oldSelf";
 
 pub struct Rules {
-    schema: CompiledSchema,
-    /// The rules of parts that occur once per object, by JSON pointer, for their cost.
-    loops: Vec<(String, Program)>,
-    /// Evaluation needs a context that is `Send` but not `Sync`.
-    validator: Mutex<Validator>,
+    schema: Value,
+    root: Node,
+}
+
+/// The part of a schema that has rules, or parts with rules.
+struct Node {
+    rules: Vec<Rule>,
+    properties: Vec<(String, Node)>,
+    /// Of the items of a list, or the values of a map.
+    elements: Option<Box<Node>>,
+}
+
+struct Rule {
+    expression: Result<Expression, String>,
+    message_expression: Option<Expression>,
+    /// The message without its expression.
+    message: String,
+    /// How errors name the rule.
+    name: String,
+    field_path: Option<Path>,
+    reason: ErrorType,
+    /// Whether it speaks of the object before.
+    transition: bool,
+    optional_old: bool,
 }
 
 impl Rules {
     /// `None` if the schema has no rules.
     pub fn compile(schema: &Value) -> Option<Self> {
-        has_rules(schema).then(|| {
-            let mut loops = Vec::new();
-            find_rules(schema, String::new(), &mut loops);
-            Self { schema: compile_schema(schema), loops, validator: Mutex::new(Validator::new()) }
-        })
-    }
-
-    /// Refuses what would take too long before it is begun.
-    fn too_expensive(&self, object: &Value, errors: &mut ErrorList) -> bool {
-        let mut found = false;
-        for (pointer, program) in &self.loops {
-            let Some(part) = object.pointer(pointer) else { continue };
-            if Estimate::of(program.expression(), Shape::Data(part)).cost > CALL_LIMIT {
-                let path = Path::new(&pointer.trim_start_matches('/').replace('/', "."));
-                let detail = "call cost exceeds limit, no further validation rules will be run";
-                errors.invalid(&path, at(object, &path.to_string()), format!("validation failed due to {detail}"));
-                found = true;
-            }
-        }
-        found
+        Node::compile(schema).map(|root| Self { schema: schema.clone(), root })
     }
 
     pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-        if self.too_expensive(object, errors) {
-            return;
-        }
-        let Err(found) = self.validator.lock().validate_compiled(&self.schema, object, old) else { return };
-        for error in found.into_vec() {
-            let path = Path::new(error.field_path.trim_start_matches('.'));
-            let value = at(object, &error.field_path);
-            let kind = match error.reason.as_deref() {
+        let place = Place { path: Path::default(), schema: &self.schema, value: object, old, nearest: None };
+        // An early end has said why.
+        let _ = Walk { errors, budget: BUDGET }.visit(&self.root, place);
+    }
+}
+
+impl Node {
+    fn compile(schema: &Value) -> Option<Self> {
+        let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
+        let rules: Vec<_> = rules.filter_map(|rule| Rule::compile(rule, schema)).collect();
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let properties: Vec<_> = properties.filter_map(|(name, s)| Some((name.clone(), Self::compile(s)?))).collect();
+        let elements = [&schema["items"], &schema["additionalProperties"]].into_iter().filter(|s| s.is_object());
+        let elements = elements.filter_map(Self::compile).next();
+        let empty = rules.is_empty() && properties.is_empty() && elements.is_none();
+        (!empty).then(|| Self { rules, properties, elements: elements.map(Box::new) })
+    }
+}
+
+impl Rule {
+    fn compile(rule: &Value, schema: &Value) -> Option<Self> {
+        let text = |name: &str| rule[name].as_str().map(str::trim).filter(|text| !text.is_empty());
+        let source = text("rule")?;
+        let expression = Expression::compile(source);
+        let message = text("message");
+        Some(Self {
+            transition: expression.as_ref().is_ok_and(|e| e.names(OLD)),
+            expression,
+            message_expression: text("messageExpression").and_then(|e| Expression::compile(e).ok()),
+            message: message.map_or_else(|| format!("failed rule: {source}"), str::to_string),
+            name: message.unwrap_or(source).to_string(),
+            field_path: text("fieldPath").and_then(|path| field_path::shown(path, schema)),
+            reason: match text("reason") {
                 Some("FieldValueRequired") => ErrorType::Required,
                 Some("FieldValueForbidden") => ErrorType::Forbidden,
                 Some("FieldValueDuplicate") => ErrorType::Duplicate,
                 _ => ErrorType::Invalid,
+            },
+            optional_old: rule["optionalOldSelf"] == true,
+        })
+    }
+
+    /// What its own expression says, if that is a message.
+    fn own_message(&self, variables: &Variables, objects: &[(&str, &Value)]) -> Option<String> {
+        let expression = self.message_expression.as_ref()?;
+        expression.cost(objects).ok()?;
+        let text = expression.text(variables).ok()?;
+        let text = text.trim();
+        (!text.is_empty() && text.len() <= MESSAGE_LIMIT && !text.contains('\n')).then(|| text.to_string())
+    }
+}
+
+struct Place<'a> {
+    path: Path,
+    schema: &'a Value,
+    value: &'a Value,
+    /// What was here before, where that can be told.
+    old: Option<&'a Value>,
+    /// The nearest place around this one of which it could be told, as it is and as it was.
+    nearest: Option<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Place<'a> {
+    fn known(&self) -> Option<(&'a Value, &'a Value)> {
+        self.old.map(|old| (self.value, old)).or(self.nearest)
+    }
+
+    fn inner(&self, path: Path, schema: &'a Value, value: &'a Value, old: Option<&'a Value>) -> Self {
+        Self { path, schema, value, old: old.filter(|old| !old.is_null()), nearest: self.known() }
+    }
+
+    /// What errors about the rule itself show: the type that is expected here.
+    fn expected(&self) -> &'a Value {
+        &self.schema["type"]
+    }
+
+    /// What upstream shows of the offending value: its type for structures, itself otherwise.
+    fn shown(&self) -> Value {
+        match self.value {
+            Value::Object(_) => "object".into(),
+            Value::Array(_) => "array".into(),
+            other => other.clone(),
+        }
+    }
+}
+
+struct Walk<'e> {
+    errors: &'e mut ErrorList,
+    budget: u64,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, node: &Node, place: Place<'_>) -> ControlFlow<()> {
+        if !node.rules.is_empty() && !place.value.is_null() {
+            self.evaluate(&node.rules, &place)?;
+        }
+        let (schema, path) = (place.schema, &place.path);
+        match (place.value, &node.elements) {
+            (Value::Array(items), Some(inner)) => {
+                let before = by_keys(schema, place.old);
+                for (index, item) in items.iter().enumerate() {
+                    let old = key_of(schema, item).and_then(|key| before.get(&key).copied());
+                    self.visit(inner, place.inner(path.index(index), &schema["items"], item, old))?;
+                }
+            }
+            (Value::Object(fields), elements) => {
+                let old = |name: &str| place.old.and_then(|old| old.get(name));
+                for (name, inner) in &node.properties {
+                    let Some(value) = fields.get(name) else { continue };
+                    let schema = &schema["properties"][name];
+                    self.visit(inner, place.inner(path.child(name), schema, value, old(name)))?;
+                }
+                let Some(inner) = elements else { return ControlFlow::Continue(()) };
+                for (key, value) in fields {
+                    let schema = &schema["additionalProperties"];
+                    self.visit(inner, place.inner(path.key(key), schema, value, old(key)))?;
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn evaluate(&mut self, rules: &[Rule], place: &Place<'_>) -> ControlFlow<()> {
+        let mut variables = Variables::default();
+        variables.set_value("self", typed::value_of(place.value, place.schema));
+        let mut objects = vec![("self", place.value)];
+        objects.extend(place.old.map(|old| (OLD, old)));
+        let speaks_of_old = rules.iter().any(|rule| rule.transition);
+        let old = place.old.filter(|_| speaks_of_old).map(|old| typed::value_of(old, place.schema));
+        for rule in rules {
+            let expression = match &rule.expression {
+                Ok(expression) => expression,
+                Err(e) => {
+                    self.errors.invalid(&place.path, place.expected().clone(), format!("rule compile error: {e}"));
+                    continue;
+                }
             };
-            errors.push(kind, &path, value, error.message.clone());
+            match (&old, rule.optional_old) {
+                _ if !rule.transition => {}
+                (_, true) => variables.set_value(OLD, typed::optional(old.clone())),
+                (Some(old), false) => variables.set_value(OLD, old.clone()),
+                // Nothing to compare with.
+                (None, false) => continue,
+            }
+            self.spend(rule, expression.cost(&objects), place)?;
+            match expression.holds(&variables) {
+                Ok(true) => {}
+                Ok(false) if !rule.transition && place.known().is_some_and(|(new, old)| new == old) => {}
+                Ok(false) => {
+                    let message = rule.own_message(&variables, &objects).unwrap_or_else(|| rule.message.clone());
+                    self.broken(rule, message, place);
+                }
+                Err(e) => self.errors.invalid(&place.path, place.expected().clone(), failure(&e, &rule.name)),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Refuses what would take too long before it is begun.
+    fn spend(&mut self, rule: &Rule, cost: Result<u64, String>, place: &Place<'_>) -> ControlFlow<()> {
+        let detail = match cost {
+            Ok(cost) if cost <= self.budget => {
+                self.budget -= cost;
+                return ControlFlow::Continue(());
+            }
+            Ok(_) => {
+                "validation failed due to running out of cost budget, no further validation rules will be run".into()
+            }
+            Err(e) => format!(
+                "'{e}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
+                rule.name
+            ),
+        };
+        self.errors.invalid(&place.path, place.expected().clone(), detail);
+        ControlFlow::Break(())
+    }
+
+    fn broken(&mut self, rule: &Rule, message: String, place: &Place<'_>) {
+        let path = rule.field_path.as_ref().map_or_else(|| place.path.clone(), |p| place.path.child(&p.to_string()));
+        // A duplicate says it all.
+        let message = if rule.reason == ErrorType::Duplicate { String::new() } else { message };
+        self.errors.push(rule.reason, &path, place.shown(), message);
+    }
+}
+
+/// Why a rule could not be evaluated.
+fn failure(error: &str, rule: &str) -> String {
+    let mut signs = error.chars();
+    let error: String = signs.next().into_iter().flat_map(char::to_lowercase).chain(signs).collect();
+    if error.starts_with("no such overload") {
+        return format!(
+            "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {rule}"
+        );
+    }
+    format!("{error} evaluating rule: {rule}")
+}
+
+/// The items of a list by their keys. Of other lists nobody can tell which item was which.
+fn by_keys<'a>(schema: &Value, list: Option<&'a Value>) -> HashMap<String, &'a Value> {
+    let mut found = HashMap::new();
+    for item in list.and_then(Value::as_array).into_iter().flatten() {
+        if let Some(key) = key_of(schema, item) {
+            found.entry(key).or_insert(item);
         }
     }
+    found
 }
 
-/// What upstream shows of the offending value: its type for structures, itself otherwise.
-fn at(object: &Value, path: &str) -> Value {
-    let pointer: String = path.trim_start_matches('.').replace('[', ".").replace(']', "");
-    let pointer = if pointer.is_empty() { pointer } else { format!("/{}", pointer.replace('.', "/")) };
-    match object.pointer(&pointer) {
-        Some(Value::Object(_)) | None => "object".into(),
-        Some(Value::Array(_)) => "array".into(),
-        Some(other) => other.clone(),
+fn key_of(schema: &Value, item: &Value) -> Option<String> {
+    let keys = schema["x-kubernetes-list-map-keys"].as_array().filter(|keys| !keys.is_empty())?;
+    if schema["x-kubernetes-list-type"] != "map" {
+        return None;
     }
-}
-
-fn find_rules(schema: &Value, pointer: String, found: &mut Vec<(String, Program)>) {
-    for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
-        if let Some(program) = rule["rule"].as_str().and_then(|r| Program::compile(r).ok()) {
-            found.push((pointer.clone(), program));
-        }
+    let mut found = String::new();
+    for key in keys {
+        let value = item.get(key.as_str()?).filter(|v| !v.is_object() && !v.is_array())?;
+        found.push_str(&value.to_string());
+        found.push('\0');
     }
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        find_rules(property, format!("{pointer}/{name}"), found);
-    }
-}
-
-fn has_rules(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => map.contains_key("x-kubernetes-validations") || map.values().any(has_rules),
-        Value::Array(items) => items.iter().any(has_rules),
-        _ => false,
-    }
+    Some(found)
 }
 
 #[cfg(test)]
