@@ -241,3 +241,138 @@ async fn pod_security_has_defaults_and_exemptions() {
     let robot = User::new("robot", &["system:masters"]);
     assert_eq!(f.send(&robot, Method::POST, PODS, bad("robots")).await.0, 201);
 }
+
+#[tokio::test]
+async fn policies_decide_by_expressions() {
+    let f = fixture(&[]).await;
+    let policy = json!({
+        "metadata": { "name": "limit" },
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": { "apiVersion": "v1", "kind": "ConfigMap" },
+            "matchConstraints": { "resourceRules": [
+                { "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"] },
+            ] },
+            "matchConditions": [{ "name": "not-exempt", "expression": "!object.metadata.name.startsWith('free-')" }],
+            "variables": [{ "name": "most", "expression": "int(params.data.most)" }],
+            "validations": [{
+                "expression": "object.spec.replicas <= variables.most",
+                "messageExpression": "'at most ' + string(variables.most) + ' replicas'",
+            }],
+        },
+    });
+    f.ok(Method::POST, CONFIGMAPS, json!({ "metadata": { "name": "params" }, "data": { "most": "2" } })).await;
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicies"), policy).await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = |name: &str, replicas: i64| {
+        let template = json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+        json!({
+            "metadata": { "name": name },
+            "spec": { "replicas": replicas, "selector": { "matchLabels": { "a": "b" } }, "template": template },
+        })
+    };
+    f.ok(Method::POST, deployments, deployment("unbound", 5)).await;
+    let binding = json!({
+        "metadata": { "name": "bind" },
+        "spec": {
+            "policyName": "limit", "validationActions": ["Deny"],
+            "paramRef": { "name": "params", "namespace": "default", "parameterNotFoundAction": "Deny" },
+        },
+    });
+    f.ok(Method::POST, &format!("{REGISTRATION}/validatingadmissionpolicybindings"), binding).await;
+    f.ok(Method::POST, deployments, deployment("two", 2)).await;
+    f.ok(Method::POST, deployments, deployment("free-many", 9)).await;
+    let expected = "deployments.apps \"three\" is forbidden: ValidatingAdmissionPolicy 'limit' with binding 'bind' denied \
+                    request: at most 2 replicas";
+    assert_eq!(f.refused(422, deployments, deployment("three", 3)).await, expected);
+    f.ok(Method::DELETE, &format!("{CONFIGMAPS}/params"), Value::Null).await;
+    let message = f.refused(422, deployments, deployment("one", 1)).await;
+    assert!(message.contains("no params found for policy binding"), "{message}");
+}
+
+#[tokio::test]
+async fn a_variable_that_fails_is_named() {
+    let f = fixture(&[]).await;
+    let spec = json!({
+        "variables": [
+            { "name": "wanted", "expression": "object.data['wanted']" },
+            { "name": "twice", "expression": "variables.wanted + variables.wanted" },
+        ],
+        "validations": [{ "expression": "variables.twice == 'aa'" }],
+    });
+    f.policy(policy("checks", "", "configmaps", spec), &["Deny"]).await;
+    let named = |name: &str, key: &str| json!({ "metadata": { "name": name }, "data": { key: "a" } });
+    f.ok(Method::POST, CONFIGMAPS, named("right", "wanted")).await;
+    let message = f.refused(422, CONFIGMAPS, named("wrong", "other")).await;
+    let expected = "expression 'variables.twice == 'aa'' resulted in error: composited variable \"twice\" fails to \
+                    evaluate: composited variable \"wanted\" fails to evaluate: No such key: wanted";
+    assert!(message.ends_with(expected), "{message}");
+}
+
+#[tokio::test]
+async fn policies_that_cost_too_much_refuse() {
+    let f = fixture(&[]).await;
+    let nested = "object.data.all(a, object.data.all(b, object.data.all(c, a + b != c)))";
+    let spec = json!({ "validations": [{ "expression": nested }] });
+    f.policy(policy("slow", "", "configmaps", spec), &["Deny"]).await;
+    let with_keys = |count: usize| {
+        let data: serde_json::Map<_, _> = (0..count).map(|i| (format!("key-{i}"), json!(""))).collect();
+        json!({ "metadata": { "name": format!("with-{count}") }, "data": data })
+    };
+    f.ok(Method::POST, CONFIGMAPS, with_keys(3)).await;
+    let message = f.refused(422, CONFIGMAPS, with_keys(300)).await;
+    assert!(message.ends_with("resulted in error: operation cancelled: actual cost limit exceeded"), "{message}");
+}
+
+#[tokio::test]
+async fn broken_expressions_are_not_stored() {
+    let f = fixture(&[]).await;
+    let mut hook = configuration("v", 1, "", "Fail", 1);
+    hook["webhooks"][0]["matchConditions"][0]["expression"] = "... [] bad cel".into();
+    let message = f.refused(422, &format!("{REGISTRATION}/validatingwebhookconfigurations"), hook).await;
+    assert!(message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{message}");
+    assert!(message.contains("compilation failed"), "{message}");
+
+    let selectors = |source: &str| json!([{ "cel": { "expression": source } }]);
+    let check = async |source: &str, expected: Option<&str>| {
+        let class = json!({ "metadata": { "generateName": "c-" }, "spec": { "selectors": selectors(source) } });
+        let requests = json!([
+            { "name": "a", "exactly": { "deviceClassName": "c", "selectors": selectors("true") } },
+            { "name": "b", "firstAvailable": [{ "name": "x", "deviceClassName": "c", "selectors": selectors(source) }] },
+        ]);
+        let claim = json!({ "metadata": { "generateName": "c-" }, "spec": { "devices": { "requests": requests } } });
+        for (path, object, place) in [
+            ("/apis/resource.k8s.io/v1/deviceclasses", class, "spec.selectors[0]"),
+            (
+                "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
+                claim,
+                "spec.devices.requests[1].firstAvailable[0].selectors[0]",
+            ),
+        ] {
+            match expected {
+                None => drop(f.ok(Method::POST, path, object).await),
+                Some(words) => {
+                    let message = f.refused(422, path, object).await;
+                    let expected = match words.starts_with("Forbidden") {
+                        true => format!("{place}.cel.expression: {words}"),
+                        false => format!("{place}.cel.expression: Invalid value: {source:?}: {words}"),
+                    };
+                    assert!(message.contains(&expected), "{message}");
+                }
+            }
+        }
+    };
+    check("device.driver == 'gpu.example.com' && device.attributes['gpu.example.com'].model == 'x'", None).await;
+    check("device.capacity['gpu.example.com'].memory.compareTo(quantity('10Gi')) >= 0", None).await;
+    check("device.driver ==", Some("compilation failed: ")).await;
+    check("device.color == 'red'", Some("compilation failed: ")).await;
+    check("device.driver", Some("must evaluate to bool or the unknown type, not string")).await;
+    // What it may cost at most counts, by how many attributes a device can have.
+    let loops = |depth: usize, over: &str| {
+        (0..depth).rev().fold("true".to_string(), |inner, i| format!("{over}.all(x{i}, {inner})"))
+    };
+    check(&loops(4, "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"), None).await;
+    check(&loops(7, "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"), Some("Forbidden: too complex, exceeds cost limit")).await;
+    check(&loops(2, "device.attributes['a.example.com']"), None).await;
+    check(&loops(5, "device.attributes"), Some("Forbidden: too complex, exceeds cost limit")).await;
+}

@@ -2,6 +2,8 @@
 //! Used by `behavior`.
 //! Invariant: reports every violation, in upstream's words.
 
+use std::collections::{HashMap, HashSet};
+
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
@@ -181,23 +183,22 @@ impl Check {
             errors.too_many(path, items.len(), max as usize);
         }
         let old = old.map(Vec::as_slice).unwrap_or_default();
-        let key = |v: &Value| -> Option<Value> {
-            let keys = self.list_keys.as_ref()?;
-            Some(keys.iter().map(|k| (k.clone(), v[k].clone())).collect::<Map<_, _>>().into())
-        };
+        let key = |item: &Value| self.list_keys.as_ref().map(|keys| key_of(keys, item));
+        // Only keys say which item of the old list it was.
+        let before: HashMap<String, &Value> = old.iter().filter_map(|item| Some((key(item)?, item))).collect();
+        let mut seen = HashSet::new();
         for (index, item) in items.iter().enumerate() {
-            let place = path.index(index);
-            let own = key(item);
+            let (place, own) = (path.index(index), key(item));
             if let Some(check) = &self.items {
-                // Only keys say which item of the old list it was.
-                let before = own.is_some().then(|| old.iter().find(|other| key(other) == own)).flatten();
-                check.check(&place, item, before, errors);
+                check.check(&place, item, own.as_ref().and_then(|own| before.get(own).copied()), errors);
             }
             if self.unique && items[..index].contains(item) && old.iter().filter(|other| *other == item).count() < 2 {
                 errors.duplicate(&place, item.clone());
             }
-            if own.is_some() && items[..index].iter().any(|other| key(other) == own) {
-                errors.duplicate(&place, own);
+            if own.is_some_and(|own| !seen.insert(own)) {
+                let keys = self.list_keys.iter().flatten();
+                let shown: Map<_, _> = keys.map(|name| (name.clone(), item[name].clone())).collect();
+                errors.duplicate(&place, Value::from(shown));
             }
         }
     }
@@ -246,6 +247,11 @@ impl Check {
             errors.invalid(path, value.clone(), format!("{shown:?} must not validate the schema (not)"));
         }
     }
+}
+
+/// The values of an item's keys: no other item of its list has the same.
+pub fn key_of(keys: &[String], item: &Value) -> String {
+    keys.iter().map(|name| item[name].to_string()).collect::<Vec<_>>().join("\0")
 }
 
 fn type_name(value: &Value) -> &'static str {

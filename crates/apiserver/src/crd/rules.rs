@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use api::field::{ErrorList, ErrorType, Path};
 
-use super::{field_path, typed};
+use super::{check::key_of, field_path, typed};
 use crate::cel::{Expression, Variables};
 
 /// What the rules on one object may cost together.
@@ -151,9 +151,12 @@ impl Walk<'_> {
         let (schema, path) = (place.schema, &place.path);
         match (place.value, &node.elements) {
             (Value::Array(items), Some(inner)) => {
-                let before = by_keys(schema, place.old);
+                let keys = list_keys(schema);
+                let key = |item: &Value| keys.as_ref().map(|keys| key_of(keys, item));
+                let old = place.old.and_then(Value::as_array).into_iter().flatten();
+                let before: HashMap<String, &Value> = old.filter_map(|item| Some((key(item)?, item))).collect();
                 for (index, item) in items.iter().enumerate() {
-                    let old = key_of(schema, item).and_then(|key| before.get(&key).copied());
+                    let old = key(item).and_then(|key| before.get(&key).copied());
                     self.visit(inner, place.inner(path.index(index), &schema["items"], item, old))?;
                 }
             }
@@ -250,29 +253,11 @@ fn failure(error: &str, rule: &str) -> String {
     format!("{error} evaluating rule: {rule}")
 }
 
-/// The items of a list by their keys. Of other lists nobody can tell which item was which.
-fn by_keys<'a>(schema: &Value, list: Option<&'a Value>) -> HashMap<String, &'a Value> {
-    let mut found = HashMap::new();
-    for item in list.and_then(Value::as_array).into_iter().flatten() {
-        if let Some(key) = key_of(schema, item) {
-            found.entry(key).or_insert(item);
-        }
-    }
-    found
-}
-
-fn key_of(schema: &Value, item: &Value) -> Option<String> {
-    let keys = schema["x-kubernetes-list-map-keys"].as_array().filter(|keys| !keys.is_empty())?;
-    if schema["x-kubernetes-list-type"] != "map" {
-        return None;
-    }
-    let mut found = String::new();
-    for key in keys {
-        let value = item.get(key.as_str()?).filter(|v| !v.is_object() && !v.is_array())?;
-        found.push_str(&value.to_string());
-        found.push('\0');
-    }
-    Some(found)
+/// The keys of a list's items. Of other lists nobody can tell which item was which.
+fn list_keys(schema: &Value) -> Option<Vec<String>> {
+    let keys = schema["x-kubernetes-list-map-keys"].as_array()?;
+    let keys = keys.iter().filter_map(|key| key.as_str().map(str::to_string)).collect();
+    (schema["x-kubernetes-list-type"] == "map").then_some(keys)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{
     cluster::Cluster,
     framework::{ClusterEvent, NodeChange},
     pod_info::WaitingPod,
-    scheduler::node_change,
+    scheduler::observe::node_change,
 };
 
 type Happening = (Cluster, ClusterEvent);
