@@ -13,7 +13,11 @@ use api::{
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{CALL_LIMIT, Expression, authorizer, types::Type},
+    cel::{
+        CALL_LIMIT, Expression, authorizer,
+        cost_estimate::{CelType, DeclType},
+        types::Type,
+    },
     codec,
     served::Set,
 };
@@ -89,7 +93,7 @@ impl<'a> List<'a> {
     }
 
     fn check_selectors(&self, names: &[(&str, Type)], errors: &mut ErrorList) {
-        let device = device_schema();
+        let device = DeclType::from_schema(&device_schema(), false);
         for selector in self.rows("selectors").map(|s| s.part("cel")) {
             let source = selector.new["expression"].as_str().unwrap_or_default();
             // What is empty or too long has been told already.
@@ -101,7 +105,8 @@ impl<'a> List<'a> {
             match compiled {
                 Err(why) => errors.invalid(&path, source, &why),
                 Ok((Type::Bool | Type::Dyn, expression)) => {
-                    if expression.highest_cost(&[("device", &device)]) > CALL_LIMIT {
+                    let cost = |device| expression.max_cost(device, &[("device", CelType::declared(device))]);
+                    if device.as_ref().map_or(0, cost) > CALL_LIMIT {
                         errors.forbidden(&path, "too complex, exceeds cost limit");
                     }
                 }
@@ -150,12 +155,14 @@ fn device_names() -> Vec<(&'static str, Type)> {
 /// How large a device can be, for what a selector may cost: each map has as many entries as a device may have
 /// attributes and capacities, and each attribute a value of limited length.
 fn device_schema() -> Value {
-    let by_domain = |of: Value| json!({ "maxProperties": 32, "additionalProperties": { "maxProperties": 32, "additionalProperties": of } });
-    json!({ "properties": {
-        "driver": { "maxLength": 63 },
-        "attributes": by_domain(json!({ "maxLength": 64 })),
-        "capacity": by_domain(json!({})),
-        "allowMultipleAllocations": {},
+    let map = |of: Value| json!({ "type": "object", "maxProperties": 32, "additionalProperties": of });
+    // A text, a number, a truth or a version.
+    let attribute = json!({ "x-kubernetes-int-or-string": true, "maxLength": 64 });
+    json!({ "type": "object", "properties": {
+        "driver": { "type": "string", "maxLength": 63 },
+        "attributes": map(map(attribute.clone())),
+        "capacity": map(map(attribute)),
+        "allowMultipleAllocations": { "type": "boolean" },
     } })
 }
 

@@ -4,6 +4,7 @@
 //! Invariant: an expression is compiled once; evaluating it changes nothing and never panics on input.
 
 pub mod authorizer;
+pub mod cost_estimate;
 mod functions;
 mod optionals;
 pub mod types;
@@ -21,6 +22,7 @@ use kube_cel::{
 };
 use serde_json::Value;
 
+use self::cost_estimate::{CelType, CostEstimator, DeclType};
 use crate::crd::cost::{Estimate, Shape};
 
 /// What evaluating one expression may cost.
@@ -62,10 +64,10 @@ impl Expression {
         if cost > CALL_LIMIT { Err(TOO_COSTLY.into()) } else { Ok(cost) }
     }
 
-    /// What it costs at most if its names are of these schemas.
-    pub fn highest_cost(&self, schemas: &[(&str, &Value)]) -> u64 {
-        let scope = schemas.iter().map(|(name, schema)| (name.to_string(), Shape::Schema(schema))).collect();
-        Estimate::within(&self.parsed, scope).cost
+    /// What it costs at most with names of these types; `root` is the one whose parts it looks at.
+    pub fn max_cost(&self, root: &Arc<DeclType>, names: &[(&str, CelType)]) -> u64 {
+        let names = names.iter().map(|(name, kind)| (name.to_string(), kind.clone())).collect();
+        CostEstimator::new(root.clone(), names).estimate(&self.parsed)
     }
 
     pub fn evaluate(&self, variables: &Variables) -> Result<CelValue, String> {

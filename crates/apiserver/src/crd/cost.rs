@@ -1,5 +1,5 @@
-//! What an expression may cost before it runs.
-//! Used by `cel`: by schema, when a rule is written, and by data, before it is evaluated.
+//! What an expression costs with the data it is about to see.
+//! Used by `cel`; what rules may cost by their schema is in `cel::cost_estimate`.
 //! Invariant: never evaluates anything.
 
 use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
@@ -8,13 +8,9 @@ use serde_json::Value;
 use super::escape::unescape;
 use crate::cel::authorizer::CHECK_COST;
 
-/// A list or map without a bound may hold this many: what fits into a request.
-const UNBOUNDED: u64 = 1_500_000;
-
-/// What an expression refers to: a part of a schema, or of an object.
+/// What an expression refers to.
 #[derive(Clone, Copy)]
 pub enum Shape<'a> {
-    Schema(&'a Value),
     Data(&'a Value),
     /// A list written out in the expression.
     Items(u64),
@@ -24,7 +20,6 @@ pub enum Shape<'a> {
 impl<'a> Shape<'a> {
     fn length(self) -> u64 {
         match self {
-            Shape::Schema(s) => s["maxItems"].as_u64().or(s["maxProperties"].as_u64()).unwrap_or(UNBOUNDED),
             Shape::Data(Value::Array(items)) => items.len() as u64,
             Shape::Data(Value::Object(map)) => map.len() as u64,
             Shape::Items(length) => length,
@@ -34,18 +29,9 @@ impl<'a> Shape<'a> {
 
     fn item(self) -> Self {
         match self {
-            Shape::Schema(s) if s["items"].is_object() => Shape::Schema(&s["items"]),
             // The keys of a map are plain text.
             Shape::Data(Value::Array(items)) => items.first().map_or(Shape::Unknown, Shape::Data),
             _ => Shape::Unknown,
-        }
-    }
-
-    /// What an index leads to.
-    fn element(self) -> Self {
-        match self {
-            Shape::Schema(s) if s["additionalProperties"].is_object() => Shape::Schema(&s["additionalProperties"]),
-            other => other.item(),
         }
     }
 
@@ -53,18 +39,12 @@ impl<'a> Shape<'a> {
     fn text(self) -> u64 {
         match self {
             Shape::Data(Value::String(text)) => text.len() as u64,
-            Shape::Schema(s) => s["maxLength"].as_u64().unwrap_or(0),
             _ => 0,
         }
     }
 
     fn field(self, name: &str) -> Self {
         match self {
-            Shape::Schema(s) => {
-                let found = s["properties"].get(unescape(name));
-                let found = found.or(Some(&s["additionalProperties"]).filter(|s| s.is_object()));
-                found.map_or(Shape::Unknown, Shape::Schema)
-            }
             Shape::Data(data) => data.get(unescape(name)).map_or(Shape::Unknown, Shape::Data),
             Shape::Items(_) | Shape::Unknown => Shape::Unknown,
         }
@@ -123,7 +103,7 @@ impl<'a> Estimate<'a> {
                 let target = target.map(|(_, shape)| shape);
                 cost = cost.saturating_add(function_cost(&call.func_name, target));
                 let shape = match (call.func_name.as_str(), shapes.as_slice(), target) {
-                    (operators::INDEX | operators::OPT_INDEX, [of, ..], _) => of.element(),
+                    (operators::INDEX | operators::OPT_INDEX, [of, ..], _) => of.item(),
                     (operators::OPT_SELECT, [of, _], _) => of.field(literal(&call.args[1].expr)),
                     ("or" | "orValue" | "value", _, Some(optional)) => optional,
                     _ => Shape::Unknown,

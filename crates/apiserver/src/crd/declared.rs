@@ -2,23 +2,87 @@
 //! Called by `registry` when a CustomResourceDefinition is written.
 //! Invariant: a rule that could never run, or never end in time, is refused before any object meets it.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use api::field::{ErrorList, Path};
 
-use super::{field_path, rules::OLD, typed};
-use crate::cel::{Expression, types::Type};
+use super::{escape::escape, field_path, rules::OLD, typed};
+use crate::cel::{
+    Expression,
+    cost_estimate::{CelType, DeclType},
+    types::Type,
+};
 
-const BUDGET: u64 = 10_000_000;
-const UNBOUNDED: u64 = 1_500_000;
+/// What one rule may cost by estimate, over all places where it applies.
+const RULE_COST_MAX: u64 = 10_000_000;
+/// What all rules of one version may cost together.
+const TOTAL_COST_MAX: u64 = 100_000_000;
+/// How many of the dearest rules are named when the total is too high, and from which part of it on.
+const NAMED_RULES_MAX: usize = 4;
+const NAMED_RULE_COST_MIN: u64 = TOTAL_COST_MAX / 100;
 
 pub fn validate(definition: &Value, errors: &mut ErrorList) {
     let versions = definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
     for (index, version) in versions.iter().enumerate() {
         let path = Path::new("spec").child("versions").index(index).child("schema").child("openAPIV3Schema");
         let schema = &version["schema"]["openAPIV3Schema"];
-        Part { path, schema, resource: true, times: 1, uncorrelated: None }.visit(errors);
+        let mut total = TotalCost::default();
+        let root = Part {
+            path: path.clone(),
+            schema,
+            resource: true,
+            declared: None,
+            cardinality: Some(1),
+            uncorrelated: None,
+        };
+        root.visit(&mut total, errors);
+        total.check(&path, errors);
     }
+}
+
+/// What the rules of one version cost together.
+#[derive(Default)]
+struct TotalCost {
+    cost: u64,
+    dearest: Vec<(u64, Path)>,
+}
+
+impl TotalCost {
+    fn add(&mut self, at: &Path, cost: u64) {
+        self.cost = self.cost.saturating_add(cost);
+        if cost >= NAMED_RULE_COST_MIN {
+            self.dearest.push((cost, at.clone()));
+            self.dearest.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+            self.dearest.truncate(NAMED_RULES_MAX);
+        }
+    }
+
+    fn check(&self, path: &Path, errors: &mut ErrorList) {
+        if self.cost <= TOTAL_COST_MAX {
+            return;
+        }
+        for (_, at) in &self.dearest {
+            let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            errors.forbidden(at, detail);
+        }
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        errors.forbidden(path, exceeds(what, self.cost, TOTAL_COST_MAX));
+    }
+}
+
+fn exceeds(what: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = match factor {
+        100.0.. if factor > 100.0 => "more than 100x".to_string(),
+        ..1.5 => format!("{factor:.6}x"),
+        _ => format!("{factor:.1}x"),
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and \
+         maxLength where arrays, maps, and strings are declared)"
+    )
 }
 
 struct Part<'a> {
@@ -26,41 +90,65 @@ struct Part<'a> {
     schema: &'a Value,
     /// Whether it has a kind and a name.
     resource: bool,
-    /// How often it may occur in one object.
-    times: u64,
+    /// Known here if a part around it has rules too.
+    declared: Option<Arc<DeclType>>,
+    /// How often it may occur in one object; `None` inside a list or map without a limit.
+    cardinality: Option<u64>,
     /// The list around it whose items cannot be told apart from one version of an object to the next.
     uncorrelated: Option<Path>,
 }
 
 impl Part<'_> {
-    fn visit(&self, errors: &mut ErrorList) {
+    fn visit(&self, total: &mut TotalCost, errors: &mut ErrorList) {
         let schema = self.schema;
-        for (index, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
-            self.check(&self.path.child("x-kubernetes-validations").index(index), rule, errors);
+        let rules = schema["x-kubernetes-validations"].as_array().filter(|rules| !rules.is_empty());
+        let declared =
+            self.declared.clone().or_else(|| rules.and_then(|_| DeclType::from_schema(schema, self.resource)));
+        for (index, rule) in rules.into_iter().flatten().enumerate() {
+            let at = self.path.child("x-kubernetes-validations").index(index);
+            self.check(&at, rule, declared.as_ref(), total, errors);
         }
+        let declared = declared.as_deref();
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-            self.inner(self.path.child("properties").key(name), property, None).visit(errors);
+            let inner = declared.zip(escape(name)).and_then(|(declared, name)| declared.field(&name));
+            let path = self.path.child("properties").key(name);
+            self.inner(path, property, inner.cloned(), None).visit(total, errors);
         }
         for (word, limit) in [("items", "maxItems"), ("additionalProperties", "maxProperties")] {
             if schema[word].is_object() {
-                self.inner(self.path.child(word), &schema[word], Some(limit)).visit(errors);
+                let inner = declared.and_then(DeclType::element).cloned();
+                self.inner(self.path.child(word), &schema[word], inner, Some(limit)).visit(total, errors);
             }
         }
     }
 
-    fn inner<'a>(&self, path: Path, schema: &'a Value, limit: Option<&str>) -> Part<'a> {
-        let times = limit.map_or(1, |limit| self.schema[limit].as_u64().unwrap_or(UNBOUNDED));
+    fn inner<'a>(
+        &self,
+        path: Path,
+        schema: &'a Value,
+        declared: Option<Arc<DeclType>>,
+        limit: Option<&str>,
+    ) -> Part<'a> {
+        let times = limit.map_or(Some(1), |limit| self.schema[limit].as_i64().map(|limit| limit.max(0) as u64));
         let loses_track = limit == Some("maxItems") && self.schema["x-kubernetes-list-type"] != "map";
         Part {
             path,
             schema,
             resource: schema["x-kubernetes-embedded-resource"] == true,
-            times: self.times.saturating_mul(times),
+            declared,
+            cardinality: self.cardinality.zip(times).map(|(around, times)| around.saturating_mul(times)),
             uncorrelated: self.uncorrelated.clone().or(loses_track.then(|| self.path.clone())),
         }
     }
 
-    fn check(&self, path: &Path, rule: &Value, errors: &mut ErrorList) {
+    fn check(
+        &self,
+        path: &Path,
+        rule: &Value,
+        declared: Option<&Arc<DeclType>>,
+        total: &mut TotalCost,
+        errors: &mut ErrorList,
+    ) {
         let text = |name: &str| rule[name].as_str().unwrap_or_default();
         let at = path.child("rule");
         if text("rule").trim().is_empty() {
@@ -69,10 +157,21 @@ impl Part<'_> {
         let own = typed::type_of(self.schema, self.resource).unwrap_or(Type::Dyn);
         let old = if rule["optionalOldSelf"] == true { Type::Dyn } else { own.clone() };
         let scope = [("self", own), (OLD, old)];
+        let mut check_cost = |what: &str, at: &Path, expression: &Expression, times, errors: &mut ErrorList| {
+            let Some(declared) = declared else { return };
+            let own = CelType::declared(declared);
+            let old = if rule["optionalOldSelf"] == true { own.clone().optional() } else { own.clone() };
+            let cost = expression.max_cost(declared, &[("self", own), (OLD, old)]).saturating_mul(times);
+            if cost > RULE_COST_MAX {
+                errors.forbidden(at, exceeds(&format!("estimated {what} cost"), cost, RULE_COST_MAX));
+            }
+            total.add(at, cost);
+        };
+        let unbounded = declared.map_or(1, |declared| declared.max_cardinality());
         match compile(text("rule"), &scope, &Type::Bool, "cel expression must evaluate to a bool") {
             Err(e) => errors.invalid(&at, text("rule"), e),
             Ok(expression) => {
-                self.check_cost("rule", &at, &expression, self.times, errors);
+                check_cost("rule", &at, &expression, self.cardinality.unwrap_or(unbounded), errors);
                 if !expression.names(OLD) {
                     if let Some(flag) = rule.get("optionalOldSelf").filter(|flag| !flag.is_null()) {
                         let words = "may not be set if oldSelf is not used in rule";
@@ -89,24 +188,11 @@ impl Part<'_> {
             let at = path.child("messageExpression");
             match compile(text("messageExpression"), &scope, &Type::String, "must evaluate to a string") {
                 Err(e) => errors.invalid(&at, text("messageExpression"), format!("messageExpression {e}")),
-                Ok(expression) => self.check_cost("messageExpression", &at, &expression, 1, errors),
+                Ok(expression) => check_cost("messageExpression", &at, &expression, 1, errors),
             }
         }
         if !text("fieldPath").is_empty() && field_path::shown(text("fieldPath"), self.schema).is_none() {
             errors.invalid(&path.child("fieldPath"), text("fieldPath"), "must be a valid path");
-        }
-    }
-
-    fn check_cost(&self, what: &str, at: &Path, expression: &Expression, times: u64, errors: &mut ErrorList) {
-        let cost = expression.highest_cost(&[("self", self.schema), (OLD, self.schema)]).saturating_mul(times);
-        if cost > BUDGET {
-            let factor = cost as f64 / BUDGET as f64;
-            let factor = if cost / BUDGET > 100 { "more than 100x".into() } else { format!("{factor:.1}x") };
-            let detail = format!(
-                "estimated {what} cost exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, \
-                 maxProperties, and maxLength where arrays, maps, and strings are declared)"
-            );
-            errors.forbidden(at, detail);
         }
     }
 }

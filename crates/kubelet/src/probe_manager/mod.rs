@@ -4,6 +4,7 @@
 //! before this process goes on from what was told of it.
 
 mod attempt;
+mod schedule;
 mod worker;
 
 use std::{

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::{
     ProbeKind, Results,
     attempt::{self, Found},
+    schedule::{Attempt, ProbeSchedule},
 };
 use crate::{
     node_metrics::{PROBE_DURATION, PROBES},
@@ -78,20 +79,29 @@ impl Worker {
         if !delay.is_zero() {
             self.env.sleep(delay).await;
         }
+        let settled = self.results.get(&self.container_id, self.kind).flatten() == Some(ProbeResult::Success);
+        // Nobody waits for the success of a liveness probe: it holds from the beginning.
+        let just_started = self.kind != ProbeKind::Liveness && !settled && age < period;
+        let mut schedule = ProbeSchedule::new(period, just_started);
         let mut row = Row::default();
         loop {
             // Until the container has started, only its startup probe counts; afterwards that one is done.
             let changed = self.results.changed.notified();
             let started = self.results.started(&self.container_id);
             if (self.kind == ProbeKind::Startup) != started {
+                let began = self.env.monotonic();
+                let attempt = schedule.begin(began);
+                let outcome = self.attempt(&probe, timeout, attempt).await;
+                let succeeded = outcome == Some(ProbeResult::Success);
                 // One that could not be made says nothing about the container.
-                if let Some(outcome) = self.attempt(&probe, timeout).await
+                if let Some(outcome) = outcome
+                    && (succeeded || attempt == Attempt::Periodic)
                     && row.add(outcome) >= threshold(&probe, outcome)
                     && self.settle(outcome)
                 {
                     return;
                 }
-                self.env.sleep(period).await;
+                self.env.sleep(schedule.wait(began, self.env.monotonic(), succeeded)).await;
             } else if self.kind == ProbeKind::Startup {
                 return;
             } else {
@@ -114,7 +124,7 @@ impl Worker {
     }
 
     /// `None` when the probe could not be made.
-    async fn attempt(&self, probe: &Probe, timeout: Duration) -> Option<ProbeResult> {
+    async fn attempt(&self, probe: &Probe, timeout: Duration, attempt: Attempt) -> Option<ProbeResult> {
         let began = self.env.monotonic();
         let mut outcome = Err(String::new());
         for _ in 0..RETRIES {
@@ -139,6 +149,11 @@ impl Worker {
         };
         self.count(&outcome, began);
         let about = container_reference(&self.pod, kind, &self.container.name);
+        let warn = |reason: &str, message: String| {
+            if attempt == Attempt::Periodic {
+                self.recorder.warning(&about, reason, message);
+            }
+        };
         match outcome {
             Ok(Found::Success) => Some(ProbeResult::Success),
             Ok(Found::Warning(output)) => {
@@ -148,12 +163,12 @@ impl Worker {
             }
             Ok(Found::Failure(output)) => {
                 let message = format!("{} probe failed: {output}", self.kind.as_str());
-                self.recorder.warning(&about, "Unhealthy", message);
+                warn("Unhealthy", message);
                 Some(ProbeResult::Failure)
             }
             Err(error) => {
                 let message = format!("{} probe errored and resulted in unknown state: {error}", self.kind.as_str());
-                self.recorder.warning(&about, "Unhealthy", message);
+                warn("Unhealthy", message);
                 None
             }
         }

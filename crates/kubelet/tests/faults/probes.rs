@@ -119,3 +119,29 @@ async fn what_was_ready_stays_so_under_another_kubelet() {
     node.wait("kept", "ready again", ready).await;
     node.stop().await;
 }
+
+/// Not a whole period later, however long that is; and only what the period asks for is told in Events.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_just_started_is_ready_soon_after_a_failed_probe() {
+    let Some(node) = Node::start("soon") else { return };
+    let probe = json!({"exec": {"command": ["look"]}, "periodSeconds": 60, "timeoutSeconds": 30});
+    for (name, kind) in [("readiness", "readinessProbe"), ("startup", "startupProbe")] {
+        node.runtime.hang("exec_sync", "look");
+        node.api.create_pod(name, pod(json!({kind: probe})));
+        node.until("did it run", || !node.runtime.running("main").is_empty()).await;
+        let id = node.runtime.running("main").remove(0);
+        let refused = cri::v1::ExecSyncResponse { exit_code: 1, ..Default::default() };
+        (0..4).for_each(|_| node.runtime.push_exec_result(&id, refused.clone()));
+        let began = node.env.monotonic();
+        node.runtime.release();
+        node.wait(name, "ready", ready).await;
+        let took = node.env.monotonic() - began;
+        assert!(took < Duration::from_secs(5), "{kind}: ready after {took:?}");
+        let unhealthy = |e: &&Value| e["reason"] == "Unhealthy" && e["involvedObject"]["name"] == name;
+        let told: Vec<Value> = node.api.find("/events/").iter().filter(unhealthy).cloned().collect();
+        assert!(told.iter().all(|e| e["count"] == 1), "{told:#?}");
+        node.api.delete_pod(name, 1);
+        node.wait(name, "gone", Value::is_null).await;
+    }
+    node.stop().await;
+}
