@@ -52,11 +52,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     config.port = port;
     config.client_ca_pem = ca_pem.clone().into_bytes();
     config.serving_certificate = Some(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
-    config.kubelet_client = Some(KubeletClient {
-        certificate_pem: admin.clone().into_bytes(),
-        key_pem: admin_key.clone().into_bytes(),
-        ca_pem: ca_pem.clone().into_bytes(),
-    });
+    let (certificate, key) = (admin.clone().into_bytes(), admin_key.clone().into_bytes());
+    config.kubelet_client = Some(KubeletClient::new(certificate, key, ca_pem.clone().into_bytes()));
     let base64 = |text: &str| BASE64_STANDARD.encode(text);
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}\", \

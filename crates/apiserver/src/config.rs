@@ -5,6 +5,7 @@
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
+use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 
 use crate::watch_cache;
@@ -50,10 +51,31 @@ pub struct ServiceAccounts {
 
 #[derive(Clone)]
 pub struct KubeletClient {
-    pub certificate_pem: Vec<u8>,
-    pub key_pem: Vec<u8>,
+    identity: Arc<RwLock<Arc<ClientIdentity>>>,
     /// Authorities of the kubelets' serving certificates.
     pub ca_pem: Vec<u8>,
+}
+
+/// A certificate and its key, as PEM.
+pub struct ClientIdentity {
+    pub certificate_pem: Vec<u8>,
+    pub key_pem: Vec<u8>,
+}
+
+impl KubeletClient {
+    pub fn new(certificate_pem: Vec<u8>, key_pem: Vec<u8>, ca_pem: Vec<u8>) -> Self {
+        let identity = Arc::new(ClientIdentity { certificate_pem, key_pem });
+        Self { identity: Arc::new(RwLock::new(identity)), ca_pem }
+    }
+
+    /// The one in use now; asked for with every connection, so that a renewal needs no restart.
+    pub fn identity(&self) -> Arc<ClientIdentity> {
+        self.identity.read().clone()
+    }
+
+    pub fn renew(&self, certificate_pem: Vec<u8>, key_pem: Vec<u8>) {
+        *self.identity.write() = Arc::new(ClientIdentity { certificate_pem, key_pem });
+    }
 }
 
 /// Ways to prove who one is beyond client certificates and ServiceAccount tokens; off unless set.

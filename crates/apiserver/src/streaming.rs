@@ -284,6 +284,7 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
 
 /// Our client certificate is what makes the identity headers believable to an extension server.
 fn with_identity(client: Option<&KubeletClient>, authority: Option<&[u8]>) -> Result<ClientConfig, String> {
-    let identity = client.map(|client| (client.certificate_pem.as_slice(), client.key_pem.as_slice()));
+    let identity = client.map(KubeletClient::identity);
+    let identity = identity.as_ref().map(|identity| (&*identity.certificate_pem, &*identity.key_pem));
     trust::client(authority, identity)
 }

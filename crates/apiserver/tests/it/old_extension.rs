@@ -95,7 +95,7 @@ async fn cluster() -> Server {
     let env = Env::real();
     server_on(Arc::new(MemoryStore::new(env.clone())), env, |config| {
         let [certificate_pem, key_pem, ca_pem] = [certificate, key, proxies.pem.clone()].map(String::into_bytes);
-        config.kubelet_client = Some(KubeletClient { certificate_pem, key_pem, ca_pem });
+        config.kubelet_client = Some(KubeletClient::new(certificate_pem, key_pem, ca_pem));
     })
     .await
 }
