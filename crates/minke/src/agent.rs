@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::Access,
+    components::Components,
     container_runtime::Runtime,
     dns_service,
     flags::{self, Choice},
@@ -32,6 +33,7 @@ use crate::{
     own_node::{self, Names, OwnNode},
     pki::Leaf,
     pod_network::{self, Network},
+    ports,
     report::Reporter,
     server::{self, ControlPlane},
     service_proxy,
@@ -116,13 +118,19 @@ impl Node {
     }
 
     /// Starts everything and returns once the node is Ready.
-    pub async fn start(self, env: &Env, shutdown: &CancellationToken, report: &Reporter) -> Result<()> {
+    pub async fn start(
+        self,
+        env: &Env,
+        shutdown: &CancellationToken,
+        report: &Reporter,
+        components: &Components,
+    ) -> Result<()> {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
         let proxy = node.proxy_config();
         let gate = node.gate(OwnRules::Here(proxy.confirmed.clone()), &informers, env);
-        node.start_network(proxy, env, shutdown, &informers);
-        node.start_kubelet(env, shutdown, gate)?;
+        node.start_network(proxy, env, shutdown, &informers, components);
+        node.start_kubelet(env, shutdown, gate, components)?;
         let ready = node.ready(env, shutdown).await;
         ready.then_some(()).context("the node did not become ready")?;
         report.step(&format!("node {} ready", node.own.name));
@@ -130,10 +138,15 @@ impl Node {
     }
 
     /// A kubelet whose service proxy is another process.
-    pub fn start_kubelet_alone(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    pub fn start_kubelet_alone(
+        self: &Arc<Self>,
+        env: &Env,
+        shutdown: &CancellationToken,
+        components: &Components,
+    ) -> Result<()> {
         let informers = InformerFactory::new(self.own.client.clone(), env.clone(), shutdown.clone());
         let gate = self.gate(OwnRules::Elsewhere(self.instance.proxy_socket()), &informers, env);
-        self.start_kubelet(env, shutdown, gate)
+        self.start_kubelet(env, shutdown, gate, components)
     }
 
     /// What holds a pod's stop signal back until no node's rules use the pod.
@@ -154,6 +167,7 @@ impl Node {
         env: &Env,
         shutdown: &CancellationToken,
         gate: Arc<dyn EndpointGate>,
+        components: &Components,
     ) -> Result<()> {
         let files = dns::HostFiles::default();
         let mut config = kubelet::Config {
@@ -171,8 +185,8 @@ impl Node {
             sandbox_image: images::PAUSE.into(),
             sandbox_guards_itself: self.runtime.is_ours(),
             image_gc_high_percent: self.flags.image_gc_high_threshold,
-            port: self.flags.kubelet_port,
-            healthz_port: self.flags.healthz_port,
+            port: self.flags.kubelet_port.unwrap_or(ports::KUBELET_PORT),
+            healthz_port: self.flags.healthz_port.unwrap_or(ports::KUBELET_HEALTHZ_PORT),
             serving_certificate: self.serving.clone(),
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
@@ -186,12 +200,8 @@ impl Node {
         kubelet_flags::apply(&self.flags, &mut config)?;
         self.ask_for_serving_certificate(env, shutdown);
         let informers = InformerFactory::new(self.own.client.clone(), env.clone(), shutdown.clone());
-        let (client, env, shutdown) = (self.own.client.clone(), env.clone(), shutdown.clone());
-        env.clone().spawn(async move {
-            if let Err(error) = kubelet::run(config, client, informers, env, shutdown).await {
-                tracing::error!(%error, "the kubelet stopped");
-            }
-        });
+        let running = kubelet::run(config, self.own.client.clone(), informers, env.clone(), shutdown.clone());
+        components.run("the kubelet", running);
         Ok(())
     }
 
@@ -217,6 +227,7 @@ impl Node {
         env: &Env,
         shutdown: &CancellationToken,
         informers: &InformerFactory,
+        components: &Components,
     ) {
         let (node, shared, task_env, until) = (self.clone(), informers.clone(), env.clone(), shutdown.clone());
         match self.flags.cni {
@@ -233,7 +244,7 @@ impl Node {
                 env.spawn(async move { node.serve_dns_on_node(shared, &task_env, &until).await });
             }
         }
-        service_proxy::start(&proxy, env, shutdown, informers);
+        service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 
     fn proxy_config(&self) -> proxy::ProxyConfig {
@@ -294,7 +305,7 @@ impl Node {
             domain: server::cluster_domain(),
             client: self.own.client.clone(),
             informers,
-            metrics_port: self.flags.dns_metrics_port,
+            metrics_port: self.flags.dns_metrics_port.unwrap_or(ports::DNS_METRICS_PORT),
             env: env.clone(),
             shutdown,
         };

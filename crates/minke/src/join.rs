@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use x509_parser::extensions::GeneralName;
 
 use crate::{
-    ca_pin, flags,
+    ca_pin, file_modes, flags,
     instance::Instance,
     join_token::fingerprint,
     own_node::Names,
@@ -38,6 +38,8 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(2);
+/// Of the environment.
+const TOKEN_VARIABLE: &str = "MINKE_TOKEN";
 
 /// What a node asks the cluster to sign.
 struct Wanted {
@@ -75,7 +77,7 @@ impl ResolvesServerCert for Serving {
 pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &Env) -> Result<Arc<Member>> {
     let server = flags.server.clone().context("--server is missing")?;
     let pki = instance.pki();
-    fs::create_dir_all(&pki).with_context(|| format!("failed to create {}", pki.display()))?;
+    file_modes::private_directory(&pki)?;
     let ca_pem = authority(flags, &server, &pki.join("ca.crt"))?;
     let connect = |identity: Identity| -> Result<Client> {
         let ca = client::certificates(ca_pem.as_bytes()).map_err(anyhow::Error::msg)?;
@@ -94,7 +96,9 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     let first = match load(&pki, &ca_pem, &wanted, env) {
         Some(kept) => kept,
         None => {
-            let token = Some(Arc::new(RwLock::new(token(flags)?)));
+            let flags = flags.clone();
+            let token = tokio::task::spawn_blocking(move || token(&flags)).await??;
+            let token = Some(Arc::new(RwLock::new(token)));
             let bootstrap = connect(Identity { bearer_token: token, ..Identity::default() })?;
             let asked = Asked { client: &bootstrap, server: &server, ca_pem: &ca_pem };
             obtain(&asked, &pki, &wanted, env).await.context("failed to join the cluster")?
@@ -119,6 +123,23 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
 }
 
 impl Member {
+    /// One whose credentials are a kubeconfig's, for the sake of its serving certificate.
+    pub fn of_kubeconfig(
+        client: Client,
+        identity: Identity,
+        ca_pem: &str,
+        server: &str,
+        name: &str,
+        instance: &Instance,
+        env: &Env,
+    ) -> Result<Arc<Self>> {
+        let pki = instance.pki();
+        file_modes::private_directory(&pki)?;
+        let user = format!("system:node:{name}");
+        let (ca_pem, server) = (ca_pem.to_string(), server.to_string());
+        Ok(Arc::new(Self { client, identity, ca_pem, server, user, pki, env: env.clone() }))
+    }
+
     /// The serving certificate for all names that the node has registered (others are not approved), asked for now and
     /// again before it expires.
     pub fn serve(self: &Arc<Self>, serving: Arc<Serving>, names: Names) {
@@ -167,15 +188,28 @@ impl Member {
     }
 }
 
+/// From a kubeconfig, a file, standard input or the environment; never from the command line, which everybody can see.
 fn token(flags: &flags::Agent) -> Result<String> {
-    let token = match (&flags.join.token, &flags.join.token_file) {
-        (Some(token), _) => token.clone(),
-        (None, Some(file)) => {
+    let from_environment = std::env::var(TOKEN_VARIABLE).ok();
+    let token = match (&flags.join.token_of_kubeconfig, &flags.join.token_file, from_environment) {
+        (Some(token), ..) => token.clone(),
+        (None, Some(file), _) if file.as_os_str() == "-" => {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).context("failed to read the token from standard input")?;
+            line
+        }
+        (None, Some(file), _) => {
             fs::read_to_string(file).with_context(|| format!("failed to read the token in {}", file.display()))?
         }
-        _ => bail!("this node has not joined yet: give --token (`minke node join-command` on the server shows it)"),
+        (None, None, Some(token)) => token,
+        _ => {
+            bail!("this node has not joined yet: give --token-file (`minke node join-command` on the server shows how)")
+        }
     };
-    Ok(token.trim().to_string())
+    match token.trim() {
+        "" => bail!("the token to join with is empty: `minke node join-command` on the server shows how to give it"),
+        token => Ok(token.to_string()),
+    }
 }
 
 /// The cluster's authority: from last time, from a file, or from the server itself if its fingerprint is right.

@@ -23,8 +23,14 @@ use rustls::{
     sign::CertifiedKey,
 };
 
+use crate::file_modes;
+
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
-const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+pub const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+/// A sleep does not count while the machine does: so the clock is looked at in between.
+pub const RECHECK_INTERVAL: Duration = Duration::from_secs(12 * 3600);
+/// After a renewal that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(3600);
 /// Clocks of nodes differ: a certificate is valid a little before it was made.
 const BACKDATE: Duration = Duration::from_secs(300);
 
@@ -78,7 +84,7 @@ pub struct Pki {
 impl Pki {
     /// Opens the directory, making the cluster CA if there is none yet.
     pub fn open(directory: &Path, env: Env) -> Result<Arc<Self>> {
-        fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
+        file_modes::private_directory(directory)?;
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
         if !certificate.exists() {
             let pem = make_ca(&env)?;
@@ -130,26 +136,44 @@ impl Pki {
 
     /// A certificate that renews itself at two thirds of its life, for as long as the process runs.
     pub fn rotating(self: &Arc<Self>, leaf: Leaf) -> Result<Current> {
-        let current = Current(Arc::new(RwLock::new(Arc::new(self.certified(&leaf)?))));
+        let current = Current(Arc::new(RwLock::new(Arc::new(self.certified(&self.leaf(&leaf)?)?))));
         let (pki, kept) = (self.clone(), current.clone());
-        self.env.clone().spawn(async move {
-            loop {
-                let wait = until_renewal(&pki.env, &kept.0.read().cert[0]);
-                pki.env.sleep(wait).await;
-                match pki.certified(&leaf) {
-                    Ok(renewed) => *kept.0.write() = Arc::new(renewed),
-                    Err(error) => {
-                        tracing::error!(%error, certificate = leaf.name, "failed to renew a certificate");
-                        pki.env.sleep(Duration::from_secs(3600)).await;
-                    }
-                }
-            }
+        self.on_renewal(leaf, move |pem| match pki.certified(&pem) {
+            Ok(renewed) => *kept.0.write() = Arc::new(renewed),
+            Err(error) => tracing::error!(%error, "a renewed certificate can't be used"),
         });
         Ok(current)
     }
 
-    fn certified(&self, leaf: &Leaf) -> Result<CertifiedKey> {
-        let pem = self.leaf(leaf)?;
+    /// Renews the certificate at two thirds of its life, for as long as the process runs, and hands over each new one.
+    pub fn on_renewal(self: &Arc<Self>, leaf: Leaf, renewed: impl Fn(Pem) + Send + 'static) {
+        let pki = self.clone();
+        self.env.clone().spawn(async move {
+            loop {
+                let wait = pki.until_renewal(&leaf);
+                pki.env.sleep(wait.min(RECHECK_INTERVAL)).await;
+                if wait > RECHECK_INTERVAL {
+                    continue;
+                }
+                match pki.leaf(&leaf) {
+                    Ok(pem) => renewed(pem),
+                    Err(error) => {
+                        tracing::error!(%error, certificate = leaf.name, "failed to renew a certificate");
+                        pki.env.sleep(RETRY_INTERVAL).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Of the certificate on disk; none left means now.
+    fn until_renewal(&self, leaf: &Leaf) -> Duration {
+        let pem = fs::read(self.path(&format!("{}.crt", leaf.name))).unwrap_or_default();
+        let chain = client::certificates(&pem).unwrap_or_default();
+        chain.first().map_or(Duration::ZERO, |der| until_renewal(&self.env, der))
+    }
+
+    fn certified(&self, pem: &Pem) -> Result<CertifiedKey> {
         // The authority comes along, for those who know it by its fingerprint only.
         let chain = format!("{}{}", pem.certificate, self.ca_pem);
         client::certified_key(chain.as_bytes(), pem.key.as_bytes()).map_err(anyhow::Error::msg)

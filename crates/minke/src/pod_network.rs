@@ -22,6 +22,7 @@ use crate::{
     kept_rules,
     own_node::OwnNode,
     perseverance::Perseverance,
+    pki::write_private,
 };
 
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
@@ -143,10 +144,7 @@ impl Network {
         let made = tokio::task::spawn_blocking(move || cni::prepare(&network)).await?;
         made.context("failed to make the pod network")?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
-        let file = network_file(&self.instance);
-        let temporary = file.with_extension("tmp");
-        std::fs::write(&temporary, serde_json::to_vec_pretty(conflist)?)?;
-        std::fs::rename(&temporary, &file).with_context(|| format!("failed to write {}", file.display()))
+        write_private(&network_file(&self.instance), &serde_json::to_string_pretty(conflist)?)
     }
 }
 

@@ -3,7 +3,6 @@
 //! Invariant: controllers and scheduler reach the API server only through `client`.
 
 use std::{
-    fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -13,17 +12,18 @@ use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use ipnet::IpNet;
-use store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    components::Components,
     dns_endpoints, dns_service,
     flags::{self, Choice},
     host,
     instance::Instance,
-    join_token,
-    pki::{Leaf, Pki, write_private, write_public},
-    preflight,
+    join_token, kubeconfigs,
+    leader_identity::LeaderIdentity,
+    pki::{Leaf, Pki, write_private},
+    ports, preflight,
     report::Reporter,
     serving_approver,
 };
@@ -45,25 +45,22 @@ pub async fn start_api(
     env: &Env,
     shutdown: &CancellationToken,
     report: &Reporter,
+    components: &Components,
 ) -> Result<ControlPlane> {
-    let listener = preflight::listen(SocketAddr::new(flags.bind_address, flags.port), "--port")?;
+    let port = flags.port.unwrap_or(ports::API_PORT);
+    let listener = preflight::listen(SocketAddr::new(flags.bind_address, port), "--port")?;
     let port = listener.local_addr()?.port();
     let advertise = advertise_address(flags)?;
     let pki = Pki::open(&instance.pki(), env.clone())?;
-    let store = open_store(&flags.store, instance, env).await?;
+    let store = flags.store.open(instance, env).await?;
     let config = api_config(flags, &pki, advertise, port)?;
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     let address = SocketAddr::new(advertise, port);
-    write_public(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
-    write_kubeconfigs(instance, &pki, flags.bind_address, address)?;
+    write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
+    kubeconfigs::keep(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let serving = api.clone();
-    let until = shutdown.clone();
-    env.spawn(async move {
-        if let Err(error) = serving.serve(listener, until.cancelled_owned()).await {
-            tracing::error!(%error, "the API server stopped serving");
-        }
-    });
+    let (serving, until) = (api.clone(), shutdown.clone());
+    components.run("the API server", async move { serving.serve(listener, until.cancelled_owned()).await });
     report.step(&format!("API server ready on port {port}"));
     Ok(ControlPlane { api, pki, address })
 }
@@ -82,18 +79,6 @@ pub fn advertise_address(flags: &flags::Server) -> Result<IpAddr> {
              the other family: choose another with --advertise-address"
         ),
         None => Ok(address),
-    }
-}
-
-async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<dyn Store>> {
-    match choice.split_once('=').unwrap_or((choice, "")) {
-        ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(instance.store(), env.clone())?)),
-        ("etcd", urls) if !urls.is_empty() => {
-            let endpoints: Vec<String> = urls.split(',').map(str::to_string).collect();
-            let etcd = store::EtcdStore::connect(&endpoints, "", None, env.clone()).await;
-            Ok(Arc::new(etcd.with_context(|| format!("etcd at {urls} can't be reached"))?))
-        }
-        _ => bail!("--store {choice} is not known: use `embedded` or `etcd=URL`"),
     }
 }
 
@@ -121,8 +106,12 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         server: true,
         ..Leaf::default()
     })?;
-    let kubelet_client =
-        pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS)))?;
+    let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS));
+    let pem = pki.leaf(&leaf)?;
+    let authority = pki.ca_pem().as_bytes().to_vec();
+    let kubelet_client = config::KubeletClient::new(pem.certificate.into_bytes(), pem.key.into_bytes(), authority);
+    let renewed = kubelet_client.clone();
+    pki.on_renewal(leaf, move |pem| renewed.renew(pem.certificate.into_bytes(), pem.key.into_bytes()));
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
@@ -130,11 +119,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     config.node_ports = port_range(&flags.service_node_port_range)?;
     config.serving_certificate = Some(Arc::new(serving));
     config.client_ca_pem = pki.ca_pem().as_bytes().to_vec();
-    config.kubelet_client = Some(config::KubeletClient {
-        certificate_pem: kubelet_client.certificate.into_bytes(),
-        key_pem: kubelet_client.key.into_bytes(),
-        ca_pem: pki.ca_pem().as_bytes().to_vec(),
-    });
+    config.kubelet_client = Some(kubelet_client);
     flags.security.apply(&mut config)?;
     Ok(config)
 }
@@ -171,27 +156,10 @@ fn nth_address(cidr: &IpNet, n: usize) -> Result<IpAddr> {
     Ok(address)
 }
 
-/// The admin's file, and one for each component that can run apart.
-fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: SocketAddr) -> Result<()> {
+/// Where programs on this machine reach the API server.
+fn server_url_here(bind: IpAddr, address: SocketAddr) -> String {
     let local = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
-    let here = format!("https://{}", SocketAddr::new(local, address.port()));
-    let directory = instance.data.join("kubeconfig");
-    fs::create_dir_all(&directory)?;
-    let components = [
-        (instance.admin_kubeconfig(), Leaf::client("admin", "kubernetes-admin", Some(MASTERS))),
-        (
-            directory.join("controller-manager"),
-            Leaf::client("controller-manager", "system:kube-controller-manager", None),
-        ),
-        (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", None)),
-        (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", None)),
-    ];
-    for (path, leaf) in components {
-        let pem = pki.leaf(&leaf)?;
-        let text = client::kubeconfig_yaml(&here, pki.ca_pem(), &leaf.common_name, &pem.certificate, &pem.key);
-        write_private(&path, &text)?;
-    }
-    Ok(())
+    format!("https://{}", SocketAddr::new(local, address.port()))
 }
 
 /// Starts the controllers and the scheduler as clients of the API server in this process, and lets nodes join.
@@ -201,25 +169,38 @@ pub async fn start_controllers(
     instance: &Instance,
     env: &Env,
     shutdown: &CancellationToken,
+    components: &Components,
 ) -> Result<()> {
     let controllers = local::client(&plane.api, "system:kube-controller-manager", &[]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
     plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.
-    let identity = (flags.store != "embedded").then(|| identity(instance));
-    run_controllers(config, controllers, env, shutdown, identity.clone());
+    let identity = match flags.store.is_shared() {
+        true => Some(LeaderIdentity::take(instance, "server", env)?),
+        false => None,
+    };
+    let name = identity.as_ref().map(|identity| identity.name.clone());
+    run_controllers(config, controllers, env, shutdown, name.clone(), components);
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
     env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
     let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
-    if identity.is_some() {
-        scheduling.leader_election.get_or_insert_default().identity = identity;
+    if name.is_some() {
+        scheduling.leader_election.get_or_insert_default().identity = name;
     }
     plane.api.show_metrics(scheduling.metrics.clone());
     let verdicts = scheduling.diagnoses.clone();
     plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
     let client = local::client(&plane.api, "system:kube-scheduler", &[]);
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
-    run_scheduler(scheduling, client, informers, env, shutdown);
+    run_scheduler(scheduling, client, informers, env, shutdown, components);
+    if let Some(identity) = identity {
+        // Held for as long as they may lead.
+        let until = shutdown.clone();
+        env.spawn(async move {
+            until.cancelled().await;
+            drop(identity);
+        });
+    }
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
     match flags.dns {
         Choice::Minke => {
@@ -245,13 +226,6 @@ pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet
     })
 }
 
-/// Who this server is among those that share a store: the same after a restart, which then need not wait for its own
-/// lease to expire.
-fn identity(instance: &Instance) -> String {
-    let host = crate::host::node_name().unwrap_or_default();
-    format!("{host}_{}", instance.data.display())
-}
-
 /// With an identity, runs them only while this process leads.
 pub fn run_controllers(
     config: controllers::Config,
@@ -259,9 +233,10 @@ pub fn run_controllers(
     env: &Env,
     shutdown: &CancellationToken,
     identity: Option<String>,
+    components: &Components,
 ) {
     let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone().spawn(async move {
+    components.run("the controller manager", async move {
         let start = |term: CancellationToken| {
             let informers = InformerFactory::new(client.clone(), env.clone(), term.clone());
             controllers::run(config.clone(), client.clone(), informers, env.clone(), term)
@@ -273,6 +248,7 @@ pub fn run_controllers(
                 lead(&election, &client, &env, &shutdown, start).await;
             }
         }
+        Ok::<_, std::convert::Infallible>(())
     });
 }
 
@@ -282,9 +258,9 @@ pub fn run_scheduler(
     informers: InformerFactory,
     env: &Env,
     shutdown: &CancellationToken,
+    components: &Components,
 ) {
-    let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone().spawn(async move { scheduler::run(config, client, informers, env, shutdown).await });
+    components.run("the scheduler", scheduler::run(config, client, informers, env.clone(), shutdown.clone()));
 }
 
 pub fn cluster_domain() -> String {
