@@ -74,10 +74,12 @@ pub fn private_directory(path: &Path) -> Result<()> {
 
 /// Sockets and records that are gone after a reboot.
 pub fn make_run_directory(instance: &Instance) -> Result<()> {
-    let path = instance.run();
-    create(&path, RUN_DIRECTORY_MODE)
-        .and_then(|()| set(&path, RUN_DIRECTORY_MODE))
-        .with_context(|| format!("failed to make {}", path.display()))
+    for path in [instance.run(), instance.containerd_state()] {
+        create(&path, RUN_DIRECTORY_MODE)
+            .and_then(|()| set(&path, RUN_DIRECTORY_MODE))
+            .with_context(|| format!("failed to make {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// A log to append to.

@@ -32,7 +32,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
             .arg("server")
             .arg("--data-dir")
             .arg(&server_data)
-            .args(["--port", &port, "--store", &format!("etcd={client}")])
+            .args(["--port", &port, "--etcd-servers", &client, "--etcd-prefix", "/minke-e2e"])
             .args(ranges),
     );
     let kubectl = Kubectl::new(&server_data.join("admin.kubeconfig"));
