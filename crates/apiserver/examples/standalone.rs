@@ -56,6 +56,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         certificate_pem: admin.clone().into_bytes(),
         key_pem: admin_key.clone().into_bytes(),
         ca_pem: ca_pem.clone().into_bytes(),
+        former_ca_pem: Vec::new(),
     });
     let base64 = |text: &str| BASE64_STANDARD.encode(text);
     let text = format!(

@@ -24,6 +24,8 @@ pub struct Config {
     pub service_accounts: ServiceAccounts,
     /// How kubelets are spoken to for logs, exec and the like.
     pub kubelet_client: Option<KubeletClient>,
+    /// How extension API servers are spoken to, which believe its holder about users.
+    pub proxy_client: Option<ProxyClient>,
     pub authentication: Authentication,
     /// As in `--authorization-mode`, in the order they are asked.
     pub authorization_modes: Vec<String>,
@@ -53,6 +55,18 @@ pub struct KubeletClient {
     pub certificate_pem: Vec<u8>,
     pub key_pem: Vec<u8>,
     /// Authorities of the kubelets' serving certificates.
+    pub ca_pem: Vec<u8>,
+    /// Authorities that signed such certificates before there was one for them alone. They sign for others too, so they
+    /// are believed only about certificates of nodes.
+    pub former_ca_pem: Vec<u8>,
+}
+
+/// `--proxy-client-cert-file` and `--proxy-client-key-file`.
+#[derive(Clone)]
+pub struct ProxyClient {
+    pub certificate_pem: Vec<u8>,
+    pub key_pem: Vec<u8>,
+    /// Its own authority, which signs for nobody else: who has a certificate of it is believed about everybody.
     pub ca_pem: Vec<u8>,
 }
 
@@ -164,6 +178,7 @@ impl Config {
                 max_token_expiration: Duration::from_secs(365 * 86400),
             },
             kubelet_client: None,
+            proxy_client: None,
             authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },
             authorization: Authorization::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use client::{Client, HttpsConfig, HttpsTransport, Identity, from_kubeconfig};
 use env::Env;
+use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 
 use crate::{
@@ -20,6 +21,8 @@ use crate::{
 pub struct Access {
     pub client: Client,
     pub client_ca: String,
+    /// Who signs for kubelets' servers.
+    pub kubelet_ca: Arc<RwLock<String>>,
     pub serving: Option<Arc<dyn ResolvesServerCert>>,
     pub joined: Option<(Arc<Member>, Arc<Serving>)>,
     pub identity: Identity,
@@ -37,6 +40,7 @@ impl Access {
             client: member.client.clone(),
             identity: member.identity.clone(),
             client_ca: member.ca_pem.clone(),
+            kubelet_ca: member.kubelet_ca.clone(),
             serving: Some(serving.clone()),
             joined: Some((member, serving)),
         })
@@ -44,8 +48,10 @@ impl Access {
 
     fn of(connection: HttpsConfig) -> Result<Self> {
         let serving = connection.identity.certificate.clone().map(|c| Arc::new(Current(c)) as _);
-        let client_ca = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
+        let client_ca: String = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
+        let kubelet_ca = Arc::new(RwLock::new(client_ca.clone()));
         let identity = connection.identity.clone();
-        Ok(Self { client: Client::new(HttpsTransport::new(connection)?), client_ca, serving, joined: None, identity })
+        let client = Client::new(HttpsTransport::new(connection)?);
+        Ok(Self { client, client_ca, kubelet_ca, serving, joined: None, identity })
     }
 }

@@ -4,6 +4,7 @@
 
 mod access;
 mod agent;
+mod authorities;
 mod ca_pin;
 mod commands;
 mod component_port;
@@ -20,6 +21,7 @@ mod join;
 mod join_token;
 mod kept_rules;
 mod kubelet_flags;
+mod kubelet_serving_ca;
 mod lost_attachments;
 mod nodes;
 mod own_node;

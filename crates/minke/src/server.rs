@@ -13,19 +13,21 @@ use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use ipnet::IpNet;
+use proxy::ClusterRanges;
 use store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    authorities::Authority,
     dns_endpoints, dns_service,
     flags::{self, Choice},
     host,
     instance::Instance,
-    join_token,
+    join_token, kubelet_serving_ca,
     pki::{Leaf, Pki, write_private, write_public},
     preflight,
     report::Reporter,
-    serving_approver,
+    serving_approver::{self, Reserved},
 };
 
 pub const MASTERS: &str = "system:masters";
@@ -97,7 +99,8 @@ async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<
     }
 }
 
-fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+/// Names and addresses that the API server's certificate is for, and no other.
+fn serving_names(flags: &flags::Server, advertise: IpAddr) -> Result<(Vec<String>, Vec<IpAddr>)> {
     let service_ip = first_address(&flags.service_cidr)?;
     let mut addresses = vec![service_ip, advertise, Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let more = [Some(flags.bind_address), host::address(false).ok(), host::address(true).ok()].into_iter().flatten();
@@ -113,10 +116,15 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         "kubernetes.default.svc.cluster.local",
         "localhost",
     ];
+    Ok((names.map(str::to_string).to_vec(), addresses))
+}
+
+fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+    let (dns_names, addresses) = serving_names(flags, advertise)?;
     let serving = pki.rotating(Leaf {
         name: "apiserver".into(),
         common_name: "kube-apiserver".into(),
-        dns_names: names.iter().map(|n| n.to_string()).collect(),
+        dns_names,
         addresses,
         server: true,
         ..Leaf::default()
@@ -133,7 +141,16 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     config.kubelet_client = Some(config::KubeletClient {
         certificate_pem: kubelet_client.certificate.into_bytes(),
         key_pem: kubelet_client.key.into_bytes(),
-        ca_pem: pki.ca_pem().as_bytes().to_vec(),
+        ca_pem: pki.authority_pem(Authority::KubeletServing)?.into_bytes(),
+        // Nodes that joined when it signed for all keep their certificates until they are renewed.
+        former_ca_pem: pki.ca_pem().as_bytes().to_vec(),
+    });
+    let front_proxy = Leaf::client("front-proxy-client", "front-proxy-client", None);
+    let front_proxy = pki.leaf(&Leaf { authority: Authority::FrontProxy, ..front_proxy })?;
+    config.proxy_client = Some(config::ProxyClient {
+        certificate_pem: front_proxy.certificate.into_bytes(),
+        key_pem: front_proxy.key.into_bytes(),
+        ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
     });
     flags.security.apply(&mut config)?;
     Ok(config)
@@ -209,7 +226,10 @@ pub async fn start_controllers(
     let identity = (flags.store != "embedded").then(|| identity(instance));
     run_controllers(config, controllers, env, shutdown, identity.clone());
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
-    env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
+    let cluster = ClusterRanges { pods: flags.pod_cidr.clone(), services: flags.service_cidr.clone() };
+    let (names, addresses) = serving_names(flags, plane.address.ip())?;
+    let reserved = Reserved::new(names, addresses, cluster.clone(), cluster_domain());
+    env.spawn(serving_approver::run(admin.clone(), reserved, env.clone(), shutdown.clone()));
     let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
     if identity.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = identity;
@@ -221,9 +241,11 @@ pub async fn start_controllers(
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
     run_scheduler(scheduling, client, informers, env, shutdown);
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
+    let authority = plane.pki.authority_pem(Authority::KubeletServing)?;
+    kubelet_serving_ca::publish(&admin, &authority).await.context("failed to publish the kubelets' authority")?;
     match flags.dns {
         Choice::Minke => {
-            env.spawn(dns_endpoints::run(admin.clone(), env.clone(), shutdown.clone()));
+            env.spawn(dns_endpoints::run(admin.clone(), cluster, env.clone(), shutdown.clone()));
             let addresses = dns_addresses(&flags.service_cidr)?;
             dns_service::publish(&admin, &addresses).await.context("failed to publish the DNS service")
         }
@@ -232,12 +254,17 @@ pub async fn start_controllers(
 }
 
 pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {
+    let kubelets = pki.certifier(Authority::KubeletServing)?;
     Ok(controllers::Config {
         cluster_cidrs: pod_cidrs.to_vec(),
         service_cidrs: service_cidrs.to_vec(),
         certificate_authority: Some(controllers::CertificateAuthority {
             certificate_pem: pki.ca_pem().to_string(),
-            key_pem: pki.ca_key_pem()?,
+            key_pem: pki.ca_key_pem().to_string(),
+        }),
+        kubelet_serving_authority: Some(controllers::CertificateAuthority {
+            certificate_pem: kubelets.certificate_pem,
+            key_pem: kubelets.key_pem,
         }),
         root_ca_pem: Some(pki.ca_pem().to_string()),
         service_account_key_pem: Some(pki.service_account_key()?),
