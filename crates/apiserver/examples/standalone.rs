@@ -4,7 +4,10 @@
 
 use std::{error::Error, sync::Arc};
 
-use apiserver::{ApiServer, Config, config::KubeletClient};
+use apiserver::{
+    ApiServer, Config,
+    config::{ClientCertificate, KubeletClient},
+};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use env::Env;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -52,8 +55,11 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     config.port = port;
     config.client_ca_pem = ca_pem.clone().into_bytes();
     config.serving_certificate = Some(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
-    let (certificate, key) = (admin.clone().into_bytes(), admin_key.clone().into_bytes());
-    config.kubelet_client = Some(KubeletClient::new(certificate, key, ca_pem.clone().into_bytes()));
+    config.kubelet_client = Some(KubeletClient {
+        certificate: ClientCertificate::new(admin.clone().into_bytes(), admin_key.clone().into_bytes()),
+        ca_pem: ca_pem.clone().into_bytes(),
+        former_ca_pem: Vec::new(),
+    });
     let base64 = |text: &str| BASE64_STANDARD.encode(text);
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}\", \

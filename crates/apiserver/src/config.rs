@@ -25,6 +25,8 @@ pub struct Config {
     pub service_accounts: ServiceAccounts,
     /// How kubelets are spoken to for logs, exec and the like.
     pub kubelet_client: Option<KubeletClient>,
+    /// How extension API servers are spoken to, which believe its holder about users.
+    pub proxy_client: Option<ProxyClient>,
     pub authentication: Authentication,
     /// As in `--authorization-mode`, in the order they are asked.
     pub authorization_modes: Vec<String>,
@@ -51,30 +53,43 @@ pub struct ServiceAccounts {
 
 #[derive(Clone)]
 pub struct KubeletClient {
-    identity: Arc<RwLock<Arc<ClientIdentity>>>,
+    pub certificate: ClientCertificate,
     /// Authorities of the kubelets' serving certificates.
+    pub ca_pem: Vec<u8>,
+    /// Authorities that signed such certificates before there was one for them alone. They sign for others too, so they
+    /// are believed only about certificates of nodes.
+    pub former_ca_pem: Vec<u8>,
+}
+
+/// `--proxy-client-cert-file` and `--proxy-client-key-file`.
+#[derive(Clone)]
+pub struct ProxyClient {
+    pub certificate: ClientCertificate,
+    /// Its own authority, which signs for nobody else: who has a certificate of it is believed about everybody.
     pub ca_pem: Vec<u8>,
 }
 
-/// A certificate and its key, as PEM.
-pub struct ClientIdentity {
+/// A certificate that we show, which whoever made it may renew while the server runs.
+#[derive(Clone)]
+pub struct ClientCertificate(Arc<RwLock<Arc<CertificatePem>>>);
+
+pub struct CertificatePem {
     pub certificate_pem: Vec<u8>,
     pub key_pem: Vec<u8>,
 }
 
-impl KubeletClient {
-    pub fn new(certificate_pem: Vec<u8>, key_pem: Vec<u8>, ca_pem: Vec<u8>) -> Self {
-        let identity = Arc::new(ClientIdentity { certificate_pem, key_pem });
-        Self { identity: Arc::new(RwLock::new(identity)), ca_pem }
+impl ClientCertificate {
+    pub fn new(certificate_pem: Vec<u8>, key_pem: Vec<u8>) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(CertificatePem { certificate_pem, key_pem }))))
     }
 
     /// The one in use now; asked for with every connection, so that a renewal needs no restart.
-    pub fn identity(&self) -> Arc<ClientIdentity> {
-        self.identity.read().clone()
+    pub fn current(&self) -> Arc<CertificatePem> {
+        self.0.read().clone()
     }
 
     pub fn renew(&self, certificate_pem: Vec<u8>, key_pem: Vec<u8>) {
-        *self.identity.write() = Arc::new(ClientIdentity { certificate_pem, key_pem });
+        *self.0.write() = Arc::new(CertificatePem { certificate_pem, key_pem });
     }
 }
 
@@ -186,6 +201,7 @@ impl Config {
                 max_token_expiration: Duration::from_secs(365 * 86400),
             },
             kubelet_client: None,
+            proxy_client: None,
             authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },
             authorization: Authorization::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],

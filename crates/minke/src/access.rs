@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use client::{Client, HttpsConfig, HttpsTransport, Identity, from_kubeconfig};
 use env::Env;
+use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,8 @@ use crate::{
 pub struct Access {
     pub client: Client,
     pub client_ca: String,
+    /// Who signs for kubelets' servers.
+    pub kubelet_ca: Arc<RwLock<String>>,
     pub serving: Option<Arc<dyn ResolvesServerCert>>,
     pub joined: Option<(Arc<Member>, Arc<Serving>)>,
     pub identity: Identity,
@@ -47,6 +50,7 @@ impl Access {
             client: member.client.clone(),
             identity: member.identity.clone(),
             client_ca: member.ca_pem.clone(),
+            kubelet_ca: member.kubelet_ca.clone(),
             serving: Some(serving.clone()),
             joined: Some((member, serving)),
         })
@@ -63,11 +67,12 @@ impl Access {
             let member =
                 Member::of_kubeconfig(client.clone(), identity.clone(), &client_ca, &server, name, instance, env)?;
             let serving = Arc::new(Serving::default());
-            let joined = Some((member, serving.clone()));
-            return Ok(Self { client, client_ca, serving: Some(serving), joined, identity });
+            let (kubelet_ca, joined) = (member.kubelet_ca.clone(), Some((member, serving.clone())));
+            return Ok(Self { client, client_ca, kubelet_ca, serving: Some(serving), joined, identity });
         }
+        let kubelet_ca = Arc::new(RwLock::new(client_ca.clone()));
         let serving = Arc::new(self_signed(flags, instance, name, env)?);
-        Ok(Self { client, client_ca, serving: Some(serving), joined: None, identity })
+        Ok(Self { client, client_ca, kubelet_ca, serving: Some(serving), joined: None, identity })
     }
 }
 

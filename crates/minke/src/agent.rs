@@ -16,12 +16,15 @@ use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kubelet::endpoint_gate::EndpointGate;
+use parking_lot::RwLock;
+use proxy::ClusterRanges;
 use rustls::server::ResolvesServerCert;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::Access,
+    authorities::Authority,
     components::Components,
     container_runtime::Runtime,
     dns_service,
@@ -37,7 +40,7 @@ use crate::{
     report::Reporter,
     server::{self, ControlPlane},
     service_proxy,
-    withdrawal::{OwnRules, Withdrawal},
+    withdrawal::{KubeletAuthorities, OwnRules, Withdrawal},
 };
 
 pub struct Node {
@@ -55,6 +58,8 @@ pub struct Node {
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
     client_ca: String,
+    /// Who signs for other nodes' servers.
+    kubelet_ca: Arc<RwLock<String>>,
     /// Who this node is to other nodes.
     identity: Identity,
 }
@@ -72,21 +77,26 @@ impl Node {
         let addresses = flags.node_ip.clone();
         let user = format!("system:node:{name}");
         let serving = plane.pki.rotating(Leaf {
-            name: "kubelet".into(),
+            name: "kubelet-serving".into(),
+            authority: Authority::KubeletServing,
             common_name: user.clone(),
             organization: Some("system:nodes".into()),
             dns_names: vec![name.clone()],
             addresses: addresses.clone(),
             server: true,
-            client: true,
+            client: false,
         })?;
+        // In place of one that was good for both, by the cluster's authority.
+        let shown = plane.pki.rotating(Leaf::client("kubelet", &user, Some("system:nodes")))?;
+        let kubelet_ca = plane.pki.authority_pem(Authority::KubeletServing)?;
         Ok(Self {
             own: OwnNode { client: local::client(&plane.api, &user, &["system:nodes"]), name },
             proxy: local::client(&plane.api, "system:kube-proxy", &[]),
-            identity: Identity { certificate: Some(serving.0.clone()), ..Identity::default() },
+            identity: Identity { certificate: Some(shown.0.clone()), ..Identity::default() },
             serving: Some(Arc::new(serving)),
             joined: None,
             client_ca: plane.pki.ca_pem().to_string(),
+            kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
             addresses,
             flags: flags.clone(),
             instance: instance.clone(),
@@ -99,7 +109,7 @@ impl Node {
 
     /// A node apart from the control plane.
     pub fn remote(flags: &flags::Agent, access: Access, runtime: Runtime, instance: &Instance) -> Result<Self> {
-        let Access { client, client_ca, serving, joined, identity } = access;
+        let Access { client, client_ca, kubelet_ca, serving, joined, identity } = access;
         Ok(Self {
             own: OwnNode { client: client.clone(), name: node_name(&flags.node)? },
             addresses: flags.node.node_ip.clone(),
@@ -113,6 +123,7 @@ impl Node {
             serving,
             joined,
             client_ca,
+            kubelet_ca,
             identity,
         })
     }
@@ -157,7 +168,7 @@ impl Node {
             own,
             Box::new(move || nodes.list()),
             self.identity.clone(),
-            self.client_ca.clone(),
+            KubeletAuthorities { own: self.kubelet_ca.clone(), former: self.client_ca.clone() },
             env.clone(),
         ))
     }
@@ -211,7 +222,7 @@ impl Node {
         let (node, env, shutdown) = (self.clone(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
             if let Some(names) = node.registered(&env, &shutdown).await {
-                member.serve(serving, names);
+                member.serve(serving, names).await;
             }
         });
     }
@@ -232,9 +243,10 @@ impl Node {
         let (node, shared, task_env, until) = (self.clone(), informers.clone(), env.clone(), shutdown.clone());
         match self.flags.cni {
             Choice::Minke => {
-                let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, &self.pod_cidrs);
+                let cluster = ClusterRanges { pods: self.pod_cidrs.clone(), services: self.service_cidrs.clone() };
+                let cluster_cidrs = cluster.pods.iter().chain(&cluster.services).copied().collect();
+                let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, cluster);
                 env.spawn(proxy::run_mesh(mesh, informers.clone(), env.clone(), shutdown.clone()));
-                let cluster_cidrs = self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect();
                 let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.confirmed.clone());
                 // Before the kubelet can ask for more.
                 let held = network.attachments();

@@ -32,6 +32,7 @@ use crate::{
     ca_pin, file_modes, flags,
     instance::Instance,
     join_token::fingerprint,
+    kubelet_serving_ca,
     own_node::Names,
     pki::{address, signed_by, until_renewal, write_private, write_public},
 };
@@ -40,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(2);
 /// Of the environment.
 const TOKEN_VARIABLE: &str = "MINKE_TOKEN";
+/// Below the node's `pki`.
+const KUBELET_CA: &str = "kubelet-serving-ca.crt";
 
 /// What a node asks the cluster to sign.
 struct Wanted {
@@ -57,6 +60,8 @@ pub struct Member {
     pub client: Client,
     pub identity: Identity,
     pub ca_pem: String,
+    /// Who signs for kubelets' servers, as far as it is known: as kept, then as the cluster says.
+    pub kubelet_ca: Arc<RwLock<String>>,
     server: String,
     user: String,
     pki: PathBuf,
@@ -107,10 +112,12 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     let current = Arc::new(RwLock::new(Arc::new(first)));
     let identity = Identity { certificate: Some(current.clone()), ..Identity::default() };
     let client = connect(identity.clone())?;
+    let kubelet_ca = fs::read_to_string(pki.join(KUBELET_CA)).unwrap_or_else(|_| ca_pem.clone());
     let member = Arc::new(Member {
         client,
         identity,
         ca_pem: ca_pem.clone(),
+        kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
         server: server.clone(),
         user,
         pki,
@@ -136,13 +143,23 @@ impl Member {
         let pki = instance.pki();
         file_modes::private_directory(&pki)?;
         let user = format!("system:node:{name}");
-        let (ca_pem, server) = (ca_pem.to_string(), server.to_string());
-        Ok(Arc::new(Self { client, identity, ca_pem, server, user, pki, env: env.clone() }))
+        let kubelet_ca = fs::read_to_string(pki.join(KUBELET_CA)).unwrap_or_else(|_| ca_pem.to_string());
+        Ok(Arc::new(Self {
+            client,
+            identity,
+            ca_pem: ca_pem.to_string(),
+            kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
+            server: server.to_string(),
+            user,
+            pki,
+            env: env.clone(),
+        }))
     }
 
     /// The serving certificate for all names that the node has registered (others are not approved), asked for now and
     /// again before it expires.
-    pub fn serve(self: &Arc<Self>, serving: Arc<Serving>, names: Names) {
+    pub async fn serve(self: &Arc<Self>, serving: Arc<Serving>, names: Names) {
+        self.learn_kubelet_ca().await;
         let wanted = Wanted {
             file: "kubelet-serving",
             signer: "kubernetes.io/kubelet-serving",
@@ -152,11 +169,25 @@ impl Member {
             addresses: names.addresses,
         };
         let mut wait = Duration::ZERO;
-        if let Some(kept) = load(&self.pki, &self.ca_pem, &wanted, &self.env) {
+        let kubelet_ca = self.kubelet_ca.read().clone();
+        if let Some(kept) = load(&self.pki, &kubelet_ca, &wanted, &self.env) {
             *serving.0.write() = Some(Arc::new(kept));
             wait = self.until_renewal(&wanted);
         }
         self.clone().keep(wanted, wait, move |certificate| *serving.0.write() = Some(Arc::new(certificate)));
+    }
+
+    /// A certificate of before the kubelets had an authority of their own is not kept.
+    async fn learn_kubelet_ca(&self) {
+        let learned = match kubelet_serving_ca::fetch(&self.client).await {
+            Ok(Some(pem)) => write_public(&self.pki.join(KUBELET_CA), &pem).map(|()| pem),
+            Ok(None) => Ok(self.ca_pem.clone()),
+            Err(error) => Err(error),
+        };
+        match learned {
+            Ok(pem) => *self.kubelet_ca.write() = pem,
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "failed to learn who signs for kubelets"),
+        }
     }
 
     /// Renews at two thirds of a certificate's life, for as long as the process runs.
@@ -333,7 +364,10 @@ async fn signed(client: &Client, name: &str, env: &Env) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::{Leaf, Pki};
+    use crate::{
+        authorities::Authority,
+        pki::{Leaf, Pki},
+    };
 
     #[tokio::test]
     async fn a_certificate_of_another_cluster_or_node_is_not_used() {
@@ -360,6 +394,7 @@ mod tests {
         check(kubelet, "system:node:a", pki.ca_pem(), (&[], &["192.0.2.1"]), false);
         pki.leaf(&Leaf {
             name: "kubelet-serving".into(),
+            authority: Authority::KubeletServing,
             common_name: "system:node:a".into(),
             organization: Some("system:nodes".into()),
             dns_names: vec!["a".into()],
@@ -373,7 +408,9 @@ mod tests {
             (&["a"], &["192.0.2.1"], false),
             (&["a", "a.example.org"], &["192.0.2.1", "2001:db8::1"], false),
         ] {
-            check("kubelet-serving", "system:node:a", pki.ca_pem(), (dns, addresses), good);
+            let kubelets = pki.authority_pem(Authority::KubeletServing).unwrap();
+            check("kubelet-serving", "system:node:a", &kubelets, (dns, addresses), good);
+            check("kubelet-serving", "system:node:a", pki.ca_pem(), (dns, addresses), false);
         }
         let der = client::certificates(pki.ca_pem().as_bytes()).unwrap();
         let hash = fingerprint(&der[0]).unwrap();

@@ -4,6 +4,7 @@
 
 mod access;
 mod agent;
+mod authorities;
 mod ca_pin;
 mod clusters;
 mod commands;
@@ -24,6 +25,7 @@ mod join_token;
 mod kept_rules;
 mod kubeconfigs;
 mod kubelet_flags;
+mod kubelet_serving_ca;
 mod leader_identity;
 mod lost_attachments;
 mod nodes;

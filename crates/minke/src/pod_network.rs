@@ -10,7 +10,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use proxy::Confirmed;
+use proxy::{ClusterRanges, Confirmed};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -60,9 +60,7 @@ pub fn forget_other_kind(flags: &flags::Node, instance: &Instance) -> Result<()>
 
 /// None until the node has been given any.
 fn ranges(node: &Node) -> Option<Vec<IpNet>> {
-    let ranges = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
-    let ranges: Vec<IpNet> = ranges.filter_map(|range| range.parse().ok()).collect();
-    (!ranges.is_empty()).then_some(ranges)
+    Some(proxy::pod_cidrs(node)).filter(|ranges| !ranges.is_empty())
 }
 
 pub struct Network {
@@ -149,20 +147,20 @@ impl Network {
 }
 
 /// The way to the pods of other nodes.
-pub fn mesh(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cidrs: &[IpNet]) -> proxy::MeshConfig {
+pub fn mesh(flags: &flags::Node, instance: &Instance, node_name: &str, ranges: ClusterRanges) -> proxy::MeshConfig {
     proxy::MeshConfig {
         node_name: node_name.to_string(),
         mode: match flags.pod_network {
             flags::PodNetwork::Routes => proxy::MeshMode::Routes,
             flags::PodNetwork::Vxlan => proxy::MeshMode::Vxlan {
                 device: instance.vxlan(),
-                vni: network_identifier(pod_cidrs),
+                vni: network_identifier(&ranges.pods),
                 port: VXLAN_PORT,
                 mtu: vxlan_mtu(flags),
             },
         },
         route_protocol: ROUTE_PROTOCOL,
-        cluster_cidrs: pod_cidrs.to_vec(),
+        ranges,
     }
 }
 

@@ -12,20 +12,22 @@ use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use ipnet::IpNet;
+use proxy::ClusterRanges;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    authorities::Authority,
     components::Components,
     dns_endpoints, dns_service,
     flags::{self, Choice},
     host,
     instance::Instance,
-    join_token, kubeconfigs,
+    join_token, kubeconfigs, kubelet_serving_ca,
     leader_identity::LeaderIdentity,
     pki::{Leaf, Pki, write_private},
     ports, preflight,
     report::Reporter,
-    serving_approver,
+    serving_approver::{self, Reserved},
 };
 
 pub const MASTERS: &str = "system:masters";
@@ -82,7 +84,8 @@ pub fn advertise_address(flags: &flags::Server) -> Result<IpAddr> {
     }
 }
 
-fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+/// Names and addresses that the API server's certificate is for, and no other.
+fn serving_names(flags: &flags::Server, advertise: IpAddr) -> Result<(Vec<String>, Vec<IpAddr>)> {
     let service_ip = first_address(&flags.service_cidr)?;
     let mut addresses = vec![service_ip, advertise, Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let more = [Some(flags.bind_address), host::address(false).ok(), host::address(true).ok()].into_iter().flatten();
@@ -98,20 +101,20 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         "kubernetes.default.svc.cluster.local",
         "localhost",
     ];
+    Ok((names.map(str::to_string).to_vec(), addresses))
+}
+
+fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+    let (dns_names, addresses) = serving_names(flags, advertise)?;
     let serving = pki.rotating(Leaf {
         name: "apiserver".into(),
         common_name: "kube-apiserver".into(),
-        dns_names: names.iter().map(|n| n.to_string()).collect(),
+        dns_names,
         addresses,
         server: true,
         ..Leaf::default()
     })?;
     let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS));
-    let pem = pki.leaf(&leaf)?;
-    let authority = pki.ca_pem().as_bytes().to_vec();
-    let kubelet_client = config::KubeletClient::new(pem.certificate.into_bytes(), pem.key.into_bytes(), authority);
-    let renewed = kubelet_client.clone();
-    pki.on_renewal(leaf, move |pem| renewed.renew(pem.certificate.into_bytes(), pem.key.into_bytes()));
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
@@ -119,9 +122,28 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     config.node_ports = port_range(&flags.service_node_port_range)?;
     config.serving_certificate = Some(Arc::new(serving));
     config.client_ca_pem = pki.ca_pem().as_bytes().to_vec();
-    config.kubelet_client = Some(kubelet_client);
+    config.kubelet_client = Some(config::KubeletClient {
+        certificate: client_certificate(pki, leaf)?,
+        ca_pem: pki.authority_pem(Authority::KubeletServing)?.into_bytes(),
+        // Nodes that joined when it signed for all keep their certificates until they are renewed.
+        former_ca_pem: pki.ca_pem().as_bytes().to_vec(),
+    });
+    let front_proxy = Leaf::client("front-proxy-client", "front-proxy-client", None);
+    config.proxy_client = Some(config::ProxyClient {
+        certificate: client_certificate(pki, Leaf { authority: Authority::FrontProxy, ..front_proxy })?,
+        ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
+    });
     flags.security.apply(&mut config)?;
     Ok(config)
+}
+
+/// One that renews itself.
+fn client_certificate(pki: &Arc<Pki>, leaf: Leaf) -> Result<config::ClientCertificate> {
+    let pem = pki.leaf(&leaf)?;
+    let certificate = config::ClientCertificate::new(pem.certificate.into_bytes(), pem.key.into_bytes());
+    let renewed = certificate.clone();
+    pki.on_renewal(leaf, move |pem| renewed.renew(pem.certificate.into_bytes(), pem.key.into_bytes()));
+    Ok(certificate)
 }
 
 fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>> {
@@ -182,7 +204,10 @@ pub async fn start_controllers(
     let name = identity.as_ref().map(|identity| identity.name.clone());
     run_controllers(config, controllers, env, shutdown, name.clone(), components);
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
-    env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
+    let cluster = ClusterRanges { pods: flags.pod_cidr.clone(), services: flags.service_cidr.clone() };
+    let (names, addresses) = serving_names(flags, plane.address.ip())?;
+    let reserved = Reserved::new(names, addresses, cluster.clone(), cluster_domain());
+    env.spawn(serving_approver::run(admin.clone(), reserved, env.clone(), shutdown.clone()));
     let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
     if name.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = name;
@@ -202,9 +227,11 @@ pub async fn start_controllers(
         });
     }
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
+    let authority = plane.pki.authority_pem(Authority::KubeletServing)?;
+    kubelet_serving_ca::publish(&admin, &authority).await.context("failed to publish the kubelets' authority")?;
     match flags.dns {
         Choice::Minke => {
-            env.spawn(dns_endpoints::run(admin.clone(), env.clone(), shutdown.clone()));
+            env.spawn(dns_endpoints::run(admin.clone(), cluster, env.clone(), shutdown.clone()));
             let addresses = dns_addresses(&flags.service_cidr)?;
             dns_service::publish(&admin, &addresses).await.context("failed to publish the DNS service")
         }
@@ -213,12 +240,17 @@ pub async fn start_controllers(
 }
 
 pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {
+    let kubelets = pki.certifier(Authority::KubeletServing)?;
     Ok(controllers::Config {
         cluster_cidrs: pod_cidrs.to_vec(),
         service_cidrs: service_cidrs.to_vec(),
         certificate_authority: Some(controllers::CertificateAuthority {
             certificate_pem: pki.ca_pem().to_string(),
-            key_pem: pki.ca_key_pem()?,
+            key_pem: pki.ca_key_pem().to_string(),
+        }),
+        kubelet_serving_authority: Some(controllers::CertificateAuthority {
+            certificate_pem: kubelets.certificate_pem,
+            key_pem: kubelets.key_pem,
         }),
         root_ca_pem: Some(pki.ca_pem().to_string()),
         service_account_key_pem: Some(pki.service_account_key()?),
