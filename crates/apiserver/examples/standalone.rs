@@ -4,7 +4,10 @@
 
 use std::{error::Error, sync::Arc};
 
-use apiserver::{ApiServer, Config, config::KubeletClient};
+use apiserver::{
+    ApiServer, Config,
+    config::{ClientCertificate, KubeletClient},
+};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use env::Env;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -53,9 +56,9 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     config.client_ca_pem = ca_pem.clone().into_bytes();
     config.serving_certificate = Some(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
     config.kubelet_client = Some(KubeletClient {
-        certificate_pem: admin.clone().into_bytes(),
-        key_pem: admin_key.clone().into_bytes(),
+        certificate: ClientCertificate::new(admin.clone().into_bytes(), admin_key.clone().into_bytes()),
         ca_pem: ca_pem.clone().into_bytes(),
+        former_ca_pem: Vec::new(),
     });
     let base64 = |text: &str| BASE64_STANDARD.encode(text);
     let text = format!(

@@ -64,7 +64,8 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
 async fn authentication(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let config = &server.config;
     let mut data = json!({ "client-ca-file": String::from_utf8_lossy(&config.client_ca_pem) });
-    let ours = config.kubelet_client.as_ref().and_then(|c| Some((c, common_name(&c.certificate_pem)?)));
+    let ours = config.proxy_client.as_ref();
+    let ours = ours.and_then(|c| Some((c, common_name(&c.certificate.current().certificate_pem)?)));
     if let Some((client, name)) = ours {
         // Not the authorities of all clients: one of those could take our name.
         data["requestheader-client-ca-file"] = String::from_utf8_lossy(&client.ca_pem).into();

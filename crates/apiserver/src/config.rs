@@ -5,6 +5,7 @@
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
+use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 
 use crate::watch_cache;
@@ -24,6 +25,8 @@ pub struct Config {
     pub service_accounts: ServiceAccounts,
     /// How kubelets are spoken to for logs, exec and the like.
     pub kubelet_client: Option<KubeletClient>,
+    /// How extension API servers are spoken to, which believe its holder about users.
+    pub proxy_client: Option<ProxyClient>,
     pub authentication: Authentication,
     /// As in `--authorization-mode`, in the order they are asked.
     pub authorization_modes: Vec<String>,
@@ -50,10 +53,44 @@ pub struct ServiceAccounts {
 
 #[derive(Clone)]
 pub struct KubeletClient {
-    pub certificate_pem: Vec<u8>,
-    pub key_pem: Vec<u8>,
+    pub certificate: ClientCertificate,
     /// Authorities of the kubelets' serving certificates.
     pub ca_pem: Vec<u8>,
+    /// Authorities that signed such certificates before there was one for them alone. They sign for others too, so they
+    /// are believed only about certificates of nodes.
+    pub former_ca_pem: Vec<u8>,
+}
+
+/// `--proxy-client-cert-file` and `--proxy-client-key-file`.
+#[derive(Clone)]
+pub struct ProxyClient {
+    pub certificate: ClientCertificate,
+    /// Its own authority, which signs for nobody else: who has a certificate of it is believed about everybody.
+    pub ca_pem: Vec<u8>,
+}
+
+/// A certificate that we show, which whoever made it may renew while the server runs.
+#[derive(Clone)]
+pub struct ClientCertificate(Arc<RwLock<Arc<CertificatePem>>>);
+
+pub struct CertificatePem {
+    pub certificate_pem: Vec<u8>,
+    pub key_pem: Vec<u8>,
+}
+
+impl ClientCertificate {
+    pub fn new(certificate_pem: Vec<u8>, key_pem: Vec<u8>) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(CertificatePem { certificate_pem, key_pem }))))
+    }
+
+    /// The one in use now; asked for with every connection, so that a renewal needs no restart.
+    pub fn current(&self) -> Arc<CertificatePem> {
+        self.0.read().clone()
+    }
+
+    pub fn renew(&self, certificate_pem: Vec<u8>, key_pem: Vec<u8>) {
+        *self.0.write() = Arc::new(CertificatePem { certificate_pem, key_pem });
+    }
 }
 
 /// Ways to prove who one is beyond client certificates and ServiceAccount tokens; off unless set.
@@ -164,6 +201,7 @@ impl Config {
                 max_token_expiration: Duration::from_secs(365 * 86400),
             },
             kubelet_client: None,
+            proxy_client: None,
             authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },
             authorization: Authorization::default(),
             authorization_modes: vec!["Node".into(), "RBAC".into()],

@@ -26,6 +26,7 @@ mod expiring;
 mod flow_control;
 mod gzip;
 mod index;
+mod kubelet_trust;
 mod kubernetes_service;
 mod local_services;
 mod loopback;

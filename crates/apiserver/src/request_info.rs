@@ -2,6 +2,8 @@
 //! Read by every later stage of `pipeline`.
 //! Invariant: pure; knows no kinds, so that authorization sees the same attributes for served and unserved resources.
 
+use api::selectors::FieldSelector;
+
 use crate::query::Query;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,8 +79,9 @@ impl RequestInfo {
         if matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") && self.name.is_empty() {
             let selector = query.get("fieldSelector").unwrap_or_default();
             self.field_selector = selector.to_string();
-            let named = selector.split(',').find_map(|t| t.trim().strip_prefix("metadata.name="));
-            self.name = named.map(|n| n.trim_start_matches('=').to_string()).unwrap_or_default();
+            // Read as the handler reads it: what is permitted for one name must not select others.
+            let fields = FieldSelector::parse(selector).ok();
+            self.name = fields.and_then(|f| f.exact("metadata.name").map(str::to_string)).unwrap_or_default();
         }
     }
 

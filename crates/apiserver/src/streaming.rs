@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -22,7 +21,8 @@ use api::{ApiError, Reason};
 use crate::{
     body::{Body, BoxError},
     call::Call,
-    config::{Config, KubeletClient},
+    config::Config,
+    kubelet_trust,
     proxy_rewrite::Rewriter,
     trust,
 };
@@ -266,11 +266,13 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
         Security::Unverified => trust::client(None, None)?,
         Security::Extension(_, authority) => {
             let authority = authority.as_ref().map(|text| BASE64_STANDARD.decode(text)).transpose()?;
-            with_identity(config.kubelet_client.as_ref(), authority.as_deref())?
+            // Our client certificate is what makes the identity headers believable to an extension server.
+            let shown = config.proxy_client.as_ref().map(|client| client.certificate.current());
+            let shown = shown.as_ref().map(|pem| (pem.certificate_pem.as_slice(), pem.key_pem.as_slice()));
+            trust::client(authority.as_deref(), shown)?
         }
         Security::Kubelet => match &config.kubelet_client {
-            // Upstream does not check kubelets either where nobody says who vouches for them.
-            Some(client) => with_identity(Some(client), Some(&*client.ca_pem).filter(|pem| !pem.is_empty()))?,
+            Some(client) => kubelet_trust::client(client)?,
             None => return Err(std::io::Error::other("no credentials for kubelets are configured").into()),
         },
     };
@@ -280,10 +282,4 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
     };
     let name = ServerName::try_from(name)?;
     Ok(Box::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?))
-}
-
-/// Our client certificate is what makes the identity headers believable to an extension server.
-fn with_identity(client: Option<&KubeletClient>, authority: Option<&[u8]>) -> Result<ClientConfig, String> {
-    let identity = client.map(|client| (client.certificate_pem.as_slice(), client.key_pem.as_slice()));
-    trust::client(authority, identity)
 }

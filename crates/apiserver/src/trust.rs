@@ -1,5 +1,5 @@
 //! Whom we believe when we open TLS: an authority that the configuration names, those of this system, or anybody.
-//! Used by `webhook_client` and `streaming`, for all that this server connects to.
+//! Used by `webhook_client`, `streaming` and `kubelet_trust`, for all that this server connects to.
 //! Invariant: the system's certificates are read once, and only if somebody needs them.
 
 use std::{
@@ -8,7 +8,11 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{
+    ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
+    client::{WantsClientCert, danger::ServerCertVerifier},
+    crypto::CryptoProvider,
+};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 /// Where distributions keep them; the first that is there. The list, and the variables, are those of upstream's runtime.
@@ -23,17 +27,37 @@ const FILES: [&str; 6] = [
 /// All of these.
 const DIRECTORIES: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
 
-/// Shows `identity` (certificates and key, PEM) and believes `authority` (PEM; empty: whom the system believes; none:
-/// whoever answers).
-pub fn client(authority: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, String> {
+/// Certificates and key, PEM.
+type IdentityPem<'a> = (&'a [u8], &'a [u8]);
+
+/// Shows `identity` and believes `authority` (PEM; empty: whom the system believes; none: whoever answers).
+pub fn client(authority: Option<&[u8]>, identity: Option<IdentityPem<'_>>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|e| e.to_string())?;
-    let builder = match authority {
-        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(anybody::Anybody(provider))),
-        Some([]) => builder.with_root_certificates(SYSTEM.clone()),
-        Some(pem) => builder.with_root_certificates(roots(pem)?),
-    };
+    match authority {
+        None => verified(Arc::new(anybody::Anybody(provider.clone())), provider, identity),
+        Some([]) => with_identity(builder(provider)?.with_root_certificates(SYSTEM.clone()), identity),
+        Some(pem) => with_identity(builder(provider)?.with_root_certificates(roots(pem)?), identity),
+    }
+}
+
+/// Shows `identity` and believes whom the verifier does.
+pub fn verified(
+    verifier: Arc<dyn ServerCertVerifier>,
+    provider: Arc<CryptoProvider>,
+    identity: Option<IdentityPem<'_>>,
+) -> Result<ClientConfig, String> {
+    with_identity(builder(provider)?.dangerous().with_custom_certificate_verifier(verifier), identity)
+}
+
+fn builder(provider: Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    builder.map_err(|e| e.to_string())
+}
+
+fn with_identity(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    identity: Option<IdentityPem<'_>>,
+) -> Result<ClientConfig, String> {
     let Some((certificates, key)) = identity else { return Ok(builder.with_no_client_auth()) };
     let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|e| format!("failed to read a client certificate: {e}"))?;
@@ -41,7 +65,7 @@ pub fn client(authority: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> Res
     builder.with_client_auth_cert(chain, key).map_err(|e| e.to_string())
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|e| format!("unable to load root certificates: {e}"))?;

@@ -24,6 +24,9 @@ impl User {
 
     /// Whose token it is; 401 when it is nobody's.
     pub async fn of_token(client: &Client, token: &str) -> Result<Self, ApiError> {
+        if token.is_empty() {
+            return Err(ApiError::unauthorized());
+        }
         let review = TokenReview {
             spec: TokenReviewSpec { token: Some(token.to_string()), ..TokenReviewSpec::default() },
             ..TokenReview::default()
@@ -42,7 +45,27 @@ impl User {
     }
 }
 
-/// The token that a request carries.
+/// The token that a request carries. One that can't be read is empty and nobody's, rather than none at all.
 pub fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+    let token = headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")?;
+    Some(std::str::from_utf8(token).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_cannot_be_read_is_not_taken_for_none() {
+        let check = |value: &[u8], expected: Option<&str>| {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_bytes(value).unwrap())]);
+            assert_eq!(bearer_token(&headers), expected, "{value:?}");
+        };
+        check(b"Bearer abc", Some("abc"));
+        check(b"Bearer \xff", Some(""));
+        check(b"Basic abc", None);
+        assert_eq!(bearer_token(&HeaderMap::new()), None);
+    }
 }

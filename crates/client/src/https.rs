@@ -41,11 +41,20 @@ pub struct HttpsConfig {
     pub user_agent: String,
 }
 
+type HyperClient = hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>;
+
 pub struct HttpsTransport {
     server: String,
     identity: Identity,
     user_agent: HeaderValue,
-    client: hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>,
+    tls: rustls::ClientConfig,
+    pool: RwLock<Pool>,
+}
+
+/// Connections, all made with the same certificate.
+struct Pool {
+    certificate: Option<Arc<CertifiedKey>>,
+    client: HyperClient,
 }
 
 #[derive(Debug)]
@@ -59,6 +68,21 @@ impl ResolvesClientCert for CurrentCertificate {
     fn has_certs(&self) -> bool {
         true
     }
+}
+
+impl Identity {
+    fn current_certificate(&self) -> Option<Arc<CertifiedKey>> {
+        self.certificate.as_ref().map(|certificate| certificate.read().clone())
+    }
+}
+
+fn connections(tls: &rustls::ClientConfig) -> HyperClient {
+    let mut tls = tls.clone();
+    // A session that is resumed would bring back the certificate it began with.
+    tls.resumption = rustls::client::Resumption::default();
+    let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls);
+    let connector = builder.https_only().enable_all_versions().build();
+    hyper_util::client::legacy::Client::builder(TokioExecutor::new()).http2_adaptive_window(true).build(connector)
 }
 
 impl HttpsTransport {
@@ -77,19 +101,37 @@ impl HttpsTransport {
             Some(certificate) => builder.with_client_cert_resolver(Arc::new(CurrentCertificate(certificate.clone()))),
             None => builder.with_no_client_auth(),
         };
-        let connector =
-            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_all_versions().build();
-        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .http2_adaptive_window(true)
-            .build(connector);
+        let pool = RwLock::new(Pool { certificate: config.identity.current_certificate(), client: connections(&tls) });
         let user_agent =
             HeaderValue::from_str(&config.user_agent).map_err(|e| bad("user agent is not a header value", &e))?;
         Ok(Self {
             server: config.server.trim_end_matches('/').to_string(),
             identity: config.identity,
             user_agent,
-            client,
+            tls,
+            pool,
         })
+    }
+
+    /// The server knows a connection by the certificate it was made with, for as long as that is good: so a renewed one
+    /// needs new connections. What is under way on the old ones goes on there.
+    fn client(&self) -> HyperClient {
+        let current = self.identity.current_certificate();
+        let is_current = |pool: &Pool| match (&pool.certificate, &current) {
+            (Some(used), Some(current)) => Arc::ptr_eq(used, current),
+            (used, current) => used.is_none() && current.is_none(),
+        };
+        {
+            let pool = self.pool.read();
+            if is_current(&pool) {
+                return pool.client.clone();
+            }
+        }
+        let mut pool = self.pool.write();
+        if !is_current(&pool) {
+            *pool = Pool { certificate: current.clone(), client: connections(&self.tls) };
+        }
+        pool.client.clone()
     }
 
     /// Sends a request and returns the answer with its body still to come.
@@ -105,7 +147,7 @@ impl HttpsTransport {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        self.client.request(request.map(Full::new)).await.map_err(|e| {
+        self.client().request(request.map(Full::new)).await.map_err(|e| {
             let mut text = e.to_string();
             let mut source = std::error::Error::source(&e);
             while let Some(cause) = source {

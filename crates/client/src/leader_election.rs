@@ -48,14 +48,25 @@ pub async fn run_as_leader<T>(
     work: impl Future<Output = T>,
 ) -> Result<T, ApiError> {
     let mut seen = Seen::default();
-    while !attempt(election, client, env, &mut seen).await.unwrap_or(false) {
-        env.sleep(jittered(env, election.retry_period)).await;
-    }
+    let acquired = acquire(election, client, env, &mut seen).await;
     tracing::info!(lease = election.name, identity = election.identity, "became leader");
     tokio::select! {
         biased;
         output = work => Ok(output),
-        error = renew(election, client, env, &mut seen) => Err(error),
+        error = renew(election, client, env, &mut seen, acquired) => Err(error),
+    }
+}
+
+/// Tries until the lease is ours, and returns since when: from before it was asked for. An answer that took longer than
+/// we may go without renewal counts for nothing: others may hold the lease by now.
+async fn acquire(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> Duration {
+    loop {
+        let asked = env.monotonic();
+        let ours = attempt(election, client, env, seen).await.unwrap_or(false);
+        if ours && env.monotonic() - asked < election.renew_deadline {
+            return asked;
+        }
+        env.sleep(jittered(env, election.retry_period)).await;
     }
 }
 
@@ -83,14 +94,22 @@ pub async fn lead<F: Future<Output = ()>>(
     }
 }
 
-/// Renews until it no longer can.
-async fn renew(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> ApiError {
-    let mut renewed = env.monotonic();
+/// Renews until it no longer can. Others count the lease from when they see it, which is after the request was sent and
+/// may be long before we get the answer: so a renewal counts from before its request.
+async fn renew(
+    election: &LeaderElection,
+    client: &Client,
+    env: &Env,
+    seen: &mut Seen,
+    mut renewed: Duration,
+) -> ApiError {
+    let left = |renewed: Duration| election.renew_deadline.saturating_sub(env.monotonic() - renewed);
     loop {
-        env.sleep(election.retry_period).await;
-        let left = election.renew_deadline.saturating_sub(env.monotonic() - renewed);
-        match env.timeout(left, attempt(election, client, env, seen)).await {
-            Some(Ok(true)) => renewed = env.monotonic(),
+        // After a slow answer little time is left: half of it is for the next request.
+        env.sleep(election.retry_period.min(left(renewed) / 2)).await;
+        let asked = env.monotonic();
+        match env.timeout(left(renewed), attempt(election, client, env, seen)).await {
+            Some(Ok(true)) => renewed = asked,
             Some(Ok(false)) => return ApiError::internal(format!("lost the lease {}", election.name)),
             Some(Err(error)) if env.monotonic() - renewed >= election.renew_deadline => return error,
             Some(Err(_)) => {}

@@ -25,6 +25,8 @@ struct OneLease {
     cut: Arc<AtomicBool>,
     /// How many more writes somebody else gets ahead of.
     overtaken: Arc<AtomicUsize>,
+    /// How long the answer to a write takes to come back.
+    answer_delay: Arc<Mutex<Duration>>,
 }
 
 impl OneLease {
@@ -36,6 +38,26 @@ impl OneLease {
 #[async_trait]
 impl Transport for OneLease {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+        let is_write = *request.method() != Method::GET;
+        let answer = self.answer(&request);
+        if is_write {
+            let delay = *self.answer_delay.lock();
+            tokio::time::sleep(delay).await;
+        }
+        answer
+    }
+
+    async fn list(&self, _: &Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
+        Err(ApiError::internal("not served"))
+    }
+
+    async fn watch(&self, _: &Resource, _: Option<&str>, _: &ListParams, _: &str) -> Result<WatchStream, ApiError> {
+        Err(ApiError::internal("not served"))
+    }
+}
+
+impl OneLease {
+    fn answer(&self, request: &Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         if self.cut.load(Ordering::Relaxed) {
             return Err(ApiError::new(::api::Reason::ServiceUnavailable, "no route"));
         }
@@ -60,28 +82,29 @@ impl Transport for OneLease {
         }
         Ok(Response::new(Bytes::from(lease.as_ref().unwrap_or(&Value::Null).to_string())))
     }
-
-    async fn list(&self, _: &Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
-        Err(ApiError::internal("not served"))
-    }
-
-    async fn watch(&self, _: &Resource, _: Option<&str>, _: &ListParams, _: &str) -> Result<WatchStream, ApiError> {
-        Err(ApiError::internal("not served"))
-    }
 }
 
 type Leaders = Arc<Mutex<HashSet<String>>>;
 
 /// A candidate that tries again for ever. Panics when it is not alone at the top.
 fn candidate(name: &str, lease: &OneLease, leaders: &Leaders, env: &Env) -> tokio::task::JoinHandle<()> {
+    candidate_of(LeaderElection::new("l", name.to_string()), lease, leaders, env)
+}
+
+fn candidate_of(
+    election: LeaderElection,
+    lease: &OneLease,
+    leaders: &Leaders,
+    env: &Env,
+) -> tokio::task::JoinHandle<()> {
     struct Leading(Leaders, String);
     impl Drop for Leading {
         fn drop(&mut self) {
             self.0.lock().remove(&self.1);
         }
     }
-    let election = LeaderElection::new("l", name.to_string());
-    let (client, leaders, env, name) = (Client::new(lease.clone()), leaders.clone(), env.clone(), name.to_string());
+    let (client, leaders, env) = (Client::new(lease.clone()), leaders.clone(), env.clone());
+    let name = election.identity.clone();
     tokio::spawn(async move {
         loop {
             let work = async {
@@ -125,6 +148,36 @@ async fn leadership_passes_on_and_is_never_shared() {
     let transitions = server.lease.lock().as_ref().unwrap()["spec"]["leaseTransitions"].clone();
     assert_eq!(transitions, 2);
     first.abort();
+}
+
+/// A leader whose renewal was answered late, and who is cut off then, stops before the others take the lease.
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_from_before_the_request_was_sent() {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let (leaders, server) = (Leaders::default(), OneLease::default());
+    let line = || OneLease { lease: server.lease.clone(), ..OneLease::default() };
+    let (one, two) = (line(), line());
+    // Nearly all of the lease's 15 s.
+    let election = LeaderElection { renew_deadline: Duration::from_secs(14), ..LeaderElection::new("l", "one".into()) };
+    let first = candidate_of(election, &one, &leaders, &env);
+    env.sleep(Duration::from_secs(5)).await;
+    let second = candidate("two", &two, &leaders, &env);
+    env.sleep(Duration::from_secs(5)).await;
+    let renewed = || server.lease.lock().as_ref().unwrap()["spec"]["renewTime"].clone();
+    *one.answer_delay.lock() = Duration::from_secs(11);
+    let before = renewed();
+    while renewed() == before {
+        env.sleep(Duration::from_millis(100)).await;
+    }
+    // The renewal is done; its answer is on the way, and nothing else will get through.
+    one.cut.store(true, Ordering::Relaxed);
+    for tenth in 0..300 {
+        assert!(!second.is_finished() && leaders.lock().len() <= 1, "two leaders after {tenth} tenths of a second");
+        env.sleep(Duration::from_millis(100)).await;
+    }
+    assert!(leaders.lock().contains("two"));
+    first.abort();
+    second.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,6 +28,8 @@ pub struct Config {
     pub service_cidrs: Vec<IpNet>,
     /// Without it certificate requests stay unsigned.
     pub certificate_authority: Option<CertificateAuthority>,
+    /// Signs `kubernetes.io/kubelet-serving` and nothing else. Without it such requests stay unsigned.
+    pub kubelet_serving_authority: Option<CertificateAuthority>,
     /// What `kube-root-ca.crt` says in every namespace. Without it the ConfigMaps are not made.
     pub root_ca_pem: Option<String>,
     /// PEM (PKCS#8) of the key that signs tokens. Without it Secrets for tokens stay empty.
@@ -72,6 +74,7 @@ impl Default for Config {
             node_cidr_mask_size_ipv6: 64,
             service_cidrs: Vec::new(),
             certificate_authority: None,
+            kubelet_serving_authority: None,
             root_ca_pem: None,
             service_account_key_pem: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),

@@ -47,6 +47,7 @@ pub struct Config {
     pub image_endpoint: Option<PathBuf>,
     /// Where the runtime finds pod networks; a change there is looked at while the network is not ready.
     pub cni_conf_dir: Option<PathBuf>,
+    /// Without a cluster; in one the IPAM controller says it, and a node may not.
     pub pod_cidr: Option<String>,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,

@@ -16,12 +16,16 @@ use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kubelet::endpoint_gate::EndpointGate;
+use parking_lot::RwLock;
+use proxy::ClusterRanges;
 use rustls::server::ResolvesServerCert;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::Access,
+    authorities::Authority,
+    components::Components,
     container_runtime::Runtime,
     dns_service,
     flags::{self, Choice},
@@ -32,10 +36,11 @@ use crate::{
     own_node::{self, Names, OwnNode},
     pki::Leaf,
     pod_network::{self, Network},
+    ports,
     report::Reporter,
     server::{self, ControlPlane},
     service_proxy,
-    withdrawal::{OwnRules, Withdrawal},
+    withdrawal::{KubeletAuthorities, OwnRules, Withdrawal},
 };
 
 pub struct Node {
@@ -53,6 +58,8 @@ pub struct Node {
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
     client_ca: String,
+    /// Who signs for other nodes' servers.
+    kubelet_ca: Arc<RwLock<String>>,
     /// Who this node is to other nodes.
     identity: Identity,
 }
@@ -70,21 +77,26 @@ impl Node {
         let addresses = flags.node_ip.clone();
         let user = format!("system:node:{name}");
         let serving = plane.pki.rotating(Leaf {
-            name: "kubelet".into(),
+            name: "kubelet-serving".into(),
+            authority: Authority::KubeletServing,
             common_name: user.clone(),
             organization: Some("system:nodes".into()),
             dns_names: vec![name.clone()],
             addresses: addresses.clone(),
             server: true,
-            client: true,
+            client: false,
         })?;
+        // In place of one that was good for both, by the cluster's authority.
+        let shown = plane.pki.rotating(Leaf::client("kubelet", &user, Some("system:nodes")))?;
+        let kubelet_ca = plane.pki.authority_pem(Authority::KubeletServing)?;
         Ok(Self {
             own: OwnNode { client: local::client(&plane.api, &user, &["system:nodes"]), name },
             proxy: local::client(&plane.api, "system:kube-proxy", &[]),
-            identity: Identity { certificate: Some(serving.0.clone()), ..Identity::default() },
+            identity: Identity { certificate: Some(shown.0.clone()), ..Identity::default() },
             serving: Some(Arc::new(serving)),
             joined: None,
             client_ca: plane.pki.ca_pem().to_string(),
+            kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
             addresses,
             flags: flags.clone(),
             instance: instance.clone(),
@@ -97,7 +109,7 @@ impl Node {
 
     /// A node apart from the control plane.
     pub fn remote(flags: &flags::Agent, access: Access, runtime: Runtime, instance: &Instance) -> Result<Self> {
-        let Access { client, client_ca, serving, joined, identity } = access;
+        let Access { client, client_ca, kubelet_ca, serving, joined, identity } = access;
         Ok(Self {
             own: OwnNode { client: client.clone(), name: node_name(&flags.node)? },
             addresses: flags.node.node_ip.clone(),
@@ -111,18 +123,25 @@ impl Node {
             serving,
             joined,
             client_ca,
+            kubelet_ca,
             identity,
         })
     }
 
     /// Starts everything and returns once the node is Ready.
-    pub async fn start(self, env: &Env, shutdown: &CancellationToken, report: &Reporter) -> Result<()> {
+    pub async fn start(
+        self,
+        env: &Env,
+        shutdown: &CancellationToken,
+        report: &Reporter,
+        components: &Components,
+    ) -> Result<()> {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
         let proxy = node.proxy_config();
         let gate = node.gate(OwnRules::Here(proxy.confirmed.clone()), &informers, env);
-        node.start_network(proxy, env, shutdown, &informers);
-        node.start_kubelet(env, shutdown, gate)?;
+        node.start_network(proxy, env, shutdown, &informers, components);
+        node.start_kubelet(env, shutdown, gate, components)?;
         let ready = node.ready(env, shutdown).await;
         ready.then_some(()).context("the node did not become ready")?;
         report.step(&format!("node {} ready", node.own.name));
@@ -130,10 +149,15 @@ impl Node {
     }
 
     /// A kubelet whose service proxy is another process.
-    pub fn start_kubelet_alone(self: &Arc<Self>, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+    pub fn start_kubelet_alone(
+        self: &Arc<Self>,
+        env: &Env,
+        shutdown: &CancellationToken,
+        components: &Components,
+    ) -> Result<()> {
         let informers = InformerFactory::new(self.own.client.clone(), env.clone(), shutdown.clone());
         let gate = self.gate(OwnRules::Elsewhere(self.instance.proxy_socket()), &informers, env);
-        self.start_kubelet(env, shutdown, gate)
+        self.start_kubelet(env, shutdown, gate, components)
     }
 
     /// What holds a pod's stop signal back until no node's rules use the pod.
@@ -144,7 +168,7 @@ impl Node {
             own,
             Box::new(move || nodes.list()),
             self.identity.clone(),
-            self.client_ca.clone(),
+            KubeletAuthorities { own: self.kubelet_ca.clone(), former: self.client_ca.clone() },
             env.clone(),
         ))
     }
@@ -154,6 +178,7 @@ impl Node {
         env: &Env,
         shutdown: &CancellationToken,
         gate: Arc<dyn EndpointGate>,
+        components: &Components,
     ) -> Result<()> {
         let files = dns::HostFiles::default();
         let mut config = kubelet::Config {
@@ -171,8 +196,8 @@ impl Node {
             sandbox_image: images::PAUSE.into(),
             sandbox_guards_itself: self.runtime.is_ours(),
             image_gc_high_percent: self.flags.image_gc_high_threshold,
-            port: self.flags.kubelet_port,
-            healthz_port: self.flags.healthz_port,
+            port: self.flags.kubelet_port.unwrap_or(ports::KUBELET_PORT),
+            healthz_port: self.flags.healthz_port.unwrap_or(ports::KUBELET_HEALTHZ_PORT),
             serving_certificate: self.serving.clone(),
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
@@ -186,12 +211,8 @@ impl Node {
         kubelet_flags::apply(&self.flags, &mut config)?;
         self.ask_for_serving_certificate(env, shutdown);
         let informers = InformerFactory::new(self.own.client.clone(), env.clone(), shutdown.clone());
-        let (client, env, shutdown) = (self.own.client.clone(), env.clone(), shutdown.clone());
-        env.clone().spawn(async move {
-            if let Err(error) = kubelet::run(config, client, informers, env, shutdown).await {
-                tracing::error!(%error, "the kubelet stopped");
-            }
-        });
+        let running = kubelet::run(config, self.own.client.clone(), informers, env.clone(), shutdown.clone());
+        components.run("the kubelet", running);
         Ok(())
     }
 
@@ -201,7 +222,7 @@ impl Node {
         let (node, env, shutdown) = (self.clone(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
             if let Some(names) = node.registered(&env, &shutdown).await {
-                member.serve(serving, names);
+                member.serve(serving, names).await;
             }
         });
     }
@@ -217,13 +238,15 @@ impl Node {
         env: &Env,
         shutdown: &CancellationToken,
         informers: &InformerFactory,
+        components: &Components,
     ) {
         let (node, shared, task_env, until) = (self.clone(), informers.clone(), env.clone(), shutdown.clone());
         match self.flags.cni {
             Choice::Minke => {
-                let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, &self.pod_cidrs);
+                let cluster = ClusterRanges { pods: self.pod_cidrs.clone(), services: self.service_cidrs.clone() };
+                let cluster_cidrs = cluster.pods.iter().chain(&cluster.services).copied().collect();
+                let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, cluster);
                 env.spawn(proxy::run_mesh(mesh, informers.clone(), env.clone(), shutdown.clone()));
-                let cluster_cidrs = self.pod_cidrs.iter().chain(&self.service_cidrs).copied().collect();
                 let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.confirmed.clone());
                 // Before the kubelet can ask for more.
                 let held = network.attachments();
@@ -233,7 +256,7 @@ impl Node {
                 env.spawn(async move { node.serve_dns_on_node(shared, &task_env, &until).await });
             }
         }
-        service_proxy::start(&proxy, env, shutdown, informers);
+        service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 
     fn proxy_config(&self) -> proxy::ProxyConfig {
@@ -294,7 +317,7 @@ impl Node {
             domain: server::cluster_domain(),
             client: self.own.client.clone(),
             informers,
-            metrics_port: self.flags.dns_metrics_port,
+            metrics_port: self.flags.dns_metrics_port.unwrap_or(ports::DNS_METRICS_PORT),
             env: env.clone(),
             shutdown,
         };

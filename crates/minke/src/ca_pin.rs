@@ -158,12 +158,16 @@ mod tests {
     use rustls::{ServerConfig, ServerConnection};
 
     use super::*;
-    use crate::pki::{Leaf, Pki};
+    use crate::{
+        authorities::Authority,
+        pki::{Leaf, Pki},
+    };
 
     /// Shows its certificate to whoever comes.
-    fn serve(pki: &Arc<Pki>, addresses: Vec<std::net::IpAddr>) -> u16 {
-        let leaf =
-            Leaf { name: "server".into(), common_name: "server".into(), addresses, server: true, ..Leaf::default() };
+    fn serve(pki: &Arc<Pki>, authority: Authority) -> u16 {
+        let addresses = vec!["127.0.0.1".parse().unwrap()];
+        let name = format!("by-{}", authority.file());
+        let leaf = Leaf { common_name: name.clone(), name, authority, addresses, server: true, ..Leaf::default() };
         let shown = Arc::new(pki.rotating(leaf).unwrap());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
@@ -184,7 +188,7 @@ mod tests {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let pki = Pki::open(one.path(), Env::real()).unwrap();
         let foreign = Pki::open(other.path(), Env::real()).unwrap();
-        let port = serve(&pki, vec!["127.0.0.1".parse().unwrap()]);
+        let port = serve(&pki, Authority::Cluster);
         let server = format!("https://127.0.0.1:{port}");
         assert_eq!(doubt(&server, pki.ca_pem()), None);
         let said = doubt(&server, foreign.ca_pem()).unwrap();
@@ -193,5 +197,20 @@ mod tests {
         assert!(said.contains("its certificate is not for localhost"), "{said}");
         let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert_eq!(doubt(&format!("https://{unused}"), foreign.ca_pem()), None, "nobody is there");
+    }
+
+    /// What a kubelet can have signed, and what extension servers believe, is no API server to anybody.
+    #[tokio::test]
+    async fn certificates_of_other_authorities_are_not_the_api_servers() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(directory.path(), Env::real()).unwrap();
+        for authority in [Authority::KubeletServing, Authority::FrontProxy] {
+            let server = format!("https://127.0.0.1:{}", serve(&pki, authority));
+            let said = doubt(&server, pki.ca_pem()).expect("a refusal");
+            assert!(said.contains("not signed for by the authority"), "{authority:?}: {said}");
+            assert_eq!(doubt(&server, &pki.authority_pem(authority).unwrap()), None, "{authority:?}");
+            let hash = fingerprint(&client::certificates(pki.ca_pem().as_bytes()).unwrap()[0]).unwrap();
+            assert!(fetch(&server, &hash).is_err(), "{authority:?}: the chain does not name the cluster's");
+        }
     }
 }

@@ -11,20 +11,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::Access,
-    agent,
+    agent, clusters,
     component_port::{self, Health},
+    components::Components,
     container_runtime::Runtime,
-    down,
+    down, file_modes,
     flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, scheduler_config},
     images,
     instance::Instance,
-    kubelet_flags, nodes,
+    kubeconfigs, kubelet_flags,
+    leader_identity::LeaderIdentity,
+    nodes,
     pki::Pki,
-    preflight,
+    ports, preflight,
     process::{self, PidFile},
     ranges,
     report::Reporter,
-    runtime, server, service_proxy, up,
+    runtime, server, service_proxy, sysctls, up,
 };
 
 pub fn run(command: Command) -> Result<()> {
@@ -49,39 +52,53 @@ pub fn run(command: Command) -> Result<()> {
     }
 }
 
-/// Runs what `start` starts until the process is told to stop.
-async fn until_stopped<T>(start: impl AsyncFnOnce(&Env, &CancellationToken, &Reporter) -> Result<T>) -> Result<()> {
-    let env = Env::real();
-    let shutdown = CancellationToken::new();
-    let report = Reporter::new(env.clone());
-    env.spawn(api::views::tend(env.clone()));
-    let running = start(&env, &shutdown, &report).await.inspect_err(|error| report.failed(&format!("{error:#}")))?;
-    report.ready();
-    process::until_stopped().await?;
-    shutdown.cancel();
-    drop(running);
-    Ok(())
+/// What a command's components are started with.
+struct Process {
+    env: Env,
+    shutdown: CancellationToken,
+    report: Reporter,
+    components: Components,
 }
 
-async fn run_server(flags: Server, whole: bool) -> Result<()> {
-    until_stopped(async |env, shutdown, report| {
+/// Runs what `start` starts until the process is told to stop, or one of its components fails.
+async fn until_stopped<T>(start: impl AsyncFnOnce(&Process) -> Result<T>) -> Result<()> {
+    let (env, shutdown) = (Env::real(), CancellationToken::new());
+    let (report, components) = (Reporter::new(env.clone()), Components::new(&env, &shutdown));
+    env.spawn(api::views::tend(env.clone()));
+    let process = Process { env, shutdown, report, components };
+    let running = async {
+        let running = start(&process).await?;
+        process.report.ready();
+        process::until_stopped().await?;
+        Ok(running)
+    };
+    let ended = process.components.unless_failed(running).await;
+    process.shutdown.cancel();
+    // What it held (locks, supervision) is let go after everything was told to stop.
+    ended.map(drop).inspect_err(|error| process.report.failed(&format!("{error:#}")))
+}
+
+async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
+    until_stopped(async |Process { env, shutdown, report, components }| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
         scheduler_config(flags.scheduler_config.as_deref())?;
-        // A node of the cluster may be on this machine already, with its part of the pod range.
-        ranges::check(&flags.pod_cidr, &flags.service_cidr, &[], &[])?;
         let pid = PidFile::take(&instance)?;
-        let plane = server::start_api(&flags, &instance, env, shutdown, report).await?;
+        ranges::settle_apart(&mut flags, &instance)?;
+        let plane = server::start_api(&flags, &instance, env, shutdown, report, components).await?;
         if whole {
-            server::start_controllers(&plane, &flags, &instance, env, shutdown).await?;
+            server::start_controllers(&plane, &flags, &instance, env, shutdown, components).await?;
         }
         Ok((pid, plane))
     })
     .await
 }
 
-fn connect(kubeconfig: &Path, name: &str) -> Result<Client> {
-    Ok(Client::new(HttpsTransport::new(from_kubeconfig(kubeconfig, name)?)?))
+/// With credentials that are read anew when the file changes.
+fn connect(kubeconfig: &Path, name: &str, env: &Env, shutdown: &CancellationToken) -> Result<Client> {
+    let connection = from_kubeconfig(kubeconfig, name)?;
+    kubeconfigs::follow(kubeconfig, &connection.identity, env, shutdown);
+    Ok(Client::new(HttpsTransport::new(connection)?))
 }
 
 /// The words of `--controllers`, each of which must name one that there is.
@@ -94,34 +111,49 @@ fn known_controllers(words: &[String]) -> Result<Vec<String>> {
 }
 
 async fn run_controller_manager(flags: Remote) -> Result<()> {
-    until_stopped(async |env, shutdown, _| {
-        let client = connect(&flags.kubeconfig, "minke-controller-manager")?;
-        let pki = Pki::open(&flags.data.instance().pki(), env.clone())?;
+    until_stopped(async |Process { env, shutdown, components, .. }| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let client = connect(&flags.kubeconfig, "minke-controller-manager", env, shutdown)?;
+        let pki = Pki::open(&instance.pki(), env.clone())?;
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
         let address = (flags.bind_address, flags.secure_port).into();
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
         component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
-        let identity = flags.leader_elect.then(|| format!("minke_{}", env.uuid()));
-        server::run_controllers(config, client, env, shutdown, identity);
-        Ok(())
+        let identity = match flags.leader_elect {
+            true => Some(LeaderIdentity::take(&instance, "controller-manager", env)?),
+            false => None,
+        };
+        let name = identity.as_ref().map(|identity| identity.name.clone());
+        server::run_controllers(config, client, env, shutdown, name, components);
+        Ok(identity)
     })
     .await
 }
 
 async fn run_scheduler(flags: Scheduler) -> Result<()> {
-    until_stopped(async |env, shutdown, _| {
-        let (config, kubeconfig) = flags.settings()?;
-        let client = connect(&kubeconfig, "minke-scheduler")?;
+    until_stopped(async |Process { env, shutdown, components, .. }| {
+        let (mut config, kubeconfig) = flags.settings()?;
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let client = connect(&kubeconfig, "minke-scheduler", env, shutdown)?;
         let address = (flags.bind_address, flags.secure_port).into();
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_scheduler(elects, shutdown, informers.clone());
         component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
-        server::run_scheduler(config, client, informers, env, shutdown);
-        Ok(())
+        let identity = match elects {
+            true => Some(LeaderIdentity::take(&instance, "scheduler", env)?),
+            false => None,
+        };
+        if let (Some(identity), Some(election)) = (&identity, &mut config.leader_election) {
+            election.identity = Some(identity.name.clone());
+        }
+        server::run_scheduler(config, client, informers, env, shutdown, components);
+        Ok(identity)
     })
     .await
 }
@@ -136,34 +168,41 @@ enum Parts {
 async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
     preflight::root()?;
     preflight::node_tools()?;
-    until_stopped(async |env, shutdown, report| {
+    until_stopped(async |Process { env, shutdown, report, components }| {
         flags.node.node_ip = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
         preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
+        file_modes::make_run_directory(&instance)?;
+        if flags.netns.is_none() {
+            sysctls::record(&instance)?;
+        }
         if parts == Parts::Proxy {
-            let access = Access::open(&flags, &instance, env).await?;
+            ports::settle_proxy_alone(&mut flags.node, &instance)?;
+            let access = Access::open(&flags, &instance, env, shutdown).await?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let name = agent::node_name(&flags.node)?;
             let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
             service_proxy::answer_kubelet(&config, &instance, env, shutdown);
-            service_proxy::start(&config, env, shutdown, &informers);
+            service_proxy::start(&config, env, shutdown, &informers, components);
             return Ok(None);
         }
+        kubelet_flags::check(&flags.node)?;
+        let pid = PidFile::take(&instance)?;
         // A kubelet alone leaves pod networks to others.
         if parts == Parts::All {
             let local = ranges::local(&flags.node, &instance)?;
             ranges::check(&flags.pod_cidr, &flags.service_cidr, &local, &ranges::name_servers())?;
+            ports::settle_node(&mut flags.node, flags.dns, &instance)?;
+            clusters::record(&instance, &flags.pod_cidr, &flags.service_cidr)?;
         }
-        kubelet_flags::check(&flags.node)?;
-        let pid = PidFile::take(&instance)?;
         // Who is not let in starts nothing.
-        let access = Access::open(&flags, &instance, env).await?;
+        let access = Access::open(&flags, &instance, env, shutdown).await?;
         let runtime = Runtime::start(&flags.node, &instance, env).await?;
         let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {
-            Parts::Kubelet => Arc::new(node).start_kubelet_alone(env, shutdown)?,
-            _ => node.start(env, shutdown, report).await?,
+            Parts::Kubelet => Arc::new(node).start_kubelet_alone(env, shutdown, components)?,
+            _ => node.start(env, shutdown, report, components).await?,
         }
         Ok(Some(pid))
     })

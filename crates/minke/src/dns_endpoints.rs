@@ -1,6 +1,7 @@
 //! The endpoints of cluster DNS, written by the control plane: one EndpointSlice per node and family.
 //! A node says on its own Node object where it answers (`dns_service`); nobody else may write these slices.
-//! Invariant: an address is believed only if it is the node's own or inside its pod range.
+//! Invariant: an address is believed only inside the node's pod range, which is inside the cluster's, or if it is the
+//! node's own and neither a pod's nor a Service's.
 
 use std::{
     collections::HashMap,
@@ -11,11 +12,11 @@ use anyhow::Result;
 use api::ApiError;
 use client::{Client, InformerFactory, ListParams};
 use env::Env;
-use ipnet::IpNet;
 use k8s_openapi::{
     api::{core::v1::Node, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::DeleteOptions,
 };
+use proxy::{ClusterRanges, NodeClaim};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -25,12 +26,12 @@ const MANAGER: &str = "minke-server";
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs until shutdown.
-pub async fn run(client: Client, env: Env, shutdown: CancellationToken) {
+pub async fn run(client: Client, cluster: ClusterRanges, env: Env, shutdown: CancellationToken) {
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
     let mut nodes = informers.informer::<Node>().subscribe();
     let mut applied: HashMap<String, Vec<Value>> = HashMap::new();
     while let Some(change) = nodes.next().await {
-        let wanted = change.new.as_deref().map(slices).unwrap_or_default();
+        let wanted = change.new.as_deref().map(|node| slices(node, &cluster)).unwrap_or_default();
         // A node's heartbeat changes its object all the time, but not this.
         if applied.get(&change.key) == Some(&wanted) {
             continue;
@@ -80,15 +81,15 @@ async fn bring(client: &Client, node: &str, wanted: &[Value]) -> Result<(), ApiE
 }
 
 /// What the node's DNS should look like to the Service.
-fn slices(node: &Node) -> Vec<Value> {
+fn slices(node: &Node, cluster: &ClusterRanges) -> Vec<Value> {
     let node_name = node.metadata.name.as_deref().unwrap_or_default();
     let said = node.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION)).map(String::as_str);
-    let ranges = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
-    let ranges: Vec<IpNet> = ranges.filter_map(|range| range.parse().ok()).collect();
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let own: Vec<IpAddr> =
-        addresses.filter(|a| a.type_ == "InternalIP").filter_map(|a| a.address.parse().ok()).collect();
-    let is_own = |ip: IpAddr| own.contains(&ip) || ranges.iter().any(|range| range.contains(&ip));
+    let claim = NodeClaim::of(node);
+    let is_own = |ip: IpAddr| {
+        let mut ranges = claim.pod_cidrs.iter().filter(|range| cluster.range_problem(range).is_none());
+        ranges.any(|range| range.contains(&ip))
+            || (claim.addresses.contains(&ip) && cluster.address_problem(ip).is_none())
+    };
     let said = said.unwrap_or_default().split(',').filter_map(|text| text.trim().parse::<SocketAddr>().ok());
     let believed: Vec<SocketAddr> = said.filter(|address| is_own(address.ip())).collect();
     let of_family = |ipv4: bool| {
@@ -123,14 +124,19 @@ mod tests {
 
     #[test]
     fn a_node_speaks_only_for_its_own_range() {
+        let cluster = ClusterRanges {
+            pods: ["10.244.0.0/16", "fd01::/32"].map(|range| range.parse().unwrap()).to_vec(),
+            services: vec!["10.96.0.0/12".parse().unwrap()],
+        };
         let check = |said: &str, expected: &[&str]| {
+            let addresses = ["192.0.2.7", "10.96.0.10", "10.244.2.9", "127.0.0.1"];
             let node: Node = serde_json::from_value(json!({
                 "metadata": { "name": "n", "uid": "u", "annotations": { ANNOTATION: said } },
-                "spec": { "podCIDRs": ["10.244.1.0/24", "fd01:1::/64"] },
-                "status": { "addresses": [{ "type": "InternalIP", "address": "192.0.2.7" }] },
+                "spec": { "podCIDRs": ["10.244.1.0/24", "fd01:1::/64", "198.51.100.0/24"] },
+                "status": { "addresses": addresses.map(|ip| json!({ "type": "InternalIP", "address": ip })) },
             }))
             .unwrap();
-            let found: Vec<String> = slices(&node)
+            let found: Vec<String> = slices(&node, &cluster)
                 .iter()
                 .map(|s| {
                     let (name, ip) = (&s["metadata"]["name"], &s["endpoints"][0]["addresses"][0]);
@@ -143,7 +149,9 @@ mod tests {
         check("10.244.1.1:53,[fd01:1::1]:53", &["kube-dns-n 10.244.1.1 53", "kube-dns-n-ipv6 fd01:1::1 53"]);
         check("192.0.2.7:10053", &["kube-dns-n 192.0.2.7 10053"]);
         check("10.244.2.1:53,192.0.2.1:53,[fd02::1]:53", &[]);
+        // What the node only says to be its own, of pods, Services or another place.
+        check("10.244.2.9:53,10.96.0.10:53,127.0.0.1:53,198.51.100.1:53", &[]);
         check("", &[]);
-        assert!(slices(&Node::default()).is_empty());
+        assert!(slices(&Node::default(), &cluster).is_empty());
     }
 }

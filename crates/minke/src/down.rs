@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{flags, instance::Instance, nodes, preflight, process};
+use crate::{flags, instance::Instance, nodes, preflight, process, sysctls};
 
 pub fn down(flags: &flags::Down) -> Result<()> {
     preflight::root()?;
@@ -28,6 +28,7 @@ pub fn down(flags: &flags::Down) -> Result<()> {
     unmount_below(&[instance.data.clone(), instance.run()])?;
     remove_network(&instance)?;
     remove_cgroups(&instance)?;
+    sysctls::restore(&instance)?;
     remove_directory(&instance.run())?;
     remove_directory(&instance.pid_file())?;
     if flags.purge {

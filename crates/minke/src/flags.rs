@@ -16,6 +16,7 @@ use crate::{
     instance::{DEFAULT_DATA_DIRECTORY, Instance},
     kubelet_flags::Kubelet,
     security_flags::Security,
+    store_flags::StoreFlags,
 };
 
 /// Kubernetes in one small binary.
@@ -65,6 +66,11 @@ impl Command {
             other => matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_)),
         }
     }
+
+    /// Whether a kubelet is part of the process.
+    pub fn runs_kubelet(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Kubelet(_))
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -90,17 +96,16 @@ pub struct Server {
     /// Address other machines and pods reach the API server at [default: this machine's first address]
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
-    /// Port of the API server
-    #[arg(long, default_value_t = 6443)]
-    pub port: u16,
-    /// Where objects are kept: `embedded`, or `etcd=URL[,URL…]`
-    #[arg(long, value_name = "STORE", default_value = "embedded")]
-    pub store: String,
-    /// Addresses of pods; each node gets a part
-    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
+    /// Port of the API server [default: 6443, or a free one beside another cluster]
+    #[arg(long)]
+    pub port: Option<u16>,
+    #[command(flatten)]
+    pub store: StoreFlags,
+    /// Addresses of pods; each node gets a part [default: 10.244.0.0/16, or free ones beside another cluster]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub pod_cidr: Vec<IpNet>,
-    /// Addresses of services
-    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
+    /// Addresses of services [default: 10.96.0.0/12, or free ones beside another cluster]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
     /// Ports for services of type NodePort
     #[arg(long, value_name = "FROM-TO", default_value = "30000-32767")]
@@ -123,21 +128,21 @@ pub struct Node {
     /// CRI socket of a runtime that is already there; minke then starts no containerd
     #[arg(long, value_name = "SOCKET")]
     pub container_runtime_endpoint: Option<String>,
-    /// Port of the kubelet; 0 takes a free one
-    #[arg(long, default_value_t = 10250)]
-    pub kubelet_port: u16,
-    /// Port of the kubelet's health check on loopback; 0 turns it off
-    #[arg(long, default_value_t = 10248)]
-    pub healthz_port: u16,
-    /// Port of the service proxy's health check; 0 turns it off
-    #[arg(long, default_value_t = 10256)]
-    pub proxy_healthz_port: u16,
-    /// Port of the service proxy's metrics on loopback; 0 turns it off
-    #[arg(long, default_value_t = 10249)]
-    pub proxy_metrics_port: u16,
-    /// Port of the cluster DNS's metrics, where this node answers DNS; 0 turns it off
-    #[arg(long, default_value_t = 9153)]
-    pub dns_metrics_port: u16,
+    /// Port of the kubelet; 0 takes a free one [default: 10250, or a free one beside another cluster]
+    #[arg(long)]
+    pub kubelet_port: Option<u16>,
+    /// Port of the kubelet's health check on loopback; 0 turns it off [default: 10248, or a free one]
+    #[arg(long)]
+    pub healthz_port: Option<u16>,
+    /// Port of the service proxy's health check; 0 turns it off [default: 10256, or a free one]
+    #[arg(long)]
+    pub proxy_healthz_port: Option<u16>,
+    /// Port of the service proxy's metrics on loopback; 0 turns it off [default: 10249, or a free one]
+    #[arg(long)]
+    pub proxy_metrics_port: Option<u16>,
+    /// Port of the cluster DNS's metrics, where this node answers DNS; 0 turns it off [default: 9153, or a free one]
+    #[arg(long)]
+    pub dns_metrics_port: Option<u16>,
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
     pub cni: Choice,
@@ -207,18 +212,27 @@ pub struct Down {
 // What a node needs to join a cluster it has no credentials for. No doc comment: clap would show it as --help.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Join {
-    /// Bootstrap token to join with, needed the first time only
-    #[arg(long, value_name = "ID.SECRET", env = "MINKE_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
-    /// File that holds the token
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    // Only to say why it is refused: everybody on the machine sees the command line of a process.
+    #[arg(long = "token", value_name = "ID.SECRET", hide = true, value_parser = refuse_token)]
+    _token: Option<String>,
+    /// File that holds the bootstrap token to join with, `-` for standard input; needed the first time only
+    /// [default: the environment's MINKE_TOKEN]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// That of a bootstrap kubeconfig.
+    #[arg(skip)]
+    pub token_of_kubeconfig: Option<String>,
     /// The cluster's certificate authority
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// Fingerprint of that authority's public key, in place of the file
     #[arg(long, value_name = "sha256:HEX", conflicts_with = "ca_file")]
     pub ca_hash: Option<String>,
+}
+
+fn refuse_token(_: &str) -> Result<String, &'static str> {
+    Err("everybody on this machine could read it from the list of processes: write the token to a file and give \
+         --token-file FILE, or pipe it in with --token-file -")
 }
 
 #[derive(Debug, Clone, Args)]
@@ -481,6 +495,17 @@ mod tests {
         assert!(wrong.contains("config.yaml") && wrong.contains("profiles[0].plugin"), "{wrong}");
         assert!(Flags::try_parse_from(["minke", "scheduler"]).is_err(), "neither file nor credentials");
         std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_token_is_never_on_a_command_line() {
+        let parse = |arguments: &[&str]| {
+            let typed = ["minke", "agent", "--server", "https://a:6443"];
+            Flags::try_parse_from(typed.iter().chain(arguments)).map(drop)
+        };
+        let refused = parse(&["--token", "abcdef.0123456789abcdef"]).unwrap_err().to_string();
+        assert!(refused.contains("list of processes") && refused.contains("--token-file"), "{refused}");
+        assert!(parse(&["--token-file", "-"]).is_ok());
     }
 
     #[test]

@@ -27,6 +27,12 @@ impl Instance {
         Self { id, data }
     }
 
+    /// Whether a name could be one's id.
+    pub fn is_id(name: &str) -> bool {
+        let hash = name.strip_prefix("mk").filter(|hash| hash.len() == 6);
+        name == "minke" || hash.is_some_and(|hash| hash.bytes().all(|b| b.is_ascii_hexdigit()))
+    }
+
     /// Sockets and mounts: gone after a reboot.
     pub fn run(&self) -> PathBuf {
         Path::new("/run").join(&self.id)

@@ -29,15 +29,20 @@ use tokio_util::sync::CancellationToken;
 use x509_parser::extensions::GeneralName;
 
 use crate::{
-    ca_pin, flags,
+    ca_pin, file_modes, flags,
     instance::Instance,
     join_token::fingerprint,
+    kubelet_serving_ca,
     own_node::Names,
     pki::{address, signed_by, until_renewal, write_private, write_public},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(2);
+/// Of the environment.
+const TOKEN_VARIABLE: &str = "MINKE_TOKEN";
+/// Below the node's `pki`.
+const KUBELET_CA: &str = "kubelet-serving-ca.crt";
 
 /// What a node asks the cluster to sign.
 struct Wanted {
@@ -55,6 +60,8 @@ pub struct Member {
     pub client: Client,
     pub identity: Identity,
     pub ca_pem: String,
+    /// Who signs for kubelets' servers, as far as it is known: as kept, then as the cluster says.
+    pub kubelet_ca: Arc<RwLock<String>>,
     server: String,
     user: String,
     pki: PathBuf,
@@ -75,7 +82,7 @@ impl ResolvesServerCert for Serving {
 pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &Env) -> Result<Arc<Member>> {
     let server = flags.server.clone().context("--server is missing")?;
     let pki = instance.pki();
-    fs::create_dir_all(&pki).with_context(|| format!("failed to create {}", pki.display()))?;
+    file_modes::private_directory(&pki)?;
     let ca_pem = authority(flags, &server, &pki.join("ca.crt"))?;
     let connect = |identity: Identity| -> Result<Client> {
         let ca = client::certificates(ca_pem.as_bytes()).map_err(anyhow::Error::msg)?;
@@ -94,7 +101,9 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     let first = match load(&pki, &ca_pem, &wanted, env) {
         Some(kept) => kept,
         None => {
-            let token = Some(Arc::new(RwLock::new(token(flags)?)));
+            let flags = flags.clone();
+            let token = tokio::task::spawn_blocking(move || token(&flags)).await??;
+            let token = Some(Arc::new(RwLock::new(token)));
             let bootstrap = connect(Identity { bearer_token: token, ..Identity::default() })?;
             let asked = Asked { client: &bootstrap, server: &server, ca_pem: &ca_pem };
             obtain(&asked, &pki, &wanted, env).await.context("failed to join the cluster")?
@@ -103,10 +112,12 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     let current = Arc::new(RwLock::new(Arc::new(first)));
     let identity = Identity { certificate: Some(current.clone()), ..Identity::default() };
     let client = connect(identity.clone())?;
+    let kubelet_ca = fs::read_to_string(pki.join(KUBELET_CA)).unwrap_or_else(|_| ca_pem.clone());
     let member = Arc::new(Member {
         client,
         identity,
         ca_pem: ca_pem.clone(),
+        kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
         server: server.clone(),
         user,
         pki,
@@ -119,9 +130,36 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
 }
 
 impl Member {
+    /// One whose credentials are a kubeconfig's, for the sake of its serving certificate.
+    pub fn of_kubeconfig(
+        client: Client,
+        identity: Identity,
+        ca_pem: &str,
+        server: &str,
+        name: &str,
+        instance: &Instance,
+        env: &Env,
+    ) -> Result<Arc<Self>> {
+        let pki = instance.pki();
+        file_modes::private_directory(&pki)?;
+        let user = format!("system:node:{name}");
+        let kubelet_ca = fs::read_to_string(pki.join(KUBELET_CA)).unwrap_or_else(|_| ca_pem.to_string());
+        Ok(Arc::new(Self {
+            client,
+            identity,
+            ca_pem: ca_pem.to_string(),
+            kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
+            server: server.to_string(),
+            user,
+            pki,
+            env: env.clone(),
+        }))
+    }
+
     /// The serving certificate for all names that the node has registered (others are not approved), asked for now and
     /// again before it expires.
-    pub fn serve(self: &Arc<Self>, serving: Arc<Serving>, names: Names) {
+    pub async fn serve(self: &Arc<Self>, serving: Arc<Serving>, names: Names) {
+        self.learn_kubelet_ca().await;
         let wanted = Wanted {
             file: "kubelet-serving",
             signer: "kubernetes.io/kubelet-serving",
@@ -131,11 +169,25 @@ impl Member {
             addresses: names.addresses,
         };
         let mut wait = Duration::ZERO;
-        if let Some(kept) = load(&self.pki, &self.ca_pem, &wanted, &self.env) {
+        let kubelet_ca = self.kubelet_ca.read().clone();
+        if let Some(kept) = load(&self.pki, &kubelet_ca, &wanted, &self.env) {
             *serving.0.write() = Some(Arc::new(kept));
             wait = self.until_renewal(&wanted);
         }
         self.clone().keep(wanted, wait, move |certificate| *serving.0.write() = Some(Arc::new(certificate)));
+    }
+
+    /// A certificate of before the kubelets had an authority of their own is not kept.
+    async fn learn_kubelet_ca(&self) {
+        let learned = match kubelet_serving_ca::fetch(&self.client).await {
+            Ok(Some(pem)) => write_public(&self.pki.join(KUBELET_CA), &pem).map(|()| pem),
+            Ok(None) => Ok(self.ca_pem.clone()),
+            Err(error) => Err(error),
+        };
+        match learned {
+            Ok(pem) => *self.kubelet_ca.write() = pem,
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "failed to learn who signs for kubelets"),
+        }
     }
 
     /// Renews at two thirds of a certificate's life, for as long as the process runs.
@@ -167,15 +219,28 @@ impl Member {
     }
 }
 
+/// From a kubeconfig, a file, standard input or the environment; never from the command line, which everybody can see.
 fn token(flags: &flags::Agent) -> Result<String> {
-    let token = match (&flags.join.token, &flags.join.token_file) {
-        (Some(token), _) => token.clone(),
-        (None, Some(file)) => {
+    let from_environment = std::env::var(TOKEN_VARIABLE).ok();
+    let token = match (&flags.join.token_of_kubeconfig, &flags.join.token_file, from_environment) {
+        (Some(token), ..) => token.clone(),
+        (None, Some(file), _) if file.as_os_str() == "-" => {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).context("failed to read the token from standard input")?;
+            line
+        }
+        (None, Some(file), _) => {
             fs::read_to_string(file).with_context(|| format!("failed to read the token in {}", file.display()))?
         }
-        _ => bail!("this node has not joined yet: give --token (`minke node join-command` on the server shows it)"),
+        (None, None, Some(token)) => token,
+        _ => {
+            bail!("this node has not joined yet: give --token-file (`minke node join-command` on the server shows how)")
+        }
     };
-    Ok(token.trim().to_string())
+    match token.trim() {
+        "" => bail!("the token to join with is empty: `minke node join-command` on the server shows how to give it"),
+        token => Ok(token.to_string()),
+    }
 }
 
 /// The cluster's authority: from last time, from a file, or from the server itself if its fingerprint is right.
@@ -299,7 +364,10 @@ async fn signed(client: &Client, name: &str, env: &Env) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::{Leaf, Pki};
+    use crate::{
+        authorities::Authority,
+        pki::{Leaf, Pki},
+    };
 
     #[tokio::test]
     async fn a_certificate_of_another_cluster_or_node_is_not_used() {
@@ -326,6 +394,7 @@ mod tests {
         check(kubelet, "system:node:a", pki.ca_pem(), (&[], &["192.0.2.1"]), false);
         pki.leaf(&Leaf {
             name: "kubelet-serving".into(),
+            authority: Authority::KubeletServing,
             common_name: "system:node:a".into(),
             organization: Some("system:nodes".into()),
             dns_names: vec!["a".into()],
@@ -339,7 +408,9 @@ mod tests {
             (&["a"], &["192.0.2.1"], false),
             (&["a", "a.example.org"], &["192.0.2.1", "2001:db8::1"], false),
         ] {
-            check("kubelet-serving", "system:node:a", pki.ca_pem(), (dns, addresses), good);
+            let kubelets = pki.authority_pem(Authority::KubeletServing).unwrap();
+            check("kubelet-serving", "system:node:a", &kubelets, (dns, addresses), good);
+            check("kubelet-serving", "system:node:a", pki.ca_pem(), (dns, addresses), false);
         }
         let der = client::certificates(pki.ca_pem().as_bytes()).unwrap();
         let hash = fingerprint(&der[0]).unwrap();

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use anyhow::{Context, Result};
 use client::{Client, Patch};
 use env::Env;
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -18,7 +19,11 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{instance::Instance, pki::write_private};
+use crate::{
+    instance::Instance,
+    pki::write_private,
+    ranges::{self, Ranges},
+};
 
 /// As kubeadm's.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -139,8 +144,25 @@ pub async fn print_command(instance: &Instance, env: &Env) -> Result<()> {
     let ca = client::certificates(&ca).map_err(anyhow::Error::msg)?;
     let hash = fingerprint(ca.first().context("pki/ca.crt is empty")?)?;
     let server = fs::read_to_string(instance.data.join("server-url")).unwrap_or_default();
-    println!("minke agent --server {} --token {} --ca-hash {hash}", server.trim(), token.trim());
+    println!("{}", join_command(server.trim(), &hash, token.trim(), ranges::kept(instance)));
     Ok(())
+}
+
+/// The token goes in by a pipe from the shell itself: it is in no process's arguments, not even under sudo.
+fn join_command(server: &str, hash: &str, token: &str, ranges: Option<Ranges>) -> String {
+    let list = |ranges: &[IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut command = format!("echo {token} | minke agent --server {server} --token-file - --ca-hash {hash}");
+    if let Some(Ranges { pods, services }) = ranges {
+        for (flag, range, usual) in [
+            ("--pod-cidr", list(&pods), ranges::USUAL_PODS),
+            ("--service-cidr", list(&services), ranges::USUAL_SERVICES),
+        ] {
+            if range != usual {
+                command += &format!(" {flag} {range}");
+            }
+        }
+    }
+    command
 }
 
 #[cfg(test)]
@@ -154,6 +176,22 @@ mod tests {
         assert_eq!(token.len(), 16);
         assert!(token.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()), "{token}");
         assert!(fingerprint(b"junk").is_err());
+    }
+
+    #[test]
+    fn the_command_to_join_keeps_the_token_out_of_arguments() {
+        let ranges = Ranges {
+            pods: vec!["10.243.0.0/16".parse().unwrap()],
+            services: vec![ranges::USUAL_SERVICES.parse().unwrap()],
+        };
+        let command = join_command("https://a:6443", "sha256:0", "abcdef.0123", Some(ranges));
+        let (before, after) = command.split_once(" | ").unwrap();
+        assert_eq!(before, "echo abcdef.0123", "a builtin of every shell");
+        assert!(!after.contains("abcdef"), "{after}");
+        assert_eq!(
+            after,
+            "minke agent --server https://a:6443 --token-file - --ca-hash sha256:0 --pod-cidr 10.243.0.0/16"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use table::{FIELDS, Form, OTHERS};
 
 use crate::{
-    ca_pin,
+    ca_pin, file_modes,
     flags::{self, DataDirectory, Join},
     pki::{Current, write_public},
 };
@@ -221,12 +221,12 @@ impl Kubelet {
         let token = connection.identity.bearer_token.as_ref().map(|token| token.read().clone());
         let token = token.with_context(|| format!("{} has no token to join with", file.display()))?;
         let pki = self.data.instance().pki();
-        std::fs::create_dir_all(&pki).with_context(|| format!("failed to create {}", pki.display()))?;
+        file_modes::private_directory(&pki)?;
         let authority = pki.join("bootstrap-ca.crt");
         let pem: String = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
         write_public(&authority, &pem)?;
         agent.server = Some(connection.server.clone());
-        agent.join.token = Some(token);
+        agent.join.token_of_kubeconfig = Some(token);
         agent.join.ca_file = Some(authority);
         Ok(())
     }

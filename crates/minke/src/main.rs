@@ -4,14 +4,18 @@
 
 mod access;
 mod agent;
+mod authorities;
 mod ca_pin;
+mod clusters;
 mod commands;
 mod component_port;
+mod components;
 mod container_runtime;
 mod demo;
 mod dns_endpoints;
 mod dns_service;
 mod down;
+mod file_modes;
 mod flags;
 mod host;
 mod images;
@@ -19,13 +23,17 @@ mod instance;
 mod join;
 mod join_token;
 mod kept_rules;
+mod kubeconfigs;
 mod kubelet_flags;
+mod kubelet_serving_ca;
+mod leader_identity;
 mod lost_attachments;
 mod nodes;
 mod own_node;
 mod perseverance;
 mod pki;
 mod pod_network;
+mod ports;
 mod preflight;
 mod process;
 mod ranges;
@@ -34,6 +42,8 @@ mod security_flags;
 mod server;
 mod service_proxy;
 mod serving_approver;
+mod store_flags;
+mod sysctls;
 mod up;
 mod withdrawal;
 
@@ -44,9 +54,11 @@ use clap::Parser;
 fn main() -> ExitCode {
     let called_as = std::env::args().next().unwrap_or_default();
     if cni::called_as_plugin(&called_as) {
+        file_modes::set_umask(false);
         return ExitCode::from(cni::main() as u8);
     }
     let flags = flags::Flags::parse();
+    file_modes::set_umask(flags.command.runs_kubelet());
     start_logging();
     if flags.command.only_prints() {
         end_quietly_without_reader();

@@ -24,7 +24,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    down, flags,
+    down, file_modes, flags,
     instance::Instance,
     kept_rules, process,
     report::{Line, SUPERVISED},
@@ -147,7 +147,8 @@ impl Switch {
     /// The namespace and cable of node `n` (2, 3, …), and the record of how its agent is started.
     pub fn add(&self, instance: &Instance, plane: &ControlPlane, flags: &flags::Up, name: &str, n: u32) -> Result<()> {
         let node = instance.node(name);
-        fs::create_dir_all(&node.data).with_context(|| format!("failed to create {}", node.data.display()))?;
+        file_modes::close_data_directory(&node.data)
+            .with_context(|| format!("failed to create {}", node.data.display()))?;
         let (id, cable) = (&node.id, node.cable());
         if !node.netns().exists() {
             ip(&["netns", "add", id], "")?;
@@ -232,11 +233,17 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
     flag("token-file", path(&instance.join_token()));
     flag("ca-file", path(&plane.pki.path("ca.crt")));
     flag("node-name", name.to_string());
-    flag("kubelet-port", flags.node.kubelet_port.to_string());
-    flag("healthz-port", flags.node.healthz_port.to_string());
-    flag("proxy-healthz-port", flags.node.proxy_healthz_port.to_string());
-    flag("proxy-metrics-port", flags.node.proxy_metrics_port.to_string());
-    flag("dns-metrics-port", flags.node.dns_metrics_port.to_string());
+    for (name, port) in [
+        ("kubelet-port", flags.node.kubelet_port),
+        ("healthz-port", flags.node.healthz_port),
+        ("proxy-healthz-port", flags.node.proxy_healthz_port),
+        ("proxy-metrics-port", flags.node.proxy_metrics_port),
+        ("dns-metrics-port", flags.node.dns_metrics_port),
+    ] {
+        if let Some(port) = port {
+            flag(name, port.to_string());
+        }
+    }
     flag("cni", flags.node.cni.name().to_string());
     flag("dns", flags.server.dns.name().to_string());
     flag("pod-network", flags.node.pod_network.name().to_string());
@@ -255,7 +262,7 @@ pub async fn start(name: &str, node: &Instance) -> Result<()> {
         return wanted_up(node);
     }
     let record = record(name, node)?;
-    let log = fs::OpenOptions::new().create(true).append(true).open(node.log_file())?;
+    let log = file_modes::open_log(&node.log_file())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(&record.arguments).env(SUPERVISED, "1");
     // A group of its own: what ends the terminal's programs does not end a node.

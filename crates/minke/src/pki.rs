@@ -15,16 +15,24 @@ use anyhow::{Context, Result};
 use env::Env;
 use parking_lot::RwLock;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 
+use crate::{
+    authorities::{Authority, Certifier},
+    file_modes,
+};
+
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
-const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+pub const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+/// A sleep does not count while the machine does: so the clock is looked at in between.
+pub const RECHECK_INTERVAL: Duration = Duration::from_secs(12 * 3600);
+/// After a renewal that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(3600);
 /// Clocks of nodes differ: a certificate is valid a little before it was made.
 const BACKDATE: Duration = Duration::from_secs(300);
 
@@ -32,6 +40,7 @@ const BACKDATE: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, Default)]
 pub struct Leaf {
     pub name: String,
+    pub authority: Authority,
     pub common_name: String,
     /// The user's group. One at most: certificates with several are not made here.
     pub organization: Option<String>,
@@ -70,35 +79,44 @@ impl ResolvesServerCert for Current {
 
 pub struct Pki {
     directory: PathBuf,
-    ca_pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    cluster: Certifier,
     env: Env,
 }
 
 impl Pki {
     /// Opens the directory, making the cluster CA if there is none yet.
     pub fn open(directory: &Path, env: Env) -> Result<Arc<Self>> {
-        fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
+        file_modes::private_directory(directory)?;
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
         if !certificate.exists() {
             let pem = make_ca(&env)?;
             write_private(&key, &pem.key)?;
             write_public(&certificate, &pem.certificate)?;
         }
-        let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()));
-        let ca_pem = read(&certificate)?;
-        let damaged = || format!("{} or its key is damaged: restore them from a backup", certificate.display());
-        let key = KeyPair::from_pem(&read(&key)?).with_context(damaged)?;
-        let issuer = Issuer::from_ca_cert_pem(&ca_pem, key).with_context(damaged)?;
-        Ok(Arc::new(Self { directory: directory.to_path_buf(), ca_pem, issuer, env }))
+        let cluster = Certifier::load(directory, Authority::Cluster)?;
+        Ok(Arc::new(Self { directory: directory.to_path_buf(), cluster, env }))
     }
 
+    /// Of the cluster's own authority.
     pub fn ca_pem(&self) -> &str {
-        &self.ca_pem
+        &self.cluster.certificate_pem
     }
 
-    pub fn ca_key_pem(&self) -> Result<String> {
-        Ok(fs::read_to_string(self.directory.join("ca.key"))?)
+    pub fn ca_key_pem(&self) -> &str {
+        &self.cluster.key_pem
+    }
+
+    /// Another authority than the cluster's.
+    pub fn certifier(&self, authority: Authority) -> Result<Certifier> {
+        Certifier::load_or_derive(&self.directory, authority, &self.cluster)
+    }
+
+    /// The certificate of any authority.
+    pub fn authority_pem(&self, authority: Authority) -> Result<String> {
+        match authority {
+            Authority::Cluster => Ok(self.ca_pem().to_string()),
+            other => Ok(self.certifier(other)?.certificate_pem),
+        }
     }
 
     pub fn path(&self, file: &str) -> PathBuf {
@@ -118,7 +136,7 @@ impl Pki {
     pub fn leaf(&self, leaf: &Leaf) -> Result<Pem> {
         let (certificate, key) = (self.path(&format!("{}.crt", leaf.name)), self.path(&format!("{}.key", leaf.name)));
         if let (Ok(certificate), Ok(key)) = (fs::read_to_string(&certificate), fs::read_to_string(&key))
-            && self.still_good(leaf, &certificate)
+            && self.still_good(leaf, &certificate)?
         {
             return Ok(Pem { certificate, key });
         }
@@ -130,28 +148,46 @@ impl Pki {
 
     /// A certificate that renews itself at two thirds of its life, for as long as the process runs.
     pub fn rotating(self: &Arc<Self>, leaf: Leaf) -> Result<Current> {
-        let current = Current(Arc::new(RwLock::new(Arc::new(self.certified(&leaf)?))));
-        let (pki, kept) = (self.clone(), current.clone());
-        self.env.clone().spawn(async move {
-            loop {
-                let wait = until_renewal(&pki.env, &kept.0.read().cert[0]);
-                pki.env.sleep(wait).await;
-                match pki.certified(&leaf) {
-                    Ok(renewed) => *kept.0.write() = Arc::new(renewed),
-                    Err(error) => {
-                        tracing::error!(%error, certificate = leaf.name, "failed to renew a certificate");
-                        pki.env.sleep(Duration::from_secs(3600)).await;
-                    }
-                }
-            }
+        let current = Current(Arc::new(RwLock::new(Arc::new(self.certified(&self.leaf(&leaf)?, leaf.authority)?))));
+        let (pki, kept, authority) = (self.clone(), current.clone(), leaf.authority);
+        self.on_renewal(leaf, move |pem| match pki.certified(&pem, authority) {
+            Ok(renewed) => *kept.0.write() = Arc::new(renewed),
+            Err(error) => tracing::error!(%error, "a renewed certificate can't be used"),
         });
         Ok(current)
     }
 
-    fn certified(&self, leaf: &Leaf) -> Result<CertifiedKey> {
-        let pem = self.leaf(leaf)?;
+    /// Renews the certificate at two thirds of its life, for as long as the process runs, and hands over each new one.
+    pub fn on_renewal(self: &Arc<Self>, leaf: Leaf, renewed: impl Fn(Pem) + Send + 'static) {
+        let pki = self.clone();
+        self.env.clone().spawn(async move {
+            loop {
+                let wait = pki.until_renewal(&leaf);
+                pki.env.sleep(wait.min(RECHECK_INTERVAL)).await;
+                if wait > RECHECK_INTERVAL {
+                    continue;
+                }
+                match pki.leaf(&leaf) {
+                    Ok(pem) => renewed(pem),
+                    Err(error) => {
+                        tracing::error!(%error, certificate = leaf.name, "failed to renew a certificate");
+                        pki.env.sleep(RETRY_INTERVAL).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Of the certificate on disk; none left means now.
+    fn until_renewal(&self, leaf: &Leaf) -> Duration {
+        let pem = fs::read(self.path(&format!("{}.crt", leaf.name))).unwrap_or_default();
+        let chain = client::certificates(&pem).unwrap_or_default();
+        chain.first().map_or(Duration::ZERO, |der| until_renewal(&self.env, der))
+    }
+
+    fn certified(&self, pem: &Pem, authority: Authority) -> Result<CertifiedKey> {
         // The authority comes along, for those who know it by its fingerprint only.
-        let chain = format!("{}{}", pem.certificate, self.ca_pem);
+        let chain = format!("{}{}", pem.certificate, self.authority_pem(authority)?);
         client::certified_key(chain.as_bytes(), pem.key.as_bytes()).map_err(anyhow::Error::msg)
     }
 
@@ -173,14 +209,17 @@ impl Pki {
         .collect();
         set_validity(&mut params, &self.env, LEAF_LIFETIME)?;
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        let certificate = match leaf.authority {
+            Authority::Cluster => params.signed_by(&key, &self.cluster.issuer)?,
+            other => params.signed_by(&key, &self.certifier(other)?.issuer)?,
+        };
         Ok(Pem { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
     /// Same names, same issuer, more than a third of its life left.
-    fn still_good(&self, leaf: &Leaf, pem: &str) -> bool {
-        let Ok((_, der)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
-        let Ok(certificate) = der.parse_x509() else { return false };
+    fn still_good(&self, leaf: &Leaf, pem: &str) -> Result<bool> {
+        let Ok((_, der)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return Ok(false) };
+        let Ok(certificate) = der.parse_x509() else { return Ok(false) };
         let mut dns = Vec::new();
         let mut addresses = Vec::new();
         for name in certificate.subject_alternative_name().ok().flatten().iter().flat_map(|e| &e.value.general_names) {
@@ -192,12 +231,12 @@ impl Pki {
         }
         let organization = certificate.subject().iter_organization().next().and_then(|o| o.as_str().ok());
         let common_name = certificate.subject().iter_common_name().next().and_then(|c| c.as_str().ok());
-        signed_by(&der.contents, &self.ca_pem)
+        Ok(signed_by(&der.contents, &self.authority_pem(leaf.authority)?)
             && common_name == Some(leaf.common_name.as_str())
             && organization == leaf.organization.as_deref()
             && dns == leaf.dns_names
             && addresses == leaf.addresses
-            && until_renewal(&self.env, &der.contents) > Duration::ZERO
+            && until_renewal(&self.env, &der.contents) > Duration::ZERO)
     }
 }
 
@@ -218,25 +257,20 @@ pub fn signed_by(der: &[u8], ca_pem: &str) -> bool {
     certificate.issuer() == ca.subject() && certificate.verify_signature_by(&ca)
 }
 
-/// Whether `ca` signed it: only keys that we make ourselves occur here.
+/// Whether `ca` signed it.
 trait VerifiedBy {
     fn verify_signature_by(&self, ca: &x509_parser::certificate::X509Certificate<'_>) -> bool;
 }
 
 impl VerifiedBy for x509_parser::certificate::X509Certificate<'_> {
     fn verify_signature_by(&self, ca: &x509_parser::certificate::X509Certificate<'_>) -> bool {
-        let key = rustls::crypto::aws_lc_rs::default_provider();
-        let Some(algorithms) = key
-            .signature_verification_algorithms
-            .mapping
-            .iter()
-            .find(|(scheme, _)| *scheme == rustls::SignatureScheme::ECDSA_NISTP256_SHA256)
-        else {
-            return false;
-        };
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
         let spki = ca.public_key().subject_public_key.data.as_ref();
         let signature = self.signature_value.data.as_ref();
-        algorithms.1.iter().any(|a| a.verify_signature(spki, self.tbs_certificate.as_ref(), signature).is_ok())
+        let verifies = |algorithm: &&dyn rustls::pki_types::SignatureVerificationAlgorithm| {
+            algorithm.verify_signature(spki, self.tbs_certificate.as_ref(), signature).is_ok()
+        };
+        provider.signature_verification_algorithms.all.iter().any(verifies)
     }
 }
 
@@ -319,7 +353,7 @@ mod tests {
         // A foreign CA under the same name: nothing it signed is kept.
         let foreign = tempfile::tempdir().unwrap();
         let other = Pki::open(foreign.path(), env).unwrap().leaf(&leaf()).unwrap();
-        assert!(!pki.still_good(&leaf(), &other.certificate));
+        assert!(!pki.still_good(&leaf(), &other.certificate).unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -333,5 +367,35 @@ mod tests {
         assert_eq!(current.0.read().cert[0], first);
         env.sleep(LEAF_LIFETIME / 4).await;
         assert_ne!(current.0.read().cert[0], first);
+    }
+
+    /// An installation from before these authorities, and two servers that share a cluster's.
+    #[tokio::test]
+    async fn every_purpose_has_an_authority_of_its_own() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let env = Env::real();
+        let pki = Pki::open(one.path(), env.clone()).unwrap();
+        for file in ["ca.crt", "ca.key"] {
+            fs::copy(one.path().join(file), other.path().join(file)).unwrap();
+        }
+        let second = Pki::open(other.path(), env).unwrap();
+        let authorities = [Authority::Cluster, Authority::KubeletServing, Authority::FrontProxy];
+        for authority in authorities {
+            let leaf = Leaf { authority, name: authority.file().replace("ca", "leaf"), ..leaf() };
+            let pem = pki.leaf(&leaf).unwrap();
+            let der = client::certificates(pem.certificate.as_bytes()).unwrap().remove(0);
+            for by in authorities {
+                let shown = pki.authority_pem(by).unwrap();
+                assert_eq!(signed_by(&der, &shown), by == authority, "{authority:?} by {by:?}");
+                assert_eq!(shown, second.authority_pem(by).unwrap(), "of one cluster");
+            }
+            assert_eq!(pki.leaf(&leaf).unwrap().certificate, pem.certificate, "kept");
+            let key = one.path().join(format!("{}.key", authority.file()));
+            assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let stranger = tempfile::tempdir().unwrap();
+        let stranger = Pki::open(stranger.path(), Env::real()).unwrap();
+        let pem = |pki: &Pki| pki.authority_pem(Authority::KubeletServing).unwrap();
+        assert_ne!(pem(&pki), pem(&stranger), "every cluster's is another");
     }
 }

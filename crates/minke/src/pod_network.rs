@@ -10,7 +10,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use proxy::Confirmed;
+use proxy::{ClusterRanges, Confirmed};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::{
     kept_rules,
     own_node::OwnNode,
     perseverance::Perseverance,
+    pki::write_private,
 };
 
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
@@ -59,9 +60,7 @@ pub fn forget_other_kind(flags: &flags::Node, instance: &Instance) -> Result<()>
 
 /// None until the node has been given any.
 fn ranges(node: &Node) -> Option<Vec<IpNet>> {
-    let ranges = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
-    let ranges: Vec<IpNet> = ranges.filter_map(|range| range.parse().ok()).collect();
-    (!ranges.is_empty()).then_some(ranges)
+    Some(proxy::pod_cidrs(node)).filter(|ranges| !ranges.is_empty())
 }
 
 pub struct Network {
@@ -143,28 +142,25 @@ impl Network {
         let made = tokio::task::spawn_blocking(move || cni::prepare(&network)).await?;
         made.context("failed to make the pod network")?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
-        let file = network_file(&self.instance);
-        let temporary = file.with_extension("tmp");
-        std::fs::write(&temporary, serde_json::to_vec_pretty(conflist)?)?;
-        std::fs::rename(&temporary, &file).with_context(|| format!("failed to write {}", file.display()))
+        write_private(&network_file(&self.instance), &serde_json::to_string_pretty(conflist)?)
     }
 }
 
 /// The way to the pods of other nodes.
-pub fn mesh(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cidrs: &[IpNet]) -> proxy::MeshConfig {
+pub fn mesh(flags: &flags::Node, instance: &Instance, node_name: &str, ranges: ClusterRanges) -> proxy::MeshConfig {
     proxy::MeshConfig {
         node_name: node_name.to_string(),
         mode: match flags.pod_network {
             flags::PodNetwork::Routes => proxy::MeshMode::Routes,
             flags::PodNetwork::Vxlan => proxy::MeshMode::Vxlan {
                 device: instance.vxlan(),
-                vni: network_identifier(pod_cidrs),
+                vni: network_identifier(&ranges.pods),
                 port: VXLAN_PORT,
                 mtu: vxlan_mtu(flags),
             },
         },
         route_protocol: ROUTE_PROTOCOL,
-        cluster_cidrs: pod_cidrs.to_vec(),
+        ranges,
     }
 }
 

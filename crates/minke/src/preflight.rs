@@ -6,6 +6,8 @@ use std::{net::SocketAddr, path::Path};
 
 use anyhow::{Context, Result, bail};
 
+use crate::{file_modes, ports};
+
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Programs a node needs, with the Debian package that has each.
@@ -38,11 +40,10 @@ pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The directory exists, can be written and has room.
+/// The directory exists, is root's alone, can be written and has room.
 pub fn data_directory(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).with_context(|| {
-        format!("can't create the data directory {}: choose another with --data-dir", path.display())
-    })?;
+    file_modes::close_data_directory(path)
+        .with_context(|| format!("can't use the data directory {}: choose another with --data-dir", path.display()))?;
     let probe = path.join(".probe");
     std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).with_context(|| {
         format!("can't write to the data directory {}: choose another with --data-dir", path.display())
@@ -71,8 +72,10 @@ pub fn manifests(path: Option<&Path>) -> Result<()> {
 
 /// Takes the port, so that nobody else can have it between now and the start.
 pub fn listen(address: SocketAddr, flag: &str) -> Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(metrics::http::everywhere(address))
-        .with_context(|| format!("can't listen on {address}: choose another port with {flag}"))?;
+    let listener = std::net::TcpListener::bind(metrics::http::everywhere(address)).with_context(|| {
+        let unknown = || format!("can't listen on {address}: choose another port with {flag}");
+        ports::refusal(address, flag).unwrap_or_else(unknown)
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

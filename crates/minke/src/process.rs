@@ -5,7 +5,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{Read, Seek, Write},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::instance::Instance;
+use crate::{file_modes::PRIVATE_FILE_MODE, instance::Instance};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// Half a minute.
@@ -32,7 +32,13 @@ pub struct PidFile {
 impl PidFile {
     pub fn take(instance: &Instance) -> Result<Self> {
         let path = instance.pid_file();
-        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(PRIVATE_FILE_MODE)
+            .open(&path)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
                 lock.set_len(0)?;

@@ -1,17 +1,25 @@
 //! Whether the cluster's address ranges are free: of each other, and of the networks this machine is on.
-//! Checked before `up`, `server` and `agent` start anything.
-//! Invariant: looks only; a refusal is one line that says which flag to change.
+//! Settled and checked before `up`, `server` and `agent` start anything.
+//! Invariant: a cluster keeps its ranges for life; a refusal is one line that says which flag to change.
 
-use std::net::IpAddr;
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
 
 use anyhow::{Result, bail};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
+    clusters::ClusterRecord,
     flags::{self, Choice},
     instance::Instance,
-    nodes, pod_network, server,
+    nodes,
+    pki::write_private,
+    pod_network, server,
 };
 
 /// An address of this machine with the network it is in, or a network that it has a route to.
@@ -67,9 +75,114 @@ pub fn name_servers() -> Vec<IpAddr> {
     dns::HostFiles::default().name_servers()
 }
 
+/// What a cluster has where no flags and no earlier start say otherwise.
+pub const USUAL_PODS: &str = "10.244.0.0/16";
+pub const USUAL_SERVICES: &str = "10.96.0.0/12";
+
+/// The ranges a cluster was started with; the same ones count at the next start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ranges {
+    pub pods: Vec<IpNet>,
+    pub services: Vec<IpNet>,
+}
+
+/// The ranges of the cluster in this data directory, if it was ever started.
+pub fn kept(instance: &Instance) -> Option<Ranges> {
+    let text = fs::read(file(instance)).ok();
+    if let Some(kept) = text.and_then(|text| serde_json::from_slice(&text).ok()) {
+        return Some(kept);
+    }
+    // From before ranges were written down.
+    instance.store().exists().then(usual)
+}
+
+fn file(instance: &Instance) -> PathBuf {
+    instance.data.join("ranges.json")
+}
+
+fn usual() -> Ranges {
+    let range = |text: &str| vec![text.parse().expect("a constant")];
+    Ranges { pods: range(USUAL_PODS), services: range(USUAL_SERVICES) }
+}
+
+/// Ranges to try for a cluster beside others: the usual ones first, then their neighbours of the same size.
+fn candidates(usual: &str, others: impl Iterator<Item = u8>) -> Vec<Vec<IpNet>> {
+    let usual: Ipv4Net = usual.parse().expect("a constant");
+    let beside = others.map(|second| Ipv4Net::new(Ipv4Addr::new(10, second, 0, 0), usual.prefix_len()));
+    std::iter::once(usual).chain(beside.flatten()).map(|range| vec![IpNet::V4(range)]).collect()
+}
+
+/// Fills in the ranges that no flag says: those of the last start, or the first that are free here.
+pub fn settle(
+    server: &mut flags::Server,
+    instance: &Instance,
+    local: &[Local],
+    name_servers: &[IpAddr],
+    others: &[ClusterRecord],
+) -> Result<()> {
+    let kept = kept(instance);
+    let options = |given: &[IpNet], kept: Option<Vec<IpNet>>, candidates: Vec<Vec<IpNet>>| match (given, kept) {
+        ([], None) => candidates,
+        ([], Some(kept)) => vec![kept],
+        (given, _) => vec![given.to_vec()],
+    };
+    let pods = candidates(USUAL_PODS, (240..=243).rev().chain(245..=255));
+    let pods = options(&server.pod_cidr, kept.as_ref().map(|kept| kept.pods.clone()), pods);
+    let services = candidates(USUAL_SERVICES, (112..=224).step_by(16));
+    let services = options(&server.service_cidr, kept.map(|kept| kept.services), services);
+    let fit = |pods: &[IpNet], services: &[IpNet]| {
+        check(pods, services, local, name_servers).and_then(|()| check_beside(pods, services, others))
+    };
+    let mut pairs = pods.iter().flat_map(|pods| services.iter().map(move |services| (pods, services)));
+    let free = pairs.find(|(pods, services)| fit(pods, services).is_ok());
+    // Where nothing fits, what is wrong with the first is told.
+    let (pods, services) = free.unwrap_or((&pods[0], &services[0]));
+    fit(pods, services)?;
+    (server.pod_cidr, server.service_cidr) = (pods.clone(), services.clone());
+    keep(server, instance)
+}
+
+/// Fills them in for a control plane alone, on whose machine nothing has such addresses.
+pub fn settle_apart(server: &mut flags::Server, instance: &Instance) -> Result<()> {
+    let kept = kept(instance).unwrap_or_else(usual);
+    if server.pod_cidr.is_empty() {
+        server.pod_cidr = kept.pods;
+    }
+    if server.service_cidr.is_empty() {
+        server.service_cidr = kept.services;
+    }
+    // A node of the cluster may be on this machine already, with its part of the pod range.
+    check(&server.pod_cidr, &server.service_cidr, &[], &[])?;
+    keep(server, instance)
+}
+
+fn keep(server: &flags::Server, instance: &Instance) -> Result<()> {
+    let ranges = Ranges { pods: server.pod_cidr.clone(), services: server.service_cidr.clone() };
+    write_private(&file(instance), &serde_json::to_string(&ranges)?)
+}
+
+fn overlaps(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(&b.network()) || b.contains(&a.network())
+}
+
+/// Refuses ranges of other clusters on this machine: rules of both would be for the same addresses.
+fn check_beside(pods: &[IpNet], services: &[IpNet], others: &[ClusterRecord]) -> Result<()> {
+    for (flag, range) in pods.iter().map(|r| ("--pod-cidr", r)).chain(services.iter().map(|r| ("--service-cidr", r))) {
+        for other in others {
+            if let Some(taken) = other.pod_cidrs.iter().chain(&other.service_cidrs).find(|t| overlaps(t, range)) {
+                bail!(
+                    "{flag} {range} overlaps with {taken} of the cluster in {} on this machine: choose another range \
+                     with {flag}",
+                    other.data.display()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Refuses ranges that overlap each other or hold addresses of this machine's networks or of its name servers.
 pub fn check(pods: &[IpNet], services: &[IpNet], local: &[Local], name_servers: &[IpAddr]) -> Result<()> {
-    let overlaps = |a: &IpNet, b: &IpNet| a.contains(&b.network()) || b.contains(&a.network());
     for (flag, ranges) in [("--pod-cidr", pods), ("--service-cidr", services)] {
         let families = [
             ranges.iter().filter(|r| r.addr().is_ipv4()).count(),
@@ -142,6 +255,47 @@ mod tests {
         check("10.244.0.0/16", "10.96.0.0/12", Some("holds 10.100.0.2, this machine's name server"));
         check("10.100.0.0/16", "10.96.0.0/16", Some("choose another range with --pod-cidr"));
         check("fd01::/48", "fd02::/120", None);
+    }
+
+    #[test]
+    fn a_second_cluster_gets_ranges_of_its_own_and_keeps_them() {
+        use clap::Parser;
+        let flags = |arguments: &[&str]| {
+            let flags = flags::Flags::try_parse_from(["minke", "up"].iter().chain(arguments)).expect("valid flags");
+            let flags::Command::Up(up) = flags.command else { panic!("up") };
+            up.server
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let instance = |name: &str| {
+            let instance = Instance::new(&directory.path().join(name));
+            fs::create_dir_all(&instance.data).unwrap();
+            instance
+        };
+        let settled = |arguments: &[&str], instance: &Instance, others: &[ClusterRecord]| {
+            let mut server = flags(arguments);
+            settle(&mut server, instance, &[], &[], others).map(|()| {
+                let list = |ranges: &[IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+                format!("{} {}", list(&server.pod_cidr), list(&server.service_cidr))
+            })
+        };
+        let record = |instance: &Instance| {
+            let Ranges { pods, services } = kept(instance).unwrap();
+            ClusterRecord { data: instance.data.clone(), pod_cidrs: pods, service_cidrs: services }
+        };
+        let (first, second, third) = (instance("first"), instance("second"), instance("third"));
+        assert_eq!(settled(&[], &first, &[]).unwrap(), "10.244.0.0/16 10.96.0.0/12");
+        let one = record(&first);
+        assert_eq!(settled(&[], &second, std::slice::from_ref(&one)).unwrap(), "10.243.0.0/16 10.112.0.0/12");
+        assert_eq!(settled(&[], &second, &[]).unwrap(), "10.243.0.0/16 10.112.0.0/12", "kept");
+        let both = [one, record(&second)];
+        let error = settled(&["--service-cidr", "10.100.0.0/16"], &third, &both).unwrap_err().to_string();
+        assert!(error.contains("of the cluster in") && error.ends_with("with --service-cidr"), "{error}");
+        assert_eq!(settled(&["--pod-cidr", "10.7.0.0/16"], &third, &both).unwrap(), "10.7.0.0/16 10.128.0.0/12");
+        // One that was started before ranges were written down has the usual ones.
+        let old = instance("old");
+        fs::create_dir(old.store()).unwrap();
+        assert!(settled(&[], &old, &both).is_err());
+        assert_eq!(settled(&[], &old, &[]).unwrap(), "10.244.0.0/16 10.96.0.0/12");
     }
 
     #[test]

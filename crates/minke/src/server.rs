@@ -3,7 +3,6 @@
 //! Invariant: controllers and scheduler reach the API server only through `client`.
 
 use std::{
-    fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -13,19 +12,22 @@ use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
 use env::Env;
 use ipnet::IpNet;
-use store::Store;
+use proxy::ClusterRanges;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    authorities::Authority,
+    components::Components,
     dns_endpoints, dns_service,
     flags::{self, Choice},
     host,
     instance::Instance,
-    join_token,
-    pki::{Leaf, Pki, write_private, write_public},
-    preflight,
+    join_token, kubeconfigs, kubelet_serving_ca,
+    leader_identity::LeaderIdentity,
+    pki::{Leaf, Pki, write_private},
+    ports, preflight,
     report::Reporter,
-    serving_approver,
+    serving_approver::{self, Reserved},
 };
 
 pub const MASTERS: &str = "system:masters";
@@ -45,25 +47,22 @@ pub async fn start_api(
     env: &Env,
     shutdown: &CancellationToken,
     report: &Reporter,
+    components: &Components,
 ) -> Result<ControlPlane> {
-    let listener = preflight::listen(SocketAddr::new(flags.bind_address, flags.port), "--port")?;
+    let port = flags.port.unwrap_or(ports::API_PORT);
+    let listener = preflight::listen(SocketAddr::new(flags.bind_address, port), "--port")?;
     let port = listener.local_addr()?.port();
     let advertise = advertise_address(flags)?;
     let pki = Pki::open(&instance.pki(), env.clone())?;
-    let store = open_store(&flags.store, instance, env).await?;
+    let store = flags.store.open(instance, env).await?;
     let config = api_config(flags, &pki, advertise, port)?;
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     let address = SocketAddr::new(advertise, port);
-    write_public(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
-    write_kubeconfigs(instance, &pki, flags.bind_address, address)?;
+    write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
+    kubeconfigs::keep(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let serving = api.clone();
-    let until = shutdown.clone();
-    env.spawn(async move {
-        if let Err(error) = serving.serve(listener, until.cancelled_owned()).await {
-            tracing::error!(%error, "the API server stopped serving");
-        }
-    });
+    let (serving, until) = (api.clone(), shutdown.clone());
+    components.run("the API server", async move { serving.serve(listener, until.cancelled_owned()).await });
     report.step(&format!("API server ready on port {port}"));
     Ok(ControlPlane { api, pki, address })
 }
@@ -85,19 +84,8 @@ pub fn advertise_address(flags: &flags::Server) -> Result<IpAddr> {
     }
 }
 
-async fn open_store(choice: &str, instance: &Instance, env: &Env) -> Result<Arc<dyn Store>> {
-    match choice.split_once('=').unwrap_or((choice, "")) {
-        ("embedded", "") => Ok(Arc::new(store::EmbeddedStore::open(instance.store(), env.clone())?)),
-        ("etcd", urls) if !urls.is_empty() => {
-            let endpoints: Vec<String> = urls.split(',').map(str::to_string).collect();
-            let etcd = store::EtcdStore::connect(&endpoints, "", None, env.clone()).await;
-            Ok(Arc::new(etcd.with_context(|| format!("etcd at {urls} can't be reached"))?))
-        }
-        _ => bail!("--store {choice} is not known: use `embedded` or `etcd=URL`"),
-    }
-}
-
-fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+/// Names and addresses that the API server's certificate is for, and no other.
+fn serving_names(flags: &flags::Server, advertise: IpAddr) -> Result<(Vec<String>, Vec<IpAddr>)> {
     let service_ip = first_address(&flags.service_cidr)?;
     let mut addresses = vec![service_ip, advertise, Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let more = [Some(flags.bind_address), host::address(false).ok(), host::address(true).ok()].into_iter().flatten();
@@ -113,16 +101,20 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         "kubernetes.default.svc.cluster.local",
         "localhost",
     ];
+    Ok((names.map(str::to_string).to_vec(), addresses))
+}
+
+fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+    let (dns_names, addresses) = serving_names(flags, advertise)?;
     let serving = pki.rotating(Leaf {
         name: "apiserver".into(),
         common_name: "kube-apiserver".into(),
-        dns_names: names.iter().map(|n| n.to_string()).collect(),
+        dns_names,
         addresses,
         server: true,
         ..Leaf::default()
     })?;
-    let kubelet_client =
-        pki.leaf(&Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS)))?;
+    let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS));
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
@@ -131,12 +123,27 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     config.serving_certificate = Some(Arc::new(serving));
     config.client_ca_pem = pki.ca_pem().as_bytes().to_vec();
     config.kubelet_client = Some(config::KubeletClient {
-        certificate_pem: kubelet_client.certificate.into_bytes(),
-        key_pem: kubelet_client.key.into_bytes(),
-        ca_pem: pki.ca_pem().as_bytes().to_vec(),
+        certificate: client_certificate(pki, leaf)?,
+        ca_pem: pki.authority_pem(Authority::KubeletServing)?.into_bytes(),
+        // Nodes that joined when it signed for all keep their certificates until they are renewed.
+        former_ca_pem: pki.ca_pem().as_bytes().to_vec(),
+    });
+    let front_proxy = Leaf::client("front-proxy-client", "front-proxy-client", None);
+    config.proxy_client = Some(config::ProxyClient {
+        certificate: client_certificate(pki, Leaf { authority: Authority::FrontProxy, ..front_proxy })?,
+        ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
     });
     flags.security.apply(&mut config)?;
     Ok(config)
+}
+
+/// One that renews itself.
+fn client_certificate(pki: &Arc<Pki>, leaf: Leaf) -> Result<config::ClientCertificate> {
+    let pem = pki.leaf(&leaf)?;
+    let certificate = config::ClientCertificate::new(pem.certificate.into_bytes(), pem.key.into_bytes());
+    let renewed = certificate.clone();
+    pki.on_renewal(leaf, move |pem| renewed.renew(pem.certificate.into_bytes(), pem.key.into_bytes()));
+    Ok(certificate)
 }
 
 fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>> {
@@ -171,27 +178,10 @@ fn nth_address(cidr: &IpNet, n: usize) -> Result<IpAddr> {
     Ok(address)
 }
 
-/// The admin's file, and one for each component that can run apart.
-fn write_kubeconfigs(instance: &Instance, pki: &Pki, bind: IpAddr, address: SocketAddr) -> Result<()> {
+/// Where programs on this machine reach the API server.
+fn server_url_here(bind: IpAddr, address: SocketAddr) -> String {
     let local = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
-    let here = format!("https://{}", SocketAddr::new(local, address.port()));
-    let directory = instance.data.join("kubeconfig");
-    fs::create_dir_all(&directory)?;
-    let components = [
-        (instance.admin_kubeconfig(), Leaf::client("admin", "kubernetes-admin", Some(MASTERS))),
-        (
-            directory.join("controller-manager"),
-            Leaf::client("controller-manager", "system:kube-controller-manager", None),
-        ),
-        (directory.join("scheduler"), Leaf::client("scheduler", "system:kube-scheduler", None)),
-        (directory.join("proxy"), Leaf::client("proxy", "system:kube-proxy", None)),
-    ];
-    for (path, leaf) in components {
-        let pem = pki.leaf(&leaf)?;
-        let text = client::kubeconfig_yaml(&here, pki.ca_pem(), &leaf.common_name, &pem.certificate, &pem.key);
-        write_private(&path, &text)?;
-    }
-    Ok(())
+    format!("https://{}", SocketAddr::new(local, address.port()))
 }
 
 /// Starts the controllers and the scheduler as clients of the API server in this process, and lets nodes join.
@@ -201,29 +191,47 @@ pub async fn start_controllers(
     instance: &Instance,
     env: &Env,
     shutdown: &CancellationToken,
+    components: &Components,
 ) -> Result<()> {
     let controllers = local::client(&plane.api, "system:kube-controller-manager", &[]);
     let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
     plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.
-    let identity = (flags.store != "embedded").then(|| identity(instance));
-    run_controllers(config, controllers, env, shutdown, identity.clone());
+    let identity = match flags.store.is_shared() {
+        true => Some(LeaderIdentity::take(instance, "server", env)?),
+        false => None,
+    };
+    let name = identity.as_ref().map(|identity| identity.name.clone());
+    run_controllers(config, controllers, env, shutdown, name.clone(), components);
     let admin = local::client(&plane.api, "kubernetes-admin", &[MASTERS]);
-    env.spawn(serving_approver::run(admin.clone(), env.clone(), shutdown.clone()));
+    let cluster = ClusterRanges { pods: flags.pod_cidr.clone(), services: flags.service_cidr.clone() };
+    let (names, addresses) = serving_names(flags, plane.address.ip())?;
+    let reserved = Reserved::new(names, addresses, cluster.clone(), cluster_domain());
+    env.spawn(serving_approver::run(admin.clone(), reserved, env.clone(), shutdown.clone()));
     let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
-    if identity.is_some() {
-        scheduling.leader_election.get_or_insert_default().identity = identity;
+    if name.is_some() {
+        scheduling.leader_election.get_or_insert_default().identity = name;
     }
     plane.api.show_metrics(scheduling.metrics.clone());
     let verdicts = scheduling.diagnoses.clone();
     plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
     let client = local::client(&plane.api, "system:kube-scheduler", &[]);
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
-    run_scheduler(scheduling, client, informers, env, shutdown);
+    run_scheduler(scheduling, client, informers, env, shutdown, components);
+    if let Some(identity) = identity {
+        // Held for as long as they may lead.
+        let until = shutdown.clone();
+        env.spawn(async move {
+            until.cancelled().await;
+            drop(identity);
+        });
+    }
     join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
+    let authority = plane.pki.authority_pem(Authority::KubeletServing)?;
+    kubelet_serving_ca::publish(&admin, &authority).await.context("failed to publish the kubelets' authority")?;
     match flags.dns {
         Choice::Minke => {
-            env.spawn(dns_endpoints::run(admin.clone(), env.clone(), shutdown.clone()));
+            env.spawn(dns_endpoints::run(admin.clone(), cluster, env.clone(), shutdown.clone()));
             let addresses = dns_addresses(&flags.service_cidr)?;
             dns_service::publish(&admin, &addresses).await.context("failed to publish the DNS service")
         }
@@ -232,24 +240,22 @@ pub async fn start_controllers(
 }
 
 pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {
+    let kubelets = pki.certifier(Authority::KubeletServing)?;
     Ok(controllers::Config {
         cluster_cidrs: pod_cidrs.to_vec(),
         service_cidrs: service_cidrs.to_vec(),
         certificate_authority: Some(controllers::CertificateAuthority {
             certificate_pem: pki.ca_pem().to_string(),
-            key_pem: pki.ca_key_pem()?,
+            key_pem: pki.ca_key_pem().to_string(),
+        }),
+        kubelet_serving_authority: Some(controllers::CertificateAuthority {
+            certificate_pem: kubelets.certificate_pem,
+            key_pem: kubelets.key_pem,
         }),
         root_ca_pem: Some(pki.ca_pem().to_string()),
         service_account_key_pem: Some(pki.service_account_key()?),
         ..controllers::Config::default()
     })
-}
-
-/// Who this server is among those that share a store: the same after a restart, which then need not wait for its own
-/// lease to expire.
-fn identity(instance: &Instance) -> String {
-    let host = crate::host::node_name().unwrap_or_default();
-    format!("{host}_{}", instance.data.display())
 }
 
 /// With an identity, runs them only while this process leads.
@@ -259,9 +265,10 @@ pub fn run_controllers(
     env: &Env,
     shutdown: &CancellationToken,
     identity: Option<String>,
+    components: &Components,
 ) {
     let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone().spawn(async move {
+    components.run("the controller manager", async move {
         let start = |term: CancellationToken| {
             let informers = InformerFactory::new(client.clone(), env.clone(), term.clone());
             controllers::run(config.clone(), client.clone(), informers, env.clone(), term)
@@ -273,6 +280,7 @@ pub fn run_controllers(
                 lead(&election, &client, &env, &shutdown, start).await;
             }
         }
+        Ok::<_, std::convert::Infallible>(())
     });
 }
 
@@ -282,9 +290,9 @@ pub fn run_scheduler(
     informers: InformerFactory,
     env: &Env,
     shutdown: &CancellationToken,
+    components: &Components,
 ) {
-    let (env, shutdown) = (env.clone(), shutdown.clone());
-    env.clone().spawn(async move { scheduler::run(config, client, informers, env, shutdown).await });
+    components.run("the scheduler", scheduler::run(config, client, informers, env.clone(), shutdown.clone()));
 }
 
 pub fn cluster_domain() -> String {

@@ -9,7 +9,7 @@ use env::Env;
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{flags, host, instance::Instance};
+use crate::{components::Components, flags, host, instance::Instance, ports};
 
 pub fn config(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cidrs: &[IpNet]) -> proxy::ProxyConfig {
     // A node may be known by another address than the machine's own; ports are open on both.
@@ -25,8 +25,8 @@ pub fn config(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cid
     });
     config.table = instance.proxy_table();
     let at = |address: Ipv4Addr, port: u16| (port != 0).then_some(SocketAddr::new(address.into(), port));
-    config.healthz = at(Ipv4Addr::UNSPECIFIED, flags.proxy_healthz_port);
-    config.metrics = at(Ipv4Addr::LOCALHOST, flags.proxy_metrics_port);
+    config.healthz = at(Ipv4Addr::UNSPECIFIED, flags.proxy_healthz_port.unwrap_or(ports::PROXY_HEALTHZ_PORT));
+    config.metrics = at(Ipv4Addr::LOCALHOST, flags.proxy_metrics_port.unwrap_or(ports::PROXY_METRICS_PORT));
     config
 }
 
@@ -42,11 +42,13 @@ pub fn answer_kubelet(config: &proxy::ProxyConfig, instance: &Instance, env: &En
     });
 }
 
-pub fn start(config: &proxy::ProxyConfig, env: &Env, shutdown: &CancellationToken, informers: &InformerFactory) {
-    let (config, informers, env, shutdown) = (config.clone(), informers.clone(), env.clone(), shutdown.clone());
-    env.clone().spawn(async move {
-        if let Err(error) = proxy::run(config, informers, env, shutdown).await {
-            tracing::error!(%error, "the service proxy stopped");
-        }
-    });
+pub fn start(
+    config: &proxy::ProxyConfig,
+    env: &Env,
+    shutdown: &CancellationToken,
+    informers: &InformerFactory,
+    components: &Components,
+) {
+    let running = proxy::run(config.clone(), informers.clone(), env.clone(), shutdown.clone());
+    components.run("the service proxy", running);
 }

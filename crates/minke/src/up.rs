@@ -14,17 +14,18 @@ use env::Env;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent,
+    agent, clusters,
+    components::Components,
     container_runtime::Runtime,
-    demo, flags, images,
+    demo, file_modes, flags, images,
     instance::Instance,
     kubelet_flags,
     nodes::{self, Switch},
-    preflight,
+    ports, preflight,
     process::{self, PidFile},
     ranges,
     report::{Display, Line, Reporter, SUPERVISED},
-    server,
+    server, sysctls,
 };
 
 pub fn up(flags: flags::Up) -> Result<()> {
@@ -58,7 +59,7 @@ pub fn up(flags: flags::Up) -> Result<()> {
 
 /// Starts ourselves again in the background with the same arguments and follows what it tells.
 fn wait_for_child(instance: &Instance, display: &Display) -> Result<()> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(instance.log_file())?;
+    let log = file_modes::open_log(&instance.log_file())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).arg("--foreground").env(SUPERVISED, "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
@@ -97,7 +98,9 @@ async fn foreground(flags: flags::Up, instance: &Instance) -> Result<()> {
     let env = Env::real();
     let report = Reporter::new(env.clone());
     let shutdown = CancellationToken::new();
-    let result = run(flags, instance, &env, &shutdown, &report).await;
+    let components = Components::new(&env, &shutdown);
+    let running = run(flags, instance, &env, &shutdown, &report, &components);
+    let result = components.unless_failed(running).await;
     if let Err(error) = &result {
         report.failed(&format!("{error:#}"));
     }
@@ -111,6 +114,7 @@ async fn run(
     env: &Env,
     shutdown: &CancellationToken,
     report: &Reporter,
+    components: &Components,
 ) -> Result<()> {
     preflight::root()?;
     preflight::data_directory(&instance.data)?;
@@ -119,9 +123,15 @@ async fn run(
     if flags.node.container_runtime_endpoint.is_none() {
         preflight::node_tools()?;
     }
-    let local = ranges::local(&flags.node, instance)?;
-    ranges::check(&flags.server.pod_cidr, &flags.server.service_cidr, &local, &ranges::name_servers())?;
     let _pid = PidFile::take(instance)?;
+    let local = ranges::local(&flags.node, instance)?;
+    let (name_servers, others) = (ranges::name_servers(), clusters::others(instance));
+    ranges::settle(&mut flags.server, instance, &local, &name_servers, &others)?;
+    ports::settle_api(&mut flags.server, instance)?;
+    ports::settle_node(&mut flags.node, flags.server.dns, instance)?;
+    file_modes::make_run_directory(instance)?;
+    sysctls::record(instance)?;
+    clusters::record(instance, &flags.server.pod_cidr, &flags.server.service_cidr)?;
     let switch = match flags.nodes {
         1 => None,
         _ => {
@@ -139,13 +149,13 @@ async fn run(
     let advertised = server::advertise_address(&flags.server)?;
     flags.node.node_ip = agent::node_addresses(&flags.node, Some(advertised), &flags.server.pod_cidr)?;
     let runtime = Runtime::start(&flags.node, instance, env);
-    let (plane, runtime) =
-        tokio::try_join!(server::start_api(&flags.server, instance, env, shutdown, report), runtime)?;
-    server::start_controllers(&plane, &flags.server, instance, env, shutdown).await?;
+    let api = server::start_api(&flags.server, instance, env, shutdown, report, components);
+    let (plane, runtime) = tokio::try_join!(api, runtime)?;
+    server::start_controllers(&plane, &flags.server, instance, env, shutdown, components).await?;
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
     let others = start_others(&flags, instance, &plane, switch, report);
-    let ((), others) = tokio::try_join!(node.start(env, shutdown, report), others)?;
+    let ((), others) = tokio::try_join!(node.start(env, shutdown, report, components), others)?;
     endpoints.extend(others);
     if flags.demo {
         for endpoint in &endpoints {

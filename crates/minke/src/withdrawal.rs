@@ -20,7 +20,7 @@ use futures::future::join_all;
 use http::Request;
 use k8s_openapi::api::core::v1::Node;
 use kubelet::endpoint_gate::EndpointGate;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use proxy::{Answer, Confirmed, PodUid, ask_confirmed};
 
 /// The longest that a pod's stop signal is held back.
@@ -62,13 +62,19 @@ impl OwnRules {
 /// The nodes of the cluster, as far as they are known just now.
 pub type Nodes = Box<dyn Fn() -> Vec<Arc<Node>> + Send + Sync>;
 
+/// Who signs the certificates of the nodes' servers.
+pub struct KubeletAuthorities {
+    pub own: Arc<RwLock<String>>,
+    /// Of nodes that joined before there was one for kubelets alone.
+    pub former: String,
+}
+
 pub struct Withdrawal {
     node_name: String,
     own: OwnRules,
     nodes: Nodes,
     identity: Identity,
-    /// Who signs the certificates of the nodes' servers.
-    ca_pem: String,
+    authorities: KubeletAuthorities,
     env: Env,
     peers: Mutex<HashMap<String, Peer>>,
 }
@@ -95,8 +101,15 @@ fn kubelet_address(node: &Node) -> Option<SocketAddr> {
 }
 
 impl Withdrawal {
-    pub fn new(node_name: String, own: OwnRules, nodes: Nodes, identity: Identity, ca_pem: String, env: Env) -> Self {
-        Self { node_name, own, nodes, identity, ca_pem, env, peers: Mutex::default() }
+    pub fn new(
+        node_name: String,
+        own: OwnRules,
+        nodes: Nodes,
+        identity: Identity,
+        authorities: KubeletAuthorities,
+        env: Env,
+    ) -> Self {
+        Self { node_name, own, nodes, identity, authorities, env, peers: Mutex::default() }
     }
 
     /// The other nodes that are worth asking.
@@ -125,7 +138,8 @@ impl Withdrawal {
     }
 
     fn connect(&self, address: SocketAddr) -> Result<Client, ApiError> {
-        let ca = client::certificates(self.ca_pem.as_bytes()).map_err(|e| ApiError::internal(e.to_string()))?;
+        let pem = format!("{}{}", self.authorities.own.read(), self.authorities.former);
+        let ca = client::certificates(pem.as_bytes()).map_err(|e| ApiError::internal(e.to_string()))?;
         Ok(Client::new(HttpsTransport::new(HttpsConfig {
             server: format!("https://{address}"),
             ca,
@@ -206,7 +220,8 @@ mod tests {
     fn gate(own: OwnRules, nodes: Vec<Arc<Node>>, ca_pem: &str) -> Withdrawal {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let nodes: Nodes = Box::new(move || nodes.clone());
-        Withdrawal::new("here".into(), own, nodes, Identity::default(), ca_pem.into(), env)
+        let authorities = KubeletAuthorities { own: Arc::new(RwLock::new(ca_pem.into())), former: String::new() };
+        Withdrawal::new("here".into(), own, nodes, Identity::default(), authorities, env)
     }
 
     #[tokio::test(start_paused = true)]

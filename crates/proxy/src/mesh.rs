@@ -10,6 +10,8 @@ use std::{
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 
+use crate::node_claims::{ClusterRanges, NodeClaim, believed};
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MeshMode {
     /// Nodes share a link: the next hop is the other node.
@@ -25,41 +27,20 @@ pub struct MeshConfig {
     pub mode: MeshMode,
     /// The routing protocol number that marks our routes.
     pub route_protocol: u8,
-    /// The cluster's pod networks: marked routes elsewhere belong to another cluster on this machine.
-    pub cluster_cidrs: Vec<IpNet>,
+    /// Marked routes outside the pods' belong to another cluster on this machine.
+    pub ranges: ClusterRanges,
 }
 
-/// A node as others need it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peer {
-    pub addresses: Vec<IpAddr>,
-    pub pod_cidrs: Vec<IpNet>,
+/// What `claim` does not say, a Node that is being made again, is as it was.
+fn or_former(claim: NodeClaim, former: &NodeClaim) -> NodeClaim {
+    let addresses = if claim.addresses.is_empty() { former.addresses.clone() } else { claim.addresses };
+    let pod_cidrs = if claim.pod_cidrs.is_empty() { former.pod_cidrs.clone() } else { claim.pod_cidrs };
+    NodeClaim { addresses, pod_cidrs, ..claim }
 }
 
-impl Peer {
-    pub fn of(node: &Node) -> Self {
-        let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
-        let internal = addresses.filter(|address| address.type_ == "InternalIP");
-        let spec = node.spec.as_ref();
-        let cidrs = spec.and_then(|spec| spec.pod_cidrs.as_ref()).into_iter().flatten();
-        let mut pod_cidrs: Vec<IpNet> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
-        if pod_cidrs.is_empty() {
-            pod_cidrs.extend(spec.and_then(|spec| spec.pod_cidr.as_ref()?.parse::<IpNet>().ok()));
-        }
-        Self { addresses: internal.filter_map(|address| address.address.parse().ok()).collect(), pod_cidrs }
-    }
-
-    /// What `self` does not say, a Node that is being made again, is as it was.
-    fn or_former(&self, former: &Self) -> Self {
-        let addresses = if self.addresses.is_empty() { &former.addresses } else { &self.addresses };
-        let pod_cidrs = if self.pod_cidrs.is_empty() { &former.pod_cidrs } else { &self.pod_cidrs };
-        Self { addresses: addresses.clone(), pod_cidrs: pod_cidrs.clone() }
-    }
-
-    /// For the network between nodes IPv4 is preferred: it is there in nearly every cluster.
-    fn underlay(&self) -> Option<IpAddr> {
-        self.addresses.iter().find(|ip| ip.is_ipv4()).or(self.addresses.first()).copied()
-    }
+/// For the network between nodes IPv4 is preferred: it is there in nearly every cluster.
+fn underlay(node: &NodeClaim) -> Option<IpAddr> {
+    node.addresses.iter().find(|ip| ip.is_ipv4()).or(node.addresses.first()).copied()
 }
 
 /// What the kernel should hold.
@@ -86,25 +67,26 @@ pub struct Device {
 
 /// Takes in how a Node is now, or that it is gone. Our own pods live on when our Node object does not: what was known of
 /// ourselves holds until it says something else.
-pub fn note(config: &MeshConfig, nodes: &mut BTreeMap<String, Peer>, name: String, node: Option<&Node>) {
+pub fn note(config: &MeshConfig, nodes: &mut BTreeMap<String, NodeClaim>, name: String, node: Option<&Node>) {
     let own = name == config.node_name;
-    match node.map(Peer::of) {
-        Some(peer) => {
+    match node.map(NodeClaim::of) {
+        Some(claim) => {
             let former = nodes.get(&name).filter(|_| own).cloned().unwrap_or_default();
-            nodes.insert(name, peer.or_former(&former));
+            nodes.insert(name, or_former(claim, &former));
         }
         None if own => {}
         None => drop(nodes.remove(&name)),
     }
 }
 
-/// The plan for `config.node_name` among `nodes`; none while too little is known of that node, and what the kernel holds
-/// stays. Another node without a pod network or address is left out.
-pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Option<Plan> {
+/// The plan for `config.node_name` among `nodes`, with what is not believed of them; none while too little is known of
+/// that node, and what the kernel holds stays. Another node without a pod network or address is left out.
+pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, NodeClaim>) -> Option<(Plan, Vec<String>)> {
     let mut plan = Plan::default();
+    let (nodes, refused) = believed(&config.node_name, &config.ranges, nodes);
     let own = nodes.get(&config.node_name)?;
     if let MeshMode::Vxlan { device, vni, port, mtu } = &config.mode {
-        let (local, first) = (own.underlay()?, own.pod_cidrs.first()?);
+        let (local, first) = (underlay(own)?, own.pod_cidrs.first()?);
         plan.device = Some(Device {
             name: device.clone(),
             vni: *vni,
@@ -123,14 +105,14 @@ pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, Peer>) -> Option<Plan>
                     plan.routes.extend(hop.map(|hop| (cidr.trunc(), *hop)));
                 }
                 MeshMode::Vxlan { .. } => {
-                    let (Some(remote), Some(first)) = (peer.underlay(), peer.pod_cidrs.first()) else { continue };
+                    let (Some(remote), Some(first)) = (underlay(peer), peer.pod_cidrs.first()) else { continue };
                     plan.routes.insert(cidr.trunc(), cidr.network());
                     plan.neighbours.insert(cidr.network(), (mac(first), remote));
                 }
             }
         }
     }
-    Some(plan)
+    Some((plan, refused))
 }
 
 /// The hardware address of a node's VXLAN device follows from its pod network: nobody has to be asked.
@@ -149,14 +131,21 @@ mod tests {
 
     use super::*;
 
-    fn peer(addresses: &[&str], cidrs: &[&str]) -> Peer {
-        Peer {
+    fn peer(addresses: &[&str], cidrs: &[&str]) -> NodeClaim {
+        NodeClaim {
             addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
             pod_cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
+            ..NodeClaim::default()
         }
     }
 
-    fn nodes() -> BTreeMap<String, Peer> {
+    fn config(name: &str, mode: &MeshMode) -> MeshConfig {
+        let pods = ["10.244.0.0/16", "fd00::/8"].map(|range| range.parse().unwrap()).to_vec();
+        let ranges = ClusterRanges { pods, services: vec!["10.96.0.0/12".parse().unwrap()] };
+        MeshConfig { node_name: name.into(), mode: mode.clone(), route_protocol: 77, ranges }
+    }
+
+    fn nodes() -> BTreeMap<String, NodeClaim> {
         BTreeMap::from([
             ("a".to_owned(), peer(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24", "fd01::/64"])),
             ("b".to_owned(), peer(&["192.0.2.2", "2001:db8::2"], &["10.244.1.0/24", "fd02::/64"])),
@@ -166,8 +155,8 @@ mod tests {
     }
 
     fn check(mode: MeshMode, expected: &[&str]) {
-        let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77, cluster_cidrs: vec![] };
-        let plan = plan(&config, &nodes()).unwrap();
+        let (plan, refused) = plan(&config("a", &mode), &nodes()).unwrap();
+        assert!(refused.is_empty(), "{refused:?}");
         let routes: Vec<String> = plan.routes.iter().map(|(cidr, hop)| format!("{cidr} {hop}")).collect();
         assert_eq!(routes, expected);
     }
@@ -180,13 +169,8 @@ mod tests {
             vxlan.clone(),
             &["10.244.1.0/24 10.244.1.0", "10.244.3.0/24 10.244.3.0", "fd02::/64 fd02::", "fd04::/64 fd04::"],
         );
-        let config = |name: &str| MeshConfig {
-            node_name: name.into(),
-            mode: vxlan.clone(),
-            route_protocol: 77,
-            cluster_cidrs: vec![],
-        };
-        let (mine, theirs) = (plan(&config("a"), &nodes()).unwrap(), plan(&config("b"), &nodes()).unwrap());
+        let config = |name: &str| config(name, &vxlan);
+        let (mine, theirs) = (plan(&config("a"), &nodes()).unwrap().0, plan(&config("b"), &nodes()).unwrap().0);
         let known = &theirs.neighbours[&"10.244.0.0".parse::<IpAddr>().unwrap()];
         assert_eq!(*known, (mine.device.unwrap().mac, "192.0.2.1".parse().unwrap()));
         assert_eq!(plan(&config("unknown"), &nodes()), None, "the kernel keeps what it has");
@@ -203,11 +187,11 @@ mod tests {
         };
         let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
         for mode in [MeshMode::Routes, vxlan] {
-            let config = MeshConfig { node_name: "a".into(), mode, route_protocol: 77, cluster_cidrs: vec![] };
+            let config = config("a", &mode);
             let mut nodes = BTreeMap::new();
             let mut after = |name: &str, node: Option<Node>| {
                 note(&config, &mut nodes, name.into(), node.as_ref());
-                plan(&config, &nodes)
+                plan(&config, &nodes).map(|(plan, _)| plan)
             };
             assert_eq!(after("b", Some(node(&["192.0.2.2"], &["10.244.1.0/24"]))), None, "{:?}", config.mode);
             let whole = after("a", Some(node(&["192.0.2.1"], &["10.244.0.0/24"])));
@@ -225,6 +209,22 @@ mod tests {
             let local = moved.device.map_or("192.0.2.9".into(), |device| device.local.to_string());
             assert_eq!(local, "192.0.2.9");
             assert_eq!(after("b", None).unwrap().routes, BTreeMap::new(), "others are forgotten");
+        }
+    }
+
+    /// Node objects of one node's credential: nothing that goes to `b` or out of the cluster goes elsewhere.
+    #[test]
+    fn a_node_does_not_route_what_is_not_its_own() {
+        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
+        for mode in [MeshMode::Routes, vxlan] {
+            let config = config("a", &mode);
+            let before = plan(&config, &nodes()).unwrap().0;
+            let mut nodes = nodes();
+            let greedy = ["0.0.0.0/0", "10.0.0.0/8", "10.96.0.0/12", "10.244.1.0/24", "10.244.0.0/24", "fd02::/64"];
+            nodes.insert("evil".into(), peer(&["192.0.2.2", "192.0.2.66"], &greedy));
+            let (after, refused) = plan(&config, &nodes).unwrap();
+            assert_eq!(after, before, "{mode:?}");
+            assert_eq!(refused.len(), 7, "{refused:?}");
         }
     }
 }

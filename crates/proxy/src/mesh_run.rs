@@ -44,13 +44,21 @@ async fn run_until(config: MeshConfig, informers: InformerFactory, env: Env, shu
     let mut changes = informer.subscribe();
     let mut nodes = BTreeMap::new();
     let mut applied = None;
+    let mut told = Vec::new();
     loop {
         while let Some(change) = changes.try_next() {
             note(&config, &mut nodes, change.key, change.new.as_deref());
         }
         let mut failed = false;
+        let planned = plan(&config, &nodes).map(|(wanted, refused)| {
+            if refused != told {
+                refused.iter().for_each(|why| tracing::warn!(why, "not routing by what a Node object says"));
+                told = refused;
+            }
+            wanted
+        });
         // A node's heartbeat changes its object all the time, but not the plan.
-        if let Some(wanted) = plan(&config, &nodes).filter(|wanted| applied.as_ref() != Some(wanted)) {
+        if let Some(wanted) = planned.filter(|wanted| applied.as_ref() != Some(wanted)) {
             match apply_mesh(&config, &wanted).await {
                 Ok(()) => applied = Some(wanted),
                 Err(error) => {
@@ -87,7 +95,7 @@ pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshErro
         let listed = run("ip", &["-j", family, "route", "show", "proto", &protocol], "").await?;
         for destination in json_strings(&listed, "dst") {
             let stale = |net: &IpNet| {
-                !plan.routes.contains_key(net) && config.cluster_cidrs.iter().any(|cluster| cluster.contains(net))
+                !plan.routes.contains_key(net) && config.ranges.pods.iter().any(|cluster| cluster.contains(net))
             };
             if destination.parse::<IpNet>().as_ref().is_ok_and(stale) {
                 let _ = writeln!(batch, "route del {destination} proto {protocol}");

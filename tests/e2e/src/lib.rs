@@ -4,12 +4,14 @@
 
 mod cluster;
 mod images;
+mod join;
 mod kubectl;
 mod load;
 mod process;
 
 pub use cluster::{Cluster, KEEP, Options, free_port, minke};
 pub use images::{BUSYBOX, NGINX, busybox_archive, nginx_archive};
+pub use join::JoinCommand;
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
 pub use load::{http_get, update_under_load};
 pub use process::Process;

@@ -127,11 +127,11 @@ impl Behavior for Node {
     }
 }
 
-/// `podCIDR` is the first of `podCIDRs`.
+/// `podCIDR` is the first of `podCIDRs`; where they differ, the former counts, as clients that know only it mean it.
 fn mirror_pod_cidr(spec: &mut Value) {
     let single = text(spec, "podCIDR").to_string();
     let first = texts(spec, "podCIDRs").next().unwrap_or("").to_string();
-    if !single.is_empty() && first.is_empty() {
+    if !single.is_empty() && first != single {
         spec["podCIDRs"] = json!([single]);
     } else if single.is_empty() && !first.is_empty() {
         set(spec, "podCIDR", json!(first));

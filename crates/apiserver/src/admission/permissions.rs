@@ -182,7 +182,9 @@ impl Plugin for CertificateSubjectRestriction {
         if !creates || a.object["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
             return Ok(());
         }
-        match organizations(&a.object["spec"]["request"]).iter().any(|o| o == "system:masters") {
+        let subject = request_subject(&a.object["spec"]["request"]);
+        let subject = subject.map_err(|why| a.forbidden(&format!("failed to parse CSR: {why}")))?;
+        match subject.organizations.iter().any(|o| o == "system:masters") {
             true => Err(a.forbidden(
                 "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed",
             )),
@@ -191,14 +193,26 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The organizations of a certificate request as it lies in an object; what cannot be read is for validation.
-fn organizations(request: &Value) -> Vec<String> {
+/// Who a certificate is asked for, as its request says.
+pub struct RequestSubject {
+    pub common_names: Vec<String>,
+    pub organizations: Vec<String>,
+}
+
+/// The subject of a certificate request as it lies in an object. A name that can't be read is no reason to go on without
+/// it: others may be able to.
+pub fn request_subject(request: &Value) -> Result<RequestSubject, String> {
     use base64::{Engine, prelude::BASE64_STANDARD};
     use rustls_pki_types::{CertificateSigningRequestDer, pem::PemObject};
-    use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
-    let pem = request.as_str().and_then(|t| BASE64_STANDARD.decode(t).ok()).unwrap_or_default();
-    let Ok(der) = CertificateSigningRequestDer::from_pem_slice(&pem) else { return Vec::new() };
-    let Ok((_, parsed)) = X509CertificationRequest::from_der(&der) else { return Vec::new() };
+    use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer, x509::AttributeTypeAndValue};
+    let pem = BASE64_STANDARD.decode(request.as_str().unwrap_or_default()).map_err(|e| e.to_string())?;
+    let der = CertificateSigningRequestDer::from_pem_slice(&pem);
+    let der = der.map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_string())?;
+    let (_, parsed) = X509CertificationRequest::from_der(&der).map_err(|e| e.to_string())?;
     let subject = &parsed.certification_request_info.subject;
-    subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_string)).collect()
+    let text = |name: &AttributeTypeAndValue<'_>| name.as_str().map(str::to_string).map_err(|e| e.to_string());
+    Ok(RequestSubject {
+        common_names: subject.iter_common_name().map(text).collect::<Result<_, _>>()?,
+        organizations: subject.iter_organization().map(text).collect::<Result<_, _>>()?,
+    })
 }

@@ -56,11 +56,13 @@ impl Authorities {
         let wall = UnixTime::since_unix_epoch(Duration::from_secs(self.env.now().as_second().max(0) as u64));
         self.verifier.verify_client_cert(leaf, intermediates, wall).ok()?;
         let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
-        let text = |a: &x509_parser::x509::AttributeTypeAndValue| a.as_str().unwrap_or_default().to_string();
+        let text = |a: &x509_parser::x509::AttributeTypeAndValue| a.as_str().ok().map(str::to_string);
         let subject = certificate.subject();
+        // Of several common names the last counts, as for upstream. A name that can't be read is nobody's.
+        let names: Vec<String> = subject.iter_common_name().map(text).collect::<Option<_>>()?;
         let user = User {
-            name: subject.iter_common_name().next().map(text).unwrap_or_default(),
-            groups: subject.iter_organization().map(text).collect(),
+            name: names.into_iter().next_back().unwrap_or_default(),
+            groups: subject.iter_organization().map(text).collect::<Option<_>>()?,
             ..User::default()
         };
         let left = certificate.validity().not_after.timestamp() - self.env.now().as_second();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use api::Object;
+use api::{Object, selectors::FieldSelector};
 
 use super::{
     Attributes, Authorizer, Decision, Rules,
@@ -41,6 +41,7 @@ enum Kind {
     ServiceAccount,
     ResourceClaim,
     Attachment,
+    ResourceSlice,
 }
 
 /// Which nodes have a reason to read an object, and how many reasons.
@@ -99,6 +100,13 @@ impl Graph {
         }
     }
 
+    /// An object that names its node itself.
+    fn named(&mut self, new: bool, kind: Kind, object: &Object) {
+        if let Some(node) = object.value()["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+            self.count(new, kind, object.meta.name.clone(), node);
+        }
+    }
+
     fn volume(&mut self, new: bool, object: &Object) {
         let value = object.value();
         let claim = &value["spec"]["claimRef"];
@@ -125,18 +133,15 @@ impl Graph {
 }
 
 impl Index for Graph {
-    const RESOURCES: &'static [&'static str] = &["pods", "persistentvolumes", "volumeattachments"];
+    const RESOURCES: &'static [&'static str] = &["pods", "persistentvolumes", "volumeattachments", "resourceslices"];
 
     fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
         for (new, object) in old.map(|o| (false, o)).into_iter().chain(new.map(|o| (true, o))) {
             match resource {
                 "pods" => self.pod(new, object),
                 "persistentvolumes" => self.volume(new, object),
-                _ => {
-                    if let Some(node) = object.value()["spec"]["nodeName"].as_str() {
-                        self.count(new, Kind::Attachment, object.meta.name.clone(), node);
-                    }
-                }
+                "resourceslices" => self.named(new, Kind::ResourceSlice, object),
+                _ => self.named(new, Kind::Attachment, object),
             }
         }
     }
@@ -178,18 +183,24 @@ fn references(pod: &Value) -> Vec<(Kind, String)> {
             add(Kind::ConfigMap, &source["configMap"]["name"]);
             add(Kind::Secret, &source["secret"]["name"]);
         }
-        for driver in ["flexVolume", "cephfs", "rbd", "scaleIO", "iscsi", "storageos"] {
+        for driver in ["cephfs", "cinder", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"] {
             add(Kind::Secret, &volume[driver]["secretRef"]["name"]);
         }
         add(Kind::Secret, &volume["azureFile"]["secretName"]);
         add(Kind::Secret, &volume["csi"]["nodePublishSecretRef"]["name"]);
     }
+    // A claim made from a template is known by the status, and only if the spec asks for it.
+    let made = items(&pod["status"]["resourceClaimStatuses"]);
     for claim in items(&spec["resourceClaims"]) {
-        add(Kind::ResourceClaim, &claim["resourceClaimName"]);
+        match claim["resourceClaimName"].is_string() {
+            true => add(Kind::ResourceClaim, &claim["resourceClaimName"]),
+            false => made
+                .iter()
+                .filter(|status| status["name"] == claim["name"])
+                .for_each(|status| add(Kind::ResourceClaim, &status["resourceClaimName"])),
+        }
     }
-    for claim in items(&pod["status"]["resourceClaimStatuses"]) {
-        add(Kind::ResourceClaim, &claim["resourceClaimName"]);
-    }
+    add(Kind::ResourceClaim, &pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"]);
     found
 }
 
@@ -201,7 +212,7 @@ fn volume_secrets(spec: &Value, claim_namespace: &str) -> Vec<String> {
             found.push(format!("{}/{name}", namespace.filter(|n| !n.is_empty()).unwrap_or(claim_namespace)));
         }
     };
-    for driver in ["cephfs", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"] {
+    for driver in ["cephfs", "cinder", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"] {
         add(&spec[driver]["secretRef"], "name");
     }
     add(&spec["azureFile"], "secretName");
@@ -243,7 +254,7 @@ impl NodeAuthorizer {
             ("", "serviceaccounts") => self.account(node, a),
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
-            ("resource.k8s.io", "resourceslices") => resource_slice(node, a),
+            ("resource.k8s.io", "resourceslices") => self.resource_slice(node, a),
             ("", "nodes") => own_node(node, a),
             ("", "pods") => self.pod(node, a),
             _ => self.by_rules(a),
@@ -297,6 +308,23 @@ impl NodeAuthorizer {
         }
     }
 
+    fn resource_slice(&self, node: &str, a: &Attributes) -> Decision {
+        match a.verb.as_str() {
+            _ if !a.subresource.is_empty() => no("cannot authorize ResourceSlice subresources"),
+            // Whose slice it will be is for NodeRestriction to check.
+            "create" => yes(),
+            "get" | "update" | "patch" | "delete" => self.related(node, Kind::ResourceSlice, a),
+            "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => yes(),
+            "watch" | "list" | "deletecollection" => {
+                no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+            }
+            _ => no(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
+                 delete, deletecollection",
+            ),
+        }
+    }
+
     fn pod(&self, node: &str, a: &Attributes) -> Decision {
         match (a.subresource.as_str(), a.verb.as_str()) {
             ("", "get") => self.get(node, Kind::Pod, a),
@@ -322,11 +350,9 @@ fn unrelated(node: &str) -> Decision {
     no(format!("no relationship found between node '{node}' and this object"))
 }
 
+/// Whether nothing but objects with this value is asked for, read as the handler will read it.
 fn selects(a: &Attributes, field: &str, value: &str) -> bool {
-    a.field_selector.split(',').filter_map(|t| t.split_once('=')).any(|(f, v)| {
-        let v = v.trim_start_matches('=');
-        f.trim() == field && v == value
-    })
+    FieldSelector::parse(&a.field_selector).is_ok_and(|fields| fields.exact(field) == Some(value))
 }
 
 fn lease(node: &str, a: &Attributes) -> Decision {
@@ -355,18 +381,6 @@ fn csi_node(node: &str, a: &Attributes) -> Decision {
             no("can only access CSINode with the same name as the requesting node")
         }
         _ => no("can only get, create, update, patch, or delete a CSINode"),
-    }
-}
-
-fn resource_slice(node: &str, a: &Attributes) -> Decision {
-    match a.verb.as_str() {
-        _ if !a.subresource.is_empty() => no("cannot authorize ResourceSlice subresources"),
-        "create" => yes(),
-        "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => yes(),
-        "watch" | "list" | "deletecollection" => {
-            no("can only list/watch/deletecollection resourceslices with nodeName field selector")
-        }
-        _ => unrelated(node),
     }
 }
 

@@ -46,10 +46,14 @@ impl Selection {
         Ok(Self { prefix, labels, fields, late })
     }
 
-    /// Narrowed to one object.
-    pub fn with_name(mut self, name: &str) -> Self {
-        self.fields = FieldSelector::one("metadata.name", name);
-        self
+    /// Narrowed to one object; fields that select others are refused.
+    pub fn with_name(mut self, name: &str) -> Result<Self, ApiError> {
+        if self.fields.is_empty() {
+            self.fields = FieldSelector::one("metadata.name", name);
+        } else if self.fields.exact("metadata.name") != Some(name) {
+            return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
+        Ok(self)
     }
 
     pub fn is_everything(&self) -> bool {

@@ -54,9 +54,9 @@ struct Watcher {
 impl Registry {
     pub(super) async fn watch(&self, call: &Call, served: &Arc<Served>) -> Result<Reply, ApiError> {
         let mut selection = Selection::from_call(call, served)?;
-        // A watch of one object by its path.
-        if call.query.text("fieldSelector").is_none() && !call.info.name.is_empty() {
-            selection = selection.with_name(&call.info.name);
+        // A watch of one object by its path, which is all that was permitted.
+        if !call.info.name.is_empty() {
+            selection = selection.with_name(&call.info.name)?;
         }
         check_watch_options(call)?;
         let initial_events = call.query.optional_flag("sendInitialEvents");

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use apiserver::config::{KubeletClient, RequestHeader};
+use apiserver::config::{ClientCertificate, ProxyClient, RequestHeader};
 use env::Env;
 use futures::StreamExt;
 use http_body_util::BodyExt;
@@ -74,7 +74,8 @@ async fn another_server_serves_its_group_through_us() {
     let env = Env::real();
     let s = server_on(Arc::new(MemoryStore::new(env.clone())), env, |config| {
         let [certificate_pem, key_pem] = [certificate, key].map(String::into_bytes);
-        config.kubelet_client = Some(KubeletClient { certificate_pem, key_pem, ca_pem: Vec::new() });
+        let certificate = ClientCertificate::new(certificate_pem, key_pem);
+        config.proxy_client = Some(ProxyClient { certificate, ca_pem: Vec::new() });
     })
     .await;
     s.get(WIDGETS).await.said(404, "404 page not found\n");

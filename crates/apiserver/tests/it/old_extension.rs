@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use apiserver::config::KubeletClient;
+use apiserver::config::{ClientCertificate, ProxyClient};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use env::Env;
@@ -95,7 +95,8 @@ async fn cluster() -> Server {
     let env = Env::real();
     server_on(Arc::new(MemoryStore::new(env.clone())), env, |config| {
         let [certificate_pem, key_pem, ca_pem] = [certificate, key, proxies.pem.clone()].map(String::into_bytes);
-        config.kubelet_client = Some(KubeletClient { certificate_pem, key_pem, ca_pem });
+        let certificate = ClientCertificate::new(certificate_pem, key_pem);
+        config.proxy_client = Some(ProxyClient { certificate, ca_pem });
     })
     .await
 }

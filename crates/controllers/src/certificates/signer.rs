@@ -1,6 +1,6 @@
-//! Signs approved requests with the cluster's CA.
+//! Signs approved requests with the authority that their signer's name stands for.
 //! The core is `signing`.
-//! Invariant: a request that its signer's rules refuse is marked Failed once and never signed.
+//! Invariant: a kubelet's serving certificate is never by the authority that clients of the API server believe; a request that its signer's rules refuse is marked Failed once and never signed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,14 +35,17 @@ struct Signer {
 impl Controller for Signer {
     async fn reconcile(&self, key: &str) -> Outcome {
         let config = &self.context.config;
-        let (Some(request), Some(ca)) = (self.requests.get(key), &config.certificate_authority) else {
-            return Ok(None);
-        };
+        let Some(request) = self.requests.get(key) else { return Ok(None) };
         let spec = &request.spec;
-        let ours = [CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY].contains(&spec.signer_name.as_str());
+        let authority = match spec.signer_name.as_str() {
+            KUBELET_SERVING => config.kubelet_serving_authority.as_ref(),
+            CLIENT | KUBELET_CLIENT | LEGACY => config.certificate_authority.as_ref(),
+            _ => None,
+        };
+        let Some(ca) = authority else { return Ok(None) };
         let signed = request.status.as_ref().is_some_and(|s| s.certificate.as_ref().is_some_and(|c| !c.0.is_empty()));
         let ready = condition(&request, "Approved") && !condition(&request, "Denied") && !condition(&request, "Failed");
-        if !ours || signed || !ready {
+        if signed || !ready {
             return Ok(None);
         }
         let usages = spec.usages.clone().unwrap_or_default();

@@ -2,7 +2,7 @@
 //! Called by `ipam`.
 //! Invariant: no part is handed out twice; a part that touches the services' range is never handed out.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use ipnet::IpNet;
 
@@ -10,14 +10,15 @@ use ipnet::IpNet;
 pub struct Range {
     net: IpNet,
     prefix: u8,
-    used: HashSet<u128>,
+    /// By how many: ranges smaller than a part may share one.
+    used: HashMap<u128, usize>,
     /// Where to look next: parts are reused as late as possible.
     next: u128,
 }
 
 impl Range {
     pub fn new(net: IpNet, prefix: u8, reserved: &[IpNet]) -> Self {
-        let mut range = Self { net, prefix: prefix.max(net.prefix_len()), used: HashSet::new(), next: 0 };
+        let mut range = Self { net, prefix: prefix.max(net.prefix_len()), used: HashMap::new(), next: 0 };
         for other in reserved {
             range.occupy(other);
         }
@@ -61,25 +62,37 @@ impl Range {
         Some((first, first + length - 1))
     }
 
+    pub fn contains(&self, net: &IpNet) -> bool {
+        self.net.contains(net)
+    }
+
+    /// Whether any of it is taken, by a node or from the beginning.
+    pub fn is_used(&self, net: &IpNet) -> bool {
+        self.parts(net).is_some_and(|(first, last)| (first..=last).any(|index| self.used.contains_key(&index)))
+    }
+
     pub fn occupy(&mut self, net: &IpNet) {
         if let Some((first, last)) = self.parts(net) {
-            self.used.extend(first..=last);
+            (first..=last).for_each(|index| *self.used.entry(index).or_default() += 1);
         }
     }
 
     pub fn release(&mut self, net: &IpNet) {
         if let Some((first, last)) = self.parts(net) {
-            (first..=last).for_each(|index| {
-                self.used.remove(&index);
-            });
+            for index in first..=last {
+                match self.used.get_mut(&index) {
+                    Some(count) if *count > 1 => *count -= 1,
+                    _ => drop(self.used.remove(&index)),
+                }
+            }
         }
     }
 
     /// `None` when all parts are taken.
     pub fn allocate(&mut self) -> Option<IpNet> {
         let count = self.count();
-        let index = (0..count).map(|i| (self.next + i) % count).find(|index| !self.used.contains(index))?;
-        self.used.insert(index);
+        let index = (0..count).map(|i| (self.next + i) % count).find(|index| !self.used.contains_key(index))?;
+        self.used.insert(index, 1);
         self.next = (index + 1) % count;
         Some(self.part(index))
     }
@@ -99,6 +112,9 @@ mod tests {
         assert_eq!(range.allocate(), None);
         range.release(&net("10.42.2.0/24"));
         assert_eq!(range.allocate(), Some(net("10.42.2.0/24")));
+        range.occupy(&net("10.42.2.0/26"));
+        range.release(&net("10.42.2.0/26"));
+        assert_eq!(range.allocate(), None, "still in use by the other");
         let mut six = Range::new(net("fd00::/56"), 64, &[]);
         assert_eq!((six.allocate(), six.allocate()), (Some(net("fd00::/64")), Some(net("fd00:0:0:1::/64"))));
     }

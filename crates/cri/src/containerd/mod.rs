@@ -8,7 +8,7 @@ mod config;
 
 use std::{
     io,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -42,6 +42,8 @@ pub enum StartError {
 
 /// How long a start may take; a cold start on a slow disk takes a few seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// What it logs is the cluster's own business.
+const LOG_FILE_MODE: u32 = 0o600;
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const FIRST_RESTART_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(10);
@@ -170,6 +172,7 @@ impl Process {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
+            .mode(LOG_FILE_MODE)
             .open(config.log_file())
             .map_err(|source| StartError::File { attempt: "open", path: config.log_file(), source })?;
         let error_log =
@@ -180,6 +183,8 @@ impl Process {
         let child = tokio::process::Command::new(&config.program)
             .arg("--config")
             .arg(config.file())
+            // Containers must not inherit what a node joins with.
+            .env_remove("MINKE_TOKEN")
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(error_log)

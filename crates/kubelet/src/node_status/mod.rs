@@ -141,8 +141,6 @@ impl NodeStatusManager {
             },
             spec: Some(NodeSpec {
                 taints: (!self.config.taints.is_empty()).then(|| self.config.taints.clone()),
-                pod_cidr: self.config.pod_cidr.clone(),
-                pod_cidrs: self.config.pod_cidr.clone().map(|cidr| vec![cidr]),
                 provider_id: Some(self.config.provider_id.clone()).filter(|id| !id.is_empty()),
                 ..Default::default()
             }),

@@ -36,7 +36,7 @@ impl Auth {
         method: &Method,
         path: &str,
     ) -> Result<(), ApiError> {
-        let user = match certificate.and_then(certificate_user) {
+        let user = match certificate.map(certificate_user).transpose()?.flatten() {
             Some(user) => user,
             None => self.token_user(headers).await?,
         };
@@ -92,14 +92,21 @@ impl Auth {
     }
 }
 
-/// Common name and organizations of a client certificate.
-fn certificate_user(der: &[u8]) -> Option<User> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
-    let name = certificate.subject().iter_common_name().next().and_then(text)?;
-    let organizations = certificate.subject().iter_organization().filter_map(text);
+/// Common name and organizations of a client certificate; none without a name. What can't be read is nobody's, rather
+/// than left out.
+fn certificate_user(der: &[u8]) -> Result<Option<User>, ApiError> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| ApiError::unauthorized())?;
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| match value.as_str() {
+        Ok(text) => Ok(text.to_string()),
+        Err(_) => Err(ApiError::unauthorized()),
+    };
+    // Of several the last counts, as for the API server.
+    let name = certificate.subject().iter_common_name().last().map(text).transpose()?;
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
+    let mut groups: Vec<String> = certificate.subject().iter_organization().map(text).collect::<Result<_, _>>()?;
     // Whoever has shown who they are is of this group; tokens bring it themselves.
-    Some(User { name, groups: organizations.chain(["system:authenticated".to_string()]).collect() })
+    groups.push("system:authenticated".to_string());
+    Ok(Some(User { name, groups }))
 }
 
 fn verb(method: &Method) -> &'static str {
@@ -149,13 +156,21 @@ mod tests {
 
     #[test]
     fn certificates_name_a_user_of_all_who_are_known() {
-        let mut params = rcgen::CertificateParams::default();
-        params.distinguished_name.push(rcgen::DnType::CommonName, "ann");
-        params.distinguished_name.push(rcgen::DnType::OrganizationName, "admins");
-        let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let made = |name: rcgen::DnValue, group: rcgen::DnValue| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+            let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+            certificate_user(certificate.der())
+        };
+        let text = |text: &str| rcgen::DnValue::Utf8String(text.into());
+        let odd = || rcgen::DnValue::BmpString(rcgen::string::BmpString::try_from("ann").unwrap());
         let groups = ["admins", "system:authenticated"].map(String::from).to_vec();
-        assert_eq!(certificate_user(certificate.der()), Some(User { name: "ann".into(), groups }));
-        assert_eq!(certificate_user(b"none"), None);
+        assert_eq!(made(text("ann"), text("admins")).unwrap(), Some(User { name: "ann".into(), groups }));
+        assert_eq!(made(text(""), text("admins")).unwrap(), None, "a token may say who it is");
+        assert!(made(odd(), text("admins")).is_err() && made(text("ann"), odd()).is_err());
+        assert!(certificate_user(b"none").is_err());
     }
 
     #[tokio::test]

@@ -65,24 +65,28 @@ impl Callers {
 fn chain(client: &Client, own: Option<&[u8]>, data: &BTreeMap<String, String>, env: &Env) -> Result<Chain, String> {
     let published = data.get("client-ca-file").map(|pem| pem.as_bytes()).unwrap_or_default();
     let tokens = Arc::new(Tokens(client.clone()));
-    Chain::delegated(own.unwrap_or(published), request_header(data).as_ref(), tokens, env)
+    Chain::delegated(own.unwrap_or(published), request_header(data)?.as_ref(), tokens, env)
 }
 
-/// Whom the API server says to believe about others.
-fn request_header(data: &BTreeMap<String, String>) -> Option<RequestHeader> {
-    let ca_pem = data.get("requestheader-client-ca-file").filter(|pem| !pem.is_empty())?;
-    let list = |key: &str| -> Vec<String> {
-        let text = data.get(&format!("requestheader-{key}"));
-        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+/// Whom the API server says to believe about others. A list that can't be read is none that is empty: no allowed names
+/// would mean all.
+fn request_header(data: &BTreeMap<String, String>) -> Result<Option<RequestHeader>, String> {
+    let Some(ca_pem) = data.get("requestheader-client-ca-file").filter(|pem| !pem.is_empty()) else { return Ok(None) };
+    let list = |key: &str| -> Result<Vec<String>, String> {
+        let key = format!("requestheader-{key}");
+        match data.get(&key).map(String::as_str) {
+            None | Some("") => Ok(Vec::new()),
+            Some(text) => serde_json::from_str(text).map_err(|error| format!("failed to read {key}: {error}")),
+        }
     };
-    Some(RequestHeader {
+    Ok(Some(RequestHeader {
         ca_pem: ca_pem.clone().into_bytes(),
-        allowed_names: list("allowed-names"),
-        username_headers: list("username-headers"),
-        uid_headers: list("uid-headers"),
-        group_headers: list("group-headers"),
-        extra_header_prefixes: list("extra-headers-prefix"),
-    })
+        allowed_names: list("allowed-names")?,
+        username_headers: list("username-headers")?,
+        uid_headers: list("uid-headers")?,
+        group_headers: list("group-headers")?,
+        extra_header_prefixes: list("extra-headers-prefix")?,
+    }))
 }
 
 struct Tokens(Client);
@@ -92,5 +96,29 @@ impl TokenAuthenticator for Tokens {
     async fn token(&self, token: &str, _: &[String]) -> Result<Option<Believed>, ApiError> {
         let client::User { name, groups } = client::User::of_token(&self.0, token).await?;
         Ok(Some(User { name, groups, ..User::default() }.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_proxies_that_cannot_be_read_is_not_taken_for_all_proxies() {
+        let check = |names: Option<&str>, expected: Result<&[&str], &str>| {
+            let mut data = BTreeMap::from([("requestheader-client-ca-file".to_string(), "pem".to_string())]);
+            data.extend(names.map(|names| ("requestheader-allowed-names".to_string(), names.to_string())));
+            match (request_header(&data), expected) {
+                (Ok(Some(header)), Ok(names)) => assert_eq!(header.allowed_names, names),
+                (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+                (found, expected) => panic!("{names:?}: {:?} instead of {expected:?}", found.map(|h| h.is_some())),
+            }
+        };
+        check(Some(r#"["front-proxy-client"]"#), Ok(&["front-proxy-client"]));
+        check(Some(""), Ok(&[]));
+        check(None, Ok(&[]));
+        check(Some("front-proxy-client"), Err("failed to read requestheader-allowed-names"));
+        check(Some("[1]"), Err("failed to read requestheader-allowed-names"));
+        assert!(request_header(&BTreeMap::new()).unwrap().is_none());
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use proxy::{MeshConfig, MeshMode, Peer, apply_mesh, plan};
+use proxy::{ClusterRanges, MeshConfig, MeshMode, NodeClaim, apply_mesh, plan};
 
 use crate::{inside, require_tools, shell};
 
@@ -40,19 +40,20 @@ impl Pair {
     }
 
     fn apply(&self, mode: &MeshMode, known: &[u8]) {
-        let peer = |node: &u8| Peer {
+        let peer = |node: &u8| NodeClaim {
             addresses: vec![format!("192.0.2.{node}").parse().unwrap(), format!("2001:db8::{node}").parse().unwrap()],
             pod_cidrs: vec![format!("10.244.{node}.0/24").parse().unwrap(), format!("fd0{node}::/64").parse().unwrap()],
+            ..NodeClaim::default()
         };
-        let nodes: BTreeMap<String, Peer> = known.iter().map(|node| (node.to_string(), peer(node))).collect();
+        let nodes: BTreeMap<String, NodeClaim> = known.iter().map(|node| (node.to_string(), peer(node))).collect();
         for node in known {
-            let cluster_cidrs = ["10.244.0.0/16", "fd00::/8"].map(|c| c.parse().unwrap()).to_vec();
-            let config =
-                MeshConfig { node_name: node.to_string(), mode: mode.clone(), route_protocol: 77, cluster_cidrs };
+            let pods = ["10.244.0.0/16", "fd00::/8"].map(|c| c.parse().unwrap()).to_vec();
+            let ranges = ClusterRanges { pods, services: Vec::new() };
+            let config = MeshConfig { node_name: node.to_string(), mode: mode.clone(), route_protocol: 77, ranges };
             let nodes = nodes.clone();
             let run = move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async { apply_mesh(&config, &plan(&config, &nodes).unwrap()).await.unwrap() });
+                runtime.block_on(async { apply_mesh(&config, &plan(&config, &nodes).unwrap().0).await.unwrap() });
             };
             inside(&format!("{}-{node}", self.0), run).join().unwrap();
         }

@@ -1,9 +1,14 @@
 //! The halves apart: `minke server` on a real etcd, `minke agent` joins it over HTTPS with a token; and the node's halves,
 //! `minke kubelet` and `minke proxy`, as processes of their own.
 
-use std::process::{Command, Stdio};
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
 
-use e2e::{BUSYBOX, Cluster, KEEP, Kubectl, Options, Process, eventually, free_port, minke, update_under_load};
+use e2e::{
+    BUSYBOX, Cluster, JoinCommand, KEEP, Kubectl, Options, Process, eventually, free_port, minke, update_under_load,
+};
 
 use crate::foreign::Bridge;
 
@@ -27,7 +32,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
             .arg("server")
             .arg("--data-dir")
             .arg(&server_data)
-            .args(["--port", &port, "--store", &format!("etcd={client}")])
+            .args(["--port", &port, "--etcd-servers", &client, "--etcd-prefix", "/minke-e2e"])
             .args(ranges),
     );
     let kubectl = Kubectl::new(&server_data.join("admin.kubeconfig"));
@@ -38,19 +43,16 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
 
     // The agent's cluster object is only used for its data directory and its removal.
     let agent = Cluster::prepare(Options::default());
-    let joining = Command::new(minke()).args(["node", "join-command", "--data-dir"]).arg(&server_data).output();
-    let joining = String::from_utf8(joining.expect("a command to join with").stdout).expect("text");
-    let joining: Vec<&str> = joining.split_whitespace().skip(1).collect();
-    assert!(joining.contains(&"--ca-hash"), "{joining:?}");
-    strangers_stay_out(&kubectl, &joining, &ranges);
+    let joining = JoinCommand::of(&server_data);
+    assert_eq!(joining.after("--pod-cidr"), ranges[1]);
+    strangers_stay_out(&kubectl, &joining);
     let _agent = Process::spawn(
         Command::new(minke())
-            .args(joining)
+            .args(joining.from_file(directory.path()))
             .arg("--data-dir")
             .arg(&agent.data)
             .args(["--node-name", "apart", "--kubelet-port", &free_port().to_string(), "--healthz-port", "0"])
-            .args(KEEP)
-            .args(ranges),
+            .args(KEEP),
     );
     eventually("the node is ready", || {
         let node = kubectl.try_run(&["get", "node", "apart"], "");
@@ -64,7 +66,7 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
 }
 
 /// Who has no good token, or does not know whom to believe, is told so at once.
-fn strangers_stay_out(kubectl: &Kubectl, joining: &[&str], ranges: &[&str]) {
+fn strangers_stay_out(kubectl: &Kubectl, joining: &JoinCommand) {
     kubectl.apply(
         "apiVersion: v1\nkind: Secret\nmetadata: {name: bootstrap-token-abcdef, namespace: kube-system}\n\
          type: bootstrap.kubernetes.io/token\nstringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
@@ -72,27 +74,28 @@ fn strangers_stay_out(kubectl: &Kubectl, joining: &[&str], ranges: &[&str]) {
     );
     let unknown = format!("sha256:{}", "0".repeat(64));
     let other = Cluster::shared().data.join("pki/ca.crt").display().to_string();
-    for (flag, instead, value, expected) in [
-        ("--token", "--token", "abcdef.0123456789abcdef", "does not accept our token"),
+    for (token, instead, value, expected) in [
+        ("abcdef.0123456789abcdef", "--ca-hash", joining.after("--ca-hash"), "does not accept our token"),
         (
-            "--token",
-            "--token",
             "zzzzzz.0123456789abcdef",
+            "--ca-hash",
+            joining.after("--ca-hash"),
             "`minke node join-command` on the server shows one that is good",
         ),
-        ("--ca-hash", "--ca-hash", unknown.as_str(), "check --server and --ca-hash"),
-        ("--ca-hash", "--ca-file", other.as_str(), "is not signed for by the authority that we were given"),
+        (joining.token.as_str(), "--ca-hash", unknown.as_str(), "check --server and --ca-hash"),
+        (joining.token.as_str(), "--ca-file", other.as_str(), "is not signed for by the authority that we were given"),
     ] {
         let data = tempfile::tempdir().expect("a directory");
-        let mut arguments = joining.to_vec();
-        let position = arguments.iter().position(|a| *a == flag).expect("the flag");
-        arguments[position] = instead;
-        arguments[position + 1] = value;
+        let arguments = joining.with("--ca-hash", instead, value);
         let mut command = Command::new(minke());
-        command.args(arguments).args(["--node-name", "stranger", "--data-dir"]).arg(data.path()).args(ranges);
-        let output = command.stdin(Stdio::null()).output().expect("minke runs");
+        command.args(arguments).args(["--node-name", "stranger", "--data-dir"]).arg(data.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("minke runs");
+        // One that refuses the rest does not read it.
+        let _ = child.stdin.take().expect("a pipe").write_all(format!("{token}\n").as_bytes());
+        let output = child.wait_with_output().expect("minke ends");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(expected), "{instead} {value}: {said}");
+        assert!(!output.status.success() && said.contains(expected), "{token} {instead} {value}: {said}");
     }
     assert!(!kubectl.try_run(&["get", "node", "stranger"], "").ok);
 }

@@ -38,6 +38,23 @@ fn a_port_in_use() {
     refused(&cluster, up(&cluster), "choose another port with --port");
 }
 
+/// Each of a node's ports: said before anything is started, by whom it is held.
+#[test]
+fn a_node_port_in_use() {
+    for flag in ["--kubelet-port", "--proxy-healthz-port", "--dns-metrics-port"] {
+        let taken = TcpListener::bind("0.0.0.0:0").expect("a port");
+        let port = taken.local_addr().expect("an address").port().to_string();
+        let mut cluster = Cluster::prepare(Options::default());
+        match cluster.arguments.iter().position(|a| a == flag) {
+            Some(position) => cluster.arguments[position + 1] = port,
+            None => cluster.arguments.extend([flag.to_string(), port]),
+        }
+        let holder = format!("(process {}) does: choose another port with {flag}", std::process::id());
+        refused(&cluster, up(&cluster), &holder);
+        assert!(!cluster.data.join("store").exists(), "{flag}: something was started");
+    }
+}
+
 #[test]
 fn no_root() {
     let cluster = Cluster::prepare(Options::default());

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Options, Process, eventually, free_port, minke};
+use e2e::{BUSYBOX, Cluster, JoinCommand, Kubectl, Options, Process, eventually, free_port, minke};
 use serde_json::Value;
 
 use crate::foreign::Bridge;
@@ -167,17 +167,14 @@ fn the_kubelet_alone_takes_upstreams_flags() {
         let ready = kubectl.try_run(&["get", "--raw", "/readyz"], "");
         if ready.ok { Ok(()) } else { Err(ready) }
     });
-    let joining = Command::new(minke()).args(["node", "join-command", "--data-dir"]).arg(&server.data).output();
-    let joining = String::from_utf8(joining.expect("a command to join with").stdout).expect("text");
-    let after =
-        |flag: &str| joining.split_whitespace().skip_while(|word| *word != flag).nth(1).expect(flag).to_string();
+    let joining = JoinCommand::of(&server.data);
     let bootstrap = node.data.join("bootstrap.kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{}', certificate-authority: {}}}}}]\n\
          contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\ncurrent-context: c\nusers: [{{name: u, user: {{token: {}}}}}]\n",
-        after("--server"),
+        joining.after("--server"),
         server.data.join("pki/ca.crt").display(),
-        after("--token"),
+        joining.token,
     );
     std::fs::write(&bootstrap, text).expect("written");
     let config = node.data.join("kubelet.yaml");

@@ -2,6 +2,7 @@
 
 mod apart;
 mod bad_input;
+mod beside;
 mod configured;
 mod foreign;
 mod leftovers;

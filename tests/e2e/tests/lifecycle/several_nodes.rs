@@ -128,7 +128,8 @@ fn both_families(kubectl: &Kubectl, pods: &[[String; 3]]) {
     kubectl.run(&["delete", "service", "six"]);
 }
 
-/// Every kubelet shows a certificate that is good for each of its node's addresses, and strangers nothing else.
+/// Every kubelet shows a certificate that is good for each of its node's addresses, by the kubelets' own authority and not
+/// by that of the API server, and strangers nothing else.
 fn kubelets_are_known_by_every_address(cluster: &Cluster, kubectl: &Kubectl) {
     let nodes = kubectl.json(&["get", "nodes"])["items"].as_array().cloned().unwrap_or_default();
     let mut asked = 0;
@@ -138,16 +139,20 @@ fn kubelets_are_known_by_every_address(cluster: &Cluster, kubectl: &Kubectl) {
         for address in addresses.filter_map(|address| address["address"].as_str()) {
             let host = if address.contains(':') { format!("[{address}]") } else { address.to_string() };
             let url = format!("https://{host}:{port}/healthz");
-            eventually(&format!("{url} is vouched for"), || {
+            let ask = |authority: &str| {
                 let mut curl = Command::new("curl");
                 curl.args(["--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"]);
-                curl.args(["--write-out", "%{http_code}", "--cacert"]).arg(cluster.data.join("pki/ca.crt"));
-                let output = curl.arg(&url).output().expect("curl runs");
+                curl.args(["--write-out", "%{http_code}", "--cacert"]).arg(cluster.data.join("pki").join(authority));
+                curl.arg(&url).output().expect("curl runs")
+            };
+            eventually(&format!("{url} is vouched for"), || {
+                let output = ask("kubelet-serving-ca.crt");
                 match output.status.success() && output.stdout == b"401" {
                     true => Ok(()),
                     false => Err(format!("{output:?}")),
                 }
             });
+            assert!(!ask("ca.crt").status.success(), "{url} passes for the API server");
             asked += 1;
         }
     }
