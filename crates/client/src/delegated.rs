@@ -42,7 +42,10 @@ impl User {
     }
 }
 
-/// The token that a request carries.
-pub fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+/// The token that a request carries; 401 for an Authorization that is no token, or cannot be read.
+pub fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
+    let shown = value.to_str().ok().and_then(|text| text.trim().split_once(' '));
+    let token = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
+    token.filter(|token| !token.is_empty()).map(Some).ok_or_else(ApiError::unauthorized)
 }

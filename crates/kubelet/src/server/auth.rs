@@ -36,7 +36,7 @@ impl Auth {
         method: &Method,
         path: &str,
     ) -> Result<(), ApiError> {
-        let user = match certificate.and_then(certificate_user) {
+        let user = match certificate.map(certificate_user).transpose()?.flatten() {
             Some(user) => user,
             None => self.token_user(headers).await?,
         };
@@ -55,7 +55,7 @@ impl Auth {
     }
 
     async fn token_user(&self, headers: &HeaderMap) -> Result<User, ApiError> {
-        match bearer_token(headers) {
+        match bearer_token(headers)? {
             Some(token) if self.config.token_auth => User::of_token(&self.client, token).await,
             None if self.config.anonymous_auth => Ok(User::anonymous()),
             _ => Err(ApiError::unauthorized()),
@@ -92,14 +92,18 @@ impl Auth {
     }
 }
 
-/// Common name and organizations of a client certificate.
-fn certificate_user(der: &[u8]) -> Option<User> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
-    let name = certificate.subject().iter_common_name().next().and_then(text)?;
-    let organizations = certificate.subject().iter_organization().filter_map(text);
+/// Common name and organizations of a client certificate; `None` if it names nobody, 401 if it cannot be read.
+fn certificate_user(der: &[u8]) -> Result<Option<User>, ApiError> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| ApiError::unauthorized())?;
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+        value.as_str().map(str::to_string).map_err(|_| ApiError::unauthorized())
+    };
+    let subject = certificate.subject();
+    let Some(name) = subject.iter_common_name().next().map(text).transpose()? else { return Ok(None) };
+    let mut groups = subject.iter_organization().map(text).collect::<Result<Vec<_>, _>>()?;
     // Whoever has shown who they are is of this group; tokens bring it themselves.
-    Some(User { name, groups: organizations.chain(["system:authenticated".to_string()]).collect() })
+    groups.push("system:authenticated".into());
+    Ok(Some(User { name, groups }))
 }
 
 fn verb(method: &Method) -> &'static str {
@@ -154,8 +158,25 @@ mod tests {
         params.distinguished_name.push(rcgen::DnType::OrganizationName, "admins");
         let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
         let groups = ["admins", "system:authenticated"].map(String::from).to_vec();
-        assert_eq!(certificate_user(certificate.der()), Some(User { name: "ann".into(), groups }));
-        assert_eq!(certificate_user(b"none"), None);
+        assert_eq!(certificate_user(certificate.der()).unwrap(), Some(User { name: "ann".into(), groups }));
+        assert_eq!(certificate_user(b"none").unwrap_err().code, 401);
+    }
+
+    #[tokio::test]
+    async fn credentials_that_cannot_be_read_are_refused() {
+        let config = Config { anonymous_auth: true, always_allow: true, ..Config::default() };
+        let auth = Auth::new(only("proxy"), Env::real(), Arc::new(config));
+        let check = async |certificate: Option<&[u8]>, authorization: Option<&[u8]>, code: Option<u16>| {
+            let value = authorization.map(|bytes| http::HeaderValue::from_bytes(bytes).unwrap());
+            let headers = value.map(|value| (http::header::AUTHORIZATION, value)).into_iter().collect();
+            let found = auth.check(certificate, &headers, &Method::GET, "/pods").await;
+            assert_eq!(found.err().map(|e| e.code), code, "{authorization:?}");
+        };
+        check(None, None, None).await;
+        check(None, Some(b"Bearer t\xfcken"), Some(401)).await;
+        check(None, Some(b"Basic YTpi"), Some(401)).await;
+        check(None, Some(b"Bearer "), Some(401)).await;
+        check(Some(b"no certificate"), None, Some(401)).await;
     }
 
     #[tokio::test]
