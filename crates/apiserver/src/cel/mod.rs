@@ -87,6 +87,10 @@ impl Expression {
 
     /// What it makes of the variables, and what that cost.
     pub fn evaluate(&self, variables: &Variables) -> (Result<CelValue, String>, u64) {
+        self.evaluate_within(variables, CALL_LIMIT)
+    }
+
+    fn evaluate_within(&self, variables: &Variables, limit: u64) -> (Result<CelValue, String>, u64) {
         let evaluate = || {
             ROOT.with(|root| {
                 let mut context = root.new_inner_scope();
@@ -100,7 +104,7 @@ impl Expression {
             let evaluated = std::panic::catch_unwind(AssertUnwindSafe(evaluate));
             evaluated.unwrap_or_else(|_| Err("internal error: the expression cannot be evaluated".into()))
         };
-        let run = || metering::metered(CALL_LIMIT, guarded);
+        let run = || metering::metered(limit, guarded);
         let (result, cost) = if self.has_loops { off_the_worker(run) } else { run() };
         (result, cost.saturating_add(self.parts))
     }
