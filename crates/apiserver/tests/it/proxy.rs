@@ -15,7 +15,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::harness::{Server, server_on};
+use crate::harness::{Server, default_account, server_on};
 
 /// Says what it was asked; pages and redirects on request.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
@@ -205,6 +205,7 @@ async fn nodes_on_addresses_of_this_machine_are_not_proxied_to() {
 #[tokio::test]
 async fn services_are_proxied_to_their_pods_and_nowhere_else() {
     let s = server().await;
+    default_account(&s).await;
     let port = listening().await;
     let ports = json!([{ "port": 80, "targetPort": port }]);
     let service = json!({ "metadata": { "name": "web" }, "spec": { "ports": ports } });
@@ -224,6 +225,7 @@ async fn services_are_proxied_to_their_pods_and_nowhere_else() {
             "ports": [{ "port": port }], "endpoints": [{ "addresses": [address], "targetRef": target }],
         });
         s.post(SLICES, slice).await.expect(201);
+        s.api.cluster.cache.wait_until_fresh().await.unwrap();
         let answer = s.get(PROXY).await;
         match reached {
             true => drop(answer.expect(200)),
