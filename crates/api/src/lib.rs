@@ -3,6 +3,7 @@
 //! Invariant: no I/O, no clock, no randomness, no async.
 
 pub mod codec;
+pub mod depth;
 pub mod field;
 pub mod kinds;
 pub mod managed_fields;

@@ -333,8 +333,20 @@ pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
 }
 
 /// What an endpoint or an external address may not be.
+/// What Go calls a global unicast address: no loopback, link-local, multicast, broadcast or unspecified one, however it
+/// is written (`::ffff:127.0.0.1` is `127.0.0.1`). Private networks count.
+pub fn is_global_unicast(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !local && !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+}
+
 pub fn endpoint_ip(text: &str) -> Vec<String> {
     let Some(address) = parse_ip(text) else { return vec!["must be a valid IP address".to_string()] };
+    let address = address.to_canonical();
     let mut complaints = Vec::new();
     if address.is_unspecified() {
         complaints.push(format!("may not be unspecified ({text})"));

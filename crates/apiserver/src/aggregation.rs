@@ -141,7 +141,10 @@ pub async fn serve(server: &ApiServer, call: &Call, body: Bytes) -> Option<Resul
     let service = extension(&server.cluster, group, version)?;
     let path = call.uri.path_and_query().map_or("/".to_string(), ToString::to_string);
     let target = match target(&server.cluster, &service, path) {
-        Ok(target) => target.with_headers(identity(&call.user)),
+        Ok(target) => match identity(&call.user) {
+            Ok(headers) => target.with_headers(headers),
+            Err(e) => return Some(Err(e)),
+        },
         Err(e) => {
             tracing::debug!(error = e, group, version, "an extension server has no address");
             return Some(Ok(unavailable("service unavailable")));
@@ -159,25 +162,28 @@ fn unavailable(why: &str) -> Reply {
     Reply::Raw(not_found::text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")))
 }
 
-/// The caller, as front proxies say it.
-fn identity(user: &User) -> HeaderMap {
+/// The caller, as front proxies say it. Without one of these headers the extension server would take the caller for
+/// somebody else, so a name that no header can carry is refused.
+fn identity(user: &User) -> Result<HeaderMap, ApiError> {
     let mut headers = HeaderMap::new();
     let mut add = |name: String, value: &str| {
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-            headers.append(name, value);
-        }
+        let unfit = |what: &str| ApiError::bad_request(format!("{what} {value:?} cannot be sent to an API service"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unfit("the extra key of"))?;
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| unfit(name.as_str()))?;
+        headers.append(name, value);
+        Ok::<_, ApiError>(())
     };
-    add("x-remote-user".into(), &user.name);
+    add("x-remote-user".into(), &user.name)?;
     if !user.uid.is_empty() {
-        add("x-remote-uid".into(), &user.uid);
+        add("x-remote-uid".into(), &user.uid)?;
     }
-    user.groups.iter().for_each(|g| add("x-remote-group".into(), g));
+    user.groups.iter().try_for_each(|g| add("x-remote-group".into(), g))?;
     for (key, values) in &user.extra {
         let key = key.to_ascii_lowercase();
         let key = percent_encoding::utf8_percent_encode(&key, percent_encoding::NON_ALPHANUMERIC);
-        values.iter().for_each(|v| add(format!("x-remote-extra-{key}"), v));
+        values.iter().try_for_each(|v| add(format!("x-remote-extra-{key}"), v))?;
     }
-    headers
+    Ok(headers)
 }
 
 /// Follows the APIServices for as long as the server lives.
@@ -295,7 +301,7 @@ async fn fetch(server: &ApiServer, service: &Value, path: String) -> Result<Valu
         false => ("MissingEndpoints", e),
     })?;
     let user = User::new("system:kube-aggregator", &["system:masters"]);
-    let mut headers = identity(&user);
+    let mut headers = identity(&user).map_err(|e| ("FailedDiscoveryCheck", e.message.clone()))?;
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
     let target = target.with_headers(headers);
     let asked = exchange(&server.config, target, Method::GET);

@@ -2,7 +2,7 @@
 //! Filled in by `minke` and by tests.
 //! Invariant: nothing here changes later; certificates that are renewed sit behind a resolver.
 
-use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use parking_lot::RwLock;
@@ -23,6 +23,8 @@ pub struct Config {
     /// PEM of the authorities whose client certificates are believed.
     pub client_ca_pem: Vec<u8>,
     pub service_accounts: ServiceAccounts,
+    /// Where this server connects to in place of an address of a node, pod or service.
+    pub address_translations: BTreeMap<IpAddr, IpAddr>,
     /// How kubelets are spoken to for logs, exec and the like.
     pub kubelet_client: Option<KubeletClient>,
     /// How extension API servers are spoken to, which believe its holder about users.
@@ -183,6 +185,11 @@ impl Default for Limits {
 }
 
 impl Config {
+    /// What to connect to for an address.
+    pub fn dialed(&self, address: IpAddr) -> IpAddr {
+        self.address_translations.get(&address).copied().unwrap_or(address)
+    }
+
     /// A server that is reached in process only: `signing_key_pem` is all it cannot do without.
     pub fn in_process(signing_key_pem: String) -> Self {
         Self {
@@ -200,6 +207,7 @@ impl Config {
                 verification_keys_pem: Vec::new(),
                 max_token_expiration: Duration::from_secs(365 * 86400),
             },
+            address_translations: BTreeMap::new(),
             kubelet_client: None,
             proxy_client: None,
             authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },

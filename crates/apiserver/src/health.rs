@@ -22,12 +22,14 @@ use crate::{
     query::Query,
     registry::not_found_path,
     respond::{Reply, content_response},
+    write_health::WriteHealth,
 };
 
 #[derive(Default)]
 pub struct Health {
     bootstrapped: AtomicBool,
     stopping: AtomicBool,
+    pub(crate) writes: Arc<WriteHealth>,
     slis: Metrics,
 }
 
@@ -56,6 +58,8 @@ enum Kind {
     /// True as long as anybody answers.
     Alive,
     Store,
+    /// Whether it takes writes.
+    Writes,
     Bootstrapped,
     NotStopping,
 }
@@ -83,7 +87,9 @@ const ALWAYS: &[Check] = &[
     ("poststarthook/apiservice-openapi-controller", Kind::Bootstrapped),
     ("autoregister-completion", Kind::Bootstrapped),
 ];
-const READY_ONLY: [Check; 2] = [("informer-sync", Kind::Alive), ("shutdown", Kind::NotStopping)];
+/// A server that can only read gets no requests, but is not restarted either.
+const READY_ONLY: [Check; 3] =
+    [("etcd-readiness", Kind::Writes), ("informer-sync", Kind::Alive), ("shutdown", Kind::NotStopping)];
 
 impl Kind {
     async fn holds(self, server: &ApiServer) -> bool {
@@ -94,6 +100,7 @@ impl Kind {
                 let answered = server.cluster.env.timeout(PATIENCE, server.cluster.store.revision()).await;
                 matches!(answered, Some(Ok(_)))
             }
+            Self::Writes => health.writes.holds(&*server.cluster.store, &server.cluster.env).await,
             Self::Bootstrapped => health.bootstrapped.load(Ordering::Acquire),
             Self::NotStopping => !health.stopping.load(Ordering::Acquire),
         }

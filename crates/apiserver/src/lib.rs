@@ -47,6 +47,7 @@ mod table;
 mod trust;
 mod usage;
 mod webhook_client;
+mod write_health;
 
 pub use body::Body;
 pub use call::InProcess;

@@ -30,6 +30,9 @@ impl Media {
 const MEDIA: [Media; 3] = [Media::Json, Media::Yaml, Media::Protobuf];
 const ALL: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
+/// In place of a media type that cannot be read.
+const UNREADABLE: &str = "unreadable";
+
 const STREAMS: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
 
 /// The object itself, or a view of it.
@@ -119,7 +122,8 @@ impl<'a> Clause<'a> {
 
 /// The clauses of an Accept header, best first: by quality, then the more precise, then in the client's order.
 pub fn accept(headers: &HeaderMap) -> Vec<Clause<'_>> {
-    let texts = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    // What cannot be read asks for a type that nobody has.
+    let texts = headers.get_all(header::ACCEPT).iter().map(|v| v.to_str().unwrap_or(UNREADABLE));
     let mut clauses: Vec<Clause> =
         texts.flat_map(|t| t.split(',')).map(clause).filter(|c| !c.media.is_empty()).collect();
     if clauses.is_empty() {
@@ -173,7 +177,7 @@ pub fn input(headers: &HeaderMap) -> Result<Media, ApiError> {
 
 /// The media type of the body without parameters.
 pub fn content_type(headers: &HeaderMap) -> String {
-    let text = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let text = headers.get(header::CONTENT_TYPE).map_or("", |v| v.to_str().unwrap_or(UNREADABLE));
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
@@ -187,6 +191,16 @@ pub fn unsupported(accepted: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn media_types_that_cannot_be_read_are_refused() {
+        let mut headers = HeaderMap::new();
+        let unreadable = http::HeaderValue::from_bytes(b"application/json\xff").unwrap();
+        headers.insert(header::CONTENT_TYPE, unreadable.clone());
+        headers.insert(header::ACCEPT, unreadable);
+        assert_eq!(input(&headers).map_err(|e| e.code), Err(415));
+        assert_eq!(output(&headers, false, Forms::PLAIN).map_err(|e| e.code), Err(406));
+    }
 
     #[test]
     fn picks_the_best_form_it_has() {

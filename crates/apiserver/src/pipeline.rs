@@ -75,7 +75,9 @@ impl ApiServer {
         let limits = config.limits.watch_cache.clone();
         let metrics = Arc::new(Metrics::default());
         let operations = metrics.operations.clone();
-        let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, env: env.clone() });
+        let health = health::Health::default();
+        let writes = health.writes.clone();
+        let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
         let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
@@ -97,7 +99,7 @@ impl ApiServer {
             reads: Semaphore::new(config.limits.requests_in_flight),
             writes: Semaphore::new(config.limits.mutating_requests_in_flight),
             metrics,
-            health: health::Health::default(),
+            health,
             openapi: openapi::Documents::default(),
             extensions: aggregation::Extensions::default(),
             usage: usage::Usage::default(),

@@ -2,7 +2,7 @@
 //! Called by `registry::connect` with a target; kubelets are spoken to with our client certificate.
 //! Invariant: credentials of the caller never leave this process.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -38,6 +38,8 @@ pub struct Target {
     security: Security,
     host: String,
     port: u16,
+    /// Where the host was found to be, if that has been looked up.
+    address: Option<IpAddr>,
     path_and_query: String,
     /// Put in place of what the client sent under these names.
     headers: HeaderMap,
@@ -58,7 +60,7 @@ enum Security {
 
 impl Target {
     fn new(security: Security, host: String, port: u16, path_and_query: String) -> Self {
-        Self { security, host, port, path_and_query, headers: HeaderMap::new(), prefix: None }
+        Self { security, host, port, address: None, path_and_query, headers: HeaderMap::new(), prefix: None }
     }
 
     pub fn kubelet(host: String, port: u16, path_and_query: String) -> Self {
@@ -72,6 +74,11 @@ impl Target {
 
     pub fn extension(host: String, port: u16, path_and_query: String, name: String, authority: Option<String>) -> Self {
         Self::new(Security::Extension(name, authority), host, port, path_and_query)
+    }
+
+    /// Goes to this address, whatever the host's name means by then.
+    pub fn at(self, address: IpAddr) -> Self {
+        Self { address: Some(address), ..self }
     }
 
     pub fn with_headers(self, headers: HeaderMap) -> Self {
@@ -231,8 +238,9 @@ fn outgoing(call: &Call, target: &Target, body: Body) -> Result<Request<Body>, A
 
 fn hop_headers(headers: &HeaderMap) -> Vec<HeaderName> {
     let fixed = [header::CONNECTION, header::TE, header::TRAILER, header::TRANSFER_ENCODING, header::UPGRADE];
-    let named = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let named = named.split(',').filter_map(|n| n.trim().parse().ok());
+    let values = headers.get_all(header::CONNECTION).iter();
+    let named = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let named = named.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
     fixed.into_iter().chain(named).collect()
 }
 
@@ -259,7 +267,11 @@ fn switch(call: &Call, response: Response<hyper::body::Incoming>) -> Result<Resp
 
 async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>, BoxError> {
     let host = target.host.trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, target.port)).await?;
+    let address = target.address.or_else(|| host.parse().ok());
+    let stream = match address {
+        Some(address) => TcpStream::connect((config.dialed(address), target.port)).await?,
+        None => TcpStream::connect((host, target.port)).await?,
+    };
     stream.set_nodelay(true)?;
     let tls = match &target.security {
         Security::Plain => return Ok(Box::new(stream)),

@@ -2,11 +2,12 @@
 //! Used by conversion of custom resources, by admission webhooks and by aggregation; `webhook_client` goes there.
 //! Invariant: the name to verify comes from the configuration, never from the address.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
+use api::names;
 use env::Env;
 
 use crate::{cluster::Cluster, trust, webhook_client::Endpoint};
@@ -51,6 +52,47 @@ fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
 /// programmed the Service's own address.
 pub fn resolve(cluster: &Cluster, namespace: &str, name: &str, port: &str) -> Result<(String, u16), String> {
     let service = cluster.get("services", namespace, name);
+    if let Some(service) = service.map(|service| service.value())
+        && service["spec"]["type"] == "ExternalName"
+    {
+        let host = service["spec"]["externalName"].as_str().unwrap_or_default();
+        return Ok((host.to_string(), port.parse().unwrap_or(443)));
+    }
+    let found = ready_endpoints(cluster, namespace, name, port)?;
+    any_of(cluster, name, found.into_iter().map(|(address, port, _)| (address.to_string(), port)).collect())
+}
+
+/// The same, but only a pod of the Service's namespace: whoever may write EndpointSlices must not lend this server's
+/// place in the network to reach what is no pod.
+pub fn resolve_pod(cluster: &Cluster, namespace: &str, name: &str, port: &str) -> Result<(String, u16), String> {
+    let is_pod = |address: IpAddr, reference: &Value| {
+        let here = reference["namespace"] == namespace;
+        let pod = reference["name"].as_str().filter(|_| here).and_then(|name| cluster.get("pods", namespace, name));
+        let addresses = pod.map(|pod| pod.value()["status"]["podIPs"].clone()).unwrap_or_default();
+        let own = |ip: &Value| ip["ip"].as_str().and_then(names::parse_ip) == Some(address);
+        addresses.as_array().into_iter().flatten().any(own)
+    };
+    let found = ready_endpoints(cluster, namespace, name, port)?.into_iter();
+    let pods = found.filter(|(address, _, reference)| is_pod(*address, reference));
+    any_of(cluster, name, pods.map(|(address, port, _)| (address.to_string(), port)).collect())
+}
+
+fn any_of(cluster: &Cluster, name: &str, mut found: Vec<(String, u16)>) -> Result<(String, u16), String> {
+    match found.len() {
+        0 => Err(format!("no endpoints available for service {name:?}")),
+        count => Ok(found.swap_remove(cluster.env.random_u64() as usize % count)),
+    }
+}
+
+/// Address, port and what each endpoint says it is. Names are not resolved, and addresses that mean something else on
+/// this machine than elsewhere are left out.
+fn ready_endpoints(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    port: &str,
+) -> Result<Vec<(IpAddr, u16, Value)>, String> {
+    let service = cluster.get("services", namespace, name);
     let service = service.ok_or_else(|| format!("service {name:?} not found"))?.value();
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
     let number: Option<u64> = port.parse().ok();
@@ -58,14 +100,10 @@ pub fn resolve(cluster: &Cluster, namespace: &str, name: &str, port: &str) -> Re
         "" => ports.len() == 1,
         wanted => p["name"] == wanted || (number.is_some() && p["port"].as_u64() == number),
     };
-    if service["spec"]["type"] == "ExternalName" {
-        let host = service["spec"]["externalName"].as_str().unwrap_or_default();
-        return Ok((host.to_string(), port.parse().unwrap_or(443)));
-    }
     let wanted = ports.iter().find(fits);
     let wanted = wanted.ok_or_else(|| format!("no service port {port:?} found for service {name:?}"))?;
     let port_name = wanted["name"].as_str().unwrap_or_default();
-    let mut found: Vec<(String, u16)> = Vec::new();
+    let mut found = Vec::new();
     for slice in cluster.list("endpointslices", namespace) {
         if slice.meta.labels.get("kubernetes.io/service-name").is_none_or(|n| n != name) {
             continue;
@@ -73,15 +111,14 @@ pub fn resolve(cluster: &Cluster, namespace: &str, name: &str, port: &str) -> Re
         let slice = slice.value();
         let ports = slice["ports"].as_array().cloned().unwrap_or_default();
         let number = ports.iter().find(|p| p["name"].as_str().unwrap_or_default() == port_name);
-        let Some(number) = number.and_then(|p| p["port"].as_u64()) else { continue };
-        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-            if endpoint["conditions"]["ready"] != false {
-                found.extend(endpoint["addresses"][0].as_str().map(|a| (a.to_string(), number as u16)));
+        let Some(number) = number.and_then(|p| u16::try_from(p["port"].as_u64()?).ok()) else { continue };
+        let ready = slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != false);
+        for endpoint in ready {
+            let address = endpoint["addresses"][0].as_str().and_then(names::parse_ip);
+            if let Some(address) = address.filter(|address| names::is_global_unicast(*address)) {
+                found.push((address, number, endpoint["targetRef"].clone()));
             }
         }
     }
-    if found.is_empty() {
-        return Err(format!("no endpoints available for service {name:?}"));
-    }
-    Ok(found.swap_remove(cluster.env.random_u64() as usize % found.len()))
+    Ok(found)
 }

@@ -1,6 +1,6 @@
 //! Objects to and from the wire: JSON, YAML and protobuf, all along the one schema.
 //! Used by `apiserver` for bodies and answers, by `client` and `cli` for the other side.
-//! Invariant: decoding input never panics; what upstream complains about is complained about in its words.
+//! Invariant: decoding input never panics, and nothing comes out deeper than `depth` allows; what upstream complains about is complained about in its words.
 
 mod scalar;
 mod typed;
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::{
     ApiError,
+    depth::{self, NESTING_DEPTH_MAX, TOO_DEEP},
     schema::{self, Schema, TypeId},
 };
 
@@ -66,10 +67,14 @@ impl Decoded {
 /// Reads `bytes`. With a schema, unknown fields are dropped and noted and types are checked; without, anything goes
 /// (for protobuf the envelope then says which built-in type it is).
 pub fn decode(bytes: &[u8], content: ContentType, schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
-    match content {
+    let decoded = match content {
         ContentType::Json => decode_json(bytes, schema),
         ContentType::Yaml => yaml::decode(bytes, schema),
         ContentType::Protobuf => protobuf::decode(bytes, schema).map(|value| Decoded { value, problems: Vec::new() }),
+    }?;
+    match depth::exceeds(&decoded.value, NESTING_DEPTH_MAX) {
+        true => Err(unreadable(bytes, schema, TOO_DEEP)),
+        false => Ok(decoded),
     }
 }
 

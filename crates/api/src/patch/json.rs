@@ -1,17 +1,26 @@
 //! JSON patch (RFC 6902), with the reach and the words of the library upstream uses: indices may be negative, and every
 //! failure names the operation and the path.
 //! Used through `patch`.
-//! Invariant: a patch of more than `MAX_JSON_PATCH_OPERATIONS` is refused before any of it is done.
+//! Invariant: a patch of more than `MAX_JSON_PATCH_OPERATIONS` is refused before any of it is done, and nothing is copied
+//! beyond `COPY_BYTES_MAX`.
 
-use serde::Deserialize;
+use std::{fmt, io};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
 use serde_json::Value;
 
 use super::unprocessable;
-use crate::{ApiError, Reason};
+use crate::{
+    ApiError, Reason,
+    depth::{self, NESTING_DEPTH_MAX, TOO_DEEP},
+};
 
 pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
-/// What copies may add in total: without a limit, doubling copies would fill the memory.
-const MAX_COPIED_NODES: usize = 1_000_000;
+/// What the copies of one patch may add in total, as JSON: otherwise a short patch fills the memory. Upstream's limit.
+const COPY_BYTES_MAX: usize = 3 << 20;
 
 #[derive(Deserialize)]
 struct Operation {
@@ -23,14 +32,50 @@ struct Operation {
     value: Option<Value>,
 }
 
+/// The operations of a patch up to the limit, and how many there are in all. Those beyond it are only counted.
+struct Operations {
+    kept: Vec<Operation>,
+    count: usize,
+}
+
+impl<'de> Deserialize<'de> for Operations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+
+        impl<'de> Visitor<'de> for List {
+            type Value = Operations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of operations")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Operations, A::Error> {
+                let mut kept = Vec::new();
+                while kept.len() < MAX_JSON_PATCH_OPERATIONS
+                    && let Some(operation) = items.next_element()?
+                {
+                    kept.push(operation);
+                }
+                let mut count = kept.len();
+                while count >= MAX_JSON_PATCH_OPERATIONS && items.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Operations { kept, count })
+            }
+        }
+
+        deserializer.deserialize_seq(List)
+    }
+}
+
 /// Tells `null` from absent.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
 /// Applies `patch` (the request's body) to `doc`.
 pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
-    let operations: Vec<Operation> = serde_json::from_slice(patch).map_err(|e| {
+    let operations: Operations = serde_json::from_slice(patch).map_err(|e| {
         ApiError::bad_request(match patch.iter().find(|b| !b.is_ascii_whitespace()) {
             Some(b'{') => {
                 "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
@@ -39,16 +84,16 @@ pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
             _ => format!("error decoding patch: {e}"),
         })
     })?;
-    if operations.len() > MAX_JSON_PATCH_OPERATIONS {
+    if operations.count > MAX_JSON_PATCH_OPERATIONS {
         let message = format!(
             "The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {}",
-            operations.len()
+            operations.count
         );
         return Err(ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: {message}")));
     }
     let mut result = doc.clone();
     let mut copied = 0;
-    for operation in operations {
+    for operation in operations.kept {
         apply(&mut result, operation, &mut copied).map_err(unprocessable)?;
     }
     Ok(result)
@@ -66,7 +111,10 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
         "add" => {
             let (parent, key) = locate(doc, &path)
                 .ok_or_else(|| format!("add operation does not apply: doc is missing path: \"{path}\": {MISSING}"))?;
-            insert(parent, &key, value.unwrap_or_default()).map_err(|e| format!("error in add for path: '{path}': {e}"))
+            let value = value.unwrap_or_default();
+            bounded(&path, &value)
+                .and_then(|()| insert(parent, &key, value))
+                .map_err(|e| format!("error in add for path: '{path}': {e}"))
         }
         "remove" => {
             let (parent, key) = locate(doc, &path).ok_or_else(|| {
@@ -80,11 +128,13 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
                 if !(value.is_object() || value.is_array()) {
                     return Err("replace operation value must be object or array".into());
                 }
+                bounded(&path, &value)?;
                 *doc = value;
                 return Ok(());
             }
             let (parent, key) = locate(doc, &path)
                 .ok_or_else(|| format!("replace operation does not apply: doc is missing path: {path}: {MISSING}"))?;
+            bounded(&path, &value).map_err(|e| format!("error in replace for path: '{path}': {e}"))?;
             let place = get(parent, &key)
                 .map_err(|_| format!("replace operation does not apply: doc is missing key: {path}: {MISSING}"))?;
             *place = value;
@@ -113,20 +163,20 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
                 }
                 take(parent, &key).map_err(|e| format!("error in move for path: '{key}': {e}"))?
             } else {
-                get(parent, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?.clone()
-            };
-            if op == "copy" {
-                *copied += nodes(&value);
-                if *copied > MAX_COPIED_NODES {
+                let value = get(parent, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?;
+                *copied += json_bytes(value);
+                if *copied > COPY_BYTES_MAX {
                     return Err(format!(
-                        "unable to copy, the accumulated size increase of copy exceeds the limit {MAX_COPIED_NODES}"
+                        "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the \
+                         limit {COPY_BYTES_MAX}"
                     ));
                 }
-            }
+                value.clone()
+            };
             let (parent, key) = locate(doc, &path).ok_or_else(|| {
                 format!("{op} operation does not apply: doc is missing destination path: {path}: {MISSING}")
             })?;
-            insert(parent, &key, value).map_err(|e| match op.as_str() {
+            bounded(&path, &value).and_then(|()| insert(parent, &key, value)).map_err(|e| match op.as_str() {
                 "move" => format!("error in move for path: '{path}': {e}"),
                 _ => format!("error while adding value during copy: {e}"),
             })
@@ -135,11 +185,36 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
     }
 }
 
-fn nodes(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(nodes).sum::<usize>(),
-        Value::Object(map) => 1 + map.values().map(nodes).sum::<usize>(),
-        _ => 1,
+/// A value that would be nested too deeply at `path` is not put there: a few short operations could otherwise make a
+/// document that nobody can read.
+fn bounded(path: &str, value: &Value) -> Result<(), String> {
+    let steps = path.bytes().filter(|byte| *byte == b'/').count();
+    match NESTING_DEPTH_MAX.checked_sub(steps) {
+        Some(levels) if !depth::exceeds(value, levels) => Ok(()),
+        _ => Err(TOO_DEEP.into()),
+    }
+}
+
+/// How long a value is as JSON, without writing it anywhere.
+fn json_bytes(value: &Value) -> usize {
+    struct Count(usize);
+
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, value) {
+        Ok(()) => count.0,
+        // Neither the value nor the writer can fail; if one did, the copy is refused.
+        Err(_) => usize::MAX / 2,
     }
 }
 
@@ -288,6 +363,48 @@ mod tests {
         );
         assert_eq!(json_patch(&json!({}), b"[{").unwrap_err().code, 400);
         assert_eq!(json_patch(&json!({}), b"{}").unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn copies_in_a_json_patch_are_limited_by_their_bytes() {
+        let check = |doc: &Value, copies: usize, expected: Option<&str>| {
+            let patch = vec![json!({"op": "copy", "from": "/data/a", "path": "/data/b"}); copies];
+            let found = json_patch(doc, Value::from(patch).to_string().as_bytes()).err();
+            let cause = found.map(|e| {
+                assert_eq!(e.code, 422);
+                e.details.as_ref().unwrap()["causes"][0]["message"].as_str().unwrap().to_string()
+            });
+            assert_eq!(cause.as_deref(), expected);
+        };
+        // With its quotes the string has 1 MiB.
+        let megabyte = json!({"data": {"a": "x".repeat((1 << 20) - 2)}});
+        check(&megabyte, 3, None);
+        let text = "Unable to complete the copy, the accumulated size increase of copy is 4194304, exceeding the limit 3145728";
+        check(&megabyte, 4, Some(text));
+        let doubling = vec![json!({"op": "copy", "from": "/list", "path": "/list/-"}); 40];
+        let doubled = json_patch(&json!({"list": [1]}), Value::from(doubling).to_string().as_bytes());
+        assert_eq!(doubled.unwrap_err().code, 422);
+    }
+
+    #[test]
+    fn a_json_patch_cannot_nest_beyond_the_limit() {
+        let check = |patch: Value, expected: Option<&str>| {
+            let found = json_patch(&json!({"a": {}}), patch.to_string().as_bytes()).err();
+            let cause = |e: ApiError| e.details.as_ref().unwrap()["causes"][0]["message"].as_str().unwrap().to_string();
+            assert_eq!(found.map(cause).as_deref(), expected);
+        };
+        // Every round puts what there is one level further in.
+        let round = [
+            json!({"op": "add", "path": "/b", "value": {}}),
+            json!({"op": "move", "from": "/a", "path": "/b/a"}),
+            json!({"op": "move", "from": "/b", "path": "/a"}),
+        ];
+        let rounds = |count: usize| Value::from(vec![round.to_vec(); count].concat());
+        check(rounds(90), None);
+        check(rounds(3000), Some("error in move for path: '/b/a': exceeded max depth"));
+        let long = "/a".repeat(100_000);
+        let missing = format!("add operation does not apply: doc is missing path: \"{long}\": missing value");
+        check(json!([{"op": "add", "path": long, "value": 1}]), Some(&missing));
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use api::{ApiError, Resource, selectors::LabelSelector};
 use super::{Attributes, Operation};
 use crate::{
     authz,
-    cel::{Expression, Variables, authorizer},
+    cel::{self, Expression, Variables, authorizer},
     cluster::Cluster,
     served::Served,
 };
@@ -217,11 +217,13 @@ impl Conditions {
 
     /// One that does not hold settles it, whatever is wrong with the others.
     pub fn hold(&self, a: &Attributes<'_>, variables: &Variables) -> Result<bool, String> {
-        let mut errors = Vec::new();
+        let (mut errors, mut budget) = (Vec::new(), cel::CONDITIONS_BUDGET);
         for (name, expression) in &self.0 {
             let held = expression.as_ref().map_err(String::clone).and_then(|e| {
-                e.cost(&[("object", &a.object), ("oldObject", &a.old)])?;
-                e.holds(variables)
+                let estimate = e.cost(&[("object", &a.object), ("oldObject", &a.old)])?;
+                let (held, cost) = e.holds(variables);
+                cel::spend(&mut budget, estimate.max(cost))?;
+                held
             });
             match held {
                 Ok(true) => {}

@@ -22,11 +22,6 @@ use crate::{
     index::{Index, Indexed},
 };
 
-/// What all validations of a policy together may cost for one request.
-const BUDGET: u64 = 10 * cel::CALL_LIMIT;
-const OUT_OF_BUDGET: &str =
-    "validation failed due to running out of cost budget, no further validation rules will be run";
-
 struct Policy {
     name: String,
     matcher: Result<Matcher, String>,
@@ -222,7 +217,7 @@ impl Policies {
                 return verdict;
             }
         };
-        let mut budget = BUDGET;
+        let mut budget = cel::BUDGET;
         for params in params {
             base.set("params", &params);
             match policy.conditions.hold(a, &base) {
@@ -234,21 +229,23 @@ impl Policies {
                 }
             }
             let objects = [("object", &a.object), ("oldObject", &a.old), ("params", &params)];
-            let (variables, missing) = with_variables(policy, base.clone(), &objects);
+            let (variables, missing) = with_variables(policy, base.clone(), &objects, &mut budget);
             let explain = |error: String| missing.get(&error).cloned().unwrap_or(error);
-            let mut spend = |e: &Expression| -> Result<(), String> {
-                budget = budget.checked_sub(e.cost(&objects)?).ok_or(OUT_OF_BUDGET)?;
-                Ok(())
-            };
             for (index, validation) in policy.validations.iter().enumerate() {
                 let expression = validation.expression.as_ref().map_err(String::clone);
-                match expression.and_then(|e| spend(e).and_then(|()| e.holds(&variables).map_err(explain))) {
-                    Err(e) if e == OUT_OF_BUDGET => {
+                let held = expression.and_then(|e| {
+                    let estimate = e.cost(&objects)?;
+                    let (held, cost) = e.holds(&variables);
+                    cel::spend(&mut budget, estimate.max(cost))?;
+                    held.map_err(explain)
+                });
+                match held {
+                    Err(e) if e == cel::OUT_OF_BUDGET => {
                         fails(&mut verdict, index, e);
                         return verdict;
                     }
                     Ok(true) => {}
-                    Ok(false) => verdict.violations.push(validation.violation(index, &variables)),
+                    Ok(false) => verdict.violations.push(validation.violation(index, &variables, &mut budget)),
                     Err(e) => {
                         let message = format!("expression '{}' resulted in error: {e}", validation.source);
                         fails(&mut verdict, index, message);
@@ -257,7 +254,13 @@ impl Policies {
             }
             for (key, expression) in &policy.annotations {
                 let expression = expression.as_ref().map_err(String::clone);
-                match expression.and_then(|e| spend(e).and_then(|()| e.text(&variables).map_err(explain))) {
+                let text = expression.and_then(|e| {
+                    let estimate = e.cost(&objects)?;
+                    let (text, cost) = e.text(&variables);
+                    cel::spend(&mut budget, estimate.max(cost))?;
+                    text.map_err(explain)
+                });
+                match text {
                     Ok(value) if value.trim().is_empty() => {}
                     Ok(value) => verdict.annotations.push((format!("{}/{key}", policy.name), value.trim().to_string())),
                     Err(e) => fails(&mut verdict, 0, format!("valueExpression of {key:?} resulted in error: {e}")),
@@ -309,12 +312,19 @@ fn with_variables(
     policy: &Policy,
     mut base: Variables,
     objects: &[(&str, &Value)],
+    budget: &mut u64,
 ) -> (Variables, HashMap<String, String>) {
     let (mut known, mut missing) = (Vec::new(), HashMap::new());
     for (name, expression) in &policy.variables {
         base.set_value("variables", cel::map(known.clone()));
         let expression = expression.as_ref().map_err(String::clone);
-        match expression.and_then(|e| e.cost(objects).and_then(|_| e.evaluate(&base))) {
+        let value = expression.and_then(|e| {
+            let estimate = e.cost(objects)?;
+            let (value, cost) = e.evaluate(&base);
+            cel::spend(budget, estimate.max(cost))?;
+            value
+        });
+        match value {
             Ok(value) => known.push((name.clone(), value)),
             Err(error) => {
                 let error = missing.get(&error).cloned().unwrap_or(error);
@@ -328,8 +338,12 @@ fn with_variables(
 }
 
 impl Validation {
-    fn violation(&self, index: usize, variables: &Variables) -> Violation {
-        let made = self.message_expression.as_ref().and_then(|e| e.as_ref().ok()?.text(variables).ok());
+    fn violation(&self, index: usize, variables: &Variables, budget: &mut u64) -> Violation {
+        let made = self.message_expression.as_ref().and_then(|e| {
+            let (text, cost) = e.as_ref().ok()?.text(variables);
+            cel::spend(budget, cost).ok()?;
+            text.ok()
+        });
         let made = made.map(|m| m.trim().to_string()).filter(|m| !m.is_empty() && !m.contains('\n'));
         let message = match (made, self.message.is_empty()) {
             (Some(made), _) => made,

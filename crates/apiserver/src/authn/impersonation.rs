@@ -6,10 +6,15 @@ use std::collections::BTreeMap;
 
 use http::HeaderMap;
 
-use api::ApiError;
+use api::{ApiError, names};
 
-use super::{ANONYMOUS, User};
+use super::{
+    ANONYMOUS, User,
+    identity_headers::{extra, values},
+};
 use crate::authz;
+
+const VERSION: &str = "authentication.k8s.io/v1";
 
 /// Whom a request asks to act as.
 pub struct Impersonation {
@@ -19,30 +24,22 @@ pub struct Impersonation {
     extra: BTreeMap<String, Vec<String>>,
 }
 
+/// `None`: the request is its sender's own.
 pub fn impersonation(headers: &HeaderMap) -> Result<Option<Impersonation>, ApiError> {
-    let texts = |name: &str| -> Vec<String> {
-        headers.get_all(name).iter().filter_map(|v| v.to_str().ok().map(str::to_string)).collect()
-    };
-    let first = |name: &str| texts(name).into_iter().next().unwrap_or_default();
-    let mut extra = BTreeMap::new();
-    for name in headers.keys() {
-        if let Some(key) = name.as_str().strip_prefix("impersonate-extra-") {
-            let key = percent_encoding::percent_decode_str(key).decode_utf8_lossy().to_lowercase();
-            extra.insert(key, texts(name.as_str()));
-        }
-    }
+    let first = |name: &str| Ok::<_, ApiError>(values(headers, name)?.into_iter().next().unwrap_or_default());
     let wanted = Impersonation {
-        name: first("impersonate-user"),
-        uid: first("impersonate-uid"),
-        groups: texts("impersonate-group"),
-        extra,
+        name: first("impersonate-user")?,
+        uid: first("impersonate-uid")?,
+        groups: values(headers, "impersonate-group")?,
+        extra: extra(headers, "impersonate-extra-")?,
     };
     let others = !wanted.uid.is_empty() || !wanted.groups.is_empty() || !wanted.extra.is_empty();
     match (wanted.name.is_empty(), others) {
         (true, false) => Ok(None),
-        (true, true) => {
-            Err(ApiError::internal("requested impersonation of groups, UID or extra without impersonating a user"))
-        }
+        (true, true) => Err(ApiError::bad_request(format!(
+            "requested [{}] without impersonating a user",
+            wanted.references().join(" ")
+        ))),
         _ => Ok(Some(wanted)),
     }
 }
@@ -77,8 +74,23 @@ impl Impersonation {
         asked
     }
 
+    /// Groups, extra fields and UID as upstream prints references to them.
+    fn references(&self) -> Vec<String> {
+        let mut shown: Vec<String> = self.groups.iter().map(|group| format!("{{Group  {group}    }}")).collect();
+        for (key, values) in &self.extra {
+            shown.extend(values.iter().map(|value| format!("{{UserExtra  {value}  {VERSION}  {key}}}")));
+        }
+        if !self.uid.is_empty() {
+            shown.push(format!("{{UID  {}  {VERSION}  }}", self.uid));
+        }
+        shown
+    }
+
+    /// Namespace and name, if the user is a service account and not only named like one.
     fn account(&self) -> Option<(&str, &str)> {
-        self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'))
+        let (namespace, name) = self.name.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+        let valid = names::dns_label(namespace, false).is_empty() && names::dns_subdomain(name, false).is_empty();
+        valid.then_some((namespace, name))
     }
 
     pub fn user(self) -> User {

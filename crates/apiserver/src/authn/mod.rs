@@ -8,6 +8,7 @@ pub mod token_request;
 
 mod bootstrap_token;
 mod files;
+mod identity_headers;
 mod impersonation;
 mod jwks;
 #[cfg(test)]
@@ -87,14 +88,21 @@ impl User {
     }
 }
 
-fn user_from_info(info: &Value) -> User {
-    let texts = |v: &Value| v.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect();
-    User {
-        name: info["username"].as_str().unwrap_or_default().to_string(),
-        uid: info["uid"].as_str().unwrap_or_default().to_string(),
-        groups: texts(&info["groups"]),
-        extra: info["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect(),
-    }
+/// `None` if any part of it is not what the API says it is.
+fn user_from_info(info: &Value) -> Option<User> {
+    let text = |value: &Value| match value {
+        Value::Null => Some(String::new()),
+        value => value.as_str().map(str::to_string),
+    };
+    let texts = |value: &Value| match value {
+        Value::Null => Some(Vec::new()),
+        value => value.as_array()?.iter().map(|item| item.as_str().map(str::to_string)).collect(),
+    };
+    let extra = match &info["extra"] {
+        Value::Null => BTreeMap::new(),
+        value => value.as_object()?.iter().map(|(k, v)| Some((k.clone(), texts(v)?))).collect::<Option<_>>()?,
+    };
+    Some(User { name: text(&info["username"])?, uid: text(&info["uid"])?, groups: texts(&info["groups"])?, extra })
 }
 
 /// The certificate chain a client proved to own the key of. Nobody has checked yet who signed it.
@@ -111,16 +119,39 @@ pub struct Credentials<'a> {
 const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 impl Credentials<'_> {
-    pub fn bearer(&self) -> Option<String> {
+    /// The token shown; `Err` if there is one that cannot be read.
+    pub fn bearer(&self) -> Result<Option<String>, ApiError> {
         if let Some(value) = self.headers.get(header::AUTHORIZATION) {
-            let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+            let value = value.to_str().map_err(|_| ApiError::unauthorized())?;
+            let Some((scheme, token)) = value.split_once(' ') else { return Ok(None) };
             let token = token.trim();
-            return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_string());
+            return Ok((scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_string()));
         }
-        let protocols = self.headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|v| v.to_str().ok());
-        let encoded = protocols.flat_map(|p| p.split(',')).find_map(|p| p.trim().strip_prefix(PROTOCOL_PREFIX))?;
-        let token = BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?;
-        String::from_utf8(token).ok().filter(|t| !t.is_empty())
+        self.protocol_token()
+    }
+
+    fn protocol_token(&self) -> Result<Option<String>, ApiError> {
+        let (mut token, mut others) = (None, 0);
+        for value in self.headers.get_all(header::SEC_WEBSOCKET_PROTOCOL) {
+            let value = value.to_str().map_err(|_| ApiError::unauthorized())?;
+            for protocol in value.split(',').map(str::trim) {
+                match protocol.strip_prefix(PROTOCOL_PREFIX) {
+                    Some(encoded) if token.is_none() => token = Some(encoded),
+                    // Which of two tokens counts is not for us to guess.
+                    Some(_) => return Err(ApiError::unauthorized()),
+                    None => others += 1,
+                }
+            }
+        }
+        let Some(encoded) = token else { return Ok(None) };
+        let token = BASE64_URL_SAFE_NO_PAD.decode(encoded).map_err(|_| ApiError::unauthorized())?;
+        let token = String::from_utf8(token).map_err(|_| ApiError::unauthorized())?;
+        // The answer must name a protocol, and may not name the token.
+        match (token.is_empty(), others) {
+            (true, _) => Ok(None),
+            (false, 0) => Err(ApiError::unauthorized()),
+            (false, _) => Ok(Some(token)),
+        }
     }
 }
 
@@ -200,7 +231,9 @@ impl Chain {
     }
 
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Believed, ApiError> {
-        if let Some(user) = self.front_proxy.as_ref().and_then(|p| p.user(credentials)) {
+        if let Some(proxy) = &self.front_proxy
+            && let Some(user) = proxy.user(credentials)?
+        {
             return Ok(user.authenticated().into());
         }
         let mut wrong = None;
@@ -213,7 +246,7 @@ impl Chain {
                 Err(e) => wrong = Some(e),
             }
         }
-        if let Some(token) = credentials.bearer() {
+        if let Some(token) = credentials.bearer()? {
             return self.review(&token, &self.audiences).await;
         }
         match wrong {
@@ -252,7 +285,8 @@ impl Chain {
             proxy.strip(headers);
         }
         let protocols: Vec<_> = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().cloned().collect();
-        if protocols.iter().any(|p| p.to_str().is_ok_and(|p| p.contains(PROTOCOL_PREFIX))) {
+        // What cannot be read may hold a token as well.
+        if protocols.iter().any(|p| p.to_str().is_ok_and(|p| p.contains(PROTOCOL_PREFIX)) || p.to_str().is_err()) {
             headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
             for value in protocols.iter().filter_map(|v| v.to_str().ok()) {
                 let kept: Vec<_> =

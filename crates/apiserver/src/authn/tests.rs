@@ -84,12 +84,18 @@ impl Fixture {
 
     /// Who a request with these headers is; the status code if nobody.
     async fn who(&self, headers: &[(&str, &str)], peer: Option<PeerCertificates>) -> String {
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        self.who_by_bytes(&headers, peer).await
+    }
+
+    async fn who_by_bytes(&self, headers: &[(&str, &[u8])], peer: Option<PeerCertificates>) -> String {
         let mut request = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
             .header("content-type", "application/json")
             .body(body::full("{}"))
             .unwrap();
         for (name, value) in headers {
-            request.headers_mut().append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+            let value = http::HeaderValue::from_bytes(value).unwrap();
+            request.headers_mut().append(http::HeaderName::try_from(*name).unwrap(), value);
         }
         request.extensions_mut().extend(
             peer.map(|p| {
@@ -148,10 +154,85 @@ async fn credentials_of_every_kind() {
     let acting = [("impersonate-user", "frank"), ("impersonate-group", "g"), ("impersonate-extra-scope", "s")];
     check(&acting, masters(), "frank g,system:authenticated").await;
     check(&acting, Some(f.clients.leaf("alice", "dev", false)), "403").await;
-    check(&acting[1..2], masters(), "500").await;
+    check(&acting[1..2], masters(), "400").await;
     let account = [("impersonate-user", "system:serviceaccount:a:b")];
     let expected = "system:serviceaccount:a:b system:serviceaccounts,system:serviceaccounts:a,system:authenticated";
     check(&account, masters(), expected).await;
+}
+
+#[tokio::test]
+async fn impersonation_headers_that_cannot_be_read_are_refused() {
+    let f = fixture().await;
+    let check = async |headers: &[(&str, &[u8])], expected: &str| {
+        let root = Some(f.clients.leaf("root", "system:masters", false));
+        assert_eq!(f.who_by_bytes(headers, root).await, expected, "{headers:?}");
+    };
+    let juergen = "jürgen".as_bytes();
+    check(&[("impersonate-user", juergen)], "jürgen system:authenticated").await;
+    let group = ("impersonate-group", "Straße".as_bytes());
+    check(&[("impersonate-user", juergen), group], "jürgen Straße,system:authenticated").await;
+    check(&[("impersonate-user", b"j\xfcrgen")], "400").await;
+    for name in ["impersonate-group", "impersonate-uid", "impersonate-extra-scope"] {
+        check(&[("impersonate-user", b"frank"), (name, b"\xff")], "400").await;
+        check(&[(name, b"x")], "400").await;
+        check(&[(name, "ü".as_bytes())], "400").await;
+    }
+    check(&[("impersonate-user", b"frank"), ("impersonate-extra-%ff", b"x")], "400").await;
+    // Named like a service account is not being one: neither its groups nor its permission.
+    for name in ["system:serviceaccount:a:b:c", "system:serviceaccount:A:b", "system:serviceaccount::b"] {
+        check(&[("impersonate-user", name.as_bytes())], &format!("{name} system:authenticated")).await;
+    }
+}
+
+#[tokio::test]
+async fn impersonation_without_a_user_is_told_in_upstreams_words() {
+    let mut headers = http::HeaderMap::new();
+    for (name, value) in [("group", "g"), ("uid", "u"), ("extra-scope", "s")] {
+        headers.insert(http::HeaderName::try_from(format!("impersonate-{name}")).unwrap(), value.parse().unwrap());
+    }
+    let error = super::impersonation(&headers).err().unwrap();
+    let version = "authentication.k8s.io/v1";
+    assert_eq!(
+        (error.code, error.message.clone()),
+        (
+            400,
+            format!(
+                "requested [{{Group  g    }} {{UserExtra  s  {version}  scope}} {{UID  u  {version}  }}] without impersonating a user"
+            )
+        )
+    );
+}
+
+#[tokio::test]
+async fn front_proxy_headers_that_cannot_be_read_are_refused() {
+    let f = fixture().await;
+    let check = async |headers: &[(&str, &[u8])], expected: &str| {
+        let proxy = Some(f.proxies.leaf("front", "x", false));
+        assert_eq!(f.who_by_bytes(headers, proxy).await, expected, "{headers:?}");
+    };
+    let erin = ("x-remote-user", "érin".as_bytes());
+    check(&[erin, ("x-remote-group", "qü".as_bytes())], "érin qü,system:authenticated").await;
+    check(&[("x-remote-user", b"\xe9rin")], "400").await;
+    check(&[erin, ("x-remote-group", b"\xff")], "400").await;
+    check(&[erin, ("x-remote-extra-a", b"\xff")], "400").await;
+}
+
+#[tokio::test]
+async fn tokens_that_cannot_be_read_are_refused() {
+    let f = fixture().await;
+    let prefix = "base64url.bearer.authorization.k8s.io.";
+    let good = BASE64.encode("s3cret-token");
+    let check = async |name: &str, value: &[u8], expected: &str| {
+        assert_eq!(f.who_by_bytes(&[(name, value)], None).await, expected, "{value:?}");
+    };
+    check("authorization", b"Bearer s3cret-t\xf6ken", "401").await;
+    let protocols = "sec-websocket-protocol";
+    let carol = "carol dev,ops,system:authenticated";
+    check(protocols, format!("{prefix}{good}, v4.channel.k8s.io").as_bytes(), carol).await;
+    check(protocols, format!("{prefix}{good}").as_bytes(), "401").await;
+    check(protocols, format!("{prefix}%%%, v4.channel.k8s.io").as_bytes(), "401").await;
+    check(protocols, format!("{prefix}{good}, {prefix}{good}, v4.channel.k8s.io").as_bytes(), "401").await;
+    check(protocols, format!("v4.channel.k8s.io, {prefix}{good}ü").as_bytes(), "401").await;
 }
 
 #[tokio::test]

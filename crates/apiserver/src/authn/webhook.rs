@@ -69,12 +69,11 @@ fn read(status: &Value, audiences: &[String]) -> Option<Believed> {
     if status["authenticated"] != true {
         return None;
     }
-    let user = user_from_info(&status["user"]);
-    if user.name.is_empty() {
-        return None;
-    }
-    let answered: Vec<String> =
-        status["audiences"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_string)).collect();
+    let user = user_from_info(&status["user"]).filter(|user| !user.name.is_empty())?;
+    let answered: Vec<String> = match &status["audiences"] {
+        Value::Null => Vec::new(),
+        value => value.as_array()?.iter().map(|a| a.as_str().map(str::to_string)).collect::<Option<_>>()?,
+    };
     let common: Vec<String> = answered.iter().filter(|a| audiences.contains(a)).cloned().collect();
     if !answered.is_empty() && common.is_empty() {
         return None;

@@ -15,7 +15,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use api::ApiError;
 use env::Env;
 
-use super::{Credentials, PeerCertificates, User};
+use super::{
+    Credentials, PeerCertificates, User,
+    identity_headers::{self, values},
+};
 use crate::{config::RequestHeader, expiring::Expiring};
 
 /// Checking signatures costs more than the rest of a small request; within this time it is done once.
@@ -95,34 +98,33 @@ impl FrontProxy {
         Ok(Self { authorities, config: config.clone() })
     }
 
-    pub fn user(&self, credentials: &Credentials<'_>) -> Option<User> {
-        let peer = credentials.extensions.get::<PeerCertificates>()?;
-        let proxy = self.authorities.verify(peer)?;
+    /// `Err`: the proxy is believed, and what it says of the user cannot be read.
+    pub fn user(&self, credentials: &Credentials<'_>) -> Result<Option<User>, ApiError> {
+        let Some(peer) = credentials.extensions.get::<PeerCertificates>() else { return Ok(None) };
         let allowed = &self.config.allowed_names;
-        if !allowed.is_empty() && !allowed.contains(&proxy.name) {
-            return None;
+        match self.authorities.verify(peer) {
+            Some(proxy) if allowed.is_empty() || allowed.contains(&proxy.name) => self.named(credentials.headers),
+            _ => Ok(None),
         }
-        let headers = credentials.headers;
-        let texts = |names: &[String]| -> Vec<String> {
-            let values = names.iter().flat_map(|n| headers.get_all(n.as_str()));
-            values.filter_map(|v| v.to_str().ok()).filter(|v| !v.is_empty()).map(str::to_string).collect()
-        };
-        let name = texts(&self.config.username_headers).into_iter().next()?;
-        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (header, value) in headers {
-            let key = self.extra_key(header.as_str());
-            if let (Some(key), Ok(value)) = (key, value.to_str()) {
-                extra.entry(key).or_default().push(value.to_string());
-            }
-        }
-        let uid = texts(&self.config.uid_headers).into_iter().next().unwrap_or_default();
-        Some(User { name, uid, groups: texts(&self.config.group_headers), extra })
     }
 
-    fn extra_key(&self, header: &str) -> Option<String> {
-        let prefixes = self.config.extra_header_prefixes.iter().map(|p| p.to_ascii_lowercase());
-        let key = prefixes.filter_map(|p| header.strip_prefix(&p).map(str::to_string)).next()?;
-        Some(percent_encoding::percent_decode_str(&key).decode_utf8_lossy().into_owned())
+    fn named(&self, headers: &HeaderMap) -> Result<Option<User>, ApiError> {
+        let texts = |names: &[String]| -> Result<Vec<String>, ApiError> {
+            let mut texts = Vec::new();
+            for name in names {
+                texts.extend(values(headers, name)?.into_iter().filter(|text| !text.is_empty()));
+            }
+            Ok(texts)
+        };
+        let Some(name) = texts(&self.config.username_headers)?.into_iter().next() else { return Ok(None) };
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for prefix in &self.config.extra_header_prefixes {
+            for (key, values) in identity_headers::extra(headers, prefix)? {
+                extra.entry(key).or_default().extend(values);
+            }
+        }
+        let uid = texts(&self.config.uid_headers)?.into_iter().next().unwrap_or_default();
+        Ok(Some(User { name, uid, groups: texts(&self.config.group_headers)?, extra }))
     }
 
     /// Nobody further on is to take these headers for an identity.
@@ -130,7 +132,9 @@ impl FrontProxy {
         let config = &self.config;
         let named = [&config.username_headers, &config.uid_headers, &config.group_headers];
         named.into_iter().flatten().for_each(|name| drop(headers.remove(name.as_str())));
-        let extra: Vec<_> = headers.keys().filter(|n| self.extra_key(n.as_str()).is_some()).cloned().collect();
+        let prefixes: Vec<String> = config.extra_header_prefixes.iter().map(|p| p.to_ascii_lowercase()).collect();
+        let is_extra = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let extra: Vec<_> = headers.keys().filter(|name| is_extra(name.as_str())).cloned().collect();
         extra.into_iter().for_each(|name| drop(headers.remove(name)));
     }
 }

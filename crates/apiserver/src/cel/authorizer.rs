@@ -8,6 +8,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value, extractors::This, objects::Opaque};
 use parking_lot::Mutex;
 
+use super::metering;
 use crate::authz::{self, Attributes, Decision};
 
 pub const NAME: &str = "authorizer";
@@ -175,6 +176,7 @@ fn ask(this: Value, verb: &str) -> ResolveResult {
     if !matches!(check.stage, Stage::Path | Stage::Resource) {
         return Err(ExecutionError::function_error("check", "no such overload"));
     }
+    metering::spend(CHECK_COST)?;
     check.attributes.verb = verb.to_string();
     let answer = check.questions.answer(&check.attributes);
     check.stage = Stage::Answered(answer.ok_or_else(|| ExecutionError::function_error("check", "not answered yet"))?);

@@ -1,15 +1,17 @@
 //! The expression language of match conditions, admission policies and validation rules.
 //! Used by `admission` and by custom resources; the functions Kubernetes adds come from `kube-cel`, those about
 //! permissions from `authorizer`; `types` finds what cannot work before it runs.
-//! Invariant: an expression is compiled once; evaluating it changes nothing and never panics on input.
+//! Invariant: an expression is compiled once; evaluating it changes nothing, never panics on input, and ends (`metering`).
 
 pub mod authorizer;
 pub mod cost_estimate;
 mod functions;
+mod metering;
+mod nesting;
 mod optionals;
 pub mod types;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 
 use kube_cel::{
     KubeCelExt,
@@ -27,25 +29,40 @@ use crate::crd::cost::{Estimate, Shape};
 
 /// What evaluating one expression may cost.
 pub const CALL_LIMIT: u64 = 1_000_000;
-const TOO_COSTLY: &str = "operation cancelled: actual cost limit exceeded";
+/// What all expressions of a policy, or all rules on an object, may cost together.
+pub const BUDGET: u64 = 10 * CALL_LIMIT;
+/// What the conditions of a webhook or policy may cost together.
+pub const CONDITIONS_BUDGET: u64 = 2_500_000;
+pub const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 
 pub struct Expression {
     parsed: IdedExpr,
     evaluated: IdedExpr,
+    /// How many parts it has: what it costs at least.
+    parts: u64,
+    /// Without loops an evaluation is over in no time.
+    has_loops: bool,
     pub source: String,
 }
 
 impl Expression {
     pub fn compile(source: &str) -> Result<Self, String> {
+        nesting::check(source)?;
         // The parser is generated code that has panicked on odd input before; an expression must not end the server.
         let parsed = std::panic::catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(source));
         let parsed = parsed.map_err(|_| "the expression cannot be parsed".to_string())?;
         let mut parsed = parsed.map_err(|e| format!("compilation failed: {e}"))?;
+        if let Some(name) = message_type(&mut parsed) {
+            return Err(format!("compilation failed: undeclared reference to '{name}' (in container '')"));
+        }
         name_request_resource(&mut parsed);
         optionals::expand_macros(&mut parsed);
         let mut evaluated = parsed.clone();
         optionals::fields_to_keys(&mut evaluated);
-        Ok(Self { parsed, evaluated, source: source.to_string() })
+        let has_loops = has_loops(&mut evaluated);
+        let parts = metering::instrument(&mut evaluated);
+        Ok(Self { parsed, evaluated, parts, has_loops, source: source.to_string() })
     }
 
     /// The type it evaluates to if its names have these types, or why it cannot work, in the words of a compiler.
@@ -61,7 +78,7 @@ impl Expression {
     pub fn cost(&self, objects: &[(&str, &Value)]) -> Result<u64, String> {
         let scope = objects.iter().map(|(name, value)| (name.to_string(), Shape::Data(value))).collect();
         let cost = Estimate::within(&self.parsed, scope).cost;
-        if cost > CALL_LIMIT { Err(TOO_COSTLY.into()) } else { Ok(cost) }
+        if cost > CALL_LIMIT { Err(metering::TOO_COSTLY.into()) } else { Ok(cost) }
     }
 
     /// What it costs at most with names of these types; `root` is the one whose parts it looks at.
@@ -70,32 +87,85 @@ impl Expression {
         CostEstimator::new(root.clone(), names).estimate(&self.parsed)
     }
 
-    pub fn evaluate(&self, variables: &Variables) -> Result<CelValue, String> {
-        ROOT.with(|root| {
-            let mut context = root.new_inner_scope();
-            for (name, value) in &variables.0 {
-                context.add_variable_from_value(name.clone(), value.clone());
-            }
-            CelValue::resolve(&self.evaluated, &context).map_err(|e| e.to_string())
-        })
+    /// What it makes of the variables, and what that cost.
+    pub fn evaluate(&self, variables: &Variables) -> (Result<CelValue, String>, u64) {
+        self.evaluate_within(variables, CALL_LIMIT)
+    }
+
+    fn evaluate_within(&self, variables: &Variables, limit: u64) -> (Result<CelValue, String>, u64) {
+        let evaluate = || {
+            ROOT.with(|root| {
+                let mut context = root.new_inner_scope();
+                for (name, value) in &variables.0 {
+                    context.add_variable_from_value(name.clone(), value.clone());
+                }
+                CelValue::resolve(&self.evaluated, &context).map_err(|e| e.to_string())
+            })
+        };
+        let guarded = || {
+            let evaluated = std::panic::catch_unwind(AssertUnwindSafe(evaluate));
+            evaluated.unwrap_or_else(|_| Err("internal error: the expression cannot be evaluated".into()))
+        };
+        let run = || metering::metered(limit, guarded);
+        let (result, cost) = if self.has_loops { off_the_worker(run) } else { run() };
+        (result, cost.saturating_add(self.parts))
     }
 
     /// The truth of a condition; anything but a boolean is an error.
-    pub fn holds(&self, variables: &Variables) -> Result<bool, String> {
-        match self.evaluate(variables)? {
+    pub fn holds(&self, variables: &Variables) -> (Result<bool, String>, u64) {
+        let (result, cost) = self.evaluate(variables);
+        let truth = result.and_then(|value| match value {
             CelValue::Bool(truth) => Ok(truth),
             other => Err(format!("cel expression evaluated to {:?}, must evaluate to bool", other.type_of())),
-        }
+        });
+        (truth, cost)
     }
 
     /// The text an expression makes.
-    pub fn text(&self, variables: &Variables) -> Result<String, String> {
-        match self.evaluate(variables)? {
+    pub fn text(&self, variables: &Variables) -> (Result<String, String>, u64) {
+        let (result, cost) = self.evaluate(variables);
+        let text = result.and_then(|value| match value {
             CelValue::String(text) => Ok(text.to_string()),
             CelValue::Null => Ok(String::new()),
             other => Err(format!("expression evaluated to {:?}, must evaluate to string", other.type_of())),
-        }
+        });
+        (text, cost)
     }
+}
+
+/// Whether an evaluation was stopped before its end.
+pub fn is_interruption(error: &str) -> bool {
+    [metering::TOO_COSTLY, metering::INTERRUPTED].contains(&error)
+}
+
+/// Takes what is left of a budget, or says that it is used up.
+pub fn spend(budget: &mut u64, cost: u64) -> Result<(), String> {
+    let left = budget.checked_sub(cost);
+    *budget = left.unwrap_or(0);
+    left.map(drop).ok_or_else(|| OUT_OF_BUDGET.to_string())
+}
+
+/// Lets the other tasks of this worker go elsewhere first, where there is an elsewhere.
+fn off_the_worker<T>(run: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(run),
+        _ => run(),
+    }
+}
+
+/// The name of a message that the expression makes: there are none here, and the evaluator has no answer to them.
+fn message_type(expression: &mut IdedExpr) -> Option<String> {
+    match &expression.expr {
+        Expr::Struct(message) => Some(message.type_name.clone()),
+        Expr::Unspecified => Some(String::new()),
+        _ => types::children_mut(&mut expression.expr).into_iter().find_map(message_type),
+    }
+}
+
+fn has_loops(expression: &mut IdedExpr) -> bool {
+    matches!(expression.expr, Expr::Comprehension(_))
+        || types::children_mut(&mut expression.expr).into_iter().any(has_loops)
 }
 
 thread_local! {
@@ -103,6 +173,7 @@ thread_local! {
     static ROOT: Context<'static> = {
         let mut root = Context::default().with_all();
         authorizer::register(&mut root);
+        metering::register(&mut root);
         root.add_function("type", type_name);
         for name in functions::TYPE_NAMES {
             root.add_variable_from_value(name, name);
@@ -204,7 +275,7 @@ mod tests {
         );
         variables.set("oldObject", &Value::Null);
         let check = |source: &str, expected: Result<bool, ()>| {
-            let found = Expression::compile(source).and_then(|e| e.holds(&variables));
+            let found = Expression::compile(source).and_then(|e| e.holds(&variables).0);
             assert_eq!(found.clone().map_err(drop), expected, "{source}: {found:?}");
         };
         check("object.?metadata.name.orValue('') == 'web'", Ok(true));
@@ -232,7 +303,7 @@ mod tests {
         check("object.spec.none > 1", Err(()));
         check("object.spec.replicas", Err(()));
         check("object.spec.(", Err(()));
-        let text = Expression::compile("'has ' + string(object.spec.replicas)").unwrap().text(&variables);
+        let text = Expression::compile("'has ' + string(object.spec.replicas)").unwrap().text(&variables).0;
         assert_eq!(text, Ok("has 3".to_string()));
     }
 }

@@ -10,10 +10,8 @@ use serde_json::Value;
 use api::field::{ErrorList, ErrorType, Path};
 
 use super::{check::key_of, field_path, typed};
-use crate::cel::{Expression, Variables};
+use crate::cel::{self, Expression, Variables};
 
-/// What the rules on one object may cost together.
-const BUDGET: u64 = 10_000_000;
 /// The longest text a `messageExpression` may make.
 const MESSAGE_LIMIT: usize = 5 * 1024;
 pub const OLD: &str = "oldSelf";
@@ -54,7 +52,7 @@ impl Rules {
     pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         let place = Place { path: Path::default(), schema: &self.schema, value: object, old, nearest: None };
         // An early end has said why.
-        let _ = Walk { errors, budget: BUDGET }.visit(&self.root, place);
+        let _ = Walk { errors, budget: cel::BUDGET }.visit(&self.root, place);
     }
 }
 
@@ -95,10 +93,12 @@ impl Rule {
     }
 
     /// What its own expression says, if that is a message.
-    fn own_message(&self, variables: &Variables, objects: &[(&str, &Value)]) -> Option<String> {
+    fn own_message(&self, variables: &Variables, objects: &[(&str, &Value)], budget: &mut u64) -> Option<String> {
         let expression = self.message_expression.as_ref()?;
         expression.cost(objects).ok()?;
-        let text = expression.text(variables).ok()?;
+        let (text, cost) = expression.text(variables);
+        cel::spend(budget, cost).ok()?;
+        let text = text.ok()?;
         let text = text.trim();
         (!text.is_empty() && text.len() <= MESSAGE_LIMIT && !text.contains('\n')).then(|| text.to_string())
     }
@@ -200,12 +200,19 @@ impl Walk<'_> {
                 // Nothing to compare with.
                 (None, false) => continue,
             }
-            self.spend(rule, expression.cost(&objects), place)?;
-            match expression.holds(&variables) {
+            let estimate = expression.cost(&objects);
+            self.spend(rule, estimate.clone(), place)?;
+            let (held, cost) = expression.holds(&variables);
+            match &held {
+                Err(e) if cel::is_interruption(e) => self.spend(rule, Err(e.clone()), place)?,
+                _ => self.spend(rule, Ok(cost.saturating_sub(estimate.unwrap_or(0))), place)?,
+            }
+            match held {
                 Ok(true) => {}
                 Ok(false) if !rule.transition && place.known().is_some_and(|(new, old)| new == old) => {}
                 Ok(false) => {
-                    let message = rule.own_message(&variables, &objects).unwrap_or_else(|| rule.message.clone());
+                    let message = rule.own_message(&variables, &objects, &mut self.budget);
+                    let message = message.unwrap_or_else(|| rule.message.clone());
                     self.broken(rule, message, place);
                 }
                 Err(e) => self.errors.invalid(&place.path, place.expected().clone(), failure(&e, &rule.name)),
@@ -214,16 +221,14 @@ impl Walk<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Refuses what would take too long before it is begun.
+    /// Refuses what would take, or took, too long.
     fn spend(&mut self, rule: &Rule, cost: Result<u64, String>, place: &Place<'_>) -> ControlFlow<()> {
         let detail = match cost {
             Ok(cost) if cost <= self.budget => {
                 self.budget -= cost;
                 return ControlFlow::Continue(());
             }
-            Ok(_) => {
-                "validation failed due to running out of cost budget, no further validation rules will be run".into()
-            }
+            Ok(_) => cel::OUT_OF_BUDGET.into(),
             Err(e) => format!(
                 "'{e}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
                 rule.name

@@ -16,7 +16,7 @@ use env::Env;
 use store::{Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
 
 use super::{histogram::Histogram, requests::SECONDS};
-use crate::storage;
+use crate::{storage, write_health::WriteHealth};
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.
 const MAX_SERIES: usize = 2048;
@@ -72,6 +72,8 @@ impl Operations {
 pub struct Measured {
     pub inner: Arc<dyn Store>,
     pub operations: Arc<Operations>,
+    /// Told how writes go.
+    pub writes: Arc<WriteHealth>,
     pub env: Env,
 }
 
@@ -126,7 +128,12 @@ impl Store for Measured {
 
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
         let key = transaction.operations.first().map(|o| o.key().to_string()).unwrap_or_default();
-        self.timed(kind_of(&transaction), &key, self.inner.transact(transaction)).await
+        let writes = !transaction.operations.is_empty();
+        let outcome = self.timed(kind_of(&transaction), &key, self.inner.transact(transaction)).await;
+        if writes {
+            self.writes.observe(&outcome);
+        }
+        outcome
     }
 
     async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {

@@ -7,11 +7,12 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
 
-use api::{ApiError, Reason};
+use api::{ApiError, Reason, names};
 
 use super::{Registry, not_found_path, object_meta};
 use crate::{
     admission::{Attributes, Operation},
+    authz::{self, Decision},
     body::{self, Body},
     call::Call,
     respond::Reply,
@@ -62,6 +63,9 @@ impl Registry {
             let kind = served.kind.to_ascii_lowercase();
             return Err(ApiError::bad_request(format!("invalid {kind} request {:?}", info.name)));
         }
+        if matches!(info.subresource.as_str(), "exec" | "attach" | "portforward") {
+            self.authorize_create(call).await?;
+        }
         let object = self.connect_object(call, served).await?;
         if info.subresource != "log" {
             let mut attributes = Attributes {
@@ -83,7 +87,7 @@ impl Registry {
         let target = match (served.plural.as_str(), info.subresource.as_str()) {
             ("pods", "proxy") => pod_target(call, &object)?,
             ("services", "proxy") => self.service_target(call)?,
-            ("nodes", "proxy") => self.node_target(call, &object)?,
+            ("nodes", "proxy") => self.node_target(call, &object).await?,
             ("pods", verb) => self.kubelet_target(call, &object, verb)?,
             _ => return Err(not_found_path()),
         };
@@ -98,6 +102,20 @@ impl Registry {
         }
         let body = call.stream.lock().take().unwrap_or_else(body::empty);
         forward(call, &self.config, target.under(prefix.to_string()), body).await.map(Reply::Raw)
+    }
+
+    /// A browser's WebSocket can only GET, but what it opens changes the pod: reading is not permission enough.
+    async fn authorize_create(&self, call: &Call) -> Result<(), ApiError> {
+        if call.info.verb == "create" {
+            return Ok(());
+        }
+        let attributes = authz::Attributes { verb: "create".into(), ..authz::Attributes::new(&call.user, &call.info) };
+        match self.authorizer.authorize(&attributes).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+                Err(ApiError::forbidden(&call.info.group, &call.info.resource, &call.info.name, &reason))
+            }
+        }
     }
 
     /// The object behind a name that may be `scheme:name:port`.
@@ -142,14 +160,17 @@ impl Registry {
         Ok((address.to_string(), port as u16))
     }
 
-    fn node_target(&self, call: &Call, node: &serde_json::Value) -> Result<Target, ApiError> {
+    async fn node_target(&self, call: &Call, node: &serde_json::Value) -> Result<Target, ApiError> {
         let (scheme, name, port) = named(call);
         let (host, default) = self.node_address(object_meta::text(node, "name").max(name))?;
+        // The address that was looked at is the one gone to: a name may mean another a moment later.
+        let address = outward_address(&host).await.map_err(ApiError::bad_request)?;
         let wanted = port.parse().ok();
-        match wanted.is_none_or(|p| p == default) && scheme != "http" {
-            true => Ok(Target::kubelet(host, default, rest(call))),
-            false => Ok(Target::plain(scheme == "https", host, wanted.unwrap_or(default), rest(call))),
-        }
+        let target = match wanted.is_none_or(|p| p == default) && scheme != "http" {
+            true => Target::kubelet(host, default, rest(call)),
+            false => Target::plain(scheme == "https", host, wanted.unwrap_or(default), rest(call)),
+        };
+        Ok(target.at(address))
     }
 
     fn service_target(&self, call: &Call) -> Result<Target, ApiError> {
@@ -160,7 +181,8 @@ impl Registry {
         if service.is_some_and(|s| s.value()["spec"]["type"] == "ExternalName") {
             return Err(unavailable(format!("no endpoints available for service {name:?}")));
         }
-        let (host, port) = webhook::resolve(&self.cluster, &call.info.namespace, name, port).map_err(unavailable)?;
+        let (host, port) =
+            webhook::resolve_pod(&self.cluster, &call.info.namespace, name, port).map_err(unavailable)?;
         Ok(Target::plain(scheme == "https", host, port, rest(call)))
     }
 }
@@ -171,15 +193,26 @@ fn pod_target(call: &Call, pod: &serde_json::Value) -> Result<Target, ApiError> 
     Ok(Target::plain(scheme == "https", address.to_string(), pod_port(pod, port, scheme)?, rest(call)))
 }
 
+const NOT_ALLOWED: &str = "address not allowed";
+
 /// Where the pod is. What only this machine reaches is not a pod.
 fn pod_address(pod: &serde_json::Value) -> Result<IpAddr, ApiError> {
-    let address: Option<IpAddr> = pod["status"]["podIP"].as_str().and_then(|a| a.parse().ok());
-    let outward = |a: &IpAddr| match a {
-        IpAddr::V4(a) => !a.is_link_local() && !a.is_broadcast(),
-        IpAddr::V6(a) => !a.is_unicast_link_local(),
+    let address = pod["status"]["podIP"].as_str().and_then(names::parse_ip);
+    let address = address.filter(|address| names::is_global_unicast(*address));
+    address.ok_or_else(|| ApiError::bad_request(NOT_ALLOWED))
+}
+
+/// An address of a node's `host` that is not this machine's own: none may be.
+async fn outward_address(host: &str) -> Result<IpAddr, String> {
+    let found: Vec<IpAddr> = match names::parse_ip(host) {
+        Some(address) => vec![address],
+        None => tokio::net::lookup_host((host, 0)).await.map_err(|e| e.to_string())?.map(|a| a.ip()).collect(),
     };
-    let fits = |a: &IpAddr| !a.is_loopback() && !a.is_unspecified() && !a.is_multicast() && outward(a);
-    address.filter(fits).ok_or_else(|| ApiError::bad_request("address not allowed"))
+    match found.first() {
+        None => Err("no addresses for hostname".into()),
+        Some(first) if found.iter().all(|address| names::is_global_unicast(*address)) => Ok(*first),
+        Some(_) => Err(NOT_ALLOWED.into()),
+    }
 }
 
 /// A port by number or name; the first one declared where none is asked for.
@@ -367,6 +400,10 @@ mod tests {
             ("fe80::1", false),
             ("224.0.0.1", false),
             ("0.0.0.0", false),
+            ("::ffff:127.0.0.1", false),
+            ("::ffff:169.254.169.254", false),
+            ("::ffff:10.1.2.3", true),
+            ("localhost", false),
             ("", false),
         ] {
             let pod = serde_json::json!({ "status": { "podIP": address } });

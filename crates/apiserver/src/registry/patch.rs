@@ -180,6 +180,7 @@ fn checked(
     if !patched.is_object() {
         return Err(ApiError::bad_request("the patched document is not an object"));
     }
+    api::depth::check(&patched)?;
     if let Some((schema, id)) = &served.schema {
         let retyped = api::codec::decode_value(patched, schema, *id)?;
         super::report_problems(call, &served.kind, &served.version, &retyped.problems, options)?;

@@ -9,6 +9,7 @@ mod clients;
 mod conformance;
 mod conversion;
 mod crd;
+mod deep_input;
 mod definitions;
 mod discovery;
 #[path = "../../../store/tests/store/etcd_server.rs"]
@@ -32,6 +33,7 @@ mod outside;
 mod pages;
 mod proxy;
 mod published;
+mod readiness;
 mod reads;
 mod restart;
 mod shared_etcd;

@@ -1,19 +1,21 @@
 //! The `proxy` subresource against a server of our own on the loopback interface, reached as a node.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, net::Ipv4Addr, sync::Arc};
 
 use apiserver::{ApiServer, authn::User};
+use env::Env;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use store::MemoryStore;
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpListener,
 };
 
-use crate::harness::{Server, server};
+use crate::harness::{Server, default_account, server_on};
 
 /// Says what it was asked; pages and redirects on request.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
@@ -42,8 +44,33 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<bytes::Bytes
     Ok(response)
 }
 
+/// Where nodes and pods of these tests are; connections go to the loopback interface.
+const OUTWARD: &str = "192.0.2.7";
+
+async fn server() -> Server {
+    let env = Env::real();
+    server_on(Arc::new(MemoryStore::new(env.clone())), env, |config| {
+        config.address_translations.insert(OUTWARD.parse().unwrap(), Ipv4Addr::LOCALHOST.into());
+    })
+    .await
+}
+
 /// A server behind a node called `proxy`; what it is called as.
 async fn behind(s: &Server) -> String {
+    let port = listening().await;
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "proxy" } });
+    s.post("/api/v1/nodes", node).await.expect(201);
+    node_at(s, OUTWARD).await;
+    format!("/api/v1/nodes/http:proxy:{port}/proxy")
+}
+
+async fn node_at(s: &Server, address: &str) {
+    let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": address }] } });
+    s.patch("merge-patch", "/api/v1/nodes/proxy/status", status).await.expect(200);
+}
+
+/// A server on the loopback interface that answers everybody; its port.
+async fn listening() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -53,11 +80,7 @@ async fn behind(s: &Server) -> String {
             tokio::spawn(serve);
         }
     });
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "proxy" } });
-    s.post("/api/v1/nodes", node).await.expect(201);
-    let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }] } });
-    s.patch("merge-patch", "/api/v1/nodes/proxy/status", status).await.expect(200);
-    format!("/api/v1/nodes/http:proxy:{port}/proxy")
+    port
 }
 
 #[tokio::test]
@@ -165,4 +188,72 @@ async fn names_elsewhere_are_not_proxied_to() {
     s.post("/api/v1/namespaces/default/services", service).await.expect(201);
     let refused = s.get("/api/v1/namespaces/default/services/away:6443/proxy/").await;
     refused.refused(503, "ServiceUnavailable", "no endpoints available for service \"away\"");
+}
+
+#[tokio::test]
+async fn nodes_on_addresses_of_this_machine_are_not_proxied_to() {
+    let s = server().await;
+    let root = behind(&s).await;
+    s.get(&format!("{root}/")).await.expect(200);
+    for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "localhost"] {
+        node_at(&s, address).await;
+        s.get(&format!("{root}/")).await.refused(400, "BadRequest", "address not allowed");
+        s.get("/api/v1/nodes/proxy/proxy/").await.refused(400, "BadRequest", "address not allowed");
+    }
+}
+
+#[tokio::test]
+async fn services_are_proxied_to_their_pods_and_nowhere_else() {
+    let s = server().await;
+    default_account(&s).await;
+    let port = listening().await;
+    let ports = json!([{ "port": 80, "targetPort": port }]);
+    let service = json!({ "metadata": { "name": "web" }, "spec": { "ports": ports } });
+    s.post("/api/v1/namespaces/default/services", service).await.expect(201);
+    let container = json!({ "name": "c", "image": "i" });
+    let pod = json!({ "metadata": { "name": "web-0" }, "spec": { "containers": [container], "nodeName": "n" } });
+    s.post("/api/v1/namespaces/default/pods", pod).await.expect(201);
+    let status = json!({ "status": { "podIP": OUTWARD, "podIPs": [{ "ip": OUTWARD }] } });
+    s.patch("strategic-merge-patch", "/api/v1/namespaces/default/pods/web-0/status", status).await.expect(200);
+
+    const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    const PROXY: &str = "/api/v1/namespaces/default/services/web:80/proxy/";
+    let check = async |family: &str, address: &str, target: Value, reached: bool| {
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+            "metadata": { "name": "web", "labels": { "kubernetes.io/service-name": "web" } },
+            "ports": [{ "port": port }], "endpoints": [{ "addresses": [address], "targetRef": target }],
+        });
+        s.post(SLICES, slice).await.expect(201);
+        s.api.cluster.cache.wait_until_fresh().await.unwrap();
+        let answer = s.get(PROXY).await;
+        match reached {
+            true => drop(answer.expect(200)),
+            false => answer.refused(503, "ServiceUnavailable", "no endpoints available for service \"web\""),
+        }
+        s.delete(&format!("{SLICES}/web"), Value::Null).await.expect(200);
+    };
+    let pod = |name: &str, namespace: &str| json!({ "kind": "Pod", "name": name, "namespace": namespace });
+    check("IPv4", OUTWARD, pod("web-0", "default"), true).await;
+    check("IPv4", OUTWARD, Value::Null, false).await;
+    check("IPv4", OUTWARD, pod("web-1", "default"), false).await;
+    check("IPv4", OUTWARD, pod("web-0", "other"), false).await;
+    check("IPv4", "192.0.2.8", pod("web-0", "default"), false).await;
+    check("FQDN", "localhost.localdomain", pod("web-0", "default"), false).await;
+
+    // A node that lies about its pod's address reaches no further.
+    let forged = json!({ "status": { "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }] } });
+    s.patch("merge-patch", "/api/v1/namespaces/default/pods/web-0/status", forged).await.expect(200);
+    check("IPv4", OUTWARD, pod("web-0", "default"), false).await;
+    let direct = format!("/api/v1/namespaces/default/pods/web-0:{port}/proxy/");
+    s.get(&direct).await.refused(400, "BadRequest", "address not allowed");
+    for address in ["127.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"] {
+        let family = if address.contains(':') { "IPv6" } else { "IPv4" };
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+            "metadata": { "name": "web", "labels": { "kubernetes.io/service-name": "web" } },
+            "ports": [{ "port": port }], "endpoints": [{ "addresses": [address], "targetRef": pod("web-0", "default") }],
+        });
+        s.post(SLICES, slice).await.refused(422, "Invalid", "endpoints[0].addresses[0]");
+    }
 }

@@ -55,7 +55,7 @@ impl Auth {
     }
 
     async fn token_user(&self, headers: &HeaderMap) -> Result<User, ApiError> {
-        match bearer_token(headers) {
+        match bearer_token(headers)? {
             Some(token) if self.config.token_auth => User::of_token(&self.client, token).await,
             None if self.config.anonymous_auth => Ok(User::anonymous()),
             _ => Err(ApiError::unauthorized()),
@@ -171,6 +171,23 @@ mod tests {
         assert_eq!(made(text(""), text("admins")).unwrap(), None, "a token may say who it is");
         assert!(made(odd(), text("admins")).is_err() && made(text("ann"), odd()).is_err());
         assert!(certificate_user(b"none").is_err());
+    }
+
+    #[tokio::test]
+    async fn credentials_that_cannot_be_read_are_refused() {
+        let config = Config { anonymous_auth: true, always_allow: true, ..Config::default() };
+        let auth = Auth::new(only("proxy"), Env::real(), Arc::new(config));
+        let check = async |certificate: Option<&[u8]>, authorization: Option<&[u8]>, code: Option<u16>| {
+            let value = authorization.map(|bytes| http::HeaderValue::from_bytes(bytes).unwrap());
+            let headers = value.map(|value| (http::header::AUTHORIZATION, value)).into_iter().collect();
+            let found = auth.check(certificate, &headers, &Method::GET, "/pods").await;
+            assert_eq!(found.err().map(|e| e.code), code, "{authorization:?}");
+        };
+        check(None, None, None).await;
+        check(None, Some(b"Bearer t\xfcken"), Some(401)).await;
+        check(None, Some(b"Basic YTpi"), Some(401)).await;
+        check(None, Some(b"Bearer "), Some(401)).await;
+        check(Some(b"no certificate"), None, Some(401)).await;
     }
 
     #[tokio::test]

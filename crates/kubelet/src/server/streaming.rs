@@ -39,7 +39,10 @@ pub enum Protocol {
 
 /// Reads the upgrade headers. `Err` is the refusal that clients understand (kubectl then tries SPDY).
 pub fn protocol(headers: &HeaderMap) -> Result<Protocol, ApiError> {
-    let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    // A protocol that cannot be read is one that nobody speaks.
+    let text = |name: header::HeaderName| {
+        headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default()
+    };
     let upgrade = text(header::UPGRADE).to_ascii_lowercase();
     if upgrade.contains("spdy/3.1") {
         return Ok(Protocol::Spdy);
@@ -49,7 +52,8 @@ pub fn protocol(headers: &HeaderMap) -> Result<Protocol, ApiError> {
             "you must specify at least 1 of stdin, stdout, stderr and an upgrade to SPDY/3.1 or websocket",
         ));
     }
-    let offered: Vec<&str> = text(header::SEC_WEBSOCKET_PROTOCOL).split(',').map(str::trim).collect();
+    let offered = text(header::SEC_WEBSOCKET_PROTOCOL);
+    let offered: Vec<&str> = offered.split(',').map(str::trim).collect();
     if offered.contains(&TUNNEL) {
         return Ok(Protocol::Tunnel);
     }
@@ -124,8 +128,9 @@ pub fn send_over_websocket<B>(
     mut request: Request<B>,
     bytes: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
 ) -> Result<Response<Body>, ApiError> {
-    let offered = request.headers().get(header::SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok());
-    let offered: Vec<&str> = offered.unwrap_or_default().split(',').map(str::trim).collect();
+    let offered = request.headers().get(header::SEC_WEBSOCKET_PROTOCOL);
+    let offered = offered.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).unwrap_or_default();
+    let offered: Vec<&str> = offered.split(',').map(str::trim).collect();
     let protocol = STREAM_PROTOCOLS.into_iter().find(|known| offered.contains(known));
     let protocol =
         protocol.ok_or_else(|| ApiError::bad_request(format!("unable to negotiate a protocol from {offered:?}")))?;

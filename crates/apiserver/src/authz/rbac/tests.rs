@@ -181,3 +181,36 @@ fn decisions_do_not_grow_with_the_cluster() {
     assert_eq!(grants.of(&user, "n7").count(), 20);
     assert_eq!(grants.of(&user, "other").count(), 0);
 }
+
+#[tokio::test]
+async fn exec_attach_and_port_forward_by_get_need_create_as_well() {
+    let server = server().await;
+    let admin = User::new("admin", &["system:masters"]);
+    let alice = User::new("alice", &[]);
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let role = |verbs: &[&str]| {
+        let resources = ["pods/exec", "pods/attach", "pods/portforward", "pods/log"];
+        json!({ "metadata": { "name": "streams" }, "rules": [{ "apiGroups": [""], "resources": resources, "verbs": verbs }] })
+    };
+    assert_eq!(send(&server, &admin, Method::POST, &roles, role(&["get"])).await.0, 201);
+    let binding = json!({
+        "metadata": { "name": "streams" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "streams" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice" }],
+    });
+    let bindings = format!("{RBAC}/namespaces/default/rolebindings");
+    assert_eq!(send(&server, &admin, Method::POST, &bindings, binding).await.0, 201);
+    let get = async |subresource: &str| {
+        let path = format!("/api/v1/namespaces/default/pods/p/{subresource}?command=ls&stdout=1");
+        let (code, answer) = send(&server, &alice, Method::GET, &path, Value::Null).await;
+        (code, answer["message"].as_str().unwrap_or_default().to_string())
+    };
+    for subresource in ["exec", "attach", "portforward"] {
+        assert_eq!(get(subresource).await, (403, "pods \"p\" is forbidden: ".into()), "{subresource}");
+    }
+    assert_eq!(get("log").await.0, 404, "there is no such pod");
+    assert_eq!(send(&server, &admin, Method::PUT, &format!("{roles}/streams"), role(&["get", "create"])).await.0, 200);
+    for subresource in ["exec", "attach", "portforward"] {
+        assert_eq!(get(subresource).await.0, 404, "{subresource}");
+    }
+}
