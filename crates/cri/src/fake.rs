@@ -37,6 +37,8 @@ struct State {
     memory: HashMap<String, u64>,
     /// What containers that are stopped end with; killed unless told.
     stopped_code: Option<i32>,
+    /// Containers end only when they are killed.
+    ignore_stop_signal: bool,
     /// Nothing is answered at all.
     down: bool,
     /// The name and the version of the runtime it pretends to be.
@@ -178,6 +180,11 @@ impl FakeRuntime {
     /// Containers that are stopped end with this.
     pub fn set_stopped_code(&self, code: i32) {
         self.state.lock().stopped_code = Some(code);
+    }
+
+    /// Containers let a stop signal pass; only a stop without any time for it ends them.
+    pub fn ignore_stop_signal(&self) {
+        self.state.lock().ignore_stop_signal = true;
     }
 
     pub fn set_down(&self, down: bool) {
@@ -396,9 +403,15 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
-    async fn stop_container(&self, id: &str, _timeout_seconds: i64) -> Result<()> {
+    async fn stop_container(&self, id: &str, timeout_seconds: i64) -> Result<()> {
         self.hold("stop_container", id).await;
         self.answer()?;
+        let ignored = timeout_seconds > 0 && self.state.lock().ignore_stop_signal;
+        if ignored {
+            self.state.lock().call("signal_container", id)?;
+            // Times of tests end before any such time does.
+            std::future::pending::<()>().await;
+        }
         let mut state = self.state.lock();
         state.call("stop_container", id)?;
         let code = state.stopped_code.unwrap_or(137);

@@ -159,6 +159,16 @@ pub struct Config {
     pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
     /// What file and flags said, for whoever asks what is in force.
     pub given: Configuration,
+    /// Where the directories really are, once `directories::prepare` has looked.
+    pub resolved: Option<Resolved>,
+}
+
+/// Paths without links, so that the kernel can be told to follow none.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    pub pods: PathBuf,
+    pub pod_logs: PathBuf,
+    pub container_logs: PathBuf,
 }
 
 impl Default for Config {
@@ -248,13 +258,14 @@ impl Default for Config {
             sandbox_image: String::new(),
             endpoint_gate: None,
             given: Configuration::default(),
+            resolved: None,
         }
     }
 }
 
 impl Config {
     pub fn pods_dir(&self) -> PathBuf {
-        self.root_dir.join("pods")
+        self.resolved.as_ref().map_or_else(|| self.root_dir.join("pods"), |resolved| resolved.pods.clone())
     }
 
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
@@ -263,11 +274,17 @@ impl Config {
 
     /// The directories of pods' logs are in here.
     pub fn pod_logs_dir(&self) -> PathBuf {
+        if let Some(resolved) = &self.resolved {
+            return resolved.pod_logs.clone();
+        }
         self.pod_logs.clone().unwrap_or_else(|| self.log_dir.join("pods"))
     }
 
     /// Links to the logs of containers, for collectors: beside the pods', unless that is the top of the file system.
     pub fn container_logs_dir(&self) -> PathBuf {
+        if let Some(resolved) = &self.resolved {
+            return resolved.container_logs.clone();
+        }
         let logs = self.pod_logs_dir();
         let beside = logs.parent().filter(|parent| parent.parent().is_some());
         beside.unwrap_or(&self.log_dir).join("containers")

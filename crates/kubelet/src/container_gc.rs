@@ -42,7 +42,8 @@ pub async fn collect(workers: &PodWorkers) -> Result<(), String> {
 async fn remove(workers: &PodWorkers, id: &str) -> Result<(), String> {
     let runtime = &workers.shared.runtime.runtime;
     match runtime.container_status(id, false).await {
-        Ok(answer) => container_logs::remove(&workers.shared.config, &answer.status.unwrap_or_default())
+        Ok(answer) => container_logs::remove(&workers.shared.config, answer.status.unwrap_or_default())
+            .await
             .map_err(|error| error.to_string())?,
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.to_string()),

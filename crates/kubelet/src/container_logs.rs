@@ -3,9 +3,9 @@
 //! Invariant: a log goes only with its container or its pod, and a link only with its log.
 
 use std::{
-    collections::HashMap,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use cri::v1;
@@ -15,6 +15,7 @@ use crate::{
     config::Config,
     container_config::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE},
     log_rotation, pod_spec,
+    remove_tree::remove_tree,
 };
 
 /// The longest name of a file.
@@ -33,15 +34,19 @@ fn link_path(config: &Config, pod: &Pod, container: &str, id: &str) -> PathBuf {
 }
 
 /// Shows the log of a container that was started. Runtimes that log elsewhere have none to show.
-pub fn link(config: &Config, pod: &Pod, container: &str, id: &str, log: &Path) {
-    if !log.exists() {
+pub async fn link(config: &Config, pod: &Pod, container: &str, id: &str, log: &Path) {
+    let (log, place) = (log.to_path_buf(), link_path(config, pod, container, id));
+    let _ = tokio::task::spawn_blocking(move || make_link(&log, &place)).await;
+}
+
+fn make_link(log: &Path, place: &Path) {
+    if log.symlink_metadata().is_err() {
         return;
     }
-    let place = link_path(config, pod, container, id);
-    let made = match std::os::unix::fs::symlink(log, &place) {
+    let made = match std::os::unix::fs::symlink(log, place) {
         // Names that are too long may meet; the newest is shown.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(&place).and_then(|()| std::os::unix::fs::symlink(log, &place))
+            std::fs::remove_file(place).and_then(|()| std::os::unix::fs::symlink(log, place))
         }
         other => other,
     };
@@ -51,67 +56,65 @@ pub fn link(config: &Config, pod: &Pod, container: &str, id: &str, log: &Path) {
 }
 
 /// The link of a container whose pod is removed, logs and all.
-pub fn unlink(config: &Config, pod: &Pod, container: &str, id: &str) {
-    let _ = std::fs::remove_file(link_path(config, pod, container, id));
+pub async fn unlink(config: &Config, pod: &Pod, container: &str, id: &str) {
+    let _ = tokio::fs::remove_file(link_path(config, pod, container, id)).await;
 }
 
 /// Removes the log of a container that is about to be removed, what was rotated away, and the link.
-pub fn remove(config: &Config, status: &v1::ContainerStatus) -> io::Result<()> {
+pub async fn remove(config: &Arc<Config>, status: v1::ContainerStatus) -> io::Result<()> {
+    let config = config.clone();
+    tokio::task::spawn_blocking(move || remove_all(&config, &status)).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+fn remove_all(config: &Config, status: &v1::ContainerStatus) -> io::Result<()> {
     let log = Path::new(&status.log_path);
     if !log.starts_with(config.pod_logs_dir()) {
         return Ok(());
     }
-    log_rotation::rotated(log).iter().map(PathBuf::as_path).chain([log]).try_for_each(remove_file)?;
+    log_rotation::rotated(log).iter().map(PathBuf::as_path).chain([log]).try_for_each(remove_tree)?;
     let label = |key: &str| status.labels.get(key).map(String::as_str).unwrap_or_default();
     let name = link_name(label(POD_NAME), label(POD_NAMESPACE), label(CONTAINER_NAME), &status.id);
     let place = config.container_logs_dir().join(name);
     match std::fs::read_link(&place) {
-        Ok(target) if target == log => remove_file(&place),
+        Ok(target) if target == log => remove_tree(&place),
         _ => Ok(()),
     }
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io::Error::new(error.kind(), format!("failed to remove {}: {error}", path.display())))
-        }
-        _ => Ok(()),
-    }
+/// Directories of pods' logs, each with the UID its name ends in.
+pub async fn directories(config: &Config) -> Vec<(String, PathBuf)> {
+    let root = config.pod_logs_dir();
+    let list = move || {
+        let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // Anything else there is not ours.
+            let [_, _, uid] = name.split('_').collect::<Vec<_>>()[..] else { return None };
+            Some((uid.to_string(), entry.path()))
+        });
+        named.collect()
+    };
+    tokio::task::spawn_blocking(list).await.unwrap_or_default()
 }
 
-/// Directories of pods' logs by the UID their names end in.
-fn pods(config: &Config) -> HashMap<String, Vec<PathBuf>> {
-    let mut found: HashMap<String, Vec<PathBuf>> = HashMap::new();
-    for entry in std::fs::read_dir(config.pod_logs_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        // Anything else there is not ours.
-        if let [_, _, uid] = name.split('_').collect::<Vec<_>>()[..] {
-            found.entry(uid.into()).or_default().push(entry.path());
-        }
-    }
-    found
+/// Removes the logs of a pod.
+pub async fn remove_directory(directory: PathBuf) -> io::Result<()> {
+    tokio::task::spawn_blocking(move || remove_tree(&directory)).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
-/// Removes the logs of pods that nobody wants, and links whose logs are gone.
-pub fn remove_orphans(config: &Config, wanted: impl Fn(&str) -> bool) {
-    for (uid, directories) in pods(config) {
-        if wanted(&uid) {
-            continue;
-        }
-        for directory in directories {
-            if let Err(error) = std::fs::remove_dir_all(&directory) {
-                tracing::warn!(uid, %error, "failed to remove an orphaned pod's logs");
+/// Removes links whose logs are gone.
+pub async fn remove_dead_links(config: &Config) {
+    let links = config.container_logs_dir();
+    let remove = move || {
+        for entry in std::fs::read_dir(links).into_iter().flatten().flatten() {
+            let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+            // While a log is rotated there is none of its own name.
+            if target.symlink_metadata().is_err() && log_rotation::rotated(&target).is_empty() {
+                let _ = std::fs::remove_file(entry.path());
             }
         }
-    }
-    for entry in std::fs::read_dir(config.container_logs_dir()).into_iter().flatten().flatten() {
-        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
-        // While a log is rotated there is none of its own name.
-        if !target.exists() && log_rotation::rotated(&target).is_empty() {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
+    };
+    let _ = tokio::task::spawn_blocking(remove).await;
 }
 
 #[cfg(test)]
@@ -134,10 +137,19 @@ mod tests {
         assert!(long.len() == LONGEST_NAME && long.ends_with(".log"), "{long}");
     }
 
-    #[test]
-    fn links_go_with_their_logs() {
+    async fn remove_orphans(config: &Config, wanted: &str) {
+        for (uid, directory) in directories(config).await {
+            if uid != wanted {
+                remove_directory(directory).await.unwrap();
+            }
+        }
+        remove_dead_links(config).await;
+    }
+
+    #[tokio::test]
+    async fn links_go_with_their_logs() {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config { log_dir: directory.path().into(), ..Config::default() };
+        let config = Arc::new(Config { log_dir: directory.path().into(), ..Config::default() });
         let logs = config.pod_logs_dir().join("ns_web_u1/main");
         std::fs::create_dir_all(&logs).unwrap();
         std::fs::create_dir_all(config.pod_logs_dir().join("ns_gone_u2/main")).unwrap();
@@ -147,9 +159,9 @@ mod tests {
         for file in ["0.log", "0.log.20260101-000000", "1.log"] {
             std::fs::write(logs.join(file), "").unwrap();
         }
-        link(&config, &pod, "main", "c0", &logs.join("0.log"));
-        link(&config, &pod, "main", "c1", &logs.join("1.log"));
-        link(&config, &pod, "main", "c2", &logs.join("2.log"));
+        link(&config, &pod, "main", "c0", &logs.join("0.log")).await;
+        link(&config, &pod, "main", "c1", &logs.join("1.log")).await;
+        link(&config, &pod, "main", "c2", &logs.join("2.log")).await;
         let links = || names(&config.container_logs_dir());
         assert_eq!(links(), ["web_ns_main-c0.log", "web_ns_main-c1.log"], "nothing that leads nowhere");
         let label = |key: &str, value: &str| (key.to_string(), value.to_string());
@@ -159,14 +171,14 @@ mod tests {
             labels: [label(POD_NAME, "web"), label(POD_NAMESPACE, "ns"), label(CONTAINER_NAME, "main")].into(),
             ..Default::default()
         };
-        remove(&config, &status).unwrap();
+        remove(&config, status).await.unwrap();
         assert_eq!((names(&logs), links()), (vec!["1.log".into()], vec!["web_ns_main-c1.log".into()]));
         // In the middle of a rotation.
         std::fs::rename(logs.join("1.log"), logs.join("1.log.20260101-000000")).unwrap();
-        remove_orphans(&config, |uid| uid == "u1");
+        remove_orphans(&config, "u1").await;
         assert_eq!(links(), ["web_ns_main-c1.log"]);
         assert_eq!(names(&config.pod_logs_dir()), ["ns_web_u1", "something else"]);
-        remove_orphans(&config, |_| false);
+        remove_orphans(&config, "").await;
         assert!(links().is_empty(), "{:?}", links());
     }
 }

@@ -2,7 +2,16 @@
 //! Used by `image_gc`, `eviction` and `stats`.
 //! Invariant: only reads.
 
-use std::{collections::HashSet, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::HashSet,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use crate::safe_open;
+
+/// Files and directories below one that are counted.
+const ENTRIES_MAX: u64 = 20_000_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Disk {
@@ -33,23 +42,50 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// On disk below a directory; files with several names count once, other file systems not at all.
+/// On disk below a directory; files with several names count once, what is mounted there not at all. Pods may be writing
+/// to it: what they put there beyond any measure, in number or in depth, is not looked at.
 pub fn usage_below(directory: &Path) -> Usage {
-    let Ok(root) = std::fs::symlink_metadata(directory) else { return Usage::default() };
+    let Ok(root) = safe_open::directory(directory) else { return Usage::default() };
+    let Ok(device) = safe_open::metadata(&root).map(|meta| meta.dev()) else { return Usage::default() };
     let (mut total, mut seen) = (Usage::default(), HashSet::new());
-    let mut pending = vec![directory.to_path_buf()];
-    while let Some(place) = pending.pop() {
-        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.dev() != root.dev() || (metadata.nlink() > 1 && !seen.insert(metadata.ino())) {
+    let mut pending = vec![PathBuf::from(".")];
+    while let Some(path) = pending.pop() {
+        let Ok(place) = safe_open::directory_in(&root, &path) else { continue };
+        for name in safe_open::names(&place).into_iter().flatten().flatten() {
+            let Ok(stat) = safe_open::stat(&place, &name) else { continue };
+            let is_directory = safe_open::is_directory(&stat);
+            if stat.st_dev != device || (stat.st_nlink > 1 && !is_directory && !seen.insert(stat.st_ino)) {
                 continue;
             }
-            total.bytes += metadata.blocks() * 512;
+            total.bytes += stat.st_blocks as u64 * 512;
             total.inodes += 1;
-            if metadata.is_dir() {
-                pending.push(entry.path());
+            if total.inodes >= ENTRIES_MAX {
+                return total;
+            }
+            if is_directory {
+                pending.push(path.join(name));
             }
         }
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_links_lead_to_is_not_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("volume/d")).unwrap();
+        std::fs::create_dir(root.join("host")).unwrap();
+        for path in ["volume/d/a", "host/b", "host/c"] {
+            std::fs::write(root.join(path), vec![1; 8192]).unwrap();
+        }
+        std::os::unix::fs::symlink("../host", root.join("volume/out")).unwrap();
+        std::os::unix::fs::symlink("volume", root.join("link")).unwrap();
+        assert_eq!(usage_below(&root.join("volume")).inodes, 3);
+        assert_eq!(usage_below(&root.join("link")), Usage::default());
+    }
 }

@@ -57,9 +57,8 @@ async fn remove_orphans(workers: &PodWorkers) {
                 let Some(uid) = sandbox.labels.get(POD_UID) else { continue };
                 running.insert(uid.clone());
                 // A runtime that is not ours alone has other users.
-                let ours =
-                    sandbox.annotations.get(OWNER).is_some_and(|owner| Path::new(owner) == shared.config.root_dir);
-                if wanted(uid) || !ours {
+                let Some(owner) = sandbox.annotations.get(OWNER).filter(|_| !wanted(uid)) else { continue };
+                if !is_root(owner, &shared.config.root_dir).await {
                     continue;
                 }
                 tracing::info!(uid, sandbox = sandbox.id, "removing a pod that nobody wants");
@@ -79,13 +78,27 @@ async fn remove_orphans(workers: &PodWorkers) {
         }
     }
     shared.allocations.retain(wanted);
-    for uid in shared.volumes.pods_on_disk().into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
+    for uid in shared.volumes.pods_on_disk().await.into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
         if let Err(error) = shared.volumes.tear_down(&uid).await {
             tracing::warn!(uid, error, "failed to remove an orphaned pod's directory");
         }
     }
-    container_logs::remove_orphans(&shared.config, |uid| wanted(uid) || running.contains(uid));
+    for (uid, directory) in container_logs::directories(&shared.config).await {
+        if wanted(&uid) || running.contains(&uid) {
+            continue;
+        }
+        if let Err(error) = container_logs::remove_directory(directory).await {
+            tracing::warn!(uid, %error, "failed to remove an orphaned pod's logs");
+        }
+    }
+    container_logs::remove_dead_links(&shared.config).await;
     for uid in shared.cgroups.pods().into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
         let _ = shared.cgroups.remove_pod(&uid);
     }
+}
+
+/// Whether a sandbox's owner is the node whose root directory is at `root`. A node wrote down its path as it was given
+/// before it resolved links in it.
+async fn is_root(owner: &str, root: &Path) -> bool {
+    Path::new(owner) == root || tokio::fs::canonicalize(owner).await.is_ok_and(|owner| owner == root)
 }

@@ -1,6 +1,7 @@
-//! One HTTP(S) request to a container, as probes and hooks make it.
-//! Used by `probe_manager` and by the hooks of `runtime_manager`.
-//! Invariant: a connection per request, certificates not verified, bodies read up to a limit.
+//! One HTTP(S) request to a container, as probes and hooks make it, or for a manifest.
+//! Used by `probe_manager`, by the hooks of `runtime_manager` and by `sources::url`.
+//! Invariant: a connection per request, bodies read up to a limit; a container's certificate is not verified, that of a
+//! server of manifests always is.
 
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub struct HttpRequest {
     pub headers: Vec<(String, String)>,
     pub agent: &'static str,
     pub max_body: usize,
+    /// Whether the server must prove who it is, and its answer must be whole.
+    pub verified: bool,
 }
 
 /// The number behind a port that may be given by name.
@@ -69,6 +72,7 @@ impl HttpRequest {
             headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
             agent,
             max_body: SHOWN_BODY,
+            verified: false,
         })
     }
 
@@ -109,14 +113,14 @@ fn redirected(request: &HttpRequest, location: &str) -> Option<HttpRequest> {
     let uri: http::Uri = location.parse().ok()?;
     let tls = uri.scheme_str() == Some("https");
     let host = uri.host()?.trim_matches(['[', ']']);
-    (host == request.host).then(|| HttpRequest {
+    // What was asked for over TLS is not taken from whoever answers without.
+    let unproved = request.verified && request.tls && !tls;
+    (host == request.host && !unproved).then(|| HttpRequest {
         tls,
         host: host.into(),
         port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
         path: uri.path_and_query().map_or("/".into(), ToString::to_string),
-        headers: request.headers.clone(),
-        agent: request.agent,
-        max_body: request.max_body,
+        ..request.clone()
     })
 }
 
@@ -129,7 +133,7 @@ async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), St
         .map_err(|error| failed(format!("dial tcp {authority}: connect: {}", io_text(&error))))?;
     if request.tls {
         let name = rustls_pki_types::ServerName::try_from(request.host.clone()).map_err(|e| failed(e.to_string()))?;
-        let connector = tokio_rustls::TlsConnector::from(trusting());
+        let connector = tokio_rustls::TlsConnector::from(if request.verified { verifying() } else { trusting() });
         let stream = connector.connect(name, stream).await.map_err(|error| failed(tls_text(&error)))?;
         exchange(TokioIo::new(stream), request).await.map_err(failed)
     } else {
@@ -182,12 +186,32 @@ where
         let status = response.status().as_u16();
         let location = response.headers().get("location").and_then(|value| value.to_str().ok()).map(str::to_string);
         let body = Limited::new(response.into_body(), request.max_body).collect().await;
-        let text = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
+        let text = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
+        let text = match text {
+            Err(error) if request.verified => return Err(format!("failed to read the answer: {error}")),
+            text => text.unwrap_or_default(),
+        };
         Ok((status, location, text))
     }
     .await;
     driver.abort();
     result
+}
+
+/// Whom this machine believes.
+fn verifying() -> Arc<rustls::ClientConfig> {
+    static CONFIG: std::sync::LazyLock<Arc<rustls::ClientConfig>> = std::sync::LazyLock::new(|| {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(env::system_roots::certificates().iter().cloned());
+        let config =
+            rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()
+                .expect("the provider supports the default versions")
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+        Arc::new(config)
+    });
+    CONFIG.clone()
 }
 
 /// A probe asks whether something answers, not who.

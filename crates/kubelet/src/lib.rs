@@ -14,10 +14,12 @@ pub mod container_config;
 mod container_gc;
 mod container_logs;
 pub mod container_manager;
+pub mod directories;
 mod disk;
 pub mod endpoint_gate;
 mod eviction;
 mod exits;
+mod file_work;
 mod housekeeping;
 mod http_probe;
 mod image_gc;
@@ -39,11 +41,13 @@ pub mod pod_workers;
 pub mod probe_manager;
 pub mod quantity;
 pub mod referenced_objects;
+mod remove_tree;
 mod resizes;
 pub mod restart;
 mod runtime_features;
 pub mod runtime_manager;
 pub mod runtime_status;
+mod safe_open;
 mod security_admission;
 pub mod server;
 mod server_view;
@@ -132,10 +136,8 @@ async fn run_until(
 ) -> Result<(), Error> {
     let metrics = Metrics::default();
     let runtime: Arc<dyn Runtime> = Arc::new(instrumented::Instrumented::new(runtime, metrics.clone(), env.clone()));
-    for path in [config.pods_dir(), config.pod_logs_dir(), config.container_logs_dir()] {
-        std::fs::create_dir_all(&path)
-            .map_err(|source| Error::Directory { path: path.display().to_string(), source })?;
-    }
+    directories::prepare(&mut config)
+        .map_err(|(path, source)| Error::Directory { path: path.display().to_string(), source })?;
     if config.node_ips.is_empty() {
         config.node_ips = default_address().into_iter().collect();
     }
@@ -272,6 +274,7 @@ impl Node {
         *status.node.lock() = status.describe();
         // More of them only make each slower.
         let at_once = (machine.cpus.max(1) as usize * 2).max(4);
+        let files = file_work::FileWork::new(env.clone());
         let shared = Arc::new(Shared {
             runtime: runtime_manager::RuntimeManager {
                 runtime: runtime.clone(),
@@ -287,6 +290,7 @@ impl Node {
                 metrics: metrics.clone(),
                 starts: runtime_manager::Turns::new(env.clone(), at_once),
                 stops: runtime_manager::Turns::new(env.clone(), at_once),
+                files: files.clone(),
             },
             runtime_name: version.runtime_name,
             probes: probe_manager::ProbeManager::new(
@@ -302,6 +306,7 @@ impl Node {
                 status.node.clone(),
                 recorder.clone(),
                 metrics.clone(),
+                files.clone(),
             ),
             references: referenced_objects::ReferencedObjects::new(client.clone(), env.clone(), wake_sender.clone()),
             services: informers.informer::<Service>(),

@@ -106,6 +106,15 @@ impl Handle {
     fn eviction(&self) -> Option<Eviction> {
         self.state.lock().eviction.clone()
     }
+
+    /// Whether the pod is to end at once. The API lets go of a pod only for a grace period of zero, which may have come
+    /// while nobody watched.
+    fn has_no_grace(&self) -> bool {
+        let state = self.state.lock();
+        let meta = &state.pod.metadata;
+        let zero = meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds.is_some_and(|s| s <= 0);
+        zero || (state.removed && !pod_spec::is_static(&state.pod))
+    }
 }
 
 pub struct PodWorkers {
@@ -334,10 +343,12 @@ impl Worker {
     /// What is being done for a pod that is to end is let finish for a moment: a hook, a pull or a mount may never.
     /// A container that is just being started takes no longer than the runtime does, and is waited for.
     async fn sync_until_ending(&mut self, pod: &Arc<Pod>) {
-        let (env, ending, at_work) = (self.shared.env.clone(), self.handle.ending.clone(), self.at_work.clone());
+        let (env, handle, at_work) = (self.shared.env.clone(), self.handle.clone(), self.at_work.clone());
         let cut_off = async {
-            ending.cancelled().await;
-            env.sleep(LAST_WORK).await;
+            handle.ending.cancelled().await;
+            if !handle.has_no_grace() {
+                env.sleep(LAST_WORK).await;
+            }
             env.timeout(LONGEST_START, at_work.lock()).await;
         };
         let cut_short = tokio::select! {

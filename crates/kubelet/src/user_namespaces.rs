@@ -11,7 +11,7 @@ use cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 
-use crate::pod_spec;
+use crate::{directories, pod_spec};
 
 /// Ids of one pod, and the step between pods.
 const LENGTH: u32 = 65_536;
@@ -53,7 +53,7 @@ impl UserNamespaces {
                 let free = (1..=LAST).find(|range| !taken.values().any(|used| used == range));
                 let free = free.ok_or("could not find an empty slot to allocate a user namespace")?;
                 let directory = self.pods_dir.join(uid);
-                std::fs::create_dir_all(&directory)
+                directories::create(&directory)
                     .and_then(|()| std::fs::write(directory.join(FILE), free.to_string()))
                     .map_err(|error| format!("failed to keep the user namespace of the pod: {error}"))?;
                 taken.insert(uid.to_string(), free);

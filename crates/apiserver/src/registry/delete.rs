@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     admission::{Attributes, Operation},
+    authn::User,
     call::Call,
     crd,
     respond::Reply,
@@ -34,7 +35,8 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// What deleting comes down to.
 #[derive(Debug, PartialEq)]
 enum Decision {
-    Remove,
+    /// With the version to show last, of kinds that have a grace period.
+    Remove(Option<Value>),
     /// Marked; a kubelet, a finalizer or a controller ends it.
     Update(Value),
     /// Already on its way and nothing to change.
@@ -125,14 +127,26 @@ impl Registry {
         let expected = object.meta.resource_version;
         match decision {
             Decision::Pending => Ok(Ok(Deleted::Marked(self.view(served, object).await?))),
-            Decision::Remove if options.dry_run => Ok(Ok(Deleted::Removed(self.view(served, object).await?))),
-            Decision::Remove => match self.remove(served, &key, &old, expected).await? {
-                Ok((_, revision)) => {
-                    let last = storage::decode(&storage::without_revision(object.json()), revision)?;
-                    Ok(Ok(Deleted::Removed(self.view(served, &Arc::new(last)).await?)))
+            Decision::Remove(marked) => {
+                let last = match &marked {
+                    Some(marked) => storage::encode(marked),
+                    None => storage::without_revision(object.json()),
+                };
+                if options.dry_run {
+                    let last = Arc::new(storage::decode(&last, expected)?);
+                    return Ok(Ok(Deleted::Removed(self.view(served, &last).await?)));
                 }
-                Err(lost) => Ok(Err(lost)),
-            },
+                if let Some(marked) = marked.filter(|_| node_must_hear(served, &old, &call.user)) {
+                    return self.remove_after_marking(served, &key, &marked, expected).await;
+                }
+                match self.remove(served, &key, &old, expected).await? {
+                    Ok((_, revision)) => {
+                        let last = Arc::new(storage::decode(&last, revision)?);
+                        Ok(Ok(Deleted::Removed(self.view(served, &last).await?)))
+                    }
+                    Err(lost) => Ok(Err(lost)),
+                }
+            }
             Decision::Update(new) if options.dry_run => {
                 Ok(Ok(Deleted::Marked(self.view(served, &Arc::new(Object::from_value(&new)?)).await?)))
             }
@@ -160,6 +174,46 @@ impl Registry {
         let removed = self.commit_with(served, key, None, expected, with).await?;
         Ok(removed.map_err(|why| why.unwrap_or(Lost(None))))
     }
+
+    /// A grace period of zero is written before the object goes, so that whoever watches it learns how it went. What
+    /// fails in between is finished by the next deletion.
+    async fn remove_after_marking(
+        &self,
+        served: &Arc<Served>,
+        key: &str,
+        marked: &Value,
+        expected: Revision,
+    ) -> Result<Result<Deleted, Lost>, ApiError> {
+        let (bytes, revision) = match self.commit(served, key, Some(marked), expected).await? {
+            Ok(written) => written,
+            Err(lost) => return Ok(Err(lost)),
+        };
+        let mut last = Arc::new(storage::decode(&bytes, revision)?);
+        loop {
+            let removed = self.remove(served, key, &last.value(), last.meta.resource_version).await?;
+            let newer = match removed {
+                Ok((_, revision)) => {
+                    let gone = storage::decode(&storage::without_revision(last.json()), revision)?;
+                    return Ok(Ok(Deleted::Removed(self.view(served, &Arc::new(gone)).await?)));
+                }
+                Err(Lost(newer)) => newer.filter(|newer| newer.meta.uid == last.meta.uid),
+            };
+            // Removed by another, which the same mark told to.
+            let Some(newer) = newer else { return Ok(Ok(Deleted::Removed(self.view(served, &last).await?))) };
+            if !newer.meta.finalizers.is_empty() {
+                return Ok(Ok(Deleted::Marked(self.view(served, &newer).await?)));
+            }
+            last = newer;
+        }
+    }
+}
+
+/// Whether a kubelet may still run what goes at once. The one that says it has stopped the pod need not be told.
+fn node_must_hear(served: &Served, old: &Value, user: &User) -> bool {
+    let something_runs = served.behavior.grace_period_seconds(old, Some(1)) == Some(1);
+    let told = old["metadata"]["deletionTimestamp"].is_string()
+        && old["metadata"]["deletionGracePeriodSeconds"].as_i64() == Some(0);
+    something_runs && !told && !user.in_group("system:nodes")
 }
 
 pub(super) fn preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
@@ -202,10 +256,9 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
         },
         Some(_) => {}
         None => {
-            let grace = served.behavior.grace_period_seconds(old, options.grace_period_seconds);
-            if let Some(seconds) = grace.filter(|s| *s > 0) {
+            if let Some(seconds) = served.behavior.grace_period_seconds(old, options.grace_period_seconds) {
                 mark(&mut new, now, seconds);
-                graceful = true;
+                graceful = seconds > 0;
             }
         }
     }
@@ -219,9 +272,10 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
     }
     let held = new["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
     if !held {
-        return Ok(Decision::Remove);
+        let has_grace = served.behavior.grace_period_seconds(old, None).is_some();
+        return Ok(Decision::Remove(has_grace.then_some(new)));
     }
-    if deleting.is_none() {
+    if !new["metadata"]["deletionTimestamp"].is_string() {
         mark(&mut new, now, 0);
     } else {
         object_meta::metadata_mut(&mut new).insert("deletionGracePeriodSeconds".into(), 0.into());
@@ -297,7 +351,7 @@ fn push_finalizer(object: &mut Value, finalizer: &str) {
 fn decide_namespace(old: &Value, now: Timestamp) -> Result<Decision, ApiError> {
     let held = namespace::held(old) || old["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
     if !held {
-        return Ok(Decision::Remove);
+        return Ok(Decision::Remove(None));
     }
     if old["metadata"]["deletionTimestamp"].is_string() {
         let text = "The system is ensuring all content is removed from this namespace.  Upon completion, this \
@@ -339,7 +393,7 @@ mod tests {
             }
             let options = DeleteOptions::from_value(&options).unwrap();
             let found = match decide(&configmaps, &old, &options, now).unwrap() {
-                Decision::Remove => "remove".to_string(),
+                Decision::Remove(_) => "remove".to_string(),
                 Decision::Pending => "pending".to_string(),
                 Decision::Update(v) => v["metadata"]["finalizers"].to_string(),
             };

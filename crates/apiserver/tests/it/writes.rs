@@ -1,5 +1,6 @@
 //! Create, update, patch, delete.
 
+use futures::StreamExt;
 use serde_json::{Value, json};
 
 use crate::harness::{config_map, default_account, pod, server};
@@ -163,6 +164,38 @@ async fn pods_go_gracefully() {
     assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 5);
     s.delete(&format!("{pods}/a"), json!({ "gracePeriodSeconds": 0 })).await.expect(200);
     s.get(&format!("{pods}/a")).await.refused(404, "NotFound", "");
+}
+
+#[tokio::test]
+async fn a_forced_deletion_says_so_in_its_answer_and_to_whoever_watches() {
+    let s = server().await;
+    default_account(&s).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let grace = |pod: &Value| pod["metadata"]["deletionGracePeriodSeconds"].clone();
+    for first in [None, Some(600)] {
+        let mut bound = pod("a");
+        bound["spec"]["nodeName"] = "n".into();
+        let made = s.post(pods, bound).await.expect(201);
+        if let Some(seconds) = first {
+            s.delete(&format!("{pods}/a"), json!({ "gracePeriodSeconds": seconds })).await.expect(200);
+        }
+        let version = s.get(&format!("{pods}/a")).await.expect(200)["metadata"]["resourceVersion"].clone();
+        let mut watch = s.watch(&format!("{pods}?watch=1&resourceVersion={}", version.as_str().unwrap())).await;
+        let preconditions = json!({ "uid": made["metadata"]["uid"], "resourceVersion": version });
+        let options = json!({ "gracePeriodSeconds": 0, "preconditions": preconditions });
+        let mut dry = options.clone();
+        dry["dryRun"] = json!(["All"]);
+        let tried = s.delete(&format!("{pods}/a"), dry).await.expect(200);
+        assert_eq!(grace(&tried), 0);
+        let gone = s.delete(&format!("{pods}/a"), options).await.expect(200);
+        assert!(gone["metadata"]["deletionTimestamp"].is_string(), "{gone}");
+        assert_eq!((grace(&gone), &gone["metadata"]["generation"]), (0.into(), &json!(2)));
+        s.get(&format!("{pods}/a")).await.refused(404, "NotFound", "");
+        for kind in [api::WatchKind::Modified, api::WatchKind::Deleted] {
+            let event = watch.next().await.unwrap().unwrap();
+            assert_eq!((event.kind, grace(&event.object.value())), (kind, 0.into()));
+        }
+    }
 }
 
 #[tokio::test]

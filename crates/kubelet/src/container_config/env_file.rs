@@ -3,16 +3,39 @@
 //! Invariant: a file is read only inside its volume and only up to a limit.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Read},
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+use k8s_openapi::api::core::v1::Container;
 
 use super::sub_paths;
 
 const MAX_FILE: u64 = 1 << 20;
 
+/// By volume and path.
+pub type Files = BTreeMap<(String, String), io::Result<String>>;
+
+/// A file that a container takes values from: its volume and path, and where the volume is on the host.
+pub type NamedFile = (String, String, PathBuf);
+
+/// The files that the container's environment names, of volumes that are there.
+pub fn named(container: &Container, volumes: &BTreeMap<String, PathBuf>) -> Vec<NamedFile> {
+    let sources = container.env.iter().flatten().filter_map(|env| env.value_from.as_ref()?.file_key_ref.as_ref());
+    let files = sources.filter_map(|reference| {
+        let root = volumes.get(&reference.volume_name)?.clone();
+        Some((reference.volume_name.clone(), reference.path.clone(), root))
+    });
+    files.collect()
+}
+
+pub fn read_all(files: &[NamedFile]) -> Files {
+    files.iter().map(|(volume, path, root)| ((volume.clone(), path.clone()), read(root, path))).collect()
+}
+
 /// The text of the file at `path` in the volume at `root`.
-pub fn read(root: &Path, path: &str) -> io::Result<String> {
+fn read(root: &Path, path: &str) -> io::Result<String> {
     let mut text = String::new();
     sub_paths::open_file(root, path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_FILE {

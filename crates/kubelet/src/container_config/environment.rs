@@ -2,7 +2,10 @@
 //! Used by `container_config`; what it refers to is fetched beforehand into `References`.
 //! Invariant: pure; a later source of a name replaces an earlier one.
 
-use std::{collections::BTreeMap, collections::HashMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 
@@ -24,8 +27,8 @@ pub struct Context<'a> {
     pub pod_ips: &'a [String],
     pub host_ips: &'a [String],
     pub node: &'a downward::NodeFacts,
-    /// Where the volumes are on the host, for values out of files.
-    pub volumes: &'a BTreeMap<String, PathBuf>,
+    /// The files in volumes that the container takes values from.
+    pub files: &'a env_file::Files,
 }
 
 /// Names of the ConfigMaps and Secrets that the container's environment uses.
@@ -137,16 +140,16 @@ fn from_file(
     key: &str,
     optional: Option<bool>,
 ) -> Result<Option<String>, String> {
-    let root = context
-        .volumes
-        .get(volume)
+    let read = context
+        .files
+        .get(&(volume.to_string(), path.to_string()))
         .ok_or_else(|| format!("cannot find the volume {volume:?} referenced by FileKeyRef"))?;
-    let text = match env_file::read(root, path) {
+    let text = match read {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && optional == Some(true) => return Ok(None),
         Err(error) => return Err(unreadable(context, volume, path, &error.to_string())),
     };
-    match env_file::value(&text, key) {
+    match env_file::value(text, key) {
         Ok(Some(value)) => Ok(Some(value)),
         Ok(None) if optional == Some(true) => Ok(None),
         Ok(None) => Err(format!("environment variable key {key:?} not found in file {path:?}")),
@@ -234,6 +237,8 @@ mod tests {
             .unwrap();
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("env"), "K='of a file'\n").unwrap();
+        let container: Container = serde_json::from_value(container).unwrap();
+        let volumes = BTreeMap::from([("v".to_string(), directory.path().to_path_buf())]);
         let context = Context {
             pod: &pod,
             references: &references,
@@ -241,9 +246,8 @@ mod tests {
             pod_ips: &["10.1.0.5".into()],
             host_ips: &["192.0.2.1".into()],
             node: &downward::NodeFacts { cpu_milli: 2000, memory_bytes: 1 << 30, ephemeral_bytes: 1 << 30 },
-            volumes: &BTreeMap::from([("v".to_string(), directory.path().to_path_buf())]),
+            files: &env_file::read_all(&env_file::named(&container, &volumes)),
         };
-        let container: Container = serde_json::from_value(container).unwrap();
         let result = environment(&context, &container);
         match expected {
             Err(error) => assert_eq!(result, Err(error.to_string())),

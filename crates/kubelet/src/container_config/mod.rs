@@ -3,7 +3,7 @@
 //! Invariant: pure, apart from nothing: no file is written and no call is made here.
 
 pub mod downward;
-mod env_file;
+pub mod env_file;
 pub mod environment;
 pub mod expansion;
 pub mod mounts;

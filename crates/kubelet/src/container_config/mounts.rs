@@ -60,8 +60,25 @@ pub fn recursively(mount: &VolumeMount, possible: bool) -> Result<bool, String> 
     }
 }
 
-pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
-    let mut result = Vec::new();
+/// A path in a volume that must be mounted for the runtime before it is told of it.
+#[derive(Debug, PartialEq)]
+pub struct SubPathMount {
+    volume: PathBuf,
+    sub_path: String,
+    target: PathBuf,
+    shared: bool,
+}
+
+impl SubPathMount {
+    /// On a thread that may hang: the volume is the pod's.
+    pub fn mount(&self) -> Result<(), String> {
+        SubPath::open(&self.volume, &self.sub_path)?.bind(&self.target, self.shared)
+    }
+}
+
+/// What the runtime is told, and what must be mounted before.
+pub fn mounts(input: &Input) -> Result<(Vec<v1::Mount>, Vec<SubPathMount>), String> {
+    let (mut result, mut sub_paths) = (Vec::new(), Vec::new());
     let mut has_hosts = false;
     for (index, mount) in input.container.volume_mounts.iter().flatten().enumerate() {
         has_hosts |= mount.mount_path.trim_end_matches('/') == "/etc/hosts";
@@ -86,10 +103,10 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
         };
         let host_path = match sub_path {
             Some(sub_path) => {
-                let place = input.sub_paths.join(&mount.name).join(&input.container.name).join(index.to_string());
+                let target = input.sub_paths.join(&mount.name).join(&input.container.name).join(index.to_string());
                 let shared = mount.mount_propagation.as_deref() == Some("Bidirectional");
-                SubPath::open(root, &sub_path)?.bind(&place, shared)?;
-                place
+                sub_paths.push(SubPathMount { volume: root.clone(), sub_path, target: target.clone(), shared });
+                target
             }
             None => root.clone(),
         };
@@ -121,7 +138,7 @@ pub fn mounts(input: &Input) -> Result<Vec<v1::Mount>, String> {
     if let Some(path) = input.message_file {
         file(super::message_path(input.container), path);
     }
-    Ok(result)
+    Ok((result, sub_paths))
 }
 
 /// The devices behind claims that the container wants without a file system.
@@ -220,7 +237,7 @@ mod tests {
             message_file: None,
             recursive_read_only: false,
         };
-        let mounted: Vec<bool> = mounts(&input).unwrap().iter().map(|mount| mount.readonly).collect();
+        let mounted: Vec<bool> = mounts(&input).unwrap().0.iter().map(|mount| mount.readonly).collect();
         assert_eq!(mounted, [true, false]);
         let show = |d: &v1::Device| format!("{} {} {}", d.host_path, d.container_path, d.permissions);
         let devices: Vec<String> = devices(&pod, container, &volumes).unwrap().iter().map(show).collect();

@@ -6,7 +6,7 @@
 use std::{
     io,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::OwnedFd,
         unix::fs::{MetadataExt, PermissionsExt},
     },
     path::{Component, Path, PathBuf},
@@ -17,6 +17,11 @@ use nix::{
     fcntl::{OFlag, open, openat},
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::stat::{Mode, mkdirat},
+};
+
+use crate::{
+    directories,
+    safe_open::{self, metadata},
 };
 
 /// A path in a volume.
@@ -54,7 +59,7 @@ impl SubPath {
     /// Mounts it at `target`, in place of what an earlier incarnation of the container had there.
     pub fn bind(&self, target: &Path, shared: bool) -> Result<(), String> {
         let bind = || -> io::Result<()> {
-            while umount2(target, MntFlags::MNT_DETACH).is_ok() {}
+            while umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
             self.make_target(target)?;
             let nothing = None::<&str>;
             mount(Some(&self.path()), target, nothing, MsFlags::MS_BIND, nothing)?;
@@ -67,9 +72,8 @@ impl SubPath {
         bind().map_err(|error| format!("failed to mount a subPath at {}: {error}", target.display()))
     }
 
-    /// The kernel's own way to what is open.
     fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.place.as_raw_fd()).into()
+        safe_open::way_to(&self.place)
     }
 
     /// A directory is mounted on a directory, anything else on a file.
@@ -83,10 +87,10 @@ impl SubPath {
         }
         match (self.is_directory, target.parent()) {
             (false, Some(parent)) => {
-                std::fs::create_dir_all(parent)?;
-                std::fs::File::create(target).map(drop)
+                directories::create(parent)?;
+                std::fs::File::create_new(target).map(drop)
             }
-            _ => std::fs::create_dir_all(target),
+            _ => directories::create(target),
         }
     }
 }
@@ -106,10 +110,7 @@ pub fn open_file(root: &Path, path: &str) -> io::Result<std::fs::File> {
     for part in &there {
         place = step(&place, part)?;
     }
-    match metadata(&place)?.is_file() {
-        true => std::fs::File::open(format!("/proc/self/fd/{}", place.as_raw_fd())),
-        false => Err(io::Error::other("it is no plain file")),
-    }
+    safe_open::plain(&place)
 }
 
 /// The parts of the path that are there, without links, and those that are not.
@@ -161,10 +162,6 @@ fn make(place: &OwnedFd, part: &str) -> io::Result<OwnedFd> {
     let _ = std::os::unix::fs::fchown(&directory, Some(parent.uid()), Some(parent.gid()));
     let _ = directory.set_permissions(std::fs::Permissions::from_mode(parent.mode() & 0o7777));
     Ok(directory.into())
-}
-
-fn metadata(place: &OwnedFd) -> io::Result<std::fs::Metadata> {
-    std::fs::File::from(place.try_clone()?).metadata()
 }
 
 #[cfg(test)]

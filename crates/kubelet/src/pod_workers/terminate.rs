@@ -11,7 +11,10 @@ use futures::{
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Worker;
-use crate::{node_metrics::CGROUP_DURATION, pod_spec, runtime_manager::KillOrder, runtime_status::PodRuntimeStatus};
+use crate::{
+    container_logs, node_metrics::CGROUP_DURATION, pod_spec, runtime_manager::KillOrder,
+    runtime_status::PodRuntimeStatus,
+};
 
 const RETRY: Duration = Duration::from_secs(1);
 /// Groups are busy for a moment after their last process has gone.
@@ -45,9 +48,14 @@ impl Worker {
     }
 
     fn grace(&self, pod: &Pod) -> i64 {
+        if self.handle.has_no_grace() {
+            return 0;
+        }
+        let deleted = pod.metadata.deletion_timestamp.is_some();
         match self.handle.eviction() {
-            Some(eviction) if pod.metadata.deletion_timestamp.is_none() => eviction.grace_period_seconds,
-            _ => pod_spec::grace_period_seconds(pod),
+            Some(eviction) if !deleted => eviction.grace_period_seconds,
+            Some(eviction) => eviction.grace_period_seconds.min(pod_spec::grace_period_seconds(pod)),
+            None => pod_spec::grace_period_seconds(pod),
         }
     }
 
@@ -90,8 +98,8 @@ impl Worker {
                     let newest = self.handle.pod();
                     let wanted = self.grace(&newest);
                     let left = grace - (env.monotonic() - began).as_secs() as i64;
-                    if wanted < left && newest.metadata.deletion_timestamp.is_some() && wanted < grace {
-                        // Given up here and begun again with the shorter time.
+                    if wanted < left {
+                        // Hook, wait and the runtime's stop are given up here and begun again with the shorter time.
                         return Ok(());
                     }
                     // Containers are shown as they end.
@@ -169,7 +177,9 @@ impl Worker {
             }
         }
         let logs = crate::container_config::log_directory(&self.shared.config.pod_logs_dir(), &pod);
-        let _ = tokio::fs::remove_dir_all(logs).await;
+        if let Err(error) = container_logs::remove_directory(logs).await {
+            tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to remove a pod's logs");
+        }
     }
 
     fn forget(&self) {

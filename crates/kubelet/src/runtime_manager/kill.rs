@@ -163,7 +163,7 @@ impl RuntimeManager {
                 self.runtime.remove_container(&container.id).await?;
             }
             for container in &status.containers {
-                container_logs::unlink(&self.config, pod, &container.name, &container.id);
+                container_logs::unlink(&self.config, pod, &container.name, &container.id).await;
             }
             Ok(())
         };

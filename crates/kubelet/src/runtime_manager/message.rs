@@ -1,18 +1,18 @@
 //! What a container left to say when it ended: its termination message, or the end of its log.
 //! Part of `runtime_manager`.
-//! Invariant: reads a bounded amount, whatever the container wrote.
+//! Invariant: reads a bounded amount of plain files, whatever the container wrote or put there.
 
 use std::{
     io::{Read, Seek, SeekFrom},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use cri::v1;
-use env::Env;
 
+use super::RuntimeManager;
 use crate::{
     container_config::{MESSAGE_PATH, MESSAGE_POLICY},
-    log_file,
+    log_file, safe_open,
 };
 
 const MAX_MESSAGE: u64 = 4096;
@@ -25,16 +25,24 @@ fn falls_back(status: &v1::ContainerStatus) -> bool {
     policy == Some("FallbackToLogsOnError") && status.exit_code != 0
 }
 
-/// Waits for a log that will be read.
-pub async fn settle(env: &Env, status: &v1::ContainerStatus) {
-    if falls_back(status)
-        && let Ok(log) = tokio::fs::File::open(&status.log_path).await
-    {
-        log_file::complete(env, &log).await;
+/// What the container says at last. Its files are read where they may hang; what can't be read says nothing.
+pub async fn termination_message(manager: &RuntimeManager, status: &v1::ContainerStatus) -> String {
+    if falls_back(status) {
+        let path = PathBuf::from(&status.log_path);
+        let open = move || safe_open::file(&path).map_err(|error| error.to_string());
+        if let Ok(log) = manager.files.run(format!("log of {}", status.id), open).await {
+            log_file::complete(&manager.env, &log).await;
+        }
     }
+    let own = status.clone();
+    let said = manager.files.run(format!("message of {}", status.id), move || Ok(read(&own))).await;
+    said.unwrap_or_else(|error| {
+        tracing::warn!(container = status.id, error, "failed to read a termination message");
+        status.message.clone()
+    })
 }
 
-pub fn termination_message(status: &v1::ContainerStatus) -> String {
+fn read(status: &v1::ContainerStatus) -> String {
     let place = status.annotations.get(MESSAGE_PATH);
     let file = place.and_then(|place| status.mounts.iter().find(|mount| mount.container_path == *place));
     let mut message = file.and_then(|mount| head(Path::new(&mount.host_path))).unwrap_or_default();
@@ -49,15 +57,14 @@ pub fn termination_message(status: &v1::ContainerStatus) -> String {
 }
 
 fn head(path: &Path) -> Option<String> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).ok()?.take(MAX_MESSAGE).read_to_end(&mut bytes).ok()?;
+    let bytes = safe_open::read_head(path, MAX_MESSAGE).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The last lines of a log in CRI's format, without time and stream.
 fn log_tail(path: &Path) -> String {
     let read = || -> std::io::Result<String> {
-        let mut file = std::fs::File::open(path)?;
+        let mut file = safe_open::file(path)?;
         let length = file.metadata()?.len();
         // Every line carries about 45 bytes of prefix beside what counts.
         let wanted = MAX_LOG_BYTES + MAX_LOG_LINES as u64 * 64;
@@ -93,6 +100,42 @@ fn content(line: &str) -> Option<(&str, bool)> {
 mod tests {
     use super::*;
 
+    fn status(file: &Path, log: &Path, policy: &str, exit_code: i32) -> v1::ContainerStatus {
+        v1::ContainerStatus {
+            exit_code,
+            log_path: log.to_string_lossy().into_owned(),
+            annotations: [(MESSAGE_PATH, "/dev/termination-log"), (MESSAGE_POLICY, policy)]
+                .map(|(key, value)| (key.to_string(), value.to_string()))
+                .into(),
+            mounts: vec![v1::Mount {
+                container_path: "/dev/termination-log".into(),
+                host_path: file.to_string_lossy().into_owned(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+
+    /// On a thread of its own, so that the test ends also where it would be waited for.
+    #[test]
+    fn pipes_and_links_in_place_of_a_message_or_a_log_say_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, link) = (dir.path().join("pipe"), dir.path().join("link"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(dir.path().join("host"), "2026-01-01T00:00:00Z stdout F secret\n").unwrap();
+        std::os::unix::fs::symlink("host", &link).unwrap();
+        let (sender, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for place in [&pipe, &link] {
+                let _ = sender.send(read(&status(place, place, "FallbackToLogsOnError", 1)));
+            }
+        });
+        for _ in 0..2 {
+            let read = said.recv_timeout(std::time::Duration::from_secs(30));
+            assert_eq!(read.expect("the pipe is waited for"), "");
+        }
+    }
+
     #[test]
     fn messages_come_from_the_file_and_else_from_the_log() {
         let dir = tempfile::tempdir().unwrap();
@@ -100,20 +143,7 @@ mod tests {
         std::fs::write(&log, "2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr F two words\n").unwrap();
         let check = |content: &str, policy: &str, exit_code: i32, expected: &str| {
             std::fs::write(&file, content).unwrap();
-            let status = v1::ContainerStatus {
-                exit_code,
-                log_path: log.to_string_lossy().into_owned(),
-                annotations: [(MESSAGE_PATH, "/dev/termination-log"), (MESSAGE_POLICY, policy)]
-                    .map(|(key, value)| (key.to_string(), value.to_string()))
-                    .into(),
-                mounts: vec![v1::Mount {
-                    container_path: "/dev/termination-log".into(),
-                    host_path: file.to_string_lossy().into_owned(),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            };
-            assert_eq!(termination_message(&status), expected);
+            assert_eq!(read(&status(&file, &log, policy, exit_code)), expected);
         };
         check("done", "File", 0, "done");
         check("", "File", 1, "");

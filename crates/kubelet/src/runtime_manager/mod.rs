@@ -2,6 +2,7 @@
 //! Called by `pod_workers`, one pod at a time.
 //! Invariant: decides nothing about which container should run; reports every failure as the reason a container waits.
 
+mod container_files;
 mod hooks;
 mod host_dns;
 mod kill;
@@ -12,6 +13,7 @@ mod turns;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use client::{EventRecorder, ObjectRef};
+use container_files::ContainerFiles;
 use cri::{Runtime, v1};
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret, Service};
@@ -25,12 +27,14 @@ use crate::{
     container_config::{
         self, ContainerInput, SandboxInput,
         downward::NodeFacts,
+        env_file,
         environment::{self, References},
         mounts,
         network_files::{self, ClusterDns},
     },
     container_logs,
     container_manager::ContainerManager,
+    file_work::FileWork,
     image_manager::{ImageManager, PresentImage},
     node_metrics::{CGROUP_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS, STARTED_PODS, STARTED_PODS_ERRORS},
     pod_spec::{self, Kind},
@@ -56,6 +60,7 @@ pub struct RuntimeManager {
     pub starts: Turns,
     /// Sandboxes that are stopped and removed; what starts does not wait for them.
     pub stops: Turns,
+    pub files: FileWork,
 }
 
 /// What every container of a pod is started with.
@@ -143,8 +148,10 @@ impl RuntimeManager {
         self.metrics.count(&STARTED_PODS, &[]);
         let create = async {
             began.notify_one();
-            std::fs::create_dir_all(&config.log_directory)
-                .map_err(|error| format!("failed to create {}: {error}", config.log_directory))?;
+            let logs = config.log_directory.clone();
+            let make =
+                move || std::fs::create_dir_all(&logs).map_err(|error| format!("failed to create {logs}: {error}"));
+            self.files.run(config.log_directory.clone(), make).await?;
             let began = self.env.monotonic();
             self.cgroups.create_pod(pod).map_err(|error| {
                 format!("failed to ensure that the pod: {} cgroups exist: {error}", pod_spec::uid(pod))
@@ -196,6 +203,7 @@ impl RuntimeManager {
         let image_volumes = self.image_volumes(context, kind, container).await?;
         let config = self
             .container_config(context, kind, container, &image, &image_volumes)
+            .await
             .map_err(|message| failed("CreateContainerConfigError", message))?;
         let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
         let create_and_start = async {
@@ -209,7 +217,7 @@ impl RuntimeManager {
         };
         let id = self.starts.take(create_and_start).await?;
         self.recorder.normal(&about, "Started", "Container started");
-        container_logs::link(&self.config, pod, &container.name, &id, &log);
+        container_logs::link(&self.config, pod, &container.name, &id, &log).await;
         if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) {
             self.post_start(context, kind, container, &id, hook).await?;
         }
@@ -275,16 +283,21 @@ impl RuntimeManager {
         Err(WaitingReason { reason: "PostStartHookError".into(), message: error })
     }
 
-    fn container_config(
+    async fn container_config(
         &self,
-        context: &StartContext,
+        context: &StartContext<'_>,
         kind: Kind,
         container: &Container,
         image: &PresentImage,
         image_volumes: &BTreeMap<String, String>,
     ) -> Result<v1::ContainerConfig, String> {
         let pod = context.pod;
-        let restart_count = self.restart_count(context, container);
+        let key = format!("{}/{}", pod_spec::uid(pod), container.name);
+        let named = env_file::named(container, context.volumes);
+        let files = match named.is_empty() {
+            true => env_file::Files::new(),
+            false => self.files.run(key.clone(), move || Ok(env_file::read_all(&named))).await?,
+        };
         let environment = environment::environment(
             &environment::Context {
                 pod,
@@ -293,26 +306,38 @@ impl RuntimeManager {
                 pod_ips: context.pod_ips,
                 host_ips: &self.host_ips,
                 node: &self.node,
-                volumes: context.volumes,
+                files: &files,
             },
             container,
         )?;
-        let hosts_file = self.write_hosts_file(pod, container, context.pod_ips)?;
-        let message_file = self.make_message_file(pod, container)?;
-        let log = PathBuf::from(&context.sandbox_config.log_directory).join(&container.name);
-        std::fs::create_dir_all(&log).map_err(|error| format!("failed to create {}: {error}", log.display()))?;
-        let sub_paths = self.config.pod_dir(pod_spec::uid(pod)).join("volume-subpaths");
-        let mounts = mounts::mounts(&mounts::Input {
+        let directory = self.config.pod_dir(pod_spec::uid(pod));
+        let hosts_file = mounts::wants_hosts_file(pod, container).then(|| directory.join("etc-hosts"));
+        // A fresh one for each incarnation, so that none shows the message of another.
+        let message_file = format!("containers/{}/{:08x}", container.name, self.env.random_u64() as u32);
+        let message_file = directory.join(message_file);
+        let (mounts, sub_paths) = mounts::mounts(&mounts::Input {
             pod,
             container,
             volumes: context.volumes,
             images: image_volumes,
             environment: &environment,
-            sub_paths: &sub_paths,
+            sub_paths: &directory.join("volume-subpaths"),
             hosts_file: hosts_file.as_deref(),
             message_file: Some(&message_file),
             recursive_read_only: self.features.of_handler(context.handler).is_some_and(|f| f.recursive_read_only),
         })?;
+        let own = pod_spec::host_network(pod).then(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default());
+        let text = network_files::hosts_file(pod, context.pod_ips, &self.config.cluster_domain, own.as_deref());
+        let files = ContainerFiles {
+            hosts: hosts_file.map(|path| (path, text)),
+            message: message_file,
+            logs: PathBuf::from(&context.sandbox_config.log_directory).join(&container.name),
+            sub_paths,
+        };
+        let logged = self.files.run(key, move || files.make()).await?;
+        // One more than the newest incarnation's, also when the runtime has forgotten it.
+        let newest = context.status.find(&container.name).map(|newest| newest.restart_count).or(logged);
+        let restart_count = newest.map_or(0, |newest| newest + 1);
         let users = self.users(pod)?;
         let mounts = match &users {
             // The kernel shows files of a volume as the pod's own users.
@@ -360,53 +385,6 @@ impl RuntimeManager {
             Some(found) => Ok(Some(found.id.clone())),
             None => Err(format!("unable to find target container {target}")),
         }
-    }
-
-    /// One more than the newest incarnation's, also when the runtime has forgotten it.
-    fn restart_count(&self, context: &StartContext, container: &Container) -> u32 {
-        if let Some(newest) = context.status.find(&container.name) {
-            return newest.restart_count + 1;
-        }
-        let directory = container_config::log_directory(&self.config.pod_logs_dir(), context.pod).join(&container.name);
-        let logged = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            name.split('.').next().and_then(|number| number.parse::<u32>().ok())
-        });
-        logged.max().map_or(0, |last| last + 1)
-    }
-
-    fn write_hosts_file(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        pod_ips: &[String],
-    ) -> Result<Option<PathBuf>, String> {
-        if !mounts::wants_hosts_file(pod, container) {
-            return Ok(None);
-        }
-        let own = pod_spec::host_network(pod).then(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default());
-        let text = network_files::hosts_file(pod, pod_ips, &self.config.cluster_domain, own.as_deref());
-        let directory = self.config.pod_dir(pod_spec::uid(pod));
-        let path = directory.join("etc-hosts");
-        std::fs::create_dir_all(&directory)
-            .and_then(|()| std::fs::write(&path, text))
-            .map_err(|error| format!("failed to write {}: {error}", path.display()))?;
-        Ok(Some(path))
-    }
-
-    /// A fresh file for each incarnation, so that one never shows the message of another.
-    fn make_message_file(&self, pod: &Pod, container: &Container) -> Result<PathBuf, String> {
-        let directory = self.config.pod_dir(pod_spec::uid(pod)).join("containers").join(&container.name);
-        let path = directory.join(format!("{:08x}", self.env.random_u64() as u32));
-        let make = || -> std::io::Result<()> {
-            use std::os::unix::fs::PermissionsExt;
-            std::fs::create_dir_all(&directory)?;
-            std::fs::File::create(&path)?;
-            // Whatever user the container runs as must be able to write it.
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
-        };
-        make().map_err(|error| format!("failed to create {}: {error}", path.display()))?;
-        Ok(path)
     }
 
     pub async fn update_resources(&self, pod: &Pod, id: &str, kind: Kind, container: &Container) -> cri::Result<()> {

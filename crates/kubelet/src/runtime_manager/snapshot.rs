@@ -72,14 +72,20 @@ impl RuntimeManager {
             Err(error) => return Err(error),
         };
         let Some(status) = answer.status else { return Ok(None) };
-        if status.state() == v1::ContainerState::ContainerExited {
-            message::settle(&self.env, &status).await;
-        }
-        Ok(Some(convert(status, sandbox_id, kinds)))
+        let text = match status.state() {
+            v1::ContainerState::ContainerExited => message::termination_message(self, &status).await,
+            _ => String::new(),
+        };
+        Ok(Some(convert(status, sandbox_id, kinds, text)))
     }
 }
 
-fn convert(status: v1::ContainerStatus, sandbox_id: &str, kinds: &HashMap<String, Kind>) -> ContainerStatus {
+fn convert(
+    status: v1::ContainerStatus,
+    sandbox_id: &str,
+    kinds: &HashMap<String, Kind>,
+    message: String,
+) -> ContainerStatus {
     let state = match status.state() {
         v1::ContainerState::ContainerCreated => State::Created,
         v1::ContainerState::ContainerRunning => State::Running,
@@ -93,7 +99,6 @@ fn convert(status: v1::ContainerStatus, sandbox_id: &str, kinds: &HashMap<String
         .or_else(|| status.metadata.as_ref().map(|m| m.name.clone()))
         .unwrap_or_default();
     let number = |key: &str| status.annotations.get(key).and_then(|text| text.parse::<u32>().ok());
-    let text = if state == State::Exited { message::termination_message(&status) } else { String::new() };
     let image = status.image.clone().unwrap_or_default();
     let image_name = Some(image.user_specified_image).filter(|name| !name.is_empty()).unwrap_or(image.image);
     ContainerStatus {
@@ -106,7 +111,7 @@ fn convert(status: v1::ContainerStatus, sandbox_id: &str, kinds: &HashMap<String
         finished_at: status.finished_at,
         exit_code: status.exit_code,
         reason: status.reason.clone(),
-        message: text,
+        message,
         image: image_name,
         image_id: status.image_ref.clone(),
         hash: status.annotations.get(HASH).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0),

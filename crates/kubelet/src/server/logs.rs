@@ -18,7 +18,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncSeekExt},
 };
 
-use crate::{exits::ExitOf, log_file, log_rotation};
+use crate::{exits::ExitOf, log_file, log_rotation, safe_open};
 
 const CHUNK: usize = 64 << 10;
 /// A runtime splits longer lines into partial ones of 16 KiB.
@@ -157,13 +157,24 @@ async fn tail_offset(file: &mut File, tail: u64) -> io::Result<(u64, u64)> {
     Ok((0, tail - found - 1))
 }
 
+/// A log, where pods may have put something else in its place.
+async fn open_plain(path: &Path) -> io::Result<File> {
+    let path = path.to_path_buf();
+    let opened = tokio::task::spawn_blocking(move || safe_open::file(&path)).await.map_err(io::Error::other)?;
+    opened.map(File::from_std)
+}
+
+async fn rotated(path: &Path) -> Vec<PathBuf> {
+    let path = path.to_path_buf();
+    tokio::task::spawn_blocking(move || log_rotation::rotated(&path)).await.unwrap_or_default()
+}
+
 /// The container's file and, where the node has just rotated the log, the one before it: each where reading starts.
 async fn open(path: &Path, tail: Option<u64>) -> io::Result<(File, Option<File>)> {
-    let rotated = || log_rotation::rotated(path);
-    let mut file = match File::open(path).await {
+    let mut file = match open_plain(path).await {
         // In the middle of a rotation.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => match rotated().pop() {
-            Some(newest) => File::open(newest).await?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match rotated(path).await.pop() {
+            Some(newest) => open_plain(&newest).await?,
             None => return Err(error),
         },
         opened => opened?,
@@ -178,10 +189,16 @@ async fn open(path: &Path, tail: Option<u64>) -> io::Result<(File, Option<File>)
     }
     // Looked for after the other was opened: a rotation in between only makes it its own predecessor.
     let own = file.metadata().await?.ino();
-    let Some(earlier) = rotated().into_iter().rfind(|p| std::fs::metadata(p).is_ok_and(|m| m.ino() != own)) else {
-        return Ok((file, None));
-    };
-    let mut earlier = File::open(earlier).await?;
+    let mut earlier = None;
+    for part in rotated(path).await.iter().rev() {
+        if let Ok(part) = open_plain(part).await
+            && part.metadata().await?.ino() != own
+        {
+            earlier = Some(part);
+            break;
+        }
+    }
+    let Some(mut earlier) = earlier else { return Ok((file, None)) };
     if tail.is_some() {
         let (start, _) = tail_offset(&mut earlier, missing).await?;
         earlier.seek(SeekFrom::Start(start)).await?;
@@ -221,8 +238,8 @@ where
 {
     if ended {
         // Just before the end a rotation may have begun, or left the last lines to be written to the file before.
-        for part in log_rotation::rotated(path).pop().into_iter().chain([path.to_path_buf()]) {
-            if let Ok(file) = File::open(part).await {
+        for part in rotated(path).await.pop().into_iter().chain([path.to_path_buf()]) {
+            if let Ok(file) = open_plain(&part).await {
                 log_file::complete(env, &file).await;
             }
         }
@@ -321,11 +338,11 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 
     async fn rotated(&self) -> io::Result<bool> {
         let ours = self.file.metadata().await?.ino();
-        Ok(tokio::fs::metadata(&self.path).await.is_ok_and(|now| now.ino() != ours))
+        Ok(tokio::fs::symlink_metadata(&self.path).await.is_ok_and(|now| now.ino() != ours))
     }
 
     async fn reopen(&mut self) -> io::Result<()> {
-        self.file = File::open(&self.path).await?;
+        self.file = open_plain(&self.path).await?;
         self.changes = Some(watch(&self.path)?);
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Pages for whoever looks into a node: its configuration, what its runtime runs, the machine's log files.
 //! Part of `server`.
-//! Invariant: no path leads out of the log directory but by a link that is in it.
+//! Invariant: no path and no link leads out of the log directories: pods may have them mounted, and put links there.
 
 use std::{
+    fs::{File, Metadata},
     io::SeekFrom,
     os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
@@ -24,7 +25,7 @@ use super::{
     ranges::{self, Answer},
     text,
 };
-use crate::{config::Config, configuration::live};
+use crate::{config::Config, configuration::live, safe_open};
 
 /// What a file begins with tells whether it is text.
 const SNIFFED: usize = 512;
@@ -54,7 +55,10 @@ pub async fn machine_logs(config: &Config, path: &str, headers: &HeaderMap) -> R
         std::io::ErrorKind::PermissionDenied => ApiError::new(api::Reason::Forbidden, "403 Forbidden"),
         _ => ApiError::internal("500 Internal Server Error"),
     };
-    let about = tokio::fs::metadata(&place).await.map_err(failed)?;
+    let roots = [config.log_dir.clone(), config.pod_logs_dir()];
+    let found = tokio::task::spawn_blocking(move || Found::at(&place, &roots)).await;
+    let found = found.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(failed)?;
+    let about = &found.about;
     if about.is_dir() && !path.ends_with('/') {
         // Links in the listing are relative.
         let last = path.rsplit('/').next().unwrap_or_default();
@@ -65,19 +69,52 @@ pub async fn machine_logs(config: &Config, path: &str, headers: &HeaderMap) -> R
     if about.is_dir() {
         let mut response = match ranges::is_known(headers, modified) {
             true => status(StatusCode::NOT_MODIFIED),
-            false => listing(&place).await.map_err(failed)?,
+            false => listing(found.names),
         };
         dated(&mut response, modified);
         return Ok(response);
-    }
-    if !about.is_file() {
-        return Err(ApiError::new(api::Reason::Forbidden, "403 Forbidden"));
     }
     if path.ends_with('/') {
         let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         return redirect(&format!("../{last}"));
     }
-    file(&place, headers, modified).await.map_err(failed)
+    let Some(opened) = found.file else { return Err(ApiError::new(api::Reason::Forbidden, "403 Forbidden")) };
+    file(&found.place, opened.into(), headers, modified).await.map_err(failed)
+}
+
+/// What is at a path, opened.
+struct Found {
+    place: PathBuf,
+    about: Metadata,
+    /// Of a plain file.
+    file: Option<File>,
+    /// In a directory.
+    names: Vec<String>,
+}
+
+impl Found {
+    /// Links are followed inside the log directories only: those that collectors read lead from one to another.
+    fn at(place: &Path, roots: &[PathBuf]) -> std::io::Result<Self> {
+        let place = place.canonicalize()?;
+        let inside = |root: &PathBuf| root.canonicalize().is_ok_and(|root| place.starts_with(root));
+        if !roots.iter().any(inside) {
+            return Err(std::io::ErrorKind::PermissionDenied.into());
+        }
+        // From here on nothing is followed any more.
+        let about = place.symlink_metadata()?;
+        let mut names = Vec::new();
+        if about.is_dir() {
+            let directory = safe_open::directory(&place)?;
+            for name in safe_open::names(&directory)? {
+                let name = name?;
+                let is_directory = safe_open::stat(&directory, &name).is_ok_and(|stat| safe_open::is_directory(&stat));
+                names.push(format!("{}{}", name.to_string_lossy(), if is_directory { "/" } else { "" }));
+            }
+            names.sort();
+        }
+        let file = about.is_file().then(|| safe_open::file(&place)).transpose()?;
+        Ok(Self { place, about, file, names })
+    }
 }
 
 fn status(code: StatusCode) -> Response<Body> {
@@ -125,14 +162,7 @@ fn redirect(to: &str) -> Result<Response<Body>, ApiError> {
     Ok(response)
 }
 
-async fn listing(directory: &Path) -> std::io::Result<Response<Body>> {
-    let mut names = Vec::new();
-    let mut entries = tokio::fs::read_dir(directory).await?;
-    while let Some(entry) = entries.next_entry().await? {
-        let slash = if entry.file_type().await?.is_dir() { "/" } else { "" };
-        names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
-    }
-    names.sort();
+fn listing(names: Vec<String>) -> Response<Body> {
     let mut page = String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for name in names {
         page += &format!("<a href=\"{}\">{}</a>\n", reference(&name), escaped(&name));
@@ -140,7 +170,7 @@ async fn listing(directory: &Path) -> std::io::Result<Response<Body>> {
     page += "</pre>\n";
     let mut response = text(page);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    Ok(response)
+    response
 }
 
 /// A name as a relative reference: one with a colon must not be taken for a scheme.
@@ -173,8 +203,12 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-async fn file(place: &Path, headers: &HeaderMap, modified: Option<i64>) -> std::io::Result<Response<Body>> {
-    let mut file = tokio::fs::File::open(place).await?;
+async fn file(
+    place: &Path,
+    mut file: tokio::fs::File,
+    headers: &HeaderMap,
+    modified: Option<i64>,
+) -> std::io::Result<Response<Body>> {
     // As much as there is now: a log that grows meanwhile would never end.
     let length = file.metadata().await?.len();
     let mut first = vec![0; SNIFFED];
@@ -285,6 +319,11 @@ mod tests {
         std::fs::write(logs.join("a.log"), "one\n").unwrap();
         std::fs::write(logs.join("a<b"), [0, 1]).unwrap();
         std::fs::write(logs.join("pods/c:d"), "three").unwrap();
+        std::fs::create_dir(logs.join("links")).unwrap();
+        for (target, link) in [(logs.join("pods/c:d"), "inside.log"), (top.path().join("secret"), "outside.log")] {
+            std::os::unix::fs::symlink(target, logs.join("links").join(link)).unwrap();
+        }
+        nix::unistd::mkfifo(&logs.join("links/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut config = Config { log_dir: logs, ..Config::default() };
         let ask = async |config: &Config, path: &str| match machine_logs(config, path, &HeaderMap::new()).await {
             Ok(response) => {
@@ -303,13 +342,16 @@ mod tests {
                 "/logs/",
                 "200 text/html; charset=utf-8",
                 &*format!(
-                    "{head}<a href=\"a.log\">a.log</a>\n<a href=\"a%3Cb\">a&lt;b</a>\n<a href=\"pods/\">pods/</a>\n</pre>\n"
+                    "{head}<a href=\"a.log\">a.log</a>\n<a href=\"a%3Cb\">a&lt;b</a>\n<a href=\"links/\">links/</a>\n<a href=\"pods/\">pods/</a>\n</pre>\n"
                 ),
             ),
             ("/logs/pods/", "200 text/html; charset=utf-8", &format!("{head}<a href=\"./c:d\">c:d</a>\n</pre>\n")),
             ("/logs/a.log", plain, "one\n"),
             ("/logs/pods/c%3Ad", plain, "three"),
             ("/logs/a%3cb", "200 application/octet-stream", "\0\u{1}"),
+            ("/logs/links/inside.log", plain, "three"),
+            ("/logs/links/outside.log", "403", "403 Forbidden"),
+            ("/logs/links/pipe", "403", "403 Forbidden"),
             ("/logs/pods", "301 pods/", ""),
             ("/logs/a.log/", "301 ../a.log", ""),
             ("/logs/none", "404", "404 page not found"),

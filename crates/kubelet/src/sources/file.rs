@@ -2,6 +2,7 @@
 //! Invariant: an unreadable manifest hides only itself.
 
 use std::{
+    io::Read,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,8 +14,8 @@ use inotify::{Inotify, WatchMask};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::{Origin, Source, StaticPods, parse};
-use crate::config::Config;
+use super::{MANIFEST_BYTES_MAX, Origin, Source, StaticPods, parse};
+use crate::{config::Config, safe_open};
 
 /// Editors write in several steps: wait for the dust to settle.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -25,7 +26,9 @@ pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::
         if changes.is_none() {
             changes = watch(&path);
         }
-        let pods = read(&path, &config.node_name, &env.now().to_string());
+        let (place, node_name, seen) = (path.clone(), config.node_name.clone(), env.now().to_string());
+        let read = tokio::task::spawn_blocking(move || read(&place, &node_name, &seen)).await;
+        let Ok(pods) = read else { return };
         if sender.send(StaticPods { source: Source::File, pods }).is_err() {
             return;
         }
@@ -81,7 +84,13 @@ fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn read_file(file: &Path, node_name: &str, seen: &str) -> Result<Vec<Pod>, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    let mut reader =
+        safe_open::administrators_file(file).map_err(|error| error.to_string())?.take(MANIFEST_BYTES_MAX + 1);
+    let length = reader.read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if length as u64 > MANIFEST_BYTES_MAX {
+        return Err(format!("it has more than {MANIFEST_BYTES_MAX} bytes"));
+    }
     let place = file.to_string_lossy();
     parse(&text, &Origin { source: Source::File, place: &place, node_name, seen })
 }

@@ -17,6 +17,9 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 
+/// Of a file or an answer with manifests.
+const MANIFEST_BYTES_MAX: u64 = 10 << 20;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     File,

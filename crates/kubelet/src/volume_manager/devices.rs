@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::file_system;
+use crate::directories;
 
 const DEFAULT_TYPE: &str = "ext4";
 /// `blkid` found nothing; everything else is a failure.
@@ -36,7 +37,7 @@ pub fn mount(device: &Path, target: &Path, wanted: &FileSystem, read_only: bool)
     if !kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
         return Err(failed(format!("{kind:?} is not the name of a file system")));
     }
-    std::fs::create_dir_all(target).map_err(|error| failed(error.to_string()))?;
+    directories::create(target).map_err(|error| failed(error.to_string()))?;
     // What another pod has mounted must be neither checked nor made.
     if !is_mounted(device).map_err(|error| failed(error.to_string()))? {
         make_ready(device, kind, read_only).map_err(failed)?;

@@ -1,14 +1,29 @@
 //! Mount points, ownership and removal of volume directories.
 //! Used by `volume_manager`, on blocking threads.
-//! Invariant: never deletes through a mount point: a directory that still holds a mount is left alone.
+//! Invariant: never deletes through a mount point: a directory that still holds a mount is left alone. What pods can
+//! change meanwhile is worked on by descriptors, never by names.
 
 use std::{
+    fs::Permissions,
     io,
-    os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::{
+    fcntl::AtFlags,
+    libc,
+    mount::{MntFlags, MsFlags, mount, umount2},
+    unistd::{Gid, fchownat},
+};
+
+use crate::{remove_tree::remove_tree, safe_open};
+
+/// Of one volume that are given to a group.
+const ENTRIES_MAX: u64 = 50_000_000;
 
 /// Mount points at or below `directory`, deepest first.
 pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
@@ -69,53 +84,71 @@ pub fn mount_hugetlbfs(path: &Path, page_size: &str) -> io::Result<()> {
 /// Unmounts everything at or below the directory and deletes it.
 pub fn remove(directory: &Path) -> io::Result<()> {
     for place in mounts_below(directory)? {
-        umount2(&place, MntFlags::MNT_DETACH)
+        umount2(&place, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
             .map_err(|error| io::Error::other(format!("failed to unmount {}: {error}", place.display())))?;
     }
     if let Some(left) = mounts_below(directory)?.first() {
         return Err(io::Error::other(format!("{} is still mounted", left.display())));
     }
-    match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    remove_tree(directory)
 }
 
-/// Gives a volume to a group: files become readable (and writable), directories pass the group on.
+/// Gives a volume to a group: files become readable (and writable), directories pass the group on. Other pods may be
+/// writing to it meanwhile.
 pub fn give_to_group(root: &Path, group: u32, read_only: bool, on_root_mismatch: bool) -> io::Result<()> {
+    // A volume's own path is an administrator's, who may use links.
+    let root = safe_open::directory(&root.canonicalize()?)?;
     if on_root_mismatch {
-        let meta = root.metadata()?;
+        let meta = safe_open::metadata(&root)?;
         if meta.gid() == group && meta.mode() & 0o2070 == 0o2070 {
             return Ok(());
         }
     }
-    let mut waiting = vec![root.to_path_buf()];
-    let mut directories = Vec::new();
-    while let Some(directory) = waiting.pop() {
-        for entry in std::fs::read_dir(&directory)? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                waiting.push(entry.path());
-            } else if kind.is_symlink() {
-                lchown(entry.path(), None, Some(group))?;
+    let (of_files, of_directories) = if read_only { (0o440, 0o2550) } else { (0o660, 0o2770) };
+    let mut waiting = vec![PathBuf::from(".")];
+    let mut entries = 0;
+    while let Some(path) = waiting.pop() {
+        // Removed, or made into something else, since it was seen.
+        let Some(directory) = present(safe_open::directory_in(&root, &path))? else { continue };
+        for name in safe_open::names(&directory)? {
+            let name = name?;
+            entries += 1;
+            if entries > ENTRIES_MAX {
+                return Err(io::Error::other(format!("there are more than {ENTRIES_MAX} files to give to a group")));
+            }
+            let Some(place) = present(safe_open::place_in(&directory, &name))? else { continue };
+            let meta = safe_open::metadata(&place)?;
+            if meta.is_dir() {
+                waiting.push(path.join(name));
+            } else if !meta.is_symlink() {
+                give(&place, group, of_files)?;
             } else {
-                give(&entry.path(), group, if read_only { 0o440 } else { 0o660 })?;
+                fchownat(&directory, name.as_os_str(), None, Some(Gid::from_raw(group)), AtFlags::AT_SYMLINK_NOFOLLOW)?;
             }
         }
-        directories.push(directory);
+        if path != Path::new(".") {
+            give(&directory, group, of_directories)?;
+        }
     }
     // The root last, so that a later look at the root tells whether all was done.
-    for directory in directories.iter().rev() {
-        give(directory, group, if read_only { 0o2550 } else { 0o2770 })?;
-    }
-    Ok(())
+    give(&root, group, of_directories)
 }
 
-fn give(path: &Path, group: u32, add: u32) -> io::Result<()> {
-    chown(path, None, Some(group))?;
-    let mode = path.metadata()?.mode() & 0o7777;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode | add))
+/// `None` for what is not there any more, or is somebody else's mount or a link by now.
+fn present(opened: io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    match opened {
+        Ok(place) => Ok(Some(place)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EXDEV) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+fn give(place: &OwnedFd, group: u32, add: u32) -> io::Result<()> {
+    fchownat(place, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
+    let mode = safe_open::metadata(place)?.mode() & 0o7777;
+    std::fs::set_permissions(safe_open::way_to(place), Permissions::from_mode(mode | add))
 }
 
 #[cfg(test)]
@@ -128,6 +161,35 @@ mod tests {
         check("/a\\040b", "/a b");
         check("/plain", "/plain");
         check("/end\\", "/end\\");
+    }
+
+    #[test]
+    fn a_volume_is_given_to_a_group_and_not_what_its_links_lead_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let mode = |path: &str| root.join(path).symlink_metadata().unwrap().mode() & 0o7777;
+        std::fs::create_dir_all(root.join("volume/d")).unwrap();
+        std::fs::write(root.join("volume/d/own"), "").unwrap();
+        std::fs::create_dir(root.join("host")).unwrap();
+        std::fs::write(root.join("host/file"), "").unwrap();
+        for path in ["volume/d/own", "host/file"] {
+            std::fs::set_permissions(root.join(path), Permissions::from_mode(0o600)).unwrap();
+        }
+        for (target, link) in [("../host", "volume/out"), ("../../host/file", "volume/d/file")] {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+        }
+        nix::unistd::mkfifo(&root.join("volume/pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        let host = mode("host");
+        // Our own group, so that nobody needs to be root.
+        let group = root.metadata().unwrap().gid();
+        give_to_group(&root.join("volume"), group, false, false).unwrap();
+        assert_eq!((mode("host"), mode("host/file")), (host, 0o600), "what links lead to is left alone");
+        assert_eq!((mode("volume/d/own"), mode("volume/pipe")), (0o660, 0o660));
+        assert_eq!((mode("volume") & 0o2770, mode("volume/d") & 0o2770), (0o2770, 0o2770));
+        // All was done, as its root shows.
+        std::fs::set_permissions(root.join("volume/d/own"), Permissions::from_mode(0o600)).unwrap();
+        give_to_group(&root.join("volume"), group, false, true).unwrap();
+        assert_eq!(mode("volume/d/own"), 0o600);
     }
 
     #[test]

@@ -3,21 +3,21 @@
 //! Invariant: creates only what `DirectoryOrCreate` and `FileOrCreate` ask for.
 
 use std::{
-    os::unix::fs::{FileTypeExt, PermissionsExt},
+    fs::{DirBuilder, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
+
+use nix::libc;
 
 pub fn check(path: &Path, kind: &str) -> Result<(), String> {
     let meta = std::fs::metadata(path);
     let wrong = |what: &str| Err(format!("hostPath type check failed: {} is not {what}", path.display()));
     match (kind, &meta) {
         ("", _) => Ok(()),
-        ("DirectoryOrCreate", Err(_)) => std::fs::create_dir_all(path)
-            .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)))
-            .map_err(|error| error.to_string()),
-        ("FileOrCreate", Err(_)) => std::fs::File::create(path)
-            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644)))
-            .map_err(|error| error.to_string()),
+        ("DirectoryOrCreate", Err(_)) => make_directory(path).map_err(|error| error.to_string()),
+        ("FileOrCreate", Err(_)) => make_file(path).map_err(|error| error.to_string()),
         ("Directory" | "DirectoryOrCreate", Ok(meta)) if meta.is_dir() => Ok(()),
         ("Directory" | "DirectoryOrCreate", _) => wrong("a directory"),
         ("File" | "FileOrCreate", Ok(meta)) if meta.is_file() => Ok(()),
@@ -30,6 +30,21 @@ pub fn check(path: &Path, kind: &str) -> Result<(), String> {
         ("BlockDevice", _) => wrong("a block device"),
         (other, _) => Err(format!("{other:?} is an invalid hostPath type")),
     }
+}
+
+/// Only what is made here gets the mode; what another made meanwhile, link or pipe, is looked at when it is tried again.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    std::fs::create_dir(path)?;
+    let made = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)?;
+    made.set_permissions(Permissions::from_mode(0o755))
+}
+
+fn make_file(path: &Path) -> io::Result<()> {
+    let made = OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    made.set_permissions(Permissions::from_mode(0o644))
 }
 
 #[cfg(test)]

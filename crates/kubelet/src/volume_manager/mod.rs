@@ -36,6 +36,8 @@ use crate::{
         environment::{self, References},
         resources::pod_limits,
     },
+    directories,
+    file_work::FileWork,
     node_metrics::STORAGE_DURATION,
     pod_spec, quantity,
 };
@@ -51,12 +53,10 @@ pub struct VolumeManager {
     metrics: Metrics,
     /// What is set up, by pod UID.
     actual: Mutex<HashMap<String, BTreeMap<String, PathBuf>>>,
-    /// Volumes whose files are being worked on, by pod UID and name: a file system that hangs holds one thread each.
-    busy: Arc<Mutex<HashSet<(String, String)>>>,
+    /// Volumes that were given to their pod's group, by pod UID and name: that is done once for each mount.
+    given_to_group: Mutex<HashSet<(String, String)>>,
+    files: FileWork,
 }
-
-/// A volume that takes longer than this is told of; work on it goes on.
-const MOUNT_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a set-up needs to know beside the pod.
 pub struct Facts<'a> {
@@ -136,6 +136,7 @@ impl VolumeManager {
         node: Arc<Mutex<Node>>,
         recorder: EventRecorder,
         metrics: Metrics,
+        files: FileWork,
     ) -> Self {
         Self {
             tokens: TokenManager::new(client.clone(), env.clone()),
@@ -146,7 +147,8 @@ impl VolumeManager {
             metrics,
             pods_dir: config.pods_dir(),
             actual: Mutex::default(),
-            busy: Arc::default(),
+            given_to_group: Mutex::default(),
+            files,
         }
     }
 
@@ -261,29 +263,14 @@ impl VolumeManager {
         Ok((path, refresh))
     }
 
-    /// Work on a volume's files, on a thread that may hang. One that hangs already is not joined by another.
+    /// Work on a volume's files, on a thread that may hang.
     async fn work<T: Send + 'static>(
         &self,
         uid: &str,
         volume: &str,
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        let key = (uid.to_string(), volume.to_string());
-        let late = || Err("timed out waiting for the condition: its file system does not answer".to_string());
-        if !self.busy.lock().insert(key.clone()) {
-            return late();
-        }
-        let busy = self.busy.clone();
-        let task = tokio::task::spawn_blocking(move || {
-            let result = work();
-            busy.lock().remove(&key);
-            result
-        });
-        match self.env.timeout(MOUNT_LIMIT, task).await {
-            Some(Ok(result)) => result,
-            Some(Err(error)) => Err(error.to_string()),
-            None => late(),
-        }
+        self.files.run(format!("{uid}/{volume}"), work).await
     }
 
     async fn fetch_tokens(
@@ -340,8 +327,10 @@ impl VolumeManager {
         let behind = Behind::of(volume, volume_in_pod, uses)?;
         let context = pod_spec::spec(pod).security_context.as_ref();
         let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
+        let key = (pod_spec::uid(pod).to_string(), volume_in_pod.to_string());
+        let given = self.given_to_group.lock().contains(&key);
         let ownership = Ownership {
-            group: fs_group(pod),
+            group: fs_group(pod).filter(|_| !given),
             read_only: claims::is_read_only(pod, volume_in_pod),
             only_when_root_differs: policy == Some("OnRootMismatch"),
         };
@@ -352,6 +341,7 @@ impl VolumeManager {
             Ok((behind.prepare(ownership, &target)?, owner))
         };
         let (path, owner) = self.work(pod_spec::uid(pod), volume_in_pod, prepare).await?;
+        self.given_to_group.lock().insert(key);
         if let (Some(wanted), Some(owner)) = (ownership.group, owner)
             && wanted != owner
         {
@@ -388,22 +378,24 @@ impl VolumeManager {
     /// Unmounts and removes everything the pod has on disk.
     pub async fn tear_down(&self, uid: &str) -> Result<(), String> {
         self.actual.lock().remove(uid);
+        self.given_to_group.lock().retain(|(owner, _)| owner != uid);
         self.tokens.forget(uid);
         let directory = self.pods_dir.join(uid);
-        blocking(move || file_system::remove(&directory)).await
+        // However long it takes: nothing but this pod's end waits for it.
+        match tokio::task::spawn_blocking(move || file_system::remove(&directory)).await {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// UIDs of the pods that have a directory.
-    pub fn pods_on_disk(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.pods_dir).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    }
-}
-
-async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<(), String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+    pub async fn pods_on_disk(&self) -> Vec<String> {
+        let directory = self.pods_dir.clone();
+        let list = move || -> Vec<String> {
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        };
+        tokio::task::spawn_blocking(list).await.unwrap_or_default()
     }
 }
 
@@ -451,7 +443,7 @@ fn page_size(medium: &str, pod: &Pod) -> Result<String, String> {
 
 fn empty_dir(path: &Path, medium: &Medium, group: Option<u32>) -> io::Result<()> {
     let fresh = !path.exists();
-    std::fs::create_dir_all(path)?;
+    directories::create(path)?;
     let mounts_now = !matches!(medium, Medium::Disk) && !file_system::is_mount_point(path);
     match medium {
         Medium::Memory(size) if mounts_now => file_system::mount_tmpfs(path, *size)?,
@@ -474,7 +466,7 @@ fn write_volume(
     in_memory: bool,
     stamp: &str,
 ) -> io::Result<()> {
-    std::fs::create_dir_all(path)?;
+    directories::create(path)?;
     // Secrets, and what a pod is told of itself, never touch the disk.
     if in_memory {
         file_system::mount_tmpfs(path, None)?;
@@ -508,7 +500,6 @@ fn volume_kind(volume: &Volume) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::no_api::NoApi;
 
     #[test]
     fn memory_is_bounded_by_the_volume_the_pod_and_the_node() {
@@ -549,36 +540,5 @@ mod tests {
         check("HugePages-1Gi", &["2Mi", "1Gi"], Ok("1Gi"));
         check("HugePages-1Gi", &["2Mi"], Err("no resource request for huge pages"));
         check("HugePages", &[], Err("no resource request for huge pages"));
-    }
-
-    #[tokio::test]
-    async fn a_file_system_that_hangs_holds_one_thread_and_no_other_volume() {
-        let client = Client::new(NoApi);
-        let manager = Arc::new(VolumeManager::new(
-            client.clone(),
-            Env::real(),
-            &Config::default(),
-            Arc::default(),
-            EventRecorder::new(client, Env::real(), "kubelet", "node"),
-            Metrics::default(),
-        ));
-        let (release, released) = std::sync::mpsc::channel::<()>();
-        let hanging = manager.clone();
-        let first = tokio::spawn(async move {
-            let wait = move || {
-                let _ = released.recv();
-                Ok(())
-            };
-            hanging.work("uid", "stuck", wait).await
-        });
-        while manager.busy.lock().is_empty() {
-            tokio::task::yield_now().await;
-        }
-        let again = manager.work("uid", "stuck", || Ok(())).await;
-        assert!(again.unwrap_err().contains("its file system does not answer"));
-        assert_eq!(manager.work("uid", "other", || Ok(())).await, Ok(()));
-        drop(release);
-        assert_eq!(first.await.unwrap(), Ok(()));
-        assert_eq!(manager.work("uid", "stuck", || Ok(())).await, Ok(()));
     }
 }

@@ -6,6 +6,7 @@ mod claims;
 mod confined;
 #[path = "../node/fake_api.rs"]
 mod fake_api;
+mod forced;
 mod harness;
 mod housekeeping;
 mod life;

@@ -96,3 +96,66 @@ spec:
     assert_eq!(long.lines().next().map(str::len), Some(2_000_000), "lines are put together again");
     assert_eq!(ns.run(&["logs", "loud", "-c", "large", "--limit-bytes=5"]), "01234");
 }
+
+/// Whether a process on this machine was started with this word.
+fn runs(word: &str) -> bool {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.into_iter().any(|line| line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes()))
+}
+
+#[test]
+fn a_forced_deletion_kills_what_ignores_its_stop_signal() {
+    let ns = kubectl().namespace("forced");
+    let word = |name: &str| format!("forced-{name}-{}", std::process::id());
+    for (name, more) in [("plain", ""), ("hook", ", lifecycle: {preStop: {exec: {command: [sleep, '600']}}}")] {
+        let command = format!("[sh, -c, 'trap : TERM; while true; do sleep 1; done', {}]", word(name));
+        let spec = format!(
+            "{{terminationGracePeriodSeconds: 600, containers: [{{name: c, image: IMAGE, command: {command}{more}}}]}}"
+        );
+        apply(&ns, &format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {spec}}}"));
+    }
+    for name in ["plain", "hook"] {
+        super::phase(&ns, name, "Running");
+        assert!(runs(&word(name)), "{name}");
+        ns.run(&["delete", "pod", name, "--wait=false"]);
+        until(&ns, name, "is ending", |pod| pod["metadata"]["deletionTimestamp"].is_string());
+        event(&ns, name, "Killing", "Stopping container c");
+        assert!(runs(&word(name)), "{name} has its time");
+        ns.run(&["delete", "pod", name, "--force", "--grace-period=0"]);
+        eventually(&format!("{name} is killed"), || if runs(&word(name)) { Err("it runs") } else { Ok(()) });
+    }
+}
+
+#[test]
+fn a_pipe_in_place_of_a_termination_message_freezes_nothing() {
+    let ns = kubectl().namespace("pipes");
+    // More than there are workers.
+    for number in 0..4 {
+        apply(
+            &ns,
+            &format!(
+                "
+apiVersion: v1
+kind: Pod
+metadata: {{name: pipe-{number}}}
+spec:
+  restartPolicy: Never
+  volumes: [{{name: w, emptyDir: {{}}}}]
+  initContainers:
+  - {{name: make, image: IMAGE, command: [/bin/busybox, mkfifo, /w/pipe], volumeMounts: [{{name: w, mountPath: /w}}]}}
+  containers:
+  - name: c
+    image: IMAGE
+    command: ['true']
+    terminationMessagePath: /message
+    volumeMounts: [{{name: w, mountPath: /message, subPath: pipe}}]
+"
+            ),
+        );
+    }
+    for number in 0..4 {
+        super::phase(&ns, &format!("pipe-{number}"), "Succeeded");
+    }
+    ns.run(&["delete", "pods", "--all", "--timeout=180s"]);
+}
