@@ -162,6 +162,9 @@ impl ApiServer {
             let open = requests.open(labels);
             return response.map(|body| body::with(body, open));
         }
+        if pieces.is_some() {
+            response.extensions_mut().insert(serve::Finite);
+        }
         response
     }
 

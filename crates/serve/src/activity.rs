@@ -25,7 +25,7 @@ pub(crate) struct Activity {
     env: Env,
     /// Requests that have begun and whose answers are not yet handed over to their last byte.
     requests: AtomicUsize,
-    /// Of these, answers of a known length that are being sent: all they wait for is the client.
+    /// Of these, answers that have an end and are being sent: all they wait for is the client.
     sending: AtomicUsize,
     any_request: AtomicBool,
     /// In nanoseconds of `Env::monotonic`: when the last request ended, or the connection began.
@@ -111,9 +111,9 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The body of its answer, which ends it.
-    pub fn answer<B: Body>(mut self, body: B) -> Answer<B> {
-        if body.size_hint().exact().is_some() {
+    /// The body of its answer, which ends it. `finite`: it has an end, even if nobody knows where.
+    pub fn answer<B: Body>(mut self, body: B, finite: bool) -> Answer<B> {
+        if finite || body.size_hint().exact().is_some() {
             self.sending = true;
             self.activity.sending.fetch_add(1, Relaxed);
         }

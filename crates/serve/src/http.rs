@@ -40,6 +40,10 @@ pub struct Peer {
     pub certificates: Option<Vec<CertificateDer<'static>>>,
 }
 
+/// Marks an answer that has an end, though its body does not know its length: who does not read it is cut off.
+#[derive(Clone)]
+pub struct Finite;
+
 /// Answers requests.
 pub trait Handler: Send + Sync + 'static {
     type Body: Body<Data: Send, Error: Into<BoxError>> + Send + 'static;
@@ -140,7 +144,11 @@ impl<H: Handler> Server<H> {
         let service = service_fn(move |request: Request<Incoming>| {
             let begun = began.begin();
             let answer = handler.handle(request, &peer);
-            async move { Ok::<_, Infallible>(answer.await.map(|body| begun.answer(body))) }
+            async move {
+                let mut answer = answer.await;
+                let finite = answer.extensions_mut().remove::<Finite>().is_some();
+                Ok::<_, Infallible>(answer.map(|body| begun.answer(body, finite)))
+            }
         });
         let (limits, env, stop) = (&self.limits, &self.env, &self.stop);
         if multiplexed {

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// `/` says ok, `/large` more than a pipe holds, `/slow` ok after ten minutes, `/watch` a line every minute for ever,
+/// `/` says ok, `/large` and `/pieces` more than a pipe holds, `/slow` ok after ten minutes, `/watch` a line every minute for ever,
 /// `/upgrade` becomes an echo.
 #[derive(Default)]
 struct Pages {
@@ -47,6 +47,12 @@ async fn page(request: Request<Incoming>) -> Response<TestBody> {
     let full = |bytes: Vec<u8>| Response::new(Full::from(bytes).boxed_unsync());
     match request.uri().path() {
         "/large" => full(vec![b'x'; 1 << 20]),
+        "/pieces" => {
+            let pieces = (0..256).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 4096]))));
+            let mut response = Response::new(StreamBody::new(futures::stream::iter(pieces)).boxed_unsync());
+            response.extensions_mut().insert(Finite);
+            response
+        }
         "/slow" => {
             tokio::time::sleep(Duration::from_secs(600)).await;
             full(b"ok".into())
@@ -203,17 +209,19 @@ async fn a_head_that_trickles_ends_as_well() {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_its_answer_ends() {
     let f = fixture(false);
-    let mut client = f.connect();
-    ask(&mut client, "/large").await;
-    let began = f.env.monotonic();
-    let freed = async {
-        while f.slots.in_use() > 0 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    };
-    tokio::time::timeout(FOR_EVER, freed).await.expect("the server closes the connection");
-    let seconds = (f.env.monotonic() - began).as_secs();
-    assert!((60..300).contains(&seconds), "{seconds}");
+    for path in ["/large", "/pieces"] {
+        let mut client = f.connect();
+        ask(&mut client, path).await;
+        let began = f.env.monotonic();
+        let freed = async {
+            while f.slots.in_use() > 0 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::time::timeout(FOR_EVER, freed).await.expect("the server closes the connection");
+        let seconds = (f.env.monotonic() - began).as_secs();
+        assert!((60..300).contains(&seconds), "{path}: {seconds}");
+    }
     // Slowly is fine.
     let mut client = f.connect();
     ask(&mut client, "/large").await;

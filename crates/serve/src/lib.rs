@@ -13,6 +13,6 @@ mod slots;
 
 pub use accept::{Accept, accept};
 pub use activity::{Answer, Tracked};
-pub use http::{Handler, Peer, serve_http, serve_https};
+pub use http::{Finite, Handler, Peer, serve_http, serve_https};
 pub use limits::Limits;
 pub use slots::{Slot, Slots};
