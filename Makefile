@@ -31,10 +31,13 @@ test-reference: ## Compare with the published Kubernetes API; needs REFERENCE (d
 sim: ## Play the control plane under simulated time and faults: SEEDS=1000, FIRST=0
 	cargo run --release --locked --quiet -p minke-sim --bin sim -- $(or $(SEEDS),1000) $(or $(FIRST),0)
 
+fuzz: ## Fuzz with coverage (needs cargo-fuzz): TARGET=json (all without), SECONDS=60
+	@tools/fuzz $(or $(SECONDS),60) $(TARGET)
+
 bench: ## Figures as ratios, on this machine
 	@tools/bench
 
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference sim bench fmt
+.PHONY: help up down build test test-fast test-reference sim fuzz bench fmt

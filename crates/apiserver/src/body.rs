@@ -50,7 +50,16 @@ async fn discard(mut body: Body) {
 }
 
 /// The whole body, or the error a client gets when it is longer than `limit` or breaks off.
-pub async fn read_all(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+pub async fn read_all(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    read_counted(body, limit, |_| Ok(())).await
+}
+
+/// The same; `count` is told of bytes that have arrived, and may refuse them.
+pub async fn read_counted(
+    mut body: Body,
+    limit: usize,
+    mut count: impl FnMut(usize) -> Result<(), ApiError>,
+) -> Result<Bytes, ApiError> {
     let too_large =
         || ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: limit is {limit}"));
     if body.size_hint().lower() > limit as u64 {
@@ -66,6 +75,7 @@ pub async fn read_all(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
             discard(body).await;
             return Err(too_large());
         }
+        count(data.len())?;
         // Most bodies come in one piece and need no copy.
         match first.is_empty() {
             true => first = data,

@@ -157,6 +157,8 @@ impl RequestHeader {
 
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// What the listener bears with.
+    pub connections: serve::Limits,
     /// Beyond these, 429 with Retry-After.
     pub requests_in_flight: usize,
     pub mutating_requests_in_flight: usize,
@@ -164,6 +166,8 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Beyond this, 413.
     pub body_bytes: usize,
+    /// Of all bodies that are being read or handled, together; beyond this, 429.
+    pub body_bytes_in_flight: usize,
     /// A watch without timeoutSeconds ends after this and up to as much again.
     pub min_watch: Duration,
     pub event_ttl: Duration,
@@ -173,10 +177,12 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            connections: serve::Limits::API_SERVER,
             requests_in_flight: 400,
             mutating_requests_in_flight: 200,
             request_timeout: Duration::from_secs(60),
             body_bytes: 3 << 20,
+            body_bytes_in_flight: 192 << 20,
             min_watch: Duration::from_secs(1800),
             event_ttl: Duration::from_secs(3600),
             watch_cache: watch_cache::Limits::default(),

@@ -25,6 +25,7 @@ mod discovery;
 mod expiring;
 mod flow_control;
 mod gzip;
+mod in_flight;
 mod index;
 mod kubelet_trust;
 mod kubernetes_service;

@@ -8,7 +8,6 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
 use http_body::Body as _;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use api::{ApiError, Reason};
 use env::Env;
@@ -26,7 +25,9 @@ use crate::{
     call::{Call, InProcess},
     cluster::Cluster,
     config::Config,
-    crd, debug, discovery, health, kubernetes_service, local_services,
+    crd, debug, discovery, health,
+    in_flight::{InFlight, Place},
+    kubernetes_service, local_services,
     metrics::{self, Labels, Measured, Metrics},
     negotiate, not_found, openapi,
     query::Query,
@@ -54,8 +55,7 @@ pub struct ApiServer {
     pub debug: debug::Questions,
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
-    reads: Semaphore,
-    writes: Semaphore,
+    pub(crate) in_flight: InFlight,
     env: Env,
 }
 
@@ -96,8 +96,7 @@ impl ApiServer {
             metrics: metrics.clone(),
         };
         let server = Arc::new(Self {
-            reads: Semaphore::new(config.limits.requests_in_flight),
-            writes: Semaphore::new(config.limits.mutating_requests_in_flight),
+            in_flight: InFlight::new(&config.limits),
             metrics,
             health,
             openapi: openapi::Documents::default(),
@@ -165,6 +164,9 @@ impl ApiServer {
             let open = requests.open(labels);
             return response.map(|body| body::with(body, open));
         }
+        if pieces.is_some() {
+            response.extensions_mut().insert(serve::Finite);
+        }
         response
     }
 
@@ -187,10 +189,6 @@ impl ApiServer {
             return respond::error(&call, &e);
         }
         let long = call.info.is_long_running();
-        let permit = match self.admit_in_flight(&call, long) {
-            Ok(permit) => permit,
-            Err(e) => return respond::error(&call, &e),
-        };
         let limit = match self.time_limit(&call, long) {
             Ok(limit) => limit,
             Err(e) => return respond::error(&call, &e),
@@ -202,7 +200,6 @@ impl ApiServer {
                 Err(ApiError::new(Reason::Timeout, format!("Timeout: {text}")))
             }),
         };
-        drop(permit);
         respond::reply(&call, &self.env, &self.metrics, handled)
     }
 
@@ -267,38 +264,32 @@ impl ApiServer {
         }
     }
 
-    /// Requests in flight are limited; long-running ones are counted apart and the process's own are not limited.
-    fn admit_in_flight(&self, call: &Call, long: bool) -> Result<Option<tokio::sync::SemaphorePermit<'_>>, ApiError> {
-        if long || call.in_process || call.user.in_group("system:masters") {
-            return Ok(None);
-        }
-        let pool = if call.info.is_mutating() { &self.writes } else { &self.reads };
-        pool.try_acquire().map(Some).map_err(|_| {
-            self.metrics.dropped(call.info.is_mutating());
-            ApiError::too_many_requests("Too many requests, please try again later.", 1)
-        })
-    }
-
-    /// Reads and writes that hold a permit.
-    fn in_flight(&self) -> [usize; 2] {
-        let limits = &self.config.limits;
-        [
-            limits.requests_in_flight.saturating_sub(self.reads.available_permits()),
-            limits.mutating_requests_in_flight.saturating_sub(self.writes.available_permits()),
-        ]
+    /// A place among the requests that are handled at once.
+    fn admit_in_flight(&self, call: &Call) -> Result<Place<'_>, ApiError> {
+        self.in_flight.admit(call).inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
     }
 
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
+        let mut place = self.admit_in_flight(call)?;
         self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
+        let mut budget = self.in_flight.body_budget(call);
         if call.info.is_resource {
             let bytes = match call.info.subresource == "proxy" {
                 true => {
                     *call.stream.lock() = Some(body);
                     Default::default()
                 }
-                false if call.info.is_mutating() => body::read_all(body, self.config.limits.body_bytes).await?,
+                false if call.info.is_mutating() => {
+                    // Whoever sends slowly keeps no place that others need.
+                    drop(place);
+                    let limit = self.config.limits.body_bytes;
+                    let bytes = body::read_counted(body, limit, |size| budget.take(size)).await?;
+                    place = self.admit_in_flight(call)?;
+                    bytes
+                }
                 false => Default::default(),
             };
+            let _held = (place, budget);
             if !self.cluster.served.current().serves_version(&call.info.group, &call.info.version)
                 && let Some(reply) = Box::pin(aggregation::serve(self, call, bytes.clone())).await
             {
@@ -328,7 +319,7 @@ impl ApiServer {
             "healthz" | "livez" | "readyz" => health::serve(self, call).await,
             "metrics" if path == "/metrics" => {
                 let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
-                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight(), stored)))
+                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), stored)))
             }
             "metrics" if path == "/metrics/slis" => Ok(health::serve_slis(self)),
             "version" if path == "/version" => Ok(by_hand(&discovery::version())),

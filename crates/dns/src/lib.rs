@@ -5,6 +5,8 @@
 mod cache;
 mod dns_metrics;
 mod forward;
+#[doc(hidden)]
+pub mod fuzzing;
 mod index;
 mod resolv_conf;
 mod run;

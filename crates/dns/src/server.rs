@@ -17,10 +17,10 @@ use hickory_proto::{
     rr::{DNSClass, Name, RData, Record, RecordType},
 };
 use parking_lot::RwLock;
+use serve::Slots;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
-    sync::Semaphore,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,13 @@ use crate::{
     zone::Answer,
 };
 
-const TCP_CONNECTIONS: usize = 256;
+const TCP_CONNECTIONS_MAX: usize = 256;
+/// A pod asks a few things at once at most.
+const TCP_CONNECTIONS_PER_PEER_MAX: usize = 64;
+/// Questions over UDP that wait for upstream; beyond them the answer is SERVFAIL at once.
+const FORWARDED_MAX: usize = 1000;
+/// Of these, by one pod.
+const FORWARDED_PER_PEER_MAX: usize = 250;
 const TCP_IDLE: Duration = Duration::from_secs(10);
 /// ExternalName may point at ExternalName; not for ever.
 const LONGEST_ALIAS_CHAIN: usize = 8;
@@ -43,11 +49,12 @@ pub struct Server {
     sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     env: Env,
     zone: Arc<RwLock<Zone>>,
     forwarder: Forwarder,
-    tcp_slots: Arc<Semaphore>,
+    tcp_slots: Slots,
+    forwarded_slots: Slots,
     turn: AtomicUsize,
     /// The cluster's domain.
     origin: Name,
@@ -68,11 +75,7 @@ impl Server {
             let udp = UdpSocket::bind(tcp.local_addr()?).await?;
             sockets.push((Arc::new(udp), tcp));
         }
-        let tcp_slots = Arc::new(Semaphore::new(TCP_CONNECTIONS));
-        let origin = zone.read().origin.clone();
-        let zone_name = origin.to_string();
-        let shared = Shared { env, zone, forwarder, tcp_slots, turn: AtomicUsize::new(0), origin, zone_name };
-        Ok(Self { shared: Arc::new(shared), sockets })
+        Ok(Self { shared: Arc::new(Shared::new(zone, forwarder, env)), sockets })
     }
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
@@ -103,13 +106,20 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
                 shared.count(&asked, &response);
                 let _ = socket.send_to(&encode(response, limit), from).await;
             }
-            Begun::Ask(pending) => {
+            Begun::Ask(mut pending) => {
+                let Some(slot) = shared.forwarded_slots.take(Some(from.ip())) else {
+                    pending.response.metadata.response_code = ResponseCode::ServFail;
+                    shared.count(&asked, &pending.response);
+                    let _ = socket.send_to(&encode(pending.response, pending.limit), from).await;
+                    continue;
+                };
                 let (shared, socket) = (shared.clone(), socket.clone());
                 shared.env.clone().spawn(async move {
                     let limit = pending.limit;
                     let response = shared.finish(*pending).await;
                     shared.count(&asked, &response);
                     let _ = socket.send_to(&encode(response, limit), from).await;
+                    drop(slot);
                 });
             }
         }
@@ -118,9 +128,8 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
 
 async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
     loop {
-        let Ok((stream, from)) = listener.accept().await else { continue };
-        // Beyond the limit a connection is closed at once; the client asks again.
-        let Ok(slot) = shared.tcp_slots.clone().try_acquire_owned() else { continue };
+        let (stream, from, slot) = serve::accept(&listener, &shared.tcp_slots, &shared.env).await;
+        let Some(from) = from else { continue };
         let shared = shared.clone();
         shared.env.clone().spawn(async move {
             converse(&shared, stream, from).await;
@@ -147,14 +156,13 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
         shared.count(&asked, &response);
         let bytes = encode(response, usize::from(u16::MAX));
         let length = (bytes.len() as u16).to_be_bytes();
-        if stream.write_all(&[&length[..], &bytes].concat()).await.is_err() {
-            return;
-        }
+        let answer = [&length[..], &bytes].concat();
+        let Some(Ok(())) = shared.env.timeout(TCP_IDLE, stream.write_all(&answer)).await else { return };
     }
 }
 
 /// How far a question got without waiting.
-enum Begun {
+pub(crate) enum Begun {
     /// Not a question at all.
     Nothing,
     Done {
@@ -165,11 +173,11 @@ enum Begun {
 }
 
 /// An answer that still needs upstream's records of `query`.
-struct Pending {
-    response: Message,
+pub(crate) struct Pending {
+    pub(crate) response: Message,
     query: Query,
     dnssec: bool,
-    limit: usize,
+    pub(crate) limit: usize,
 }
 
 /// A question that is being answered, as far as it is counted.
@@ -180,6 +188,20 @@ struct Asked {
 }
 
 impl Shared {
+    pub(crate) fn new(zone: Arc<RwLock<Zone>>, forwarder: Forwarder, env: Env) -> Self {
+        let origin = zone.read().origin.clone();
+        Self {
+            env,
+            zone,
+            forwarder,
+            tcp_slots: Slots::new(TCP_CONNECTIONS_MAX, TCP_CONNECTIONS_PER_PEER_MAX),
+            forwarded_slots: Slots::new(FORWARDED_MAX, FORWARDED_PER_PEER_MAX),
+            turn: AtomicUsize::new(0),
+            zone_name: origin.to_string(),
+            origin,
+        }
+    }
+
     fn asked(&self, protocol: &'static str, from: SocketAddr) -> Asked {
         // A socket of both families shows the old one as part of the new one.
         let family = if from.ip().to_canonical().is_ipv4() { "1" } else { "2" };
@@ -200,7 +222,7 @@ impl Shared {
         metrics.observe(&DURATION, &[SERVER, zone, ""], took);
     }
 
-    fn begin(&self, bytes: &[u8]) -> Begun {
+    pub(crate) fn begin(&self, bytes: &[u8]) -> Begun {
         let request = match Message::from_vec(bytes) {
             Ok(request) if request.metadata.message_type == MessageType::Query => request,
             Ok(_) => return Begun::Nothing,
@@ -315,7 +337,7 @@ fn own_alias(record: &Record, query: &Query) -> bool {
 }
 
 /// Within `limit`: as many answers as fit, and the flag that there are more. Who can't ask over TCP has those at least.
-fn encode(mut response: Message, limit: usize) -> Vec<u8> {
+pub(crate) fn encode(mut response: Message, limit: usize) -> Vec<u8> {
     let whole = response.to_vec().unwrap_or_default();
     if !whole.is_empty() && whole.len() <= limit {
         return whole;
@@ -340,3 +362,7 @@ fn encode(mut response: Message, limit: usize) -> Vec<u8> {
     }
     best
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

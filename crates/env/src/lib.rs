@@ -3,6 +3,7 @@
 //! Invariant: nothing else in the workspace asks the system for the time or for a random number.
 
 pub mod memory;
+pub mod open_files;
 pub mod system_roots;
 
 use std::{

@@ -2,10 +2,14 @@
 //! Used by `minke` and `tests/e2e`; the archives are imported into containerd.
 //! Invariant: the same input gives the same bytes, so an image keeps its digest.
 
+mod unpack;
+
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+pub use unpack::unpack;
 
 /// One image of one layer.
 pub struct Image {

@@ -416,9 +416,9 @@ fn serve(
     if config.read_only_port != 0 {
         let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let address = SocketAddr::new(config.address.unwrap_or(everywhere), config.read_only_port);
-        let (view, shutdown) = (view.clone(), shutdown.clone());
+        let (view, env, shutdown) = (view.clone(), shared.env.clone(), shutdown.clone());
         tasks.spawn(async move {
-            if let Err(error) = server::serve_read_only(address, view, shutdown).await {
+            if let Err(error) = server::serve_read_only(address, view, env, shutdown).await {
                 tracing::error!(%address, %error, "failed to serve the read-only port");
             }
         });
@@ -434,6 +434,7 @@ fn serve(
             client_ca_pem: config.client_ca_pem.clone(),
             endpoint_gate: config.endpoint_gate.clone(),
             metrics: shared.metrics.clone(),
+            connections: serve::Limits::KUBELET,
         };
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
@@ -444,9 +445,9 @@ fn serve(
     }
     if config.healthz_port != 0 {
         let address = SocketAddr::new(config.healthz_address, config.healthz_port);
-        let shutdown = shutdown.clone();
+        let (env, shutdown) = (shared.env.clone(), shutdown.clone());
         tasks.spawn(async move {
-            if let Err(error) = server::serve_health(address, move || pulse.is_alive(), shutdown).await {
+            if let Err(error) = server::serve_health(address, move || pulse.is_alive(), env, shutdown).await {
                 tracing::error!(%address, %error, "failed to serve health checks");
             }
         });

@@ -9,6 +9,7 @@ use std::{
 };
 
 use env::Env;
+use serve::{Limits, Slots};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -53,9 +54,14 @@ pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::i
 /// Answers every request with what `answer` says for its path; 404 for what it does not know.
 pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
     let answer = Arc::new(answer);
-    while let Ok((stream, _)) = listener.accept().await {
+    let slots = Slots::of(&Limits::COMPONENT);
+    loop {
+        let (stream, _, slot) = serve::accept(&listener, &slots, env).await;
         let (answer, limit) = (answer.clone(), env.clone());
-        env.spawn(async move { limit.timeout(PATIENCE, respond(stream, &*answer)).await });
+        env.spawn(async move {
+            limit.timeout(PATIENCE, respond(stream, &*answer)).await;
+            drop(slot);
+        });
     }
 }
 
@@ -131,6 +137,20 @@ mod tests {
         };
         let (listener, ()) = tokio::join!(taking, leaving);
         assert_eq!((listener.local_addr().unwrap(), told), (address, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_half_a_request_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move { serve(&Env::real(), listener, |_| Some(text("ok"))).await });
+        for begun in ["", "GET /metrics HTTP/1.1\r\n"] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(begun.as_bytes()).await.unwrap();
+            let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), client.read(&mut [0])).await;
+            assert_eq!(ended.expect("the server closes it").unwrap_or(0), 0, "{begun}");
+        }
+        assert!(!serving.is_finished());
     }
 
     #[tokio::test]

@@ -5,28 +5,28 @@
 mod callers;
 mod health;
 
-use std::{convert::Infallible, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::{Context, Result};
 use api::ApiError;
 use apiserver::{ProofOfKey, authn::PeerCertificates};
 use client::Client;
 use env::Env;
+use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header, request::Parts};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReviewSpec};
 use metrics::{CONTENT_TYPE, Metrics, http as listening};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer},
+};
+use serve::{Handler, Limits, Peer, serve_https};
 use tokio_util::sync::CancellationToken;
 
 use callers::Callers;
 pub use health::Health;
-
-const HANDSHAKE: Duration = Duration::from_secs(10);
 
 struct Port {
     client: Client,
@@ -58,60 +58,40 @@ pub fn start(
         let refused = |error: &std::io::Error| {
             tracing::warn!(%address, %error, "failed to serve health and metrics: choose another --secure-port");
         };
-        let serving = async {
-            let listener = listening::listen(&env, address, refused).await;
-            serve(listener, tls, port, &env).await;
-        };
-        tokio::select! {
-            () = serving => {}
-            () = shutdown.cancelled() => {}
-        }
+        let listening = listening::listen(&env, address, refused);
+        let Some(listener) = shutdown.run_until_cancelled(listening).await else { return };
+        serve_https(listener, tls, port, Limits::COMPONENT, env, shutdown).await;
     });
     Ok(())
 }
 
 /// TLS with a certificate of its own making, as upstream's components have where none is given.
-fn self_signed() -> Result<(TlsAcceptor, CertificateDer<'static>)> {
+fn self_signed() -> Result<(ServerConfig, CertificateDer<'static>)> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_string(), "127.0.0.1".to_string()])
         .context("failed to make a serving certificate")?;
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let certificate = made.cert.der().clone();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+    let config = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(Arc::new(ProofOfKey::new(Vec::new(), provider)))
         .with_single_cert(vec![certificate.clone()], key.into())?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((TlsAcceptor::from(Arc::new(config)), certificate))
+    Ok((config, certificate))
 }
 
-async fn serve(listener: TcpListener, tls: TlsAcceptor, port: Arc<Port>, env: &Env) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => drop(env.spawn(connection(stream, tls.clone(), port.clone(), env.clone()))),
-            Err(error) => {
-                // Out of file descriptors and the like: the next one may fit again.
-                tracing::warn!(%error, "failed to accept a connection");
-                env.sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
+impl Handler for Port {
+    type Body = Full<Bytes>;
 
-async fn connection(stream: TcpStream, tls: TlsAcceptor, port: Arc<Port>, env: Env) {
-    let Some(Ok(stream)) = env.timeout(HANDSHAKE, tls.accept(stream)).await else { return };
-    let shown = stream.get_ref().1.peer_certificates();
-    let shown = shown.map(|chain| PeerCertificates(chain.iter().map(|c| c.clone().into_owned()).collect()));
-    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let port = port.clone();
-        if let Some(shown) = shown.clone() {
-            request.extensions_mut().insert(shown);
+    fn handle(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: &Arc<Peer>,
+    ) -> BoxFuture<'static, Response<Full<Bytes>>> {
+        let (port, mut request) = (self.clone(), request.into_parts().0);
+        if let Some(shown) = &peer.certificates {
+            request.extensions.insert(PeerCertificates(shown.clone()));
         }
-        async move { Ok::<_, Infallible>(port.answer(&request.into_parts().0).await) }
-    });
-    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "a connection ended badly");
+        Box::pin(async move { port.answer(&request).await })
     }
 }
 
@@ -167,6 +147,8 @@ mod tests {
     };
     use metrics::Family;
     use serde_json::{Value, json};
+    use std::time::Duration;
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -286,6 +268,30 @@ mod tests {
         (params.signed_by(&key, by).unwrap(), key)
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_shakes_no_hands_is_closed() {
+        use tokio::io::AsyncReadExt;
+        let env = Env::real();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let transport = HttpsTransport::new(HttpsConfig {
+            server: "https://127.0.0.1:1".into(),
+            ca: Vec::new(),
+            identity: Identity::default(),
+            user_agent: "test".into(),
+        });
+        let client = Client::new(transport.unwrap());
+        let callers = Callers::new(client.clone(), env.clone(), None).unwrap();
+        let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
+        let port = Arc::new(Port { client, callers, metrics: Metrics::default(), health });
+        let (tls, _) = self_signed().unwrap();
+        let task = tokio::spawn(serve_https(listener, tls, port, Limits::COMPONENT, env, CancellationToken::new()));
+        let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
+        assert_eq!(ended.expect("the port closes it").unwrap_or(0), 0);
+        task.abort();
+    }
+
     #[tokio::test]
     async fn the_port_speaks_tls() {
         let env = Env::real();
@@ -302,7 +308,8 @@ mod tests {
         let (known, stranger) = (authority(), authority());
         let callers = Callers::new(client.clone(), env.clone(), Some(known.0.clone().into_bytes())).unwrap();
         let port = Port { client, callers, metrics: Metrics::default(), health };
-        let task = tokio::spawn(async move { serve(listener, tls, Arc::new(port), &env).await });
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(serve_https(listener, tls, Arc::new(port), Limits::COMPONENT, env, stop));
         let ask = async |path: &str, identity: Identity| {
             let asking = to(format!("https://{address}"), identity);
             asking.request(Request::get(path).body(Bytes::new()).unwrap()).await

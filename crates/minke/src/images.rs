@@ -4,7 +4,7 @@
 
 use std::{
     fs::File,
-    io::{BufReader, Read, Seek, SeekFrom, Write},
+    io::{BufReader, Write},
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -18,6 +18,8 @@ pub const DEMO: &str = "minke.local/demo:1";
 
 const PAUSE_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
 const DEMO_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo"));
+/// The largest images that people have, with room to spare.
+const ARCHIVE_BYTES_MAX: u64 = 64 << 30;
 const BUSYBOX: &str = "/bin/busybox";
 
 pub fn pause_archive() -> Result<Vec<u8>> {
@@ -91,18 +93,13 @@ fn ctr(socket: &Path) -> Command {
 
 /// The archive as containerd wants it: plain. Compressed ones are unpacked into a temporary file.
 pub fn plain(path: &Path) -> Result<(PathBuf, Option<tempfile::NamedTempFile>)> {
-    let mut file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
-    let mut magic = [0; 4];
-    let length = file.read(&mut magic).with_context(|| format!("can't read {}", path.display()))?;
-    file.seek(SeekFrom::Start(0))?;
-    let mut reader: Box<dyn Read> = match &magic[..length] {
-        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file))),
-        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::Decoder::new(file)?),
-        _ => return Ok((path.to_path_buf(), None)),
-    };
+    let file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
     let mut unpacked = tempfile::NamedTempFile::new()?;
-    std::io::copy(&mut reader, &mut unpacked).with_context(|| format!("{} is damaged", path.display()))?;
-    Ok((unpacked.path().to_path_buf(), Some(unpacked)))
+    match image::unpack(BufReader::new(file), &mut unpacked, ARCHIVE_BYTES_MAX) {
+        Ok(true) => Ok((unpacked.path().to_path_buf(), Some(unpacked))),
+        Ok(false) => Ok((path.to_path_buf(), None)),
+        Err(error) => Err(error).with_context(|| format!("{} is damaged", path.display())),
+    }
 }
 
 #[cfg(test)]

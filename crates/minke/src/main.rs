@@ -93,6 +93,10 @@ fn start_logging() {
 
 /// Few threads: nothing here computes for long, and idle threads cost memory.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    // Every connection, watch of a file and log is a descriptor.
+    if let Err(error) = env::open_files::raise_limit() {
+        tracing::warn!(%error, "failed to raise the limit of open files");
+    }
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
 }

@@ -263,7 +263,7 @@ pub async fn start(name: &str, node: &Instance) -> Result<()> {
     }
     let record = record(name, node)?;
     let log = file_modes::open_log(&node.log_file())?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = env::open_files::command(std::env::current_exe()?);
     command.args(&record.arguments).env(SUPERVISED, "1");
     // A group of its own: what ends the terminal's programs does not end a node.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);

@@ -88,6 +88,15 @@ pub struct Security {
     /// How many requests that write are served at once; 0: any number
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    /// How long a request may take that is not a watch or the like
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    request_timeout: Duration,
+    /// How many seconds a watch lasts at least, unless it asks for less
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
+    min_request_timeout: u64,
+    /// How many requests a client may have under way on one HTTP/2 connection; 0: 250
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    http2_max_streams_per_connection: u32,
     /// Issuer of ServiceAccount tokens, an https URL [default: https://kubernetes.default.svc.cluster.local]
     #[arg(long, value_name = "URL")]
     service_account_issuer: Option<String>,
@@ -95,6 +104,9 @@ pub struct Security {
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]
     api_audiences: Vec<String>,
 }
+
+/// What upstream's HTTP/2 server allows when it is not told.
+const GO_STREAMS_PER_CONNECTION: u32 = 250;
 
 /// As Go writes them: `90s`, `1h30m`.
 fn duration(text: &str) -> Result<Duration, String> {
@@ -117,6 +129,15 @@ impl Security {
         config.admission_control_config_file = self.admission_control_config_file.clone();
         config.limits.requests_in_flight = unlimited(self.max_requests_inflight);
         config.limits.mutating_requests_in_flight = unlimited(self.max_mutating_requests_inflight);
+        if self.request_timeout.is_zero() {
+            bail!("--request-timeout can not be zero");
+        }
+        config.limits.request_timeout = self.request_timeout;
+        config.limits.min_watch = Duration::from_secs(self.min_request_timeout);
+        config.limits.connections.streams_per_connection = match self.http2_max_streams_per_connection {
+            0 => GO_STREAMS_PER_CONNECTION,
+            streams => streams,
+        };
         let accounts = &mut config.service_accounts;
         if let Some(issuer) = &self.service_account_issuer {
             if issuer.is_empty() || (issuer.contains(':') && issuer.parse::<http::Uri>().is_err()) {
@@ -279,6 +300,15 @@ mod tests {
             format!("{unlimited} {}", c.limits.mutating_requests_in_flight)
         };
         check("--max-requests-inflight=0 --max-mutating-requests-inflight=7", limits, "true 7");
+        let times = |c: &config::Config| {
+            let limits = &c.limits;
+            let streams = limits.connections.streams_per_connection;
+            format!("{:?} {:?} {streams}", limits.request_timeout, limits.min_watch)
+        };
+        check("", times, "60s 1800s 1000");
+        let line = "--request-timeout=1m30s --min-request-timeout=7 --http2-max-streams-per-connection=9";
+        check(line, times, "90s 7s 9");
+        check("--http2-max-streams-per-connection=0", times, "60s 1800s 250");
         let tokens = |c: &config::Config| format!("{} {:?}", c.service_accounts.issuer, c.service_accounts.audiences);
         check("--service-account-issuer=https://i", tokens, r#"https://i ["https://i"]"#);
         check("--service-account-issuer=https://i --api-audiences=a,b", tokens, r#"https://i ["a", "b"]"#);
@@ -295,6 +325,7 @@ mod tests {
             ("--client-ca-file=Cargo.toml", "holds no certificate"),
             ("--authorization-webhook-cache-authorized-ttl=soon", "write it as"),
             ("--service-account-issuer=https:// x", "unexpected argument"),
+            ("--request-timeout=0s", "can not be zero"),
         ];
         for (line, expected) in cases {
             let error = parse(line).err().map(|e| format!("{e:#}")).unwrap_or_default();

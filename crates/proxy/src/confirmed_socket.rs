@@ -3,9 +3,10 @@
 //! Invariant: an answer is given only after the kernel has accepted rules without the pod, and whoever asks waits no
 //! longer than it wants to.
 
-use std::{os::unix::fs::PermissionsExt, path::Path};
+use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use env::Env;
+use serve::Slots;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
@@ -16,6 +17,9 @@ use crate::{confirmed::Confirmed, model::PodUid};
 /// A pod in no Service.
 const UNKNOWN: &str = "unknown";
 const LONGEST_QUESTION: u64 = 128;
+/// One for each pod that ends; the kubelet asks no longer than two seconds.
+const QUESTIONS_MAX: usize = 1024;
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the rules say of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,23 +39,25 @@ pub async fn serve_confirmed(path: &Path, confirmed: Confirmed, env: Env) -> std
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let slots = Slots::new(QUESTIONS_MAX, QUESTIONS_MAX);
     loop {
-        let (stream, _) = listener.accept().await?;
-        let confirmed = confirmed.clone();
+        let (stream, _, slot) = serve::accept(&listener, &slots, &env).await;
+        let (confirmed, limit) = (confirmed.clone(), env.clone());
         env.spawn(async move {
-            if let Err(error) = answer(stream, &confirmed).await {
+            if let Err(error) = answer(stream, &confirmed, &limit).await {
                 tracing::debug!(%error, "a question about a pod's endpoints ended badly");
             }
+            drop(slot);
         });
     }
 }
 
-async fn answer(stream: UnixStream, confirmed: &Confirmed) -> std::io::Result<()> {
+async fn answer(stream: UnixStream, confirmed: &Confirmed, env: &Env) -> std::io::Result<()> {
     use tokio::io::AsyncReadExt;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read).take(LONGEST_QUESTION);
     let mut question = String::new();
-    read.read_line(&mut question).await?;
+    env.timeout(QUESTION_TIMEOUT, read.read_line(&mut question)).await.ok_or(std::io::ErrorKind::TimedOut)??;
     let (uid, version) = question.trim().split_once(' ').unwrap_or((question.trim(), "0"));
     let version: u64 = version.parse().unwrap_or(0);
     let Some(pod) = PodUid::parse(uid) else { return write.write_all(UNKNOWN.as_bytes()).await };
@@ -83,6 +89,24 @@ pub async fn ask_confirmed(path: &Path, pod_uid: &str, version: u64) -> std::io:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_nothing_is_closed() {
+        use tokio::io::AsyncReadExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("proxy.sock");
+        let task_path = path.clone();
+        let served = tokio::spawn(async move { serve_confirmed(&task_path, Confirmed::default(), Env::real()).await });
+        let mut silent = loop {
+            match UnixStream::connect(&path).await {
+                Ok(stream) => break stream,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
+        assert_eq!(ended.expect("the proxy closes it").unwrap_or(0), 0);
+        served.abort();
+    }
 
     #[tokio::test]
     async fn a_kubelet_in_another_process_learns_what_the_rules_hold() {

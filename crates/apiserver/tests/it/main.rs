@@ -7,6 +7,7 @@ mod aggregation;
 mod allocation;
 mod clients;
 mod conformance;
+mod connections;
 mod conversion;
 mod crd;
 mod deep_input;

@@ -180,7 +180,7 @@ impl Process {
         let spawn_error = |source| StartError::Spawn { program: config.program.clone(), source };
         // A stale socket would answer the wait for readiness with a refusal.
         let _ = std::fs::remove_file(config.socket());
-        let child = tokio::process::Command::new(&config.program)
+        let child = tokio::process::Command::from(env::open_files::command(&config.program))
             .arg("--config")
             .arg(config.file())
             // Containers must not inherit what a node joins with.

@@ -4,6 +4,8 @@
 
 mod auth;
 mod counted;
+#[doc(hidden)]
+pub mod fuzzing;
 mod logs;
 mod pages;
 mod port_channels;
@@ -20,15 +22,15 @@ use bytes::Bytes;
 use client::Client;
 use cri::{Runtime, v1};
 use env::Env;
-use futures::TryStreamExt;
+use futures::{TryStreamExt, future::BoxFuture};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use metrics::Metrics;
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use serde_json::Value;
+use serve::{Handler, Peer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -82,6 +84,7 @@ pub struct Server {
     pub client_ca_pem: Vec<u8>,
     pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
     pub metrics: Metrics,
+    pub connections: serve::Limits,
 }
 
 struct Shared {
@@ -95,34 +98,20 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves until shutdown. Every connection is a task of its own.
+    /// Serves until shutdown.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), ApiError> {
-        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(self.tls()?));
+        let (tls, env) = (self.tls()?, self.env.clone());
         let shared = Arc::new(Shared {
             auth: Auth::new(self.client, self.env.clone(), self.config.clone()),
             config: self.config,
             view: self.view,
             runtime: self.runtime,
-            env: self.env.clone(),
+            env: self.env,
             endpoint_gate: self.endpoint_gate,
             metrics: self.metrics,
         });
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = shutdown.cancelled() => return Ok(()),
-            };
-            match accepted {
-                Ok((stream, _)) => {
-                    let (tls, shared) = (tls.clone(), shared.clone());
-                    self.env.spawn(async move { connection(stream, tls, shared).await });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "couldn't accept a connection");
-                    self.env.sleep(std::time::Duration::from_millis(100)).await;
-                }
-            }
-        }
+        serve::serve_https(listener, tls, shared, self.connections, env, shutdown).await;
+        Ok(())
     }
 
     fn tls(&self) -> Result<rustls::ServerConfig, ApiError> {
@@ -141,29 +130,19 @@ impl Server {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(verifier.allow_unauthenticated().build().map_err(|e| bad(&e))?)
         };
-        let mut tls = builder.with_cert_resolver(self.serving_certificate.clone());
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(tls)
+        Ok(builder.with_cert_resolver(self.serving_certificate.clone()))
     }
 }
 
-async fn connection(stream: tokio::net::TcpStream, tls: tokio_rustls::TlsAcceptor, shared: Arc<Shared>) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "couldn't set TCP_NODELAY");
-    }
-    let stream = match tls.accept(stream).await {
-        Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "a TLS handshake failed"),
-    };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
-    let certificate = Arc::new(certificate);
-    let service = hyper::service::service_fn(move |request| {
-        let (shared, certificate) = (shared.clone(), certificate.clone());
-        async move { Ok::<_, std::convert::Infallible>(shared.answer(request, certificate.as_deref()).await) }
-    });
-    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    if let Err(error) = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "a connection ended badly");
+impl Handler for Shared {
+    type Body = Body;
+
+    fn handle(self: &Arc<Self>, request: Request<Incoming>, peer: &Arc<Peer>) -> BoxFuture<'static, Response<Body>> {
+        let (shared, peer) = (self.clone(), peer.clone());
+        Box::pin(async move {
+            let certificate = peer.certificates.as_ref().and_then(|chain| chain.first());
+            shared.answer(request, certificate.map(|certificate| certificate.as_ref())).await
+        })
     }
 }
 
@@ -433,9 +412,10 @@ async fn read_only(view: &dyn View, segments: &[&str]) -> Result<Response<Body>,
 pub async fn serve_read_only(
     address: SocketAddr,
     view: Arc<dyn View>,
+    env: Env,
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
-    serve_plain(address, shutdown, move |path| {
+    serve_plain(address, env, shutdown, move |path| {
         let view = view.clone();
         async move {
             let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
@@ -448,10 +428,11 @@ pub async fn serve_read_only(
 /// Plain HTTP that says `ok` while the node's loop turns.
 pub async fn serve_health(
     address: SocketAddr,
-    healthy: impl Fn() -> bool + Clone + Send + 'static,
+    healthy: impl Fn() -> bool + Send + Sync + 'static,
+    env: Env,
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
-    serve_plain(address, shutdown, move |_| {
+    serve_plain(address, env, shutdown, move |_| {
         let alive = healthy();
         let mut response = text(if alive { "ok".into() } else { "the sync loop does not turn".into() });
         if !alive {
@@ -462,31 +443,37 @@ pub async fn serve_health(
     .await
 }
 
-async fn serve_plain<F, A>(address: SocketAddr, shutdown: CancellationToken, answer: F) -> std::io::Result<()>
+/// Answers plain requests by their path alone.
+struct Plain<F>(F);
+
+impl<F, A> Handler for Plain<F>
 where
-    F: Fn(String) -> A + Clone + Send + 'static,
-    A: Future<Output = Response<Body>> + Send,
+    F: Fn(String) -> A + Send + Sync + 'static,
+    A: Future<Output = Response<Body>> + Send + 'static,
 {
-    let listener = TcpListener::bind(metrics::http::everywhere(address)).await?;
-    loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted?.0,
-            () = shutdown.cancelled() => return Ok(()),
-        };
-        let answer = answer.clone();
-        tokio::spawn(async move {
-            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let answered = answer(request.uri().path().to_string());
-                async move { Ok::<_, std::convert::Infallible>(answered.await) }
-            });
-            let served =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-            if let Err(error) = served {
-                tracing::debug!(%error, "a plain connection ended badly");
-            }
-        });
+    type Body = Body;
+
+    fn handle(self: &Arc<Self>, request: Request<Incoming>, _: &Arc<Peer>) -> BoxFuture<'static, Response<Body>> {
+        Box::pin((self.0)(request.uri().path().to_string()))
     }
 }
+
+async fn serve_plain<F, A>(address: SocketAddr, env: Env, shutdown: CancellationToken, answer: F) -> std::io::Result<()>
+where
+    F: Fn(String) -> A + Send + Sync + 'static,
+    A: Future<Output = Response<Body>> + Send + 'static,
+{
+    let listener = TcpListener::bind(metrics::http::everywhere(address)).await?;
+    serve_plain_at(listener, env, shutdown, Plain(answer)).await;
+    Ok(())
+}
+
+async fn serve_plain_at<H: Handler>(listener: TcpListener, env: Env, shutdown: CancellationToken, handler: H) {
+    serve::serve_http(listener, Arc::new(handler), serve::Limits::COMPONENT, env, shutdown).await;
+}
+
+#[cfg(test)]
+mod listening_tests;
 
 #[cfg(test)]
 mod tests {

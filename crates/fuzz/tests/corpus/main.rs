@@ -1,54 +1,28 @@
-//! One target per decoder and patcher: each is given its corpus, then bent copies of it, and must neither panic, nor
-//! answer with an error of its own, nor write half of something.
+//! Gives every target its corpus, then bent copies of it.
 //! `FUZZ_RUNS` and `FUZZ_SEED` ask for more than the short run of every test; a failing input belongs into the corpus.
 //! Invariant: the same seed gives the same inputs.
 
 mod bend;
-mod pure;
-mod server;
 
 use std::{
+    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use bend::Bender;
-
-type Target = fn(&[u8]);
-
-/// Each with the directory of its corpus.
-const TARGETS: &[(&str, Target)] = &[
-    ("json", pure::json),
-    ("yaml", pure::yaml),
-    ("protobuf", pure::protobuf),
-    ("json_patch", pure::json_patch),
-    ("merge_patch", pure::merge_patch),
-    ("strategic_merge_patch", pure::strategic_merge_patch),
-    ("apply", pure::apply),
-    ("managed_fields", pure::managed_fields),
-    ("label_selector", pure::label_selector),
-    ("field_selector", pure::field_selector),
-    ("quantity", pure::quantity),
-    ("cel", pure::cel),
-    ("policy_file", pure::policy_file),
-    ("token_file", pure::token_file),
-    ("create", server::create),
-    ("patch", server::patch),
-    ("delete_options", server::delete_options),
-    ("continue_token", server::continue_token),
-    ("query", server::query),
-    ("accept", server::accept),
-    ("definition", server::definition),
-    ("path", server::path),
-    ("credentials", server::credentials),
-];
+use fuzz::{TARGETS, Target};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
 fn run(name: &str, target: Target, runs: u64, seed: u64) {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name);
+    let directory = corpus().join(name);
     let entries = std::fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     let mut files: Vec<_> = entries.map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -75,4 +49,19 @@ fn no_input_breaks_anything() {
     for (name, target) in TARGETS {
         run(name, *target, runs, seed);
     }
+}
+
+/// `make fuzz` and `make test` run the same targets on the same corpus.
+#[test]
+fn every_target_has_a_corpus_and_a_binary() {
+    let names: BTreeSet<String> = TARGETS.iter().map(|(name, _)| name.to_string()).collect();
+    let entries = std::fs::read_dir(corpus()).unwrap();
+    let directories: BTreeSet<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(directories, names);
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let (_, binaries) = manifest.split_once("[[bin]]").unwrap();
+    let named = binaries.lines().filter_map(|line| line.strip_prefix("name = "));
+    let binaries: BTreeSet<String> = named.map(|name| name.trim_matches('"').to_string()).collect();
+    assert_eq!(binaries, names);
 }

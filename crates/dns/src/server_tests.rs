@@ -1,0 +1,64 @@
+//! Clients that only hold connections, and more questions than one pod may have under way.
+
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::{PodRecords, Upstreams};
+
+/// Of simulated time; what is not over by then never is.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
+async fn start(upstreams: &[SocketAddr]) -> (SocketAddr, Arc<Shared>) {
+    let env = Env::real();
+    let zone = Arc::new(RwLock::new(Zone::new("cluster.local", 5, PodRecords::Insecure).unwrap()));
+    let forwarder = Forwarder::new(env.clone(), Upstreams::fixed(upstreams), Duration::from_secs(30));
+    let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], zone, forwarder, env).await.unwrap();
+    let (address, shared) = (server.addresses()[0], server.shared.clone());
+    tokio::spawn(server.serve(CancellationToken::new()));
+    (address, shared)
+}
+
+async fn closes(stream: &mut TcpStream) {
+    let ended = tokio::time::timeout(FOR_EVER, stream.read(&mut [0])).await.expect("the server closes it");
+    assert_eq!(ended.unwrap_or(0), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_question_is_closed() {
+    let (address, _shared) = start(&[]).await;
+    for begun in [&b""[..], b"\x00", b"\x00\x20half"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(begun).await.unwrap();
+        closes(&mut stream).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_pod_has_so_many_connections() {
+    let (address, shared) = start(&[]).await;
+    let slots = &shared.tcp_slots;
+    let held: Vec<_> = (0..TCP_CONNECTIONS_PER_PEER_MAX).map(|_| slots.take(Some(address.ip())).unwrap()).collect();
+    closes(&mut TcpStream::connect(address).await.unwrap()).await;
+    assert!(slots.take(Some("10.0.0.1".parse().unwrap())).is_some(), "others still have room");
+    drop(held);
+}
+
+#[tokio::test]
+async fn one_pod_has_so_many_forwarded_questions() {
+    // An upstream that never answers.
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (address, shared) = start(&[silent.local_addr().unwrap()]).await;
+    let slots = &shared.forwarded_slots;
+    let _held: Vec<_> = (0..FORWARDED_PER_PEER_MAX).map(|_| slots.take(Some(address.ip())).unwrap()).collect();
+    let mut question = Message::new(7, MessageType::Query, OpCode::Query);
+    question.add_query(Query::query(Name::from_ascii("example.com.").unwrap(), RecordType::A));
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.send_to(&question.to_vec().unwrap(), address).await.unwrap();
+    let mut buffer = [0; 512];
+    let answered = tokio::time::timeout(Duration::from_secs(120), client.recv(&mut buffer));
+    let length = answered.await.expect("an answer at once").unwrap();
+    let answer = Message::from_vec(&buffer[..length]).unwrap();
+    assert_eq!((answer.metadata.id, answer.metadata.response_code), (7, ResponseCode::ServFail));
+    let asked = silent.try_recv(&mut buffer);
+    assert!(asked.is_err(), "nobody was asked");
+}

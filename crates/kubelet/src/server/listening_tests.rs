@@ -1,0 +1,112 @@
+//! Clients that connect and then say nothing, at each port of the node.
+
+use std::time::Duration;
+
+use client::{HttpsConfig, HttpsTransport, Identity};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::*;
+
+/// Of simulated time; what is not over by then never is.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
+struct Nothing;
+
+#[async_trait]
+impl View for Nothing {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        Vec::new()
+    }
+
+    async fn container(&self, _: &Pod, _: &str, _: bool) -> Result<ContainerView, ApiError> {
+        Err(ApiError::internal("nothing"))
+    }
+
+    fn exit(&self, _: &str) -> ExitOf {
+        unreachable!("no container")
+    }
+
+    async fn is_running(&self, _: &str) -> bool {
+        false
+    }
+
+    async fn sandbox(&self, _: &Pod) -> Result<String, ApiError> {
+        Err(ApiError::internal("nothing"))
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, ApiError> {
+        Ok(Vec::new())
+    }
+
+    async fn stats_summary(&self) -> Result<Value, ApiError> {
+        Ok(Value::Null)
+    }
+
+    async fn metrics(&self, _: &str) -> Result<String, ApiError> {
+        Ok(String::new())
+    }
+}
+
+#[derive(Debug)]
+struct One(Arc<rustls::sign::CertifiedKey>);
+
+impl ResolvesServerCert for One {
+    fn resolve(&self, _: rustls::server::ClientHello<'_>) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+async fn closes(address: SocketAddr, begun: &str) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(begun.as_bytes()).await.unwrap();
+    let ended = tokio::time::timeout(FOR_EVER, stream.read(&mut [0])).await;
+    assert_eq!(ended.expect("the node closes it").unwrap_or(0), 0, "{begun}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_shakes_no_hands_is_closed() {
+    let made = rcgen::generate_simple_self_signed(["node".to_string()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let key = client::certified_key(certificate.as_bytes(), key.as_bytes()).unwrap();
+    let nowhere = HttpsConfig {
+        server: "https://127.0.0.1:1".into(),
+        ca: Vec::new(),
+        identity: Identity::default(),
+        user_agent: "test".into(),
+    };
+    let env = Env::real();
+    let server = Server {
+        view: Arc::new(Nothing),
+        runtime: Arc::new(cri::fake::FakeRuntime::default()),
+        client: Client::new(HttpsTransport::new(nowhere).unwrap()),
+        env,
+        config: Arc::new(Config::default()),
+        serving_certificate: Arc::new(One(Arc::new(key))),
+        client_ca_pem: Vec::new(),
+        endpoint_gate: None,
+        metrics: Metrics::default(),
+        connections: serve::Limits::KUBELET,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(server.serve(listener, CancellationToken::new()));
+    closes(address, "").await;
+    closes(address, "\u{16}\u{3}\u{1}").await;
+    assert!(!serving.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_half_a_request_is_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Plain(|_| std::future::ready(text("ok".into())));
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(serve_plain_at(listener, Env::real(), stop, answer));
+    for begun in ["", "GET /healthz HTTP/1.1\r\nX: "] {
+        closes(address, begun).await;
+    }
+    assert!(!serving.is_finished());
+}
