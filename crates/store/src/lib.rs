@@ -21,7 +21,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 
-/// The global order of writes. Every successful transaction that changes anything gets the next one.
+/// The global order of writes. Every transaction that changes anything reaches a new one.
+///
+/// `memory` and `embedded` give each key that a transaction changes a revision of its own, consecutive and committed
+/// together: a client's place in a watch is the resource version of the last object it saw, so two changes with one
+/// revision would leave a client that saw only the first no way to ask for the second. etcd gives all changes of a
+/// transaction one revision; who tells clients of those must deal with that (`apiserver/watch_cache.rs`).
 pub type Revision = u64;
 
 /// One key as it was at some revision.
@@ -85,13 +90,13 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done {
+        /// That of the first change, or `revision` if nothing changed.
+        first: Revision,
+        /// Reached by the transaction: that of its last change.
         revision: Revision,
     },
     /// A comparison failed. `current` is the state of every compared key, in order (`None`: absent).
-    Conflict {
-        current: Vec<Option<Record>>,
-        revision: Revision,
-    },
+    Conflict { current: Vec<Option<Record>>, revision: Revision },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +115,7 @@ pub enum Change {
 /// What a watch yields: events in revision order, and now and then the revision up to which all events were delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchItem {
-    /// All events of one revision, together.
+    /// All events of one revision, or of several consecutive ones, together.
     Events(Vec<Event>),
     Progress(Revision),
 }

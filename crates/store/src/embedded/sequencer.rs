@@ -133,9 +133,9 @@ impl Sequencer {
                 let outcome = group.decide(&core, transaction, wall_ms).map(|decision| match decision {
                     Decision::Answer(outcome) => outcome,
                     Decision::Write(write) => {
-                        let revision = write.revision;
+                        let outcome = write.outcome();
                         writes.push(write);
-                        Outcome::Done { revision }
+                        outcome
                     }
                 });
                 answers.push((reply, outcome));
@@ -157,12 +157,11 @@ impl Sequencer {
     fn commit(&mut self, writes: Vec<Write>, revision: Revision, floor: Revision) -> Result<(), StoreError> {
         let mut batch = self.log.batch();
         for write in &writes {
-            for change in &write.changes {
+            for (revision, change) in (write.first..).zip(&write.changes) {
                 let (kind, created, expires_ms, value) = match &change.put {
                     Some(put) => (Kind::Put, put.created, put.expires_ms, &put.value[..]),
                     None => (Kind::Delete, 0, 0, &[][..]),
                 };
-                let revision = write.revision;
                 batch.push(&KeyParts { kind, revision, created, expires_ms, key: &change.key, value });
             }
         }
