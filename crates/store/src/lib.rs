@@ -4,6 +4,7 @@
 
 pub mod backup;
 pub mod contract;
+mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod files;
@@ -11,7 +12,7 @@ pub mod memory;
 mod mvcc;
 
 pub use backup::{backup, restore};
-pub use embedded::{CheckReport, EmbeddedStore, check};
+pub use embedded::{CheckReport, EmbeddedStore, LostRecord, SalvageReport, check, salvage};
 pub use etcd::{EtcdStore, EtcdTls};
 pub use memory::MemoryStore;
 
@@ -139,6 +140,9 @@ pub enum StoreError {
     Unavailable(String),
 }
 
+/// Gives the value of a key at a revision, exactly as it was written, if somebody still has it.
+pub type RepairSource = Box<dyn Fn(&str, Revision) -> Option<Bytes> + Send + Sync>;
+
 /// The limits of `memory` and `embedded`, declared at construction.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -192,6 +196,8 @@ pub trait Store: Send + Sync + 'static {
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
     /// Bytes on disk, for metrics.
     async fn size_bytes(&self) -> Result<u64, StoreError>;
+    /// Where to look for a value that can't be read back from disk any more. The first one counts.
+    fn repair_from(&self, _source: RepairSource) {}
     /// Keys in `[start, end)` that have a time to live, with the unix milliseconds at which they end, for backups.
     /// None in a store without time to live.
     async fn deadlines(&self, _start: &str, _end: &str) -> Result<Vec<(String, u64)>, StoreError> {
