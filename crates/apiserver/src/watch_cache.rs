@@ -171,6 +171,8 @@ impl WatchCache {
         // The task ends with the cache: it holds no strong reference while it waits for the store.
         let weak = Arc::downgrade(&cache);
         let store = cache.store.clone();
+        let memory = weak.clone();
+        store.repair_from(Box::new(move |key, revision| memory.upgrade()?.stored(key, revision)));
         env.spawn(async move { follow(weak, store, revision).await });
         Ok(cache)
     }
@@ -182,6 +184,14 @@ impl WatchCache {
         let mut resources = self.resources.write();
         let new = || Arc::new(ResourceCache::new(*self.applied.borrow(), self.limits.clone()));
         resources.entry(prefix.to_string()).or_insert_with(new).clone()
+    }
+
+    /// What the store holds under `key`, if the cache has it as it was at `revision`.
+    fn stored(&self, key: &str, revision: Revision) -> Option<Bytes> {
+        let prefix = storage::prefix_of_key(key)?;
+        let entry = self.resources.read().get(prefix)?.get(&key[prefix.len()..])?;
+        let object = (entry.object.meta.resource_version == revision).then_some(&entry.object)?;
+        Some(storage::without_revision(object.json()))
     }
 
     /// The revision up to which every change is in the cache.

@@ -111,3 +111,27 @@ async fn changes_that_share_a_revision_are_all_told() {
     assert_eq!(resource.subscribe(7).err(), Some(8));
     assert_eq!(seen(&mut resource.subscribe(8).unwrap()).len(), 2);
 }
+
+/// What is damaged on disk comes back from here.
+#[tokio::test]
+async fn the_cache_gives_back_what_the_store_lost() {
+    let env = Env::real();
+    let directory = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(store::EmbeddedStore::open(directory.path(), env.clone()).unwrap());
+    put(&*store, "kept").await;
+    let revision = put(&*store, "damaged").await;
+    let cache = WatchCache::start(store.clone(), Limits::default(), env).await.unwrap();
+    cache.wait_for(revision).await.unwrap();
+    let path = directory.path().join("00000001.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let name = bytes.windows(16).rposition(|window| window == b"\"name\":\"damaged\"").unwrap();
+    bytes[name + 10] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let record = store.get("/registry/configmaps/a/damaged").await.unwrap().unwrap();
+    assert_eq!(record.mod_revision, revision);
+    let object = storage::decode(&record.value, revision).unwrap();
+    assert_eq!(object.meta.name, "damaged");
+    drop((cache, store));
+    let again = store::EmbeddedStore::open(directory.path(), Env::real()).unwrap();
+    assert_eq!(again.get("/registry/configmaps/a/damaged").await.unwrap(), Some(record));
+}
