@@ -31,6 +31,10 @@ test-reference: ## Compare with the published Kubernetes API; needs REFERENCE (d
 sim: ## Play the control plane under simulated time and faults: SEEDS=1000, FIRST=0
 	cargo run --release --locked --quiet -p minke-sim --bin sim -- $(or $(SEEDS),1000) $(or $(FIRST),0)
 
+sim-disk: ## Play the embedded store on a disk that loses, tears, refuses and lies: SEEDS=10000, FIRST=0
+	MINKE_DISK_SEEDS=$(or $(SEEDS),10000) MINKE_DISK_FIRST=$(or $(FIRST),0) \
+	cargo test --release --locked --quiet -p minke-store --lib power_cut -- --nocapture
+
 fuzz: ## Fuzz with coverage (needs cargo-fuzz): TARGET=json (all without), SECONDS=60
 	@tools/fuzz $(or $(SECONDS),60) $(TARGET)
 
@@ -40,4 +44,4 @@ bench: ## Figures as ratios, on this machine
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference sim fuzz bench fmt
+.PHONY: help up down build test test-fast test-reference sim sim-disk fuzz bench fmt

@@ -113,7 +113,7 @@ struct State {
     ring_bytes: usize,
     /// The sequence number of the ring's first change.
     first: u64,
-    /// Every change after this revision is in the ring.
+    /// Every change after this revision is in the ring, and none that a client may have missed at it.
     complete_since: Revision,
     /// The revision of the last change.
     revision: Revision,
@@ -171,6 +171,8 @@ impl WatchCache {
         // The task ends with the cache: it holds no strong reference while it waits for the store.
         let weak = Arc::downgrade(&cache);
         let store = cache.store.clone();
+        let memory = weak.clone();
+        store.repair_from(Box::new(move |key, revision| memory.upgrade()?.stored(key, revision)));
         env.spawn(async move { follow(weak, store, revision).await });
         Ok(cache)
     }
@@ -182,6 +184,14 @@ impl WatchCache {
         let mut resources = self.resources.write();
         let new = || Arc::new(ResourceCache::new(*self.applied.borrow(), self.limits.clone()));
         resources.entry(prefix.to_string()).or_insert_with(new).clone()
+    }
+
+    /// What the store holds under `key`, if the cache has it as it was at `revision`.
+    fn stored(&self, key: &str, revision: Revision) -> Option<Bytes> {
+        let prefix = storage::prefix_of_key(key)?;
+        let entry = self.resources.read().get(prefix)?.get(&key[prefix.len()..])?;
+        let object = (entry.object.meta.resource_version == revision).then_some(&entry.object)?;
+        Some(storage::without_revision(object.json()))
     }
 
     /// The revision up to which every change is in the cache.
@@ -269,31 +279,56 @@ impl WatchCache {
 
     fn apply(&self, events: Vec<Event>) {
         let Some(revision) = events.last().map(|e| e.revision) else { return };
+        let mut by_resource: Vec<(String, Vec<KeyChange>)> = Vec::with_capacity(1);
         for event in events {
-            if let Some(prefix) = storage::prefix_of_key(&event.key) {
-                let local = event.key[prefix.len()..].to_string();
-                self.resource(prefix).apply(local, event.revision, event.change);
+            let Some(prefix) = storage::prefix_of_key(&event.key) else { continue };
+            let change = KeyChange {
+                key: event.key[prefix.len()..].to_string(),
+                revision: event.revision,
+                change: event.change,
+            };
+            match by_resource.iter_mut().find(|(known, _)| known == prefix) {
+                Some((_, changes)) => changes.push(change),
+                None => by_resource.push((prefix.to_string(), vec![change])),
             }
+        }
+        for (prefix, changes) in by_resource {
+            self.resource(&prefix).apply(changes);
         }
         self.applied.send_replace(revision);
     }
 }
 
+/// A change of one resource, as the store tells of it.
+struct KeyChange {
+    /// After the prefix of its resource.
+    key: String,
+    revision: Revision,
+    change: Change,
+}
+
 /// Follows the store for as long as the cache lives.
-async fn follow(cache: std::sync::Weak<WatchCache>, store: Arc<dyn Store>, mut revision: Revision) {
+async fn follow(cache: std::sync::Weak<WatchCache>, store: Arc<dyn Store>, loaded: Revision) {
     let end = store::prefix_end(storage::ROOT);
+    let mut revision = loaded;
+    // A shared store may have several changes at the revision that was loaded: the ring must know, for clients that
+    // have seen some of them.
+    let resume_at = |loaded: Revision| if store.is_shared() { loaded } else { loaded + 1 };
+    let mut next = resume_at(loaded);
     loop {
-        let failure = match store.watch(storage::ROOT, &end, revision + 1).await {
+        let failure = match store.watch(storage::ROOT, &end, next).await {
             Ok(mut stream) => loop {
                 let item = stream.next().await;
                 let Some(cache) = cache.upgrade() else { return };
                 match item {
                     Some(Ok(WatchItem::Events(events))) => {
                         revision = events.last().map_or(revision, |e| e.revision);
+                        next = revision + 1;
                         cache.apply(events);
                     }
                     Some(Ok(WatchItem::Progress(reached))) => {
                         revision = revision.max(reached);
+                        next = next.max(reached + 1);
                         cache.applied.send_if_modified(|applied| std::mem::replace(applied, revision) != revision);
                     }
                     Some(Err(e)) => break e,
@@ -306,7 +341,7 @@ async fn follow(cache: std::sync::Weak<WatchCache>, store: Arc<dyn Store>, mut r
         tracing::warn!(error = %failure, revision, "the store watch broke; resuming");
         if matches!(failure, StoreError::Compacted { .. }) {
             match cache.load().await {
-                Ok(at) => revision = at,
+                Ok(at) => (revision, next) = (at, resume_at(at)),
                 Err(e) => tracing::error!(error = %e, "failed to reload the watch cache"),
             }
         }
@@ -345,55 +380,19 @@ impl ResourceCache {
         }
     }
 
-    fn apply(&self, key: String, revision: Revision, change: Change) {
-        let decoded = match &change {
-            Change::Put { value, created } => {
-                let kind = if *created { WatchKind::Added } else { WatchKind::Modified };
-                storage::decode_event(kind, value, revision).map(Some)
-            }
-            Change::Delete { .. } => Ok(None),
-        };
-        let new = match decoded {
-            Ok(object) => object.map(|o| Arc::new(Entry::new(o))),
-            Err(e) => return tracing::error!(key, error = %e.message, "skipping unreadable object"),
-        };
-        let mut guard = self.state.write();
-        let state = &mut *guard;
-        state.revision = revision;
-        let mut old = match &new {
-            Some(entry) => state.objects.insert(key, entry.clone()),
-            None => state.objects.remove(&key),
-        };
-        let size = |entry: &Option<Arc<Entry>>| entry.as_ref().map_or(0, |e| e.object.json().len());
-        state.bytes = (state.bytes + size(&new)).saturating_sub(size(&old));
-        if new.is_none() {
-            let last = old.as_ref().map(|e| storage::without_revision(e.object.json()));
-            let Change::Delete { previous } = change else { return };
-            let last: Option<Bytes> = previous.or(last);
-            let gone = last.and_then(|json| storage::decode_event(WatchKind::Deleted, &json, revision).ok());
-            old = gone.map(|o| Arc::new(Entry::new(o)));
-            if old.is_none() {
-                return;
-            }
+    /// Takes in changes that came together. Nobody sees some of them only: the cache would claim their revision.
+    fn apply(&self, changes: Vec<KeyChange>) {
+        let decoded: Vec<_> = changes.into_iter().filter_map(decode).collect();
+        if decoded.is_empty() {
+            return;
         }
-        let event = CacheEvent { revision, new, old };
-        state.ring_bytes += event.size();
-        state.ring.push_back(Arc::new(event));
-        let followed = state.ring.len().checked_sub(FOLLOWED).and_then(|at| state.ring[at].old.as_ref());
-        if let Some(old) = followed {
-            old.object.forget_typed();
+        let mut state = self.state.write();
+        for (change, new) in decoded {
+            state.apply(change, new);
         }
-        while state.ring.len() > self.limits.ring_events
-            || (state.ring_bytes > self.limits.ring_bytes && state.ring.len() > self.limits.ring_minimum)
-        {
-            if let Some(gone) = state.ring.pop_front() {
-                state.ring_bytes -= gone.size();
-                state.first += 1;
-                state.complete_since = gone.revision;
-            }
-        }
+        state.limit(&self.limits);
         let tip = state.first + state.ring.len() as u64;
-        drop(guard);
+        drop(state);
         self.tip.send_replace(tip);
     }
 
@@ -429,7 +428,18 @@ impl ResourceCache {
         applied: Revision,
         keep: impl Fn(&Entry) -> bool,
     ) -> Snapshot {
-        let state = self.state.read();
+        self.list_in(&self.state.read(), prefix, start, limit, applied, keep)
+    }
+
+    fn list_in(
+        &self,
+        state: &State,
+        prefix: &str,
+        start: Option<&str>,
+        limit: usize,
+        applied: Revision,
+        keep: impl Fn(&Entry) -> bool,
+    ) -> Snapshot {
         let from = start.filter(|s| *s > prefix).unwrap_or(prefix);
         let range = state.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded));
         let mut inside = range.take_while(|(key, _)| key.starts_with(prefix));
@@ -460,14 +470,20 @@ impl ResourceCache {
     }
 
     /// A position after everything up to `revision`; `Err` holds the oldest revision one can start from.
+    ///
+    /// Where several changes share `revision` (etcd gives all keys of a transaction one), nobody knows which of them a
+    /// client that names it has seen. All of them come again then: an object that is told twice is the same object,
+    /// one that is never told is lost.
     pub fn subscribe(self: &Arc<Self>, revision: Revision) -> Result<Subscription, Revision> {
         let tip = self.tip.subscribe();
         let state = self.state.read();
         if revision < state.complete_since {
             return Err(state.complete_since);
         }
-        let seen = state.ring.partition_point(|e| e.revision <= revision) as u64;
-        Ok(Subscription { cache: self.clone(), next: state.first + seen, tip })
+        let before = state.ring.partition_point(|e| e.revision < revision);
+        let seen = state.ring.partition_point(|e| e.revision <= revision);
+        let (skip, after) = if seen - before > 1 { (before, revision - 1) } else { (seen, revision) };
+        Ok(Subscription { cache: self.clone(), next: state.first + skip as u64, after, tip })
     }
 
     /// The objects that `keep` keeps and the position right after them.
@@ -477,12 +493,69 @@ impl ResourceCache {
         applied: Revision,
         keep: impl Fn(&Entry) -> bool,
     ) -> (Snapshot, Subscription) {
-        loop {
-            let snapshot = self.list(prefix, None, 0, applied, &keep);
-            // Only a storm that turns the whole ring over between the two calls makes this go around again.
-            if let Ok(subscription) = self.subscribe(snapshot.revision) {
-                return (snapshot, subscription);
+        let tip = self.tip.subscribe();
+        let state = self.state.read();
+        let snapshot = self.list_in(&state, prefix, None, 0, applied, keep);
+        let next = state.first + state.ring.len() as u64;
+        let after = snapshot.revision;
+        (snapshot, Subscription { cache: self.clone(), next, after, tip })
+    }
+}
+
+/// The change with its new object; nothing if that can't be read.
+fn decode(change: KeyChange) -> Option<(KeyChange, Option<Arc<Entry>>)> {
+    let Change::Put { value, created } = &change.change else { return Some((change, None)) };
+    let kind = if *created { WatchKind::Added } else { WatchKind::Modified };
+    match storage::decode_event(kind, value, change.revision) {
+        Ok(object) => Some((change, Some(Arc::new(Entry::new(object))))),
+        Err(e) => {
+            tracing::error!(key = change.key, error = %e.message, "skipping unreadable object");
+            None
+        }
+    }
+}
+
+impl State {
+    fn apply(&mut self, KeyChange { key, revision, change }: KeyChange, new: Option<Arc<Entry>>) {
+        self.revision = revision;
+        let mut old = match &new {
+            Some(entry) => self.objects.insert(key, entry.clone()),
+            None => self.objects.remove(&key),
+        };
+        let size = |entry: &Option<Arc<Entry>>| entry.as_ref().map_or(0, |e| e.object.json().len());
+        self.bytes = (self.bytes + size(&new)).saturating_sub(size(&old));
+        if let Change::Delete { previous } = change {
+            let last: Option<Bytes> =
+                previous.or_else(|| old.as_ref().map(|e| storage::without_revision(e.object.json())));
+            let gone = last.and_then(|json| storage::decode_event(WatchKind::Deleted, &json, revision).ok());
+            old = gone.map(|o| Arc::new(Entry::new(o)));
+            if old.is_none() {
+                return;
             }
+        }
+        let event = CacheEvent { revision, new, old };
+        self.ring_bytes += event.size();
+        self.ring.push_back(Arc::new(event));
+        let followed = self.ring.len().checked_sub(FOLLOWED).and_then(|at| self.ring[at].old.as_ref());
+        if let Some(old) = followed {
+            old.object.forget_typed();
+        }
+    }
+
+    /// Forgets the oldest changes beyond the limits; those of one revision go together.
+    fn limit(&mut self, limits: &Limits) {
+        while self.ring.len() > limits.ring_events
+            || (self.ring_bytes > limits.ring_bytes && self.ring.len() > limits.ring_minimum)
+        {
+            let Some(revision) = self.ring.front().map(|e| e.revision) else { return };
+            let mut together = 0;
+            while let Some(gone) = self.ring.pop_front_if(|e| e.revision == revision) {
+                self.ring_bytes -= gone.size();
+                together += 1;
+            }
+            self.first += together;
+            // Who has seen one of several may have missed another.
+            self.complete_since = if together > 1 { revision + 1 } else { revision };
         }
     }
 }
@@ -498,6 +571,8 @@ impl CacheEvent {
 pub struct Subscription {
     cache: Arc<ResourceCache>,
     next: u64,
+    /// Changes up to this revision are not wanted. It may be one that has not happened yet.
+    after: Revision,
     tip: watch::Receiver<u64>,
 }
 
@@ -514,9 +589,12 @@ impl Subscription {
             Tallies::add(&self.cache.tallies.terminated, 1);
             return Err(FellBehind);
         }
-        let skip = (self.next - state.first) as usize;
+        let mut skip = (self.next - state.first) as usize;
+        if state.ring.get(skip).is_some_and(|e| e.revision <= self.after) {
+            skip = state.ring.partition_point(|e| e.revision <= self.after);
+        }
         let events: Vec<_> = state.ring.iter().skip(skip).take(max).cloned().collect();
-        self.next += events.len() as u64;
+        self.next = state.first + (skip + events.len()) as u64;
         Ok(events)
     }
 
@@ -551,68 +629,4 @@ pub fn store_error(error: StoreError) -> ApiError {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use serde_json::json;
-    use store::{MemoryStore, Operation, Transaction};
-
-    use super::*;
-
-    async fn put(store: &dyn Store, name: &str) -> Revision {
-        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "a" } });
-        let key = format!("/registry/configmaps/a/{name}");
-        let operation = Operation::Put { key, value: storage::encode(&object), ttl_seconds: None };
-        let done = store.transact(Transaction { compare: vec![], operations: vec![operation] }).await.unwrap();
-        let store::Outcome::Done { revision } = done else { panic!("{done:?}") };
-        revision
-    }
-
-    #[tokio::test]
-    async fn follows_the_store_and_forgets_the_distant_past() {
-        let env = Env::real();
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(env.clone()));
-        put(&*store, "before").await;
-        let limits = Limits { ring_events: 2, ..Limits::default() };
-        let cache = WatchCache::start(store.clone(), limits, env).await.unwrap();
-        let resource = cache.resource("/registry/configmaps/");
-        assert_eq!(resource.len(), 1);
-        let start = cache.revision();
-        let mut subscription = resource.subscribe(start).unwrap();
-        let first = put(&*store, "one").await;
-        cache.wait_for(first).await.unwrap();
-        let events = subscription.ready(10).unwrap();
-        assert_eq!(events.len(), 1);
-        assert_eq!(events[0].new.as_ref().unwrap().object.meta.resource_version, first);
-        for name in ["two", "three", "four"] {
-            put(&*store, name).await;
-        }
-        cache.wait_until_fresh().await.unwrap();
-        assert_eq!(subscription.ready(10).err(), Some(FellBehind));
-        assert!(resource.subscribe(start).is_err());
-        let page = resource.list("a/", None, 2, cache.revision(), |_| true);
-        let names: Vec<_> = page.entries.iter().map(|e| e.object.meta.name.as_str()).collect();
-        assert_eq!((names, page.remaining, page.next.as_deref()), (vec!["before", "four"], 3, Some("a/one")));
-    }
-
-    #[tokio::test]
-    async fn keeps_no_parsed_form_of_what_everyone_has_seen() {
-        let env = Env::real();
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(env.clone()));
-        put(&*store, "one").await;
-        let cache = WatchCache::start(store.clone(), Limits::default(), env).await.unwrap();
-        let resource = cache.resource("/registry/configmaps/");
-        let parsed = |name: &str| resource.get(&format!("a/{name}")).unwrap().object.typed::<ConfigMap>().unwrap();
-        let (replaced, kept) = (parsed("one"), put(&*store, "two").await);
-        cache.wait_for(kept).await.unwrap();
-        let kept = parsed("two");
-        put(&*store, "one").await;
-        for _ in 0..FOLLOWED - 2 {
-            put(&*store, "three").await;
-        }
-        cache.wait_until_fresh().await.unwrap();
-        assert_eq!((Arc::strong_count(&replaced), Arc::strong_count(&kept)), (2, 2));
-        put(&*store, "three").await;
-        cache.wait_until_fresh().await.unwrap();
-        assert_eq!((Arc::strong_count(&replaced), Arc::strong_count(&kept)), (1, 2));
-    }
-}
+mod tests;

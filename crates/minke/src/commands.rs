@@ -259,9 +259,10 @@ async fn run_image(command: Image) -> Result<()> {
 
 async fn run_store(command: Store) -> Result<()> {
     let done = match command {
-        Store::Backup { data, file } => store::files::backup(&data.instance().store(), &file, Env::real()).await?,
+        Store::Backup { data, file } => store::files::backup(&data.instance().store(), &file)?,
         Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file)?,
-        Store::Check { data } => store::files::check(&data.instance().store())?,
+        Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store())?,
+        Store::Check { data, salvage: false } => store::files::check(&data.instance().store())?,
     };
     println!("{done}");
     Ok(())

@@ -396,13 +396,13 @@ pub enum Image {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Store {
-    /// Write a consistent snapshot of a stopped cluster's store to a file
+    /// Write a consistent snapshot of a cluster's store to a file, also while the cluster runs, and verify it
     Backup {
         #[command(flatten)]
         data: DataDirectory,
         file: PathBuf,
     },
-    /// Fill an empty store from a snapshot; resource versions stay valid
+    /// Fill an empty store from a snapshot. Its revision rises far above the old one's, so that watches start again
     Restore {
         #[command(flatten)]
         data: DataDirectory,
@@ -412,6 +412,9 @@ pub enum Store {
     Check {
         #[command(flatten)]
         data: DataDirectory,
+        /// If something that is needed is damaged, keep the rest, so that the store starts again, and say what is lost
+        #[arg(long)]
+        salvage: bool,
     },
 }
 

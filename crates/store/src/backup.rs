@@ -1,138 +1,249 @@
 //! Copies a whole store at one revision into a stream, and such a stream into an empty directory.
-//! Works over any `Store`; `minke store backup|restore` call it.
-//! Invariant: a restored store has the same keys, values and revisions, so resource versions stay valid.
+//! `files` puts the stream into a file and calls this for `minke store backup|restore`.
+//! Invariant: a restored store has the same keys, values and versions of objects, and a revision that the old one never
+//! reached: whoever watched the old one is told that its place is gone, instead of waiting for the future.
 
 use std::{
-    collections::HashMap,
     io::{Read, Write},
     path::Path,
+    sync::Arc,
 };
 
 use bytes::{Bytes, BytesMut};
 
 use crate::{
     Limits, Range, Revision, Store, StoreError,
+    disk::{Disk, RealDisk, SyncPoint},
     embedded::{
-        lock,
+        self, lock,
         log::{Batch, Log},
         record::{self, FRAME_HEAD, Frame, GroupHead, KeyParts, Kind},
+        replay::RESTORING_FILE,
+        segment::Location,
     },
+    mvcc::{Core, Value},
     prefix_end,
 };
 
-const MAGIC: &[u8] = b"MINKE BACKUP 1\n";
+const MAGIC: &[u8] = b"MINKE BACKUP 2\n";
+/// Of versions whose records had no checksum of their heads; those are read as well.
+const OLD_MAGIC: &[u8] = b"MINKE BACKUP 1\n";
 const PAGE: usize = 500;
-/// Restored records are made durable in batches of this many.
-const RESTORE_BATCH: usize = 1000;
+/// Records are made durable in batches of this many; of few in tests, so that a power cut comes between two.
+pub(crate) const BATCH_RECORDS: usize = if cfg!(test) { 4 } else { 1000 };
+/// How often a store is read that seems damaged, while it may be in use.
+const BACKUP_ATTEMPTS: u32 = 5;
+/// More than any cluster writes between a backup and its end; what etcd's documentation tells to raise it by.
+pub(crate) const REVISION_BUMP: Revision = 1_000_000_000;
 
-/// What a backup or restore covered.
+/// What a backup or restore covered. `revision` is the backup's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copied {
     pub revision: Revision,
     pub keys: u64,
 }
 
-/// Writes with a running checksum.
-struct Summed<'a> {
+/// Writes a backup with a running checksum.
+struct BackupWriter<'a> {
     writer: &'a mut (dyn Write + Send),
     hasher: crc32fast::Hasher,
+    copied: Copied,
 }
 
-impl Summed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.hasher.update(bytes);
-        self.writer.write_all(bytes).map_err(|e| StoreError::Unavailable(format!("failed to write the backup: {e}")))
+impl<'a> BackupWriter<'a> {
+    fn begin(writer: &'a mut (dyn Write + Send), revision: Revision) -> Result<Self, StoreError> {
+        let mut new = Self { writer, hasher: crc32fast::Hasher::new(), copied: Copied { revision, keys: 0 } };
+        new.write(MAGIC)?;
+        new.head(0, 0)?;
+        Ok(new)
     }
 
-    fn write_head(&mut self, sequence: u64, revision: Revision, checksum: u32) -> Result<(), StoreError> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.hasher.update(bytes);
+        self.writer.write_all(bytes).map_err(|e| not_written(&e))
+    }
+
+    fn head(&mut self, sequence: u64, checksum: u32) -> Result<(), StoreError> {
         let mut bytes = BytesMut::new();
+        let revision = self.copied.revision;
         GroupHead { sequence, revision, floor: revision, oldest_segment: 0, length: checksum }.encode(&mut bytes);
         self.write(&bytes)
     }
+
+    fn record(&mut self, parts: &KeyParts<'_>) -> Result<(), StoreError> {
+        let mut bytes = BytesMut::new();
+        parts.encode(&mut bytes);
+        self.copied.keys += 1;
+        self.write(&bytes)
+    }
+
+    fn finish(mut self) -> Result<Copied, StoreError> {
+        let checksum = self.hasher.clone().finalize();
+        self.head(self.copied.keys, checksum)?;
+        self.writer.flush().map_err(|e| not_written(&e))?;
+        Ok(self.copied)
+    }
+}
+
+fn not_written(error: &std::io::Error) -> StoreError {
+    StoreError::Unavailable(format!("failed to write the backup: {error}"))
 }
 
 /// Writes everything in `store`, as it is at one revision, to `writer`.
 pub async fn backup(store: &dyn Store, writer: &mut (dyn Write + Send)) -> Result<Copied, StoreError> {
     let end = prefix_end("");
-    let deadlines: HashMap<String, u64> = store.deadlines("", &end).await?.into_iter().collect();
+    let deadlines: std::collections::HashMap<String, u64> = store.deadlines("", &end).await?.into_iter().collect();
     let mut page = store.range(Range { start: String::new(), end, limit: PAGE, revision: None }).await?;
     let revision = page.revision;
-    let mut out = Summed { writer, hasher: crc32fast::Hasher::new() };
-    out.write(MAGIC)?;
-    out.write_head(0, revision, 0)?;
-    let mut keys = 0;
+    let mut out = BackupWriter::begin(writer, revision)?;
     loop {
-        let mut bytes = BytesMut::new();
         for record in &page.records {
-            let parts = KeyParts {
+            out.record(&KeyParts {
                 kind: Kind::Put,
                 revision: record.mod_revision,
                 created: record.create_revision,
                 expires_ms: deadlines.get(&record.key).copied().unwrap_or(0),
                 key: &record.key,
                 value: &record.value,
-            };
-            parts.encode(&mut bytes);
+            })?;
         }
-        keys += page.records.len() as u64;
-        out.write(&bytes)?;
-        let Some(last) = page.records.last().filter(|_| page.remaining > 0) else { break };
+        let Some(last) = page.records.last().filter(|_| page.remaining > 0) else { return out.finish() };
         let start = format!("{}\0", last.key);
         page = store.range(Range { start, end: prefix_end(""), limit: PAGE, revision: Some(revision) }).await?;
     }
-    let checksum = out.hasher.clone().finalize();
-    out.write_head(keys, revision, checksum)?;
-    out.writer.flush().map_err(|e| StoreError::Unavailable(format!("failed to write the backup: {e}")))?;
-    Ok(Copied { revision, keys })
+}
+
+/// As `backup`, of the embedded store in `directory`, whether it is in use or not.
+pub(crate) fn backup_directory(
+    disk: &dyn Disk,
+    directory: &Path,
+    writer: &mut (dyn Write + Send),
+) -> Result<Copied, StoreError> {
+    let core = read_sound(disk, directory)?;
+    let mut out = BackupWriter::begin(writer, core.revision())?;
+    let (mut start, mut more) = (String::new(), true);
+    while more {
+        let (found, rest) = core.index.first(&start, PAGE);
+        more = rest;
+        for found in found {
+            out.record(&KeyParts {
+                kind: Kind::Put,
+                revision: found.revision,
+                created: found.live.created,
+                expires_ms: found.live.expires_ms,
+                key: &found.key,
+                value: &found.live.value.read(&found.key, found.revision)?,
+            })?;
+            start = format!("{}\0", found.key);
+        }
+    }
+    out.finish()
+}
+
+/// Everything in a store, none of it damaged. What is being written at this moment may look so, but not again and again.
+fn read_sound(disk: &dyn Disk, directory: &Path) -> Result<Core<Location>, StoreError> {
+    let read = || {
+        let (core, replayed) = embedded::read_all(disk, directory)?;
+        embedded::refuse_damage(&replayed, &core).map(|()| core)
+    };
+    let mut last = read();
+    for _ in 1..BACKUP_ATTEMPTS {
+        if !matches!(last, Err(StoreError::Corrupted(_))) {
+            break;
+        }
+        last = read();
+    }
+    last
 }
 
 /// Makes a store in the empty directory `path` from a backup. A backup that is not intact leaves no store.
 pub fn restore(path: impl AsRef<Path>, reader: &mut dyn Read) -> Result<Copied, StoreError> {
-    let path = path.as_ref();
-    let failed = |e: std::io::Error| StoreError::Unavailable(format!("failed to restore into {}: {e}", path.display()));
-    std::fs::create_dir_all(path).map_err(failed)?;
-    if let Some(entry) = std::fs::read_dir(path).map_err(failed)?.next() {
-        let name = entry.map_err(failed)?.file_name();
-        return Err(StoreError::Unavailable(format!(
-            "{} is not empty (it holds {}); restore into an empty directory",
-            path.display(),
-            name.to_string_lossy()
-        )));
-    }
-    let lock = lock(path)?;
-    let restored = write_log(path, reader);
-    drop(lock);
-    if restored.is_err() {
-        std::fs::remove_dir_all(path).and_then(|()| std::fs::create_dir(path)).map_err(failed)?;
-    }
-    restored
+    restore_on(Arc::new(RealDisk), path.as_ref(), reader)
 }
 
-fn write_log(path: &Path, reader: &mut dyn Read) -> Result<Copied, StoreError> {
+pub(crate) fn restore_on(disk: Arc<dyn Disk>, path: &Path, reader: &mut dyn Read) -> Result<Copied, StoreError> {
+    let failed = |e: std::io::Error| StoreError::Unavailable(format!("failed to restore into {}: {e}", path.display()));
+    disk.create_directory(path).map_err(failed)?;
+    if let Some(name) = disk.list(path).map_err(failed)?.first() {
+        return Err(StoreError::Unavailable(format!(
+            "{} is not empty (it holds {name}); restore into an empty directory",
+            path.display(),
+        )));
+    }
+    let lock = lock(&*disk, path)?;
+    // What is cut off in the middle must not be taken for a store. The mark is durable when the name of the first segment
+    // is, before anything can be in that.
+    let mark = path.join(RESTORING_FILE);
+    let begun = disk.create(&mark).and_then(|_| match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => disk.sync_directory(parent, SyncPoint::StoreName),
+        None => Ok(()),
+    });
+    let restored = begun.map_err(failed).and_then(|()| write_log(&disk, path, reader));
+    drop(lock);
+    match restored {
+        Ok(copied) => {
+            disk.remove(&mark).map_err(failed)?;
+            disk.sync_directory(path, SyncPoint::RestoreDone).map_err(failed)?;
+            Ok(copied)
+        }
+        Err(error) => {
+            undo(&*disk, path).map_err(failed)?;
+            Err(error)
+        }
+    }
+}
+
+/// Leaves an empty directory; the mark goes last.
+fn undo(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    for name in disk.list(path)?.iter().filter(|name| *name != RESTORING_FILE) {
+        disk.remove(&path.join(name))?;
+    }
+    disk.sync_directory(path, SyncPoint::RestoreUndone)?;
+    disk.remove(&path.join(RESTORING_FILE))
+}
+
+fn write_log(disk: &Arc<dyn Disk>, path: &Path, reader: &mut dyn Read) -> Result<Copied, StoreError> {
+    let mut log = Log::create(disk.clone(), path, Limits::default().segment_bytes)
+        .map_err(|e| StoreError::Unavailable(format!("failed to write to {}: {e}", path.display())))?;
+    let (mut batch, mut batched) = (Batch::new(), 0);
+    let copied = read_backup(reader, |revision, record| {
+        batch.push(&record.parts());
+        batched += 1;
+        if batched == BATCH_RECORDS {
+            batched = 0;
+            let revision = revision + REVISION_BUMP;
+            log.append(std::mem::replace(&mut batch, Batch::new()), revision, revision)?;
+        }
+        Ok(())
+    })?;
+    let revision = copied.revision + REVISION_BUMP;
+    log.append(batch, revision, revision)?;
+    log.close();
+    Ok(copied)
+}
+
+/// Reads a backup to its end and verifies it; `each` sees its revision and every record.
+pub(crate) fn read_backup(
+    reader: &mut dyn Read,
+    mut each: impl FnMut(Revision, &record::KeyRecord) -> Result<(), StoreError>,
+) -> Result<Copied, StoreError> {
     let mut source = Source { reader, hasher: crc32fast::Hasher::new() };
-    if &source.read(MAGIC.len())?[..] != MAGIC {
+    let magic = source.read(MAGIC.len())?;
+    if magic != MAGIC && magic != OLD_MAGIC {
         return Err(StoreError::Corrupted(
             "this is not a minke backup; name a file made by `minke store backup`".into(),
         ));
     }
     let Frame::Group(head) = source.frame()? else { return Err(broken()) };
-    let mut log = Log::create(path, Limits::default().segment_bytes)
-        .map_err(|e| StoreError::Unavailable(format!("failed to write to {}: {e}", path.display())))?;
-    let (mut batch, mut batched, mut keys) = (Batch::new(), 0, 0);
+    let mut keys = 0;
     loop {
         let checksum = source.hasher.clone().finalize();
         match source.frame()? {
             Frame::Key(record) => {
-                batch.push(&record.parts());
+                each(head.revision, &record)?;
                 keys += 1;
-                batched += 1;
-                if batched == RESTORE_BATCH {
-                    log.append(std::mem::replace(&mut batch, Batch::new()), head.revision, head.revision)?;
-                    batched = 0;
-                }
             }
             Frame::Group(end) if end.length == checksum && end.sequence == keys && end.revision == head.revision => {
-                log.append(batch, head.revision, head.revision)?;
                 return Ok(Copied { revision: head.revision, keys });
             }
             Frame::Group(_) => return Err(broken()),

@@ -25,7 +25,7 @@ macro_rules! __run_store_contract {
         $crate::__run_store_contract!(@cases $name, $factory,
             changes_count_revisions, compare_and_set, transactions_are_all_or_nothing, conflicts_tell_the_current_state,
             one_key_changes_once_per_revision, ranges_have_limits, ranges_read_the_past, pages_are_consistent_during_writes,
-            watch_replays_then_follows, watch_tells_progress, watch_from_the_future_waits, watch_loses_nothing,
+            watch_replays_then_follows, watch_tells_every_change_of_a_transaction, watch_tells_progress, watch_from_the_future_waits, watch_loses_nothing,
             deletions_carry_the_previous_value, compaction_forgets_the_past, future_revisions_are_refused,
             keys_end_with_their_time, prefixes_hold_exactly_their_keys, odd_ranges_are_empty, large_values_come_back);
     };
@@ -60,7 +60,7 @@ pub fn delete(key: &str) -> Operation {
 /// Writes without a condition; the revision.
 pub async fn write(store: &dyn Store, operations: Vec<Operation>) -> Revision {
     match store.transact(Transaction { compare: vec![], operations }).await {
-        Ok(Outcome::Done { revision }) => revision,
+        Ok(Outcome::Done { revision, .. }) => revision,
         other => panic!("write failed: {other:?}"),
     }
 }
@@ -84,7 +84,7 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// The next events, all of one revision, skipping progress.
+/// The next events that came together, skipping progress.
 pub async fn next_events(stream: &mut WatchStream) -> Vec<Event> {
     loop {
         match tokio::time::timeout(PATIENCE, stream.next()).await.expect("an event in time") {
@@ -93,6 +93,16 @@ pub async fn next_events(stream: &mut WatchStream) -> Vec<Event> {
             other => panic!("watch ended: {other:?}"),
         }
     }
+}
+
+/// The next `count` events.
+async fn next_n_events(stream: &mut WatchStream, count: usize) -> Vec<Event> {
+    let mut events = Vec::new();
+    while events.len() < count {
+        events.extend(next_events(stream).await);
+    }
+    assert_eq!(events.len(), count, "{events:?}");
+    events
 }
 
 fn short(event: &Event) -> String {
@@ -112,14 +122,18 @@ pub async fn changes_count_revisions(store: Arc<dyn Store>) {
     let first = write(&*store, vec![put("/a/1", "x")]).await;
     assert_eq!(first, before + 1);
     let second = write(&*store, vec![put("/a/1", "y"), put("/a/2", "z")]).await;
-    assert_eq!(second, before + 2, "a transaction is one revision");
+    // Each of its keys may have a revision of its own.
+    let changed = store.get("/a/1").await.expect("a get").expect("the key").mod_revision;
+    assert_eq!(changed, before + 2);
+    assert!((changed..=changed + 1).contains(&second), "{second} is reached by two changes from {changed} on");
+    assert_eq!(store.get("/a/2").await.expect("a get").expect("the key").mod_revision, second);
     assert_eq!(write(&*store, vec![delete("/a/absent")]).await, second, "nothing changed, no revision");
     assert_eq!(write(&*store, vec![]).await, second);
     let record = store.get("/a/1").await.expect("a get").expect("the key");
-    let want = Record { key: "/a/1".into(), value: "y".into(), create_revision: first, mod_revision: second };
+    let want = Record { key: "/a/1".into(), value: "y".into(), create_revision: first, mod_revision: changed };
     assert_eq!(record, want);
     let third = write(&*store, vec![delete("/a/1")]).await;
-    assert_eq!((third, store.get("/a/1").await.expect("a get")), (before + 3, None));
+    assert_eq!((third, store.get("/a/1").await.expect("a get")), (second + 1, None));
     let fourth = write(&*store, vec![put("/a/1", "again")]).await;
     assert_eq!(store.get("/a/1").await.expect("a get").expect("the key").create_revision, fourth);
     assert_eq!(store.revision().await.expect("a revision"), fourth);
@@ -158,7 +172,8 @@ pub async fn transactions_are_all_or_nothing(store: Arc<dyn Store>) {
     assert_eq!(listed(&*store, "/t/", None).await, [("/t/a".into(), "1".into())]);
     let done =
         write_if(&*store, &[("/t/a", a), ("/t/b", 0)], vec![delete("/t/a"), put("/t/b", "2"), put("/t/c", "3")]).await;
-    assert_eq!(done, Outcome::Done { revision: a + 1 });
+    let Outcome::Done { first, revision } = done else { panic!("{done:?}") };
+    assert_eq!((first, revision), (a + 1, store.revision().await.expect("a revision")));
     assert_eq!(listed(&*store, "/t/", None).await, [("/t/b".into(), "2".into()), ("/t/c".into(), "3".into())]);
 }
 
@@ -196,12 +211,13 @@ pub async fn ranges_have_limits(store: Arc<dyn Store>) {
 }
 
 pub async fn ranges_read_the_past(store: Arc<dyn Store>) {
+    let before = store.revision().await.expect("a revision");
     let first = write(&*store, vec![put("/p/a", "1"), put("/p/b", "1")]).await;
     let second = write(&*store, vec![put("/p/a", "2"), delete("/p/b"), put("/p/c", "2")]).await;
     let third = write(&*store, vec![delete("/p/a")]).await;
     let pair = |key: &str, value: &str| (key.to_string(), value.to_string());
     for (revision, want) in [
-        (first - 1, vec![]),
+        (before, vec![]),
         (first, vec![pair("/p/a", "1"), pair("/p/b", "1")]),
         (second, vec![pair("/p/a", "2"), pair("/p/c", "2")]),
         (third, vec![pair("/p/c", "2")]),
@@ -209,7 +225,7 @@ pub async fn ranges_read_the_past(store: Arc<dyn Store>) {
         assert_eq!(listed(&*store, "/p/", Some(revision)).await, want, "at {revision}");
     }
     let page = store.range(under("/p/", 1, Some(first))).await.expect("a range");
-    assert_eq!((page.remaining, page.revision, page.records[0].mod_revision), (1, first, first));
+    assert_eq!((page.remaining, page.revision, page.records[0].mod_revision), (1, first, before + 1));
 }
 
 pub async fn pages_are_consistent_during_writes(store: Arc<dyn Store>) {
@@ -248,22 +264,53 @@ pub async fn watch_replays_then_follows(store: Arc<dyn Store>) {
     write(&*store, vec![put("/x/outside", "1")]).await;
     write(&*store, vec![put("/w/b", "1"), delete("/w/a"), put("/x/outside", "2")]).await;
     let mut stream = store.watch("/w/", &prefix_end("/w/"), from).await.expect("a watch");
-    let mut told = Vec::new();
-    told.extend(next_events(&mut stream).await);
-    told.extend(next_events(&mut stream).await);
+    let mut told = next_n_events(&mut stream, 3).await;
     write(&*store, vec![put("/w/a", "2")]).await;
     write(&*store, vec![put("/w", "just before"), put("/w0", "just after")]).await;
     write(&*store, vec![put("/w/a", "3")]).await;
-    told.extend(next_events(&mut stream).await);
-    told.extend(next_events(&mut stream).await);
-    let mut shorts: Vec<_> = told.iter().map(|e| format!("{} {}", e.revision - from, short(e))).collect();
+    told.extend(next_n_events(&mut stream, 2).await);
     // Within one revision the order is the backend's.
-    shorts.sort();
+    told[1..3].sort_by_key(|e| e.key != "/w/b");
+    let shorts: Vec<_> = told.iter().map(short).collect();
     assert_eq!(
         shorts,
-        ["0 put /w/a=1", "2 created /w/b=1", "2 deleted /w/a was Some(\"1\")", "3 created /w/a=2", "5 put /w/a=3"]
+        ["put /w/a=1", "created /w/b=1", "deleted /w/a was Some(\"1\")", "created /w/a=2", "put /w/a=3"]
     );
     assert!(told.is_sorted_by_key(|e| e.revision));
+    assert_eq!((told[0].revision, told[1].revision), (from, from + 2));
+}
+
+/// A watcher that begins, or goes on, at any of a transaction's revisions hears of every change from there on.
+pub async fn watch_tells_every_change_of_a_transaction(store: Arc<dyn Store>) {
+    let before = write(&*store, vec![put("/m/b", "0"), put("/m/d", "0")]).await;
+    let watch = async |from| store.watch("/m/", &prefix_end("/m/"), from).await.expect("a watch");
+    let mut live = watch(before + 1).await;
+    let operations = vec![put("/m/a", "1"), delete("/m/b"), put("/outside", "1"), put("/m/c", "1"), put("/m/d", "1")];
+    let done = write_if(&*store, &[], operations).await;
+    let Outcome::Done { first, revision } = done else { panic!("{done:?}") };
+    let all = next_n_events(&mut live, 4).await;
+    assert_eq!((first, all[3].revision), (before + 1, revision));
+    // Only where several processes write may changes share a revision.
+    assert!(all.windows(2).all(|two| two[0].revision < two[1].revision || store.is_shared()), "{all:?}");
+    for event in &all {
+        let left: Vec<_> = all.iter().filter(|other| other.revision >= event.revision).cloned().collect();
+        let mut resumed = watch(event.revision).await;
+        assert_eq!(next_n_events(&mut resumed, left.len()).await, left, "from {}", event.revision);
+        if let (false, Some(record)) = (event.key == "/m/b", store.get(&event.key).await.expect("a get")) {
+            assert_eq!(record.mod_revision, event.revision, "{}", event.key);
+        }
+    }
+    // Progress claims a revision only when all of its changes were told.
+    let mut past = watch(before + 1).await;
+    let mut told = Vec::new();
+    while told.len() < all.len() {
+        match tokio::time::timeout(PATIENCE, past.next()).await.expect("an event in time") {
+            Some(Ok(WatchItem::Events(events))) => told.extend(events),
+            Some(Ok(WatchItem::Progress(reached))) => assert!(reached < all[told.len()].revision, "{reached}"),
+            other => panic!("watch ended: {other:?}"),
+        }
+    }
+    assert_eq!(told, all);
 }
 
 pub async fn watch_tells_progress(store: Arc<dyn Store>) {

@@ -1,36 +1,101 @@
-//! The embedded store of a stopped server as a file and as a report: what `minke store backup|restore|check` do.
-//! Over `backup` and `embedded`.
+//! The embedded store as a file and as a report: what `minke store backup|restore|check` do.
+//! Over `backup` and `embedded`. A backup may be made of a store that is in use; the rest needs it to itself.
 //! Invariant: a file or a store is there whole or not at all; what is wrong is said with what to do about it.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs::File,
+    io::{self, Read, Write},
     path::Path,
+    sync::Arc,
 };
 
-use env::Env;
+use crate::{
+    StoreError,
+    backup::{self, Copied},
+    disk::{Disk, DiskFile, RealDisk, SyncPoint},
+};
 
-use crate::{EmbeddedStore, StoreError};
-
-/// Writes the store in `directory` to `file`; says what came of it.
-pub async fn backup(directory: &Path, file: &Path, env: Env) -> Result<String, StoreError> {
+/// Writes the store in `directory`, which may be in use, to `file`, reads that back, and says what came of it.
+pub fn backup(directory: &Path, file: &Path) -> Result<String, StoreError> {
     exists(directory)?;
-    let store = EmbeddedStore::open(directory, env)?;
+    let copied = backup_on(&RealDisk, directory, file)?;
+    Ok(format!("wrote {} ({} keys at revision {})", file.display(), copied.keys, copied.revision))
+}
+
+pub(crate) fn backup_on(disk: &dyn Disk, directory: &Path, file: &Path) -> Result<Copied, StoreError> {
     let cannot = |error: io::Error| StoreError::Unavailable(format!("can't write {}: {error}", file.display()));
     // Beside the file, so that it can take its place in one step.
     let mut partial = file.as_os_str().to_owned();
     partial.push(".partial");
-    let mut out = File::create(&partial).map_err(cannot)?;
-    let written = crate::backup(&store, &mut out).await;
-    let written = written.and_then(|copied| {
-        out.sync_all().and_then(|()| fs::rename(&partial, file)).map_err(cannot)?;
+    let partial = Path::new(&partial);
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let written = disk.create(partial).map_err(cannot).and_then(|out| {
+        let mut stream = Stream::new(out);
+        let copied = backup::backup_directory(disk, directory, &mut stream)?;
+        stream.file.sync(SyncPoint::BackupFile).map_err(cannot)?;
+        stream.rewind();
+        backup::read_backup(&mut stream, |_, _| Ok(()))?;
+        disk.rename(partial, file).and_then(|()| disk.sync_directory(parent, SyncPoint::BackupName)).map_err(cannot)?;
         Ok(copied)
     });
     if written.is_err() {
-        let _ = fs::remove_file(&partial);
+        let _ = disk.remove(partial);
     }
-    let copied = written?;
-    Ok(format!("wrote {} ({} keys at revision {})", file.display(), copied.keys, copied.revision))
+    written
+}
+
+/// A file of the disk from its beginning to its end, once to write and once to read.
+struct Stream {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+    buffer: Vec<u8>,
+    read: usize,
+}
+
+const STREAM_BUFFER_BYTES: usize = 256 << 10;
+
+impl Stream {
+    fn new(file: Arc<dyn DiskFile>) -> Self {
+        Self { file, offset: 0, buffer: Vec::new(), read: 0 }
+    }
+
+    fn rewind(&mut self) {
+        self.file.forget_cached(0, self.offset);
+        *self = Self::new(self.file.clone());
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= STREAM_BUFFER_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let bytes = std::mem::take(&mut self.buffer);
+        self.file.write_at(&bytes, self.offset)?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.read == self.buffer.len() {
+            let left = self.file.len()?.saturating_sub(self.offset);
+            self.buffer = vec![0; left.min(STREAM_BUFFER_BYTES as u64) as usize];
+            self.file.read_at(&mut self.buffer, self.offset)?;
+            self.offset += self.buffer.len() as u64;
+            self.read = 0;
+        }
+        let mut rest = &self.buffer[self.read..];
+        let count = rest.read(into)?;
+        self.read += count;
+        Ok(count)
+    }
 }
 
 /// Fills the store in `directory`, which must be empty, from `file`; says what came of it.
@@ -38,7 +103,13 @@ pub fn restore(directory: &Path, file: &Path) -> Result<String, StoreError> {
     let input = File::open(file);
     let mut input = input.map_err(|e| StoreError::Unavailable(format!("can't open {}: {e}", file.display())))?;
     let copied = crate::restore(directory, &mut input)?;
-    Ok(format!("restored {} ({} keys at revision {})", directory.display(), copied.keys, copied.revision))
+    Ok(format!(
+        "restored {} ({} keys of revision {}, at revision {} from now on: whoever watches starts again)",
+        directory.display(),
+        copied.keys,
+        copied.revision,
+        copied.revision + backup::REVISION_BUMP
+    ))
 }
 
 /// Verifies everything in the store in `directory` and changes nothing; says what it found.
@@ -61,6 +132,32 @@ pub fn check(directory: &Path) -> Result<String, StoreError> {
             report.torn_bytes
         );
     }
+    if report.dead_damage > 0 {
+        text += &format!("\n{} damaged places hold nothing that is needed any more", report.dead_damage);
+    }
+    Ok(text)
+}
+
+/// Makes a damaged store in `directory` one that can be started again; says what is lost.
+pub fn salvage(directory: &Path) -> Result<String, StoreError> {
+    exists(directory)?;
+    let report = crate::salvage(directory)?;
+    if report.was_sound {
+        return Ok(format!("{} needs no salvage: nothing that is needed is damaged", directory.display()));
+    }
+    let mut text = format!(
+        "kept {} keys of {}, at revision {} from now on; what was there before is in the files that end with .damaged",
+        report.kept_keys,
+        directory.display(),
+        report.revision
+    );
+    for lost in &report.lost {
+        let place = format!("{} at byte {}", lost.file.display(), lost.offset);
+        text += &match (&lost.key, lost.revision) {
+            (Some(key), Some(revision)) => format!("\nlost {key} at revision {revision} ({place})"),
+            _ => format!("\nlost a record that cannot be told ({place}); an older value may be in its place"),
+        };
+    }
     Ok(text)
 }
 
@@ -77,10 +174,16 @@ fn exists(directory: &Path) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::OpenOptions, io::Write, os::unix::fs::FileExt, path::PathBuf};
+    use std::{
+        fs::{self, OpenOptions},
+        os::unix::fs::{FileExt, PermissionsExt},
+        path::PathBuf,
+    };
+
+    use env::Env;
 
     use super::*;
-    use crate::{Operation, Store, Transaction};
+    use crate::{EmbeddedStore, Operation, Store, Transaction};
 
     const KEYS: usize = 30;
 
@@ -109,24 +212,127 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let [from, to, file, other] = ["from", "to", "file", "other"].map(|name| place.path().join(name));
         filled(&from).await;
-        told(backup(&from, &file, Env::real()).await, &["wrote", "30 keys at revision 31"]);
-        told(restore(&to, &file), &["restored", "30 keys at revision 31"]);
-        told(check(&to), &["is sound", "30 keys at revision 31"]);
+        told(backup(&from, &file), &["wrote", "30 keys at revision 31"]);
+        told(restore(&to, &file), &["restored", "30 keys of revision 31", "at revision 1000000031"]);
+        told(check(&to), &["is sound", "30 keys at revision 1000000031"]);
         let store = EmbeddedStore::open(&to, Env::real()).unwrap();
         let record = store.get("/registry/k/07").await.unwrap().unwrap();
         assert_eq!((&record.value[..], record.mod_revision), (&b"value 7"[..], 9));
         // Not over what is there, and not beside a running server.
         told(restore(&to, &file), &["not empty", "restore into an empty directory"]);
         told(check(&to), &["in use by another process", "stop it"]);
-        told(backup(&to, &other, Env::real()).await, &["in use by another process", "stop it"]);
-        assert!(!other.exists());
+        // A backup is made while it serves.
+        told(backup(&to, &other), &["wrote", "30 keys at revision 1000000031"]);
+        // None of it is for others.
+        for path in [&to, &file, &other, &log(&to), &to.join("LOCK")] {
+            let mode = fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+        }
+    }
+
+    #[tokio::test]
+    async fn modes_of_older_stores_are_corrected() {
+        let place = tempfile::tempdir().unwrap();
+        let store = place.path().join("store");
+        filled(&store).await;
+        let all = [store.clone(), log(&store), store.join("LOCK")];
+        for path in &all {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        drop(EmbeddedStore::open(&store, Env::real()).unwrap());
+        let modes = all.map(|path| fs::metadata(path).unwrap().permissions().mode() & 0o777);
+        assert_eq!(modes, [0o700, 0o600, 0o600]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_backup_of_a_store_that_serves_is_consistent() {
+        let place = tempfile::tempdir().unwrap();
+        let from = place.path().join("from");
+        let limits = crate::Limits { segment_bytes: 8 << 10, history_revisions: 20, ..crate::Limits::default() };
+        let store = Arc::new(EmbeddedStore::open_with_limits(&from, Env::real(), limits).unwrap());
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let writer = tokio::spawn({
+            let (store, stop) = (store.clone(), stop.clone());
+            async move {
+                let mut n = 0u64;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    n += 1;
+                    // All keys of one transaction say the same.
+                    let puts = (0..5).map(|key| Operation::Put {
+                        key: format!("/k/{key}"),
+                        value: n.to_string().repeat(50).into(),
+                        ttl_seconds: None,
+                    });
+                    store.transact(Transaction { compare: vec![], operations: puts.collect() }).await.unwrap();
+                }
+            }
+        });
+        store.watch("/k/", "/l", 1).await.map(drop).unwrap();
+        while store.count("/k/", "/l").await.unwrap() == 0 {
+            tokio::task::yield_now().await;
+        }
+        for n in 0..20 {
+            let (file, to) = (place.path().join(format!("file{n}")), place.path().join(format!("to{n}")));
+            let (directory, target) = (from.clone(), file.clone());
+            tokio::task::spawn_blocking(move || backup(&directory, &target)).await.unwrap().unwrap();
+            restore(&to, &file).unwrap();
+            let restored = EmbeddedStore::open(&to, Env::real()).unwrap();
+            let first = restored.get("/k/0").await.unwrap().unwrap().value;
+            for key in 1..5 {
+                assert_eq!(restored.get(&format!("/k/{key}")).await.unwrap().unwrap().value, first, "backup {n}");
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        writer.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_salvaged_starts_again_and_says_what_is_lost() {
+        let place = tempfile::tempdir().unwrap();
+        let from = place.path().join("from");
+        filled(&from).await;
+        told(salvage(&from), &["needs no salvage"]);
+        let path = log(&from);
+        let mut bytes = fs::read(&path).unwrap();
+        let damaged = bytes.windows(7).position(|window| window == b"value 7").unwrap();
+        bytes[damaged + 6] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let said = EmbeddedStore::open(&from, Env::real()).map(drop).unwrap_err().to_string();
+        assert!(said.contains("/registry/k/07 at revision 9: checksum"), "{said}");
+        told(salvage(&from), &["kept 29 keys", "lost /registry/k/07 at revision 9 ("]);
+        told(check(&from), &["is sound", "29 keys"]);
+        let store = EmbeddedStore::open(&from, Env::real()).unwrap();
+        assert_eq!(store.get("/registry/k/07").await.unwrap(), None);
+        assert_eq!(&store.get("/registry/k/08").await.unwrap().unwrap().value[..], b"value 8");
+        let gone = store.watch("", "0", 32).await.map(drop).unwrap_err();
+        assert!(matches!(gone, StoreError::Compacted { .. }), "{gone}");
+        assert!(from.join("00000001.log.damaged").exists());
+    }
+
+    #[tokio::test]
+    async fn damage_that_nothing_needs_does_not_stop_the_start() {
+        let place = tempfile::tempdir().unwrap();
+        let from = place.path().join("from");
+        filled(&from).await;
+        let store = EmbeddedStore::open(&from, Env::real()).unwrap();
+        let again = Operation::Put { key: "/registry/k/07".into(), value: "new".into(), ttl_seconds: None };
+        store.transact(Transaction { compare: vec![], operations: vec![again] }).await.unwrap();
+        drop(store);
+        let path = log(&from);
+        let mut bytes = fs::read(&path).unwrap();
+        let damaged = bytes.windows(7).position(|window| window == b"value 7").unwrap();
+        bytes[damaged + 6] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        told(check(&from), &["is sound", "30 keys", "1 damaged places hold nothing"]);
+        let store = EmbeddedStore::open(&from, Env::real()).unwrap();
+        assert_eq!(&store.get("/registry/k/07").await.unwrap().unwrap().value[..], b"new");
     }
 
     #[tokio::test]
     async fn what_is_not_there_is_not_made() {
         let place = tempfile::tempdir().unwrap();
         let [none, file, from] = ["none", "file", "from"].map(|name| place.path().join(name));
-        told(backup(&none, &file, Env::real()).await, &["holds no store", "name the data directory"]);
+        told(backup(&none, &file), &["holds no store", "name the data directory"]);
         told(check(&none), &["holds no store"]);
         told(restore(&none, &file), &["can't open", "file"]);
         assert!(!none.exists() && !file.exists());
@@ -135,7 +341,7 @@ mod tests {
         told(check(&none), &["holds no minke store"]);
         filled(&from).await;
         let unwritable = place.path().join("no/such/place");
-        told(backup(&from, &unwritable, Env::real()).await, &["can't write", "no/such/place"]);
+        told(backup(&from, &unwritable), &["can't write", "no/such/place"]);
     }
 
     #[tokio::test]
@@ -143,7 +349,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let [from, to, file, other] = ["from", "to", "file", "other"].map(|name| place.path().join(name));
         filled(&from).await;
-        backup(&from, &file, Env::real()).await.unwrap();
+        backup(&from, &file).unwrap();
         let whole = fs::read(&file).unwrap();
         for (name, damaged) in [
             ("cut", whole[..whole.len() - 7].to_vec()),
@@ -167,7 +373,7 @@ mod tests {
         let mut byte = [0];
         bits.read_exact_at(&mut byte, length / 2).unwrap();
         bits.write_all_at(&[byte[0] ^ 1], length / 2).unwrap();
-        for result in [check(&from), backup(&from, &other, Env::real()).await] {
+        for result in [check(&from), backup(&from, &other)] {
             assert!(result.is_err());
             told(result, &["store is corrupted", "at byte", "restore a backup with `minke store restore`"]);
         }

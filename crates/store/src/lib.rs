@@ -4,6 +4,7 @@
 
 pub mod backup;
 pub mod contract;
+mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod files;
@@ -11,7 +12,7 @@ pub mod memory;
 mod mvcc;
 
 pub use backup::{backup, restore};
-pub use embedded::{CheckReport, EmbeddedStore, check};
+pub use embedded::{CheckReport, EmbeddedStore, LostRecord, SalvageReport, check, salvage};
 pub use etcd::{EtcdStore, EtcdTls};
 pub use memory::MemoryStore;
 
@@ -21,7 +22,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 
-/// The global order of writes. Every successful transaction that changes anything gets the next one.
+/// The global order of writes. Every transaction that changes anything reaches a new one.
+///
+/// `memory` and `embedded` give each key that a transaction changes a revision of its own, consecutive and committed
+/// together: a client's place in a watch is the resource version of the last object it saw, so two changes with one
+/// revision would leave a client that saw only the first no way to ask for the second. etcd gives all changes of a
+/// transaction one revision; who tells clients of those must deal with that (`apiserver/watch_cache.rs`).
 pub type Revision = u64;
 
 /// One key as it was at some revision.
@@ -85,13 +91,13 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done {
+        /// That of the first change, or `revision` if nothing changed.
+        first: Revision,
+        /// Reached by the transaction: that of its last change.
         revision: Revision,
     },
     /// A comparison failed. `current` is the state of every compared key, in order (`None`: absent).
-    Conflict {
-        current: Vec<Option<Record>>,
-        revision: Revision,
-    },
+    Conflict { current: Vec<Option<Record>>, revision: Revision },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +116,7 @@ pub enum Change {
 /// What a watch yields: events in revision order, and now and then the revision up to which all events were delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchItem {
-    /// All events of one revision, together.
+    /// All events of one revision, or of several consecutive ones, together.
     Events(Vec<Event>),
     Progress(Revision),
 }
@@ -133,6 +139,9 @@ pub enum StoreError {
     #[error("store is unavailable: {0}")]
     Unavailable(String),
 }
+
+/// Gives the value of a key at a revision, exactly as it was written, if somebody still has it.
+pub type RepairSource = Box<dyn Fn(&str, Revision) -> Option<Bytes> + Send + Sync>;
 
 /// The limits of `memory` and `embedded`, declared at construction.
 #[derive(Debug, Clone)]
@@ -187,6 +196,8 @@ pub trait Store: Send + Sync + 'static {
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
     /// Bytes on disk, for metrics.
     async fn size_bytes(&self) -> Result<u64, StoreError>;
+    /// Where to look for a value that can't be read back from disk any more. The first one counts.
+    fn repair_from(&self, _source: RepairSource) {}
     /// Keys in `[start, end)` that have a time to live, with the unix milliseconds at which they end, for backups.
     /// None in a store without time to live.
     async fn deadlines(&self, _start: &str, _end: &str) -> Result<Vec<(String, u64)>, StoreError> {

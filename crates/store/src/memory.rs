@@ -49,10 +49,10 @@ fn transact(shared: &Shared<Bytes>, transaction: Transaction) -> Result<Outcome,
     match decision {
         Decision::Answer(outcome) => Ok(outcome),
         Decision::Write(write) => {
-            let revision = write.revision;
+            let outcome = write.outcome();
             let values = write.changes.iter().filter_map(|change| Some(change.put.as_ref()?.value.clone())).collect();
             shared.commit([(write, values)]);
-            Ok(Outcome::Done { revision })
+            Ok(outcome)
         }
     }
 }

@@ -210,7 +210,8 @@ impl Registry {
         let mut operations = vec![operation];
         operations.extend(others);
         match self.cluster.store.transact(Transaction { compare, operations }).await.map_err(store_error)? {
-            Outcome::Done { revision } => Ok(Ok((value, revision))),
+            // The object is the first operation.
+            Outcome::Done { first, .. } => Ok(Ok((value, first))),
             Outcome::Conflict { current, .. } => {
                 let mut current = current.into_iter();
                 let own = current.next().flatten();

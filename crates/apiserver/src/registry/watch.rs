@@ -189,10 +189,7 @@ impl Watcher {
     }
 
     async fn see(&mut self, event: &CacheEvent) {
-        if event.revision <= self.revision {
-            return;
-        }
-        self.revision = event.revision;
+        self.revision = self.revision.max(event.revision);
         if self.selection.is_late() {
             return self.see_views(event).await;
         }

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{
     etcd_server::EtcdServer,
-    harness::{Server, config_map, server_on},
+    harness::{Server, config_map, pod, server_on},
+    watches::{QUOTAS, both_charged, two_quotas},
 };
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -110,6 +111,24 @@ async fn servers_see_each_others_writes_at_once() {
     a.post(&format!("{rbac}/rolebindings"), binding).await.expect(201);
     let headers = [("impersonate-user", "system:serviceaccount:default:reader")];
     until(200, async || b.send("GET", "/api/v1/namespaces/default/secrets", &headers, Vec::new()).await).await;
+}
+
+/// etcd gives both changes one revision: who goes on from it hears of both again rather than of one never.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_lose_no_change_that_shares_its_revision() {
+    let etcd = EtcdServer::start().await;
+    let (a, b) = (server(&etcd).await, server(&etcd).await);
+    a.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "default" } })).await;
+    two_quotas(&a).await;
+    let start = a.get(QUOTAS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_string();
+    let mut live = b.watch(&format!("{QUOTAS}?watch=1&resourceVersion={start}")).await;
+    a.post("/api/v1/namespaces/default/pods", pod("p")).await.expect(201);
+    let both = both_charged(&mut live).await;
+    assert_eq!(both[0].2, both[1].2, "etcd's transactions are one revision");
+    for server in [&a, &b] {
+        let mut resumed = server.watch(&format!("{QUOTAS}?watch=1&resourceVersion={}", both[0].2)).await;
+        assert_eq!(both_charged(&mut resumed).await, both);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

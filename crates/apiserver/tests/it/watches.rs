@@ -6,7 +6,7 @@ use api::WatchKind;
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::harness::{config_map, server};
+use crate::harness::{Server, config_map, pod, server, server_on};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -214,4 +214,88 @@ async fn watches_begun_at_any_moment_see_the_same_order() {
             .await;
         assert_eq!(seen, rest);
     }
+}
+
+/// A namespace with two quotas that count pods.
+pub async fn two_quotas(s: &Server) {
+    for name in ["one", "two"] {
+        let hard = json!({ "hard": { "pods": "10" } });
+        let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": name }, "spec": hard });
+        let mut quota = s.post(QUOTAS, quota).await.expect(201);
+        quota["status"] = json!({ "hard": { "pods": "10" }, "used": { "pods": "0" } });
+        s.put(&format!("{QUOTAS}/{name}/status"), quota).await.expect(200);
+    }
+}
+
+/// The next changes of both quotas: name, use and resource version, in the order of the names.
+pub async fn both_charged(events: &mut Events) -> Vec<(String, String, u64)> {
+    let mut both = Vec::new();
+    while both.len() < 2 {
+        let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
+        let object = event.expect("no end").map_err(|e| e.message.clone()).unwrap().object;
+        let used = object.value()["status"]["used"]["pods"].as_str().unwrap_or_default().to_string();
+        both.push((object.meta.name.clone(), used, object.meta.resource_version));
+    }
+    both.sort();
+    both
+}
+
+pub const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+
+#[tokio::test]
+async fn watches_show_every_change_of_one_transaction() {
+    let s = server().await;
+    s.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "default" } })).await;
+    two_quotas(&s).await;
+    let listed = s.get(QUOTAS).await.expect(200);
+    let start = listed["metadata"]["resourceVersion"].as_str().unwrap().to_string();
+    let mut events = s.watch(&format!("{QUOTAS}?watch=1&resourceVersion={start}")).await;
+    s.post("/api/v1/namespaces/default/pods", pod("p")).await.expect(201);
+    let both = both_charged(&mut events).await;
+    let uses: Vec<_> = both.iter().map(|(name, used, _)| (name.as_str(), used.as_str())).collect();
+    assert_eq!(uses, [("one", "1"), ("two", "1")]);
+    // A client that was cut off after the first of them goes on from there and hears of the second.
+    let mut changes = both.clone();
+    changes.sort_by_key(|(_, _, version)| *version);
+    let mut resumed = s.watch(&format!("{QUOTAS}?watch=1&resourceVersion={}", changes[0].2)).await;
+    assert_eq!(next(&mut resumed).await, (WatchKind::Modified, changes[1].0.clone()));
+    let mut again = s.watch(&format!("{QUOTAS}?watch=1&resourceVersion={start}")).await;
+    assert_eq!(both_charged(&mut again).await, both);
+    // What was answered is what a watch shows, also for an object that was not alone in its transaction.
+    let mut services = s.watch("/api/v1/services?watch=1").await;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "s" }, "spec": { "ports": [{ "port": 80 }] },
+    });
+    let made = s.post("/api/v1/namespaces/default/services", service).await.expect(201);
+    loop {
+        let event = tokio::time::timeout(Duration::from_secs(60), services.next()).await.unwrap().unwrap().unwrap();
+        if event.object.meta.name == "s" {
+            assert_eq!(event.object.meta.resource_version.to_string(), made["metadata"]["resourceVersion"]);
+            break;
+        }
+    }
+    let read = s.get("/api/v1/namespaces/default/services/s").await.expect(200);
+    assert_eq!(read["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+}
+
+#[tokio::test]
+async fn watches_show_both_addresses_of_a_dual_stack_service() {
+    let env = env::Env::real();
+    let store = std::sync::Arc::new(store::MemoryStore::new(env.clone()));
+    let ranges = ["10.7.0.0/24", "fd00:7::/112"].map(|range| range.parse().unwrap());
+    let s = server_on(store, env, |config| config.service_cidrs = ranges.to_vec()).await;
+    let addresses = "/apis/networking.k8s.io/v1/ipaddresses";
+    let start = s.get(addresses).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_string();
+    let mut events = s.watch(&format!("{addresses}?watch=1&resourceVersion={start}")).await;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "s" },
+        "spec": { "ipFamilyPolicy": "RequireDualStack", "ports": [{ "port": 80 }] },
+    });
+    let made = s.post("/api/v1/namespaces/default/services", service).await.expect(201);
+    let mut held: Vec<_> =
+        made["spec"]["clusterIPs"].as_array().unwrap().iter().map(|ip| ip.as_str().unwrap()).collect();
+    held.sort_unstable();
+    let mut told = vec![next(&mut events).await, next(&mut events).await];
+    told.sort_by(|a, b| a.1.cmp(&b.1));
+    assert_eq!(told, held.iter().map(|ip| (WatchKind::Added, ip.to_string())).collect::<Vec<_>>());
 }

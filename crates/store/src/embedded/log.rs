@@ -2,12 +2,14 @@
 //! Written by `sequencer` and `reclaim`, read back by `replay`.
 //! Space ahead of the end is filled with zeroes beforehand: a sync of bytes that are already part of the file waits for
 //! the disk alone, and not for everything else that changes the file system at that moment.
-//! Invariant: after a failed append nothing but zeroes follows the end, so nothing half-written is ever followed by data.
+//! A write that failed is cut off again. A sync that failed is never tried again: the system may have dropped the pages and
+//! report success the next time. What the file held before was synced before; the next group goes to another file, and
+//! `replay` takes nothing from the old one that the new one has instead.
+//! Invariant: nothing half-written is ever followed by data in the same segment.
 
 use std::{
     collections::VecDeque,
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,12 +18,16 @@ use bytes::BytesMut;
 
 use super::{
     record::{GROUP_FRAME, GroupHead, KeyParts},
-    segment::{Location, SEGMENT_HEAD, Segment, sync_directory},
+    segment::{Location, SEGMENT_HEAD, Segment},
 };
-use crate::{Revision, StoreError};
+use crate::{
+    Revision, StoreError,
+    disk::{Disk, SyncPoint},
+};
 
 pub(crate) struct Log {
-    directory: PathBuf,
+    pub disk: Arc<dyn Disk>,
+    pub directory: PathBuf,
     /// Oldest first; the last is written to.
     pub segments: VecDeque<Arc<Segment>>,
     /// Where the next group goes in the last segment. Everything before is durable.
@@ -31,17 +37,28 @@ pub(crate) struct Log {
     /// Bytes in all segments but the last.
     sealed_bytes: u64,
     sequence: u64,
-    /// The last append failed and the file may be longer than `end`.
-    dirty: bool,
+    tail: Tail,
     segment_bytes: u64,
     /// The memory of the last batch, for the next one.
     spare: BytesMut,
+}
+
+/// What follows the end of the last segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tail {
+    Zeroes,
+    /// Remains of a write that failed.
+    Dirty,
+    /// A sync failed: nobody knows, and nobody can ask.
+    Unknown,
 }
 
 /// Larger batches give their memory back.
 const SPARE_BYTES: usize = 1 << 20;
 /// How far ahead space is made.
 const RESERVE_BYTES: u64 = 1 << 20;
+/// With small segments, not further ahead than so many of them.
+const RESERVE_SEGMENTS: u64 = 16;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Records on their way into the log.
@@ -70,23 +87,24 @@ impl Batch {
 }
 
 impl Log {
-    pub fn create(directory: &Path, segment_bytes: u64) -> io::Result<Self> {
-        let segments = VecDeque::from([Segment::create(directory, 1)?]);
-        Ok(Self::resume(directory, segments, [SEGMENT_HEAD; 2], 0, 0, segment_bytes))
+    pub fn create(disk: Arc<dyn Disk>, directory: &Path, segment_bytes: u64) -> io::Result<Self> {
+        let segments = VecDeque::from([Segment::create(&*disk, directory, 1)?]);
+        Ok(Self::resume(disk, directory, segments, SEGMENT_HEAD, 0, 0, segment_bytes))
     }
 
-    /// `end` of the last group, and of the zeroes after it.
+    /// `end` of the last group, which is that of the file.
     pub fn resume(
+        disk: Arc<dyn Disk>,
         directory: &Path,
         segments: VecDeque<Arc<Segment>>,
-        [end, reserved]: [u64; 2],
+        end: u64,
         sealed_bytes: u64,
         sequence: u64,
         segment_bytes: u64,
     ) -> Self {
         let directory = directory.to_path_buf();
-        let spare = BytesMut::new();
-        Self { directory, segments, end, reserved, sealed_bytes, sequence, dirty: false, segment_bytes, spare }
+        let (reserved, tail, spare) = (end, Tail::Zeroes, BytesMut::new());
+        Self { disk, directory, segments, end, reserved, sealed_bytes, sequence, tail, segment_bytes, spare }
     }
 
     /// An empty batch, in the memory of the last one.
@@ -94,7 +112,8 @@ impl Log {
         Batch::within(std::mem::take(&mut self.spare))
     }
 
-    /// Makes the batch durable and says where its records are. On an error nothing of it is in the log.
+    /// Makes the batch durable and says where its records are. On an error it is not in the log, unless the process
+    /// ends before the next append: then it may be, as a whole.
     pub fn append(
         &mut self,
         mut batch: Batch,
@@ -113,17 +132,17 @@ impl Log {
         head.encode(&mut encoded);
         batch.bytes[..GROUP_FRAME].copy_from_slice(&encoded);
 
-        let written = active.file.write_all_at(&batch.bytes, self.end);
-        let written = written.and_then(|()| {
-            self.reserve(&active, self.end + batch.bytes.len() as u64)?;
-            active.file.sync_data()
-        });
+        let written = active.file.write_at(&batch.bytes, self.end);
+        let written = written.and_then(|()| self.reserve(&active, self.end + batch.bytes.len() as u64));
         if let Err(error) = written {
-            self.dirty = true;
-            let error = self.failed(&error);
+            self.tail = Tail::Dirty;
             // Best effort now; `writable` insists before the next group.
             let _ = self.cut_back(&active);
-            return Err(error);
+            return Err(self.failed(&error));
+        }
+        if let Err(error) = active.file.sync(SyncPoint::Group) {
+            self.tail = Tail::Unknown;
+            return Err(self.failed(&error));
         }
         let start = self.end;
         self.end += batch.bytes.len() as u64;
@@ -143,17 +162,38 @@ impl Log {
     /// The last segment, fit to be written to.
     fn writable(&mut self) -> io::Result<Arc<Segment>> {
         let Some(active) = self.segments.back().cloned() else { unreachable!("a log has a segment") };
-        if self.dirty {
+        if self.tail == Tail::Dirty {
             self.cut_back(&active)?;
         }
-        if self.end < self.segment_bytes {
-            return Ok(active);
+        match self.tail {
+            Tail::Unknown if self.end == SEGMENT_HEAD => self.replace_empty(&active),
+            Tail::Zeroes if self.end < self.segment_bytes => Ok(active),
+            _ => self.begin_segment(),
         }
-        active.file.set_len(self.end)?;
-        self.reserved = self.end;
-        let next = Segment::create(&self.directory, active.id + 1)?;
+    }
+
+    /// Closes the last segment and goes on in a new one.
+    pub fn begin_segment(&mut self) -> io::Result<Arc<Segment>> {
+        let Some(active) = self.segments.back().cloned() else { unreachable!("a log has a segment") };
+        // What is ahead is not needed; if it stays, `replay` knows it for what it is.
+        let _ = active.file.set_len(self.end);
+        let next = Segment::create(&*self.disk, &self.directory, active.id + 1)?;
         self.sealed_bytes += self.end;
-        (self.end, self.reserved) = (SEGMENT_HEAD, SEGMENT_HEAD);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD, SEGMENT_HEAD, Tail::Zeroes);
+        self.segments.push_back(next.clone());
+        Ok(next)
+    }
+
+    /// A segment that holds nothing yet and can't be trusted makes place for another file of the same name, so that a
+    /// disk that fails for long does not fill up with them.
+    fn replace_empty(&mut self, active: &Segment) -> io::Result<Arc<Segment>> {
+        match self.disk.remove(&active.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let next = Segment::create(&*self.disk, &self.directory, active.id)?;
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD, SEGMENT_HEAD, Tail::Zeroes);
+        self.segments.pop_back();
         self.segments.push_back(next.clone());
         Ok(next)
     }
@@ -163,11 +203,11 @@ impl Log {
         if from <= self.reserved {
             return Ok(());
         }
-        let until = from + RESERVE_BYTES;
+        let until = from + RESERVE_BYTES.min(RESERVE_SEGMENTS * self.segment_bytes);
         let mut at = from;
         while at < until {
             let piece = &ZEROES[..ZEROES.len().min((until - at) as usize)];
-            if active.file.write_all_at(piece, at).is_err() {
+            if active.file.write_at(piece, at).is_err() {
                 // A full disk may still have room for what is really to be written.
                 active.file.set_len(from)?;
                 self.reserved = from;
@@ -182,7 +222,7 @@ impl Log {
     /// Gives the space ahead back. Not needed for anything but tidiness.
     pub fn close(&mut self) {
         if let Some(active) = self.segments.back().cloned()
-            && let Err(error) = self.cut_back(&active)
+            && let Err(error) = active.file.set_len(self.end)
         {
             tracing::warn!(%error, "failed to tidy up the store");
         }
@@ -190,10 +230,10 @@ impl Log {
 
     fn cut_back(&mut self, active: &Segment) -> io::Result<()> {
         active.file.set_len(self.end)?;
-        active.file.sync_all()?;
         self.reserved = self.end;
-        self.dirty = false;
-        Ok(())
+        let synced = active.file.sync(SyncPoint::CutBack);
+        self.tail = if synced.is_ok() { Tail::Zeroes } else { Tail::Unknown };
+        synced
     }
 
     fn failed(&self, error: &io::Error) -> StoreError {
@@ -210,13 +250,20 @@ impl Log {
             return Ok(());
         }
         let Some(oldest) = self.segments.pop_front() else { return Ok(()) };
-        // First say in the log that it is not needed, so that a missing file can be told from a removed one.
+        // First say in the log that it is not needed, so that a missing file can be told from a removed one. A removal
+        // that a power cut takes back is made again at the next start.
         if let Err(error) = self.append(Batch::new(), revision, floor) {
             self.segments.push_front(oldest);
             return Err(error);
         }
         self.sealed_bytes = self.sealed_bytes.saturating_sub(oldest.len().unwrap_or(0));
-        std::fs::remove_file(&oldest.path).and_then(|()| sync_directory(&self.directory)).map_err(|e| self.failed(&e))
+        self.disk.remove(&oldest.path).map_err(|e| self.failed(&e))
+    }
+
+    /// Counts the groups.
+    #[cfg(test)]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     pub fn total_bytes(&self) -> u64 {

@@ -1,23 +1,34 @@
 //! A store in a directory of this machine: an append-only log of checksummed records and an index of keys in memory.
-//! `sequencer` writes, `replay` reads back at start, `reclaim` gives space back; reading is `mvcc::shared`.
-//! Invariant: an acknowledged write survives a crash; damaged data is reported, never returned or dropped silently.
+//! `sequencer` takes writes and `writer` does them, `recovery` starts from what `replay` reads back, `reclaim` gives space
+//! back, `scrub` looks for damage; reading is `mvcc::shared`. All of it over `disk`.
+//! Invariant: an acknowledged write survives a crash and a power cut; damaged data is repaired or reported, never returned
+//! or dropped silently.
 //!
 //! Why not an LSM tree: the index of keys is in memory anyway (revisions, watches), so a read is one `pread` and a
 //! group of writes one `write` and one `fdatasync`; there are no memtables, caches or background threads to pay for.
 
+mod damage;
 pub(crate) mod log;
+#[cfg(test)]
+mod power_cut_tests;
 mod reclaim;
 pub(crate) mod record;
-mod replay;
+mod recovery;
+pub(crate) mod replay;
+mod salvage;
+mod scrub;
 pub(crate) mod segment;
 mod sequencer;
+pub(crate) mod writer;
+
+pub use damage::LostRecord;
+pub use salvage::{SalvageReport, salvage};
 
 use std::{
-    fs::{File, TryLockError},
     io,
     path::Path,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -28,12 +39,14 @@ use env::Env;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    Limits, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream,
+    Limits, Outcome, Range, RangeResult, Record, RepairSource, Revision, Store, StoreError, Transaction, WatchStream,
+    disk::{DirectoryLock, Disk, RealDisk},
     mvcc::{Core, shared::Shared},
 };
-use log::Log;
+use replay::Replayed;
 use segment::Location;
 use sequencer::{Command, Sequencer};
+use writer::Writer;
 
 const LOCK_FILE: &str = "LOCK";
 
@@ -44,8 +57,10 @@ pub struct EmbeddedStore {
     thread: Option<JoinHandle<()>>,
     disk_bytes: Arc<AtomicU64>,
     torn_bytes: u64,
+    repair_source: scrub::SharedRepairSource,
+    scrubbing: OnceLock<()>,
     /// Locked as long as the store is open. After `thread`, so that writing has ended when it is released.
-    _lock: Lock,
+    _lock: DirectoryLock,
 }
 
 impl EmbeddedStore {
@@ -56,30 +71,36 @@ impl EmbeddedStore {
 
     pub fn open_with_limits(path: impl AsRef<Path>, env: Env, limits: Limits) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        std::fs::create_dir_all(path).map_err(|e| unreadable(path, &e))?;
-        let ids = replay::segment_ids(path)?;
-        let lock = lock(path)?;
-        let (queue, group_limit, segment_bytes) = (limits.queue, limits.group, limits.segment_bytes);
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        disk.create_directory(path).map_err(|e| unreadable(path, &e))?;
+        // So that two ways to it are one.
+        let path = &path.canonicalize().map_err(|e| unreadable(path, &e))?;
+        replay::segment_ids(&*disk, path)?;
+        let lock = lock(&*disk, path)?;
+        let (queue, group_limit) = (limits.queue, limits.group);
         let shared = Shared::new(env, limits);
-        let (log, torn_bytes) = recover(path, &ids, &mut shared.core.write(), segment_bytes)?;
+        let (writer, torn_bytes) = Writer::open(disk, path, shared.clone())?;
         if torn_bytes > 0 {
             tracing::warn!(path = %path.display(), torn_bytes, "dropped a write that was cut off before it was complete");
         }
-        let disk_bytes = Arc::new(AtomicU64::new(log.total_bytes()));
+        let repair_source = writer.repair_source.clone();
+        let disk_bytes = Arc::new(AtomicU64::new(writer.log.total_bytes()));
         let (sender, commands) = mpsc::channel(queue);
-        let sequencer = Sequencer {
-            shared: shared.clone(),
-            log,
-            commands,
-            reclaimer: reclaim::Reclaimer::default(),
-            disk_bytes: disk_bytes.clone(),
-            group_limit,
-        };
+        let sequencer = Sequencer { writer, commands, disk_bytes: disk_bytes.clone(), group_limit };
         let thread = std::thread::Builder::new()
             .name("store-sequencer".into())
             .spawn(|| sequencer.run())
             .map_err(|e| StoreError::Unavailable(format!("failed to start the store's thread: {e}")))?;
-        let store = Self { shared, commands: Some(sender), thread: Some(thread), disk_bytes, torn_bytes, _lock: lock };
+        let store = Self {
+            shared,
+            commands: Some(sender),
+            thread: Some(thread),
+            disk_bytes,
+            torn_bytes,
+            repair_source,
+            scrubbing: OnceLock::new(),
+            _lock: lock,
+        };
         if tokio::runtime::Handle::try_current().is_ok() {
             store.start_timer();
         }
@@ -98,6 +119,20 @@ impl EmbeddedStore {
             if let Some(commands) = commands.upgrade() {
                 // A full queue means the sequencer is awake; the timer comes again.
                 let _ = commands.try_send(Command::Tick);
+            }
+        });
+        self.scrubbing.get_or_init(|| self.start_scrubbing());
+    }
+
+    fn start_scrubbing(&self) {
+        let Some(commands) = self.commands.as_ref().map(mpsc::Sender::downgrade) else { return };
+        let env = self.shared.env.clone();
+        self.shared.env.spawn(async move {
+            loop {
+                env.sleep(scrub::SCRUB_INTERVAL).await;
+                let Some(commands) = commands.upgrade() else { return };
+                // While much is to be written, scrubbing waits.
+                let _ = commands.try_send(Command::Scrub);
             }
         });
     }
@@ -129,7 +164,17 @@ impl Drop for EmbeddedStore {
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
-        self.shared.get(key)
+        match self.shared.get(key) {
+            Err(StoreError::Corrupted(_)) => {
+                self.ask(|reply| Command::Repair { key: key.to_string(), reply }).await?;
+                self.shared.get(key)
+            }
+            found => found,
+        }
+    }
+
+    fn repair_from(&self, source: RepairSource) {
+        let _ = self.repair_source.set(source);
     }
 
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
@@ -177,18 +222,17 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Cut off at the end, by a crash before the write was acknowledged; opening drops them.
     pub torn_bytes: u64,
+    /// Damaged places that nothing needs any more.
+    pub dead_damage: u64,
 }
 
 /// Reads everything in the store at `path` and verifies every checksum. Fails on damage, and when the store is in use.
 pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, StoreError> {
-    let path = path.as_ref();
-    let ids = replay::segment_ids(path)?;
-    if ids.is_empty() {
-        return Err(StoreError::Corrupted(format!("{} holds no minke store", path.display())));
-    }
-    let _lock = lock(path)?;
-    let mut core = Core::new(Limits::default());
-    let replayed = replay::replay(path, &ids, &mut core)?;
+    let (disk, path) = (RealDisk, path.as_ref());
+    replay::segment_ids(&disk, path)?;
+    let _lock = lock(&disk, path)?;
+    let (core, replayed) = read_all(&disk, path)?;
+    let dead_damage = damage::refuse_live(&replayed.damage, &core)?;
     Ok(CheckReport {
         revision: core.revision(),
         oldest_revision: core.floor(),
@@ -197,56 +241,44 @@ pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, StoreError> {
         segments: replayed.segments.len(),
         bytes: replayed.sealed_bytes + replayed.end,
         torn_bytes: replayed.torn_bytes,
+        dead_damage,
     })
 }
 
-/// The log as it is on disk, its torn tail cut off, and how many bytes that was.
-fn recover(path: &Path, ids: &[u32], core: &mut Core<Location>, segment_bytes: u64) -> Result<(Log, u64), StoreError> {
-    if ids.is_empty() {
-        let log = Log::create(path, segment_bytes).map_err(|e| unreadable(path, &e))?;
-        if let Some(parent) = path.canonicalize().ok().as_deref().and_then(Path::parent) {
-            segment::sync_directory(parent).map_err(|e| unreadable(parent, &e))?;
+/// Fails if anything live is damaged.
+pub(crate) fn refuse_damage(replayed: &Replayed, core: &Core<Location>) -> Result<(), StoreError> {
+    damage::refuse_live(&replayed.damage, core).map(drop)
+}
+
+/// How often a log that changes meanwhile is read again from the start.
+const READ_ATTEMPTS: u32 = 100;
+
+/// Everything in a store that may be in use: segments are only added to and removed, so all of them as they are at one
+/// moment are the log up to some group.
+pub(crate) fn read_all(disk: &dyn Disk, path: &Path) -> Result<(Core<Location>, Replayed), StoreError> {
+    for _ in 0..READ_ATTEMPTS {
+        let ids = replay::segment_ids(disk, path)?;
+        if ids.is_empty() {
+            return Err(StoreError::Corrupted(format!("{} holds no minke store", path.display())));
         }
-        return Ok((log, 0));
+        // One that is gone was removed since: what was needed of it is in a newer one.
+        let Some(segments) = replay::open_segments(disk, path, &ids)? else { continue };
+        let mut core = Core::new(Limits::default());
+        let replayed = replay::replay(path, segments, &mut core)?;
+        return Ok((core, replayed));
     }
-    let mut replayed = replay::replay(path, ids, core)?;
-    while let Some(done) = replayed.segments.pop_front_if(|segment| segment.id < replayed.oldest_needed) {
-        let removed = done.len().and_then(|length| std::fs::remove_file(&done.path).map(|()| length));
-        let removed = removed.map_err(|e| unreadable(&done.path, &e))?;
-        replayed.sealed_bytes = replayed.sealed_bytes.saturating_sub(removed);
-    }
-    for (segment, end) in &replayed.slack {
-        let cut = segment.file.set_len(*end).and_then(|()| segment.file.sync_all());
-        cut.map_err(|e| unreadable(&segment.path, &e))?;
-    }
-    let torn_bytes = replayed.torn_bytes;
-    let ends = [replayed.end; 2];
-    let log = Log::resume(path, replayed.segments, ends, replayed.sealed_bytes, replayed.sequence, segment_bytes);
-    Ok((log, torn_bytes))
+    Err(StoreError::Unavailable(format!("{} changes too fast to be read; try again", path.display())))
 }
 
 /// The right to use a directory.
-pub(crate) struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Closing is not enough: a process that is being started at this moment shares the file until it runs its program.
-        let _ = self.0.unlock();
-    }
-}
-
-pub(crate) fn lock(path: &Path) -> Result<Lock, StoreError> {
+pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<DirectoryLock, StoreError> {
     let file = path.join(LOCK_FILE);
-    let lock = File::options().create(true).truncate(false).write(true).open(&file);
-    let lock = lock.map_err(|e| unreadable(&file, &e))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Lock(lock)),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Unavailable(format!(
+    disk.lock(&file).map_err(|e| unreadable(&file, &e))?.ok_or_else(|| {
+        StoreError::Unavailable(format!(
             "{} is in use by another process; stop it or use another directory",
             path.display()
-        ))),
-        Err(TryLockError::Error(error)) => Err(unreadable(&file, &error)),
-    }
+        ))
+    })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> StoreError {
@@ -255,7 +287,8 @@ fn unreadable(path: &Path, error: &io::Error) -> StoreError {
 
 fn damaged(path: &Path, offset: u64, reason: &str) -> StoreError {
     StoreError::Corrupted(format!(
-        "{} at byte {offset}: {reason}; restore a backup with `minke store restore`",
+        "{} at byte {offset}: {reason}; restore a backup with `minke store restore`, or give up what is damaged with \
+         `minke store check --salvage`",
         path.display()
     ))
 }

@@ -1,6 +1,7 @@
 //! Gives disk space back: moves what is still needed out of the oldest segment, then removes it.
-//! Run by the sequencer between groups, in bounded steps.
-//! Invariant: only newest versions move, so a deletion is always later in the log than what it deletes.
+//! Run by the writer between groups, in bounded steps.
+//! Invariant: only newest versions move, so a deletion is always later in the log than what it deletes. A segment goes
+//! only when the index needs nothing of it, whatever is damaged in it.
 
 use crate::{
     Revision, StoreError,
@@ -8,12 +9,14 @@ use crate::{
 };
 
 use super::{
+    damaged,
     log::{Batch, Log},
-    record::{KeyRecord, Kind},
-    segment::{Location, SEGMENT_HEAD},
+    record::{self, FRAME_HEAD, KeyRecord, Kind, Scanned},
+    scrub::{self, SharedRepairSource},
+    segment::{Location, SEGMENT_HEAD, Segment},
 };
 
-/// Bytes read, and at most written, in one step.
+/// Bytes looked at, and at most written, in one step.
 const STEP_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
@@ -32,7 +35,12 @@ enum Survey {
 
 impl Reclaimer {
     /// Does some work; false when there is none to do now.
-    pub fn step(&mut self, log: &mut Log, shared: &Shared<Location>) -> Result<bool, StoreError> {
+    pub fn step(
+        &mut self,
+        log: &mut Log,
+        shared: &Shared<Location>,
+        source: &SharedRepairSource,
+    ) -> Result<bool, StoreError> {
         let (revision, floor) = {
             let core = shared.core.read();
             (core.revision(), core.floor())
@@ -44,19 +52,23 @@ impl Reclaimer {
         let Some(oldest) = log.segments.front().cloned() else { return Ok(false) };
         let end = oldest.len().map_err(|e| super::unreadable(&oldest.path, &e))?;
         let from = self.cursor.max(SEGMENT_HEAD);
-        let (records, next) = oldest.records(from, end, STEP_BYTES)?;
+        let (records, next) = records(&oldest, from, end, STEP_BYTES)?;
         match survey(shared, records, floor) {
             Survey::Blocked(until) => {
                 // What was moved up to here stays moved.
                 *self = Self { cursor: from, blocked_until: until };
                 return Ok(false);
             }
-            Survey::Move(needed) if !needed.is_empty() => relocate(log, shared, needed, revision, floor)?,
+            Survey::Move(needed) if !needed.is_empty() => relocate(log, shared, source, needed, (revision, floor))?,
             Survey::Move(_) => {}
         }
         self.cursor = next;
         if next >= end {
             self.cursor = 0;
+            if oldest.live_bytes() > 0 {
+                let reason = format!("{} bytes that are needed cannot be read", oldest.live_bytes());
+                return Err(damaged(&oldest.path, 0, &reason));
+            }
             log.remove_oldest(revision, floor)?;
         }
         Ok(true)
@@ -71,6 +83,49 @@ impl Reclaimer {
     pub fn pause(&mut self, revision: Revision) {
         *self = Self { cursor: 0, blocked_until: revision };
     }
+}
+
+/// Key records from `offset` on with their places, about `budget` bytes of them, and where to go on. Of damaged ones
+/// those whose head is intact.
+fn records(
+    segment: &std::sync::Arc<Segment>,
+    offset: u64,
+    end: u64,
+    budget: u64,
+) -> Result<(Vec<(Location, KeyRecord)>, u64), StoreError> {
+    let mut bytes = segment.read(offset, end.min(offset + budget))?;
+    let (mut at, mut records) = (0, Vec::new());
+    while at < bytes.len() {
+        if offset + (bytes.len() as u64) < end && !is_whole(&bytes, at) {
+            if at > 0 {
+                break;
+            }
+            // One record is larger than the budget.
+            bytes = segment.read(offset, end)?;
+        }
+        if record::group_at(&bytes, at).is_some() {
+            at += record::GROUP_FRAME;
+            continue;
+        }
+        let (scanned, next) = record::scan(&bytes, at, bytes.len());
+        let place =
+            Location { segment: segment.clone(), offset: offset as u32 + at as u32, length: (next - at) as u32 };
+        match scanned {
+            Scanned::Intact(record) | Scanned::Damaged(Some(record)) => records.push((place, record)),
+            Scanned::Damaged(None) => {}
+        }
+        at = next;
+        if at as u64 >= budget {
+            break;
+        }
+    }
+    Ok((records, offset + at as u64))
+}
+
+/// Whether the frame at `at` ends within `bytes`, by what it says itself.
+fn is_whole(bytes: &[u8], at: usize) -> bool {
+    let head = bytes.get(at..at + FRAME_HEAD).and_then(record::frame_head);
+    head.is_some_and(|(length, _)| at + FRAME_HEAD + length <= bytes.len())
 }
 
 fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor: Revision) -> Survey {
@@ -95,19 +150,26 @@ fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor:
 fn relocate(
     log: &mut Log,
     shared: &Shared<Location>,
+    source: &SharedRepairSource,
     needed: Vec<(Location, KeyRecord)>,
-    revision: Revision,
-    floor: Revision,
+    (revision, floor): (Revision, Revision),
 ) -> Result<(), StoreError> {
     let mut batch = Batch::new();
-    for (_, record) in &needed {
+    let mut moved = Vec::new();
+    for (place, record) in needed {
+        // A damaged one moves if it can be repaired; otherwise it keeps its segment from going.
+        if record::decode_frame(&place.bytes()?).is_none() {
+            scrub::verify(log, shared, source, &record.key)?;
+            continue;
+        }
         let mut parts = record.parts();
         parts.kind = Kind::Moved;
         batch.push(&parts);
+        moved.push(record);
     }
     let places = log.append(batch, revision, floor)?;
     let mut core = shared.core.write();
-    for ((_, record), value) in needed.into_iter().zip(places) {
+    for (record, value) in moved.into_iter().zip(places) {
         let live = Live { created: record.created, expires_ms: record.expires_ms, value };
         core.relocate(&record.key, record.revision, live);
     }

@@ -1,5 +1,6 @@
 //! The bytes of the log: frames with a length and a checksum, holding a change of one key or the head of a group.
 //! Written by `log`, read by `replay` and one at a time by `segment`; `backup` uses the same frames.
+//! A record's head has a checksum of its own: when the value is damaged, whose it was and of which revision is still sure.
 //! Invariant: pure encoding; whatever bytes it is given, it answers, it never panics.
 
 use bytes::{Bytes, BytesMut};
@@ -12,13 +13,19 @@ pub(crate) const FRAME_HEAD: usize = 8;
 pub(crate) const MAX_BODY: usize = 64 << 20;
 
 const KIND_GROUP: u8 = 1;
-const KIND_PUT: u8 = 2;
-const KIND_DELETE: u8 = 3;
-const KIND_MOVED: u8 = 4;
+/// Records of older versions, whose heads have no checksum.
+const KIND_PLAIN_PUT: u8 = 2;
+const KIND_PLAIN_DELETE: u8 = 3;
+const KIND_PLAIN_MOVED: u8 = 4;
+const KIND_PUT: u8 = 5;
+const KIND_DELETE: u8 = 6;
+const KIND_MOVED: u8 = 7;
 
 const GROUP_BODY: usize = 1 + 8 + 8 + 8 + 4 + 4;
 pub(crate) const GROUP_FRAME: usize = FRAME_HEAD + GROUP_BODY;
-const RECORD_HEAD: usize = 1 + 8 + 8 + 8 + 4;
+const PLAIN_HEAD: usize = 1 + 8 + 8 + 8 + 4;
+/// As `PLAIN_HEAD`, then the value's length and the checksum of the head with the key.
+const RECORD_HEAD: usize = PLAIN_HEAD + 4 + 4;
 
 /// Opens everything that was made durable by one sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,10 +102,21 @@ impl KeyParts<'_> {
             out.extend_from_slice(&self.created.to_le_bytes());
             out.extend_from_slice(&self.expires_ms.to_le_bytes());
             out.extend_from_slice(&(self.key.len() as u32).to_le_bytes());
+            out.extend_from_slice(&(self.value.len() as u32).to_le_bytes());
+            let head = out.len() + 4 - RECORD_HEAD;
+            let checksum = head_checksum(&out[head..], self.key.as_bytes());
+            out.extend_from_slice(&checksum.to_le_bytes());
             out.extend_from_slice(self.key.as_bytes());
             out.extend_from_slice(self.value);
         });
     }
+}
+
+fn head_checksum(head: &[u8], key: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(key);
+    hasher.finalize() ^ 0x6865_6164
 }
 
 impl KeyRecord {
@@ -153,14 +171,17 @@ pub(crate) fn decode(expected: u32, body: &Bytes) -> Option<Frame> {
             length: u32_at(body, 29)?,
         }));
     }
-    let kind = match tag {
-        KIND_PUT => Kind::Put,
-        KIND_DELETE => Kind::Delete,
-        KIND_MOVED => Kind::Moved,
+    let (kind, head) = match tag {
+        KIND_PUT => (Kind::Put, RECORD_HEAD),
+        KIND_DELETE => (Kind::Delete, RECORD_HEAD),
+        KIND_MOVED => (Kind::Moved, RECORD_HEAD),
+        KIND_PLAIN_PUT => (Kind::Put, PLAIN_HEAD),
+        KIND_PLAIN_DELETE => (Kind::Delete, PLAIN_HEAD),
+        KIND_PLAIN_MOVED => (Kind::Moved, PLAIN_HEAD),
         _ => return None,
     };
-    let key_end = RECORD_HEAD.checked_add(u32_at(body, 25)? as usize)?;
-    let key = std::str::from_utf8(body.get(RECORD_HEAD..key_end)?).ok()?.to_string();
+    let key_end = head.checked_add(u32_at(body, 25)? as usize)?;
+    let key = std::str::from_utf8(body.get(head..key_end)?).ok()?.to_string();
     Some(Frame::Key(KeyRecord {
         kind,
         revision: u64_at(body, 1)?,
@@ -177,12 +198,77 @@ pub(crate) fn decode_frame(frame: &Bytes) -> Option<Frame> {
     (frame.len() == FRAME_HEAD + length).then(|| decode(checksum, &frame.slice(FRAME_HEAD..)))?
 }
 
-/// Whether an intact group head with a sequence number above `after` begins anywhere in `bytes`.
-pub(crate) fn finds_group(bytes: &Bytes, after: u64) -> bool {
-    let head = (GROUP_BODY as u32).to_le_bytes();
-    (0..bytes.len().saturating_sub(GROUP_FRAME - 1)).filter(|at| bytes[*at..*at + 4] == head).any(|at| {
-        matches!(decode_frame(&bytes.slice(at..at + GROUP_FRAME)), Some(Frame::Group(group)) if group.sequence > after)
-    })
+/// The head of a group at `at`, if there is an intact one.
+pub(crate) fn group_at(bytes: &Bytes, at: usize) -> Option<GroupHead> {
+    let frame = bytes.get(at..at.checked_add(GROUP_FRAME)?)?;
+    if frame[..4] != (GROUP_BODY as u32).to_le_bytes() {
+        return None;
+    }
+    match decode_frame(&bytes.slice_ref(frame))? {
+        Frame::Group(head) => Some(head),
+        Frame::Key(_) => None,
+    }
+}
+
+/// Where the first intact group head with a sequence number above `after` begins, from `from` on.
+pub(crate) fn find_group(bytes: &Bytes, from: usize, after: u64) -> Option<usize> {
+    (from..bytes.len()).find(|at| group_at(bytes, *at).is_some_and(|head| head.sequence > after))
+}
+
+/// What is found where a record should be.
+pub(crate) enum Scanned {
+    Intact(KeyRecord),
+    /// Whose record it was and of which revision, if that is sure; the value is empty.
+    Damaged(Option<KeyRecord>),
+}
+
+/// The record at `at`, or what can be said of it, and where the next one begins.
+pub(crate) fn scan(bytes: &Bytes, at: usize, end: usize) -> (Scanned, usize) {
+    if let Some((record, next)) = intact_at(bytes, at, end) {
+        return (Scanned::Intact(record), next);
+    }
+    if let Some((record, next)) = head_at(bytes, at, end) {
+        return (Scanned::Damaged(Some(record)), next);
+    }
+    let next = (at + 1..end).find(|at| head_at(bytes, *at, end).is_some() || intact_at(bytes, *at, end).is_some());
+    (Scanned::Damaged(None), next.unwrap_or(end))
+}
+
+fn intact_at(bytes: &Bytes, at: usize, end: usize) -> Option<(KeyRecord, usize)> {
+    let (length, expected) = frame_head(bytes.get(at..at.checked_add(FRAME_HEAD)?)?)?;
+    let next = at + FRAME_HEAD + length;
+    let is_record = bytes.get(at + FRAME_HEAD).is_some_and(|tag| (KIND_PLAIN_PUT..=KIND_MOVED).contains(tag));
+    match (is_record && next <= end).then(|| decode(expected, &bytes.slice(at + FRAME_HEAD..next)))?? {
+        Frame::Key(record) => Some((record, next)),
+        Frame::Group(_) => None,
+    }
+}
+
+/// As `intact_at`, where the value is damaged and the head is not.
+fn head_at(bytes: &Bytes, at: usize, end: usize) -> Option<(KeyRecord, usize)> {
+    let body = bytes.get(at.checked_add(FRAME_HEAD)?..end.min(bytes.len()))?;
+    let kind = match *body.first()? {
+        KIND_PUT => Kind::Put,
+        KIND_DELETE => Kind::Delete,
+        KIND_MOVED => Kind::Moved,
+        _ => return None,
+    };
+    let head = body.get(..RECORD_HEAD)?;
+    let (key_length, value_length) = (u32_at(head, 25)? as usize, u32_at(head, 29)? as usize);
+    let key = body.get(RECORD_HEAD..RECORD_HEAD.checked_add(key_length)?)?;
+    if head_checksum(&head[..RECORD_HEAD - 4], key) != u32_at(head, RECORD_HEAD - 4)? {
+        return None;
+    }
+    let next = at.checked_add(FRAME_HEAD + RECORD_HEAD + key_length)?.checked_add(value_length)?;
+    let record = KeyRecord {
+        kind,
+        revision: u64_at(head, 1)?,
+        created: u64_at(head, 9)?,
+        expires_ms: u64_at(head, 17)?,
+        key: std::str::from_utf8(key).ok()?.to_string(),
+        value: Bytes::new(),
+    };
+    (next <= end).then_some((record, next))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -235,8 +321,53 @@ mod tests {
         let mut out = BytesMut::from(&b"rubbish"[..]);
         GroupHead { sequence: 9, revision: 0, floor: 0, oldest_segment: 0, length: 0 }.encode(&mut out);
         let bytes = out.freeze();
-        assert!(finds_group(&bytes, 8));
-        assert!(!finds_group(&bytes, 9), "only newer groups count");
-        assert!(!finds_group(&bytes.slice(..bytes.len() - 1), 8));
+        assert_eq!(find_group(&bytes, 0, 8), Some(7));
+        assert_eq!(find_group(&bytes, 0, 9), None, "only newer groups count");
+        assert_eq!(find_group(&bytes.slice(..bytes.len() - 1), 0, 8), None);
+    }
+
+    #[test]
+    fn a_damaged_record_tells_whose_it_was_and_hides_no_other() {
+        let mut out = BytesMut::new();
+        let mut starts = Vec::new();
+        for n in 0..3 {
+            starts.push(out.len());
+            KeyRecord { revision: n, value: vec![7; 300].into(), ..record() }.parts().encode(&mut out);
+        }
+        let (sound, end) = (out.freeze(), |bytes: &Bytes| bytes.len());
+        let head = FRAME_HEAD..FRAME_HEAD + RECORD_HEAD + record().key.len();
+        for byte in starts[1]..starts[2] {
+            let mut bytes = sound.to_vec();
+            bytes[byte] ^= 0x10;
+            let bytes = Bytes::from(bytes);
+            let (mut at, mut found) = (0, Vec::new());
+            while at < end(&bytes) {
+                let (scanned, next) = scan(&bytes, at, end(&bytes));
+                found.push(match scanned {
+                    Scanned::Intact(record) => format!("{}", record.revision),
+                    Scanned::Damaged(Some(record)) => format!("damaged {} {}", record.key, record.revision),
+                    Scanned::Damaged(None) => "damaged".to_string(),
+                });
+                at = next;
+            }
+            let in_head = head.contains(&(byte - starts[1]));
+            let damaged = if in_head { "damaged" } else { "damaged /registry/pods/a 1" };
+            assert_eq!(found, ["0", damaged, "2"], "byte {byte}");
+        }
+    }
+
+    #[test]
+    fn records_of_older_versions_are_read() {
+        let mut out = BytesMut::new();
+        frame(&mut out, |out| {
+            out.extend_from_slice(&[KIND_PLAIN_PUT]);
+            for number in [7u64, 3, 9] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            out.extend_from_slice(&(record().key.len() as u32).to_le_bytes());
+            out.extend_from_slice(record().key.as_bytes());
+            out.extend_from_slice(b"value");
+        });
+        assert_eq!(decode_frame(&out.freeze()), Some(Frame::Key(record())));
     }
 }

@@ -1,33 +1,29 @@
 //! Reads the whole log back into a `Core` and tells a torn tail from damage.
-//! Called by `open` (which repairs a torn tail) and by `check` (which changes nothing).
-//! Invariant: a group counts completely or not at all; damage before intact groups is an error, never skipped.
+//! Called by `open` (which repairs a torn tail), by `check` and backups (which change nothing) and by `salvage`.
+//! Invariant: a torn group counts not at all; damage is never skipped without being told, in `Replayed::damage`.
 
-use std::{
-    collections::VecDeque,
-    fs::File,
-    io::{self, BufReader, Read},
-    os::unix::fs::FileExt,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::VecDeque, path::Path, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
-    damaged,
-    record::{self, FRAME_HEAD, Frame, GROUP_FRAME, GroupHead, KeyRecord, Kind},
+    damage::Damage,
+    record::{self, GROUP_FRAME, GroupHead, KeyRecord, Kind, Scanned},
     segment::{Location, SEGMENT_HEAD, Segment, file_name, id_of},
     unreadable,
 };
 use crate::{
     StoreError,
+    disk::Disk,
     mvcc::{Core, index::Live},
 };
 
-const READ_BUFFER: usize = 256 << 10;
 /// Disks write this much at once; after a power cut some sectors of a write may be there and others empty.
 const SECTOR: usize = 512;
+/// Read at once where nothing is wrong; one group may be longer.
+const WINDOW_BYTES: u64 = 1 << 20;
 
+#[derive(Default)]
 pub(crate) struct Replayed {
     pub segments: VecDeque<Arc<Segment>>,
     /// End of the last intact group in the last segment.
@@ -35,104 +31,157 @@ pub(crate) struct Replayed {
     pub sealed_bytes: u64,
     pub sequence: u64,
     pub records: u64,
-    /// Segments before this one were to be removed.
-    pub oldest_needed: u32,
+    /// Segments that were to be removed.
+    pub dead: Vec<Arc<Segment>>,
     /// Bytes after the last intact group: a write that was cut off before it was acknowledged.
     pub torn_bytes: u64,
     /// Segments that are longer than their last group, with the end of that: space that was made ahead.
     pub slack: Vec<(Arc<Segment>, u64)>,
+    /// Where the newest group begins and ends: the only one of which nobody knows whether it is durable.
+    pub newest_group: Option<(Arc<Segment>, u64, u64)>,
+    pub damage: Vec<Damage>,
 }
 
+/// The mark of a restore that is not complete.
+pub(crate) const RESTORING_FILE: &str = "RESTORING";
+
 /// Numbers of the segments in `directory`, ascending; an error when it holds something else.
-pub(crate) fn segment_ids(directory: &Path) -> Result<Vec<u32>, StoreError> {
-    let entries = std::fs::read_dir(directory).map_err(|e| unreadable(directory, &e))?;
+pub(crate) fn segment_ids(disk: &dyn Disk, directory: &Path) -> Result<Vec<u32>, StoreError> {
     let (mut ids, mut foreign) = (Vec::new(), None);
-    for entry in entries {
-        let name = entry.map_err(|e| unreadable(directory, &e))?.file_name();
-        match name.to_str() {
-            Some(super::LOCK_FILE | "lost+found") => {}
-            Some(name) if id_of(name).is_some() => ids.extend(id_of(name)),
+    for name in disk.list(directory).map_err(|e| unreadable(directory, &e))? {
+        match name.as_str() {
+            super::LOCK_FILE | "lost+found" => {}
+            RESTORING_FILE => {
+                return Err(StoreError::Corrupted(format!(
+                    "a restore into {} was cut off; empty the directory and restore again",
+                    directory.display()
+                )));
+            }
+            name if id_of(name).is_some() => ids.extend(id_of(name)),
             _ => foreign = Some(name),
         }
     }
     if let (true, Some(name)) = (ids.is_empty(), foreign) {
         return Err(StoreError::Corrupted(format!(
-            "{} is not a minke store: it holds {}; use an empty directory",
-            directory.display(),
-            name.to_string_lossy()
+            "{} is not a minke store: it holds {name}; use an empty directory",
+            directory.display()
         )));
     }
     ids.sort_unstable();
     Ok(ids)
 }
 
-pub(crate) fn replay(directory: &Path, ids: &[u32], core: &mut Core<Location>) -> Result<Replayed, StoreError> {
-    let mut replayed = Replayed {
-        segments: VecDeque::new(),
-        end: 0,
-        sealed_bytes: 0,
-        sequence: 0,
-        records: 0,
-        oldest_needed: 0,
-        torn_bytes: 0,
-        slack: Vec::new(),
-    };
-    for (at, id) in ids.iter().enumerate() {
-        if at > 0 && ids[at - 1] + 1 != *id {
-            return Err(missing(directory, ids[at - 1] + 1));
+/// Every segment of `ids`; `None` if one of them has gone meanwhile.
+pub(crate) fn open_segments(
+    disk: &dyn Disk,
+    directory: &Path,
+    ids: &[u32],
+) -> Result<Option<Vec<Arc<Segment>>>, StoreError> {
+    let mut segments = Vec::new();
+    for id in ids {
+        match Segment::open(disk, directory, *id) {
+            Ok(segment) => segments.push(segment),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(&directory.join(file_name(*id)), &error)),
         }
-        let segment = Segment::open(directory, *id).map_err(|e| unreadable(directory, &e))?;
-        let last = at + 1 == ids.len();
-        let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
-        if last && at > 0 && length < SEGMENT_HEAD {
-            // Cut off while it was being made; nothing can be in it, and it will be made again.
-            break;
+    }
+    Ok(Some(segments))
+}
+
+/// What the index needs of the segments, oldest first.
+pub(crate) fn replay(
+    directory: &Path,
+    segments: Vec<Arc<Segment>>,
+    core: &mut Core<Location>,
+) -> Result<Replayed, StoreError> {
+    let mut replayed = Replayed::default();
+    let mut segments = used(segments)?;
+    let newest = newest_group(&segments)?;
+    let oldest_needed = newest.map_or(0, |head| head.oldest_segment);
+    let needed = segments.iter().position(|segment| segment.id >= oldest_needed).unwrap_or(segments.len());
+    replayed.dead = segments.drain(..needed).collect();
+    for (at, segment) in segments.iter().enumerate() {
+        let before = if at == 0 { oldest_needed.max(1) - 1 } else { segments[at - 1].id };
+        if segment.id != before + 1 && (at > 0 || oldest_needed > 0) {
+            return Err(missing(directory, before + 1));
         }
-        segment.check_head().map_err(|reason| damaged(&segment.path, 0, &reason))?;
+    }
+    for (at, segment) in segments.iter().enumerate() {
+        let next_sequence = first_sequence(&segments[at + 1..])?;
         replayed.sealed_bytes += replayed.end;
-        replayed.end = read_segment(&segment, length, core, &mut replayed)?;
+        if let Err(reason) = segment.check_head() {
+            replayed.damage.push(Damage::segment_head(segment, reason));
+        }
+        let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
+        let bytes = Bytes::new();
+        let walk = Walk { segment, base: SEGMENT_HEAD, bytes, length, next_sequence, core, replayed: &mut replayed };
+        replayed.end = walk.run()?;
         if length > replayed.end {
-            let rest = without_zeroes(tail(&segment, replayed.end, length)?);
-            if !rest.is_empty() && (!last || !is_torn(&rest, replayed.end, replayed.sequence)) {
-                return Err(damaged(&segment.path, replayed.end, "checksum does not match"));
-            }
-            replayed.torn_bytes += rest.len() as u64;
             replayed.slack.push((segment.clone(), replayed.end));
         }
-        replayed.segments.push_back(segment);
-    }
-    if let Some(first) = ids.first()
-        && (1..*first).contains(&replayed.oldest_needed)
-    {
-        return Err(missing(directory, replayed.oldest_needed));
+        replayed.segments.push_back(segment.clone());
     }
     Ok(replayed)
 }
 
-/// Zeroes after the last write are space made ahead, or what a power cut left of a write.
-fn without_zeroes(rest: Bytes) -> Bytes {
-    let end = rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-    rest.slice(..end)
-}
-
-/// Whether `rest`, at `offset` of the last segment, is what a crash leaves of one group, and not damage: it ends before
-/// the group does, or sectors of it were never written, and no intact group follows.
-fn is_torn(rest: &Bytes, offset: u64, sequence: u64) -> bool {
-    if record::finds_group(rest, sequence + 1) {
-        return false;
+/// Without segments at the end that were being made: nothing can be in those, and they will be made again.
+fn used(mut segments: Vec<Arc<Segment>>) -> Result<Vec<Arc<Segment>>, StoreError> {
+    while let Some(last) = segments.last() {
+        let length = last.len().map_err(|e| unreadable(&last.path, &e))?;
+        if length >= SEGMENT_HEAD && last.check_head().is_ok() {
+            break;
+        }
+        let bytes = last.read(0, length)?;
+        if bytes.iter().skip(SEGMENT_HEAD as usize).any(|byte| *byte != 0) || !is_cut_off_head(&bytes) {
+            break;
+        }
+        segments.pop();
     }
-    let complete = match rest.get(..GROUP_FRAME).map(|head| record::decode_frame(&rest.slice_ref(head))) {
-        None => false,
-        Some(Some(Frame::Group(head))) => GROUP_FRAME + head.length as usize <= rest.len(),
-        Some(_) => true,
-    };
-    !complete || has_empty_sector(rest, offset)
+    Ok(segments)
 }
 
-fn has_empty_sector(rest: &[u8], offset: u64) -> bool {
-    let first = SECTOR - (offset as usize % SECTOR);
-    let (head, aligned) = rest.split_at(first.min(rest.len()));
-    std::iter::once(head).chain(aligned.chunks(SECTOR)).any(|sector| sector.iter().all(|byte| *byte == 0))
+/// Whether a file's head, which is not whole, is one that was cut off: as long as it should be or shorter, and empty.
+fn is_cut_off_head(bytes: &[u8]) -> bool {
+    bytes.len() < SEGMENT_HEAD as usize || bytes.iter().take(SEGMENT_HEAD as usize).all(|byte| *byte == 0)
+}
+
+/// The head of the last group that is found by going from group to group in the last segment that has any.
+fn newest_group(segments: &[Arc<Segment>]) -> Result<Option<GroupHead>, StoreError> {
+    for segment in segments.iter().rev() {
+        let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
+        let (mut at, mut newest) = (SEGMENT_HEAD, None);
+        while at + GROUP_FRAME as u64 <= length {
+            let bytes = segment.read(at, at + GROUP_FRAME as u64)?;
+            let Some(head) = record::group_at(&bytes, 0) else { break };
+            at += GROUP_FRAME as u64 + u64::from(head.length);
+            if at > length {
+                break;
+            }
+            newest = Some(head);
+        }
+        if newest.is_some() {
+            return Ok(newest);
+        }
+    }
+    Ok(None)
+}
+
+/// The sequence number that later segments begin with, if they hold anything.
+fn first_sequence(later: &[Arc<Segment>]) -> Result<Option<u64>, StoreError> {
+    for segment in later {
+        let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
+        let end = length.min(SEGMENT_HEAD + GROUP_FRAME as u64);
+        if let Some(head) = record::group_at(&segment.read(end.min(SEGMENT_HEAD), end)?, 0)
+            && SEGMENT_HEAD + GROUP_FRAME as u64 + u64::from(head.length) <= length
+        {
+            return Ok(Some(head.sequence));
+        }
+        let bytes = segment.read(0, length)?;
+        if let Some(head) = record::find_group(&bytes, 0, 0).and_then(|at| record::group_at(&bytes, at)) {
+            return Ok(Some(head.sequence));
+        }
+    }
+    Ok(None)
 }
 
 fn missing(directory: &Path, id: u32) -> StoreError {
@@ -142,96 +191,201 @@ fn missing(directory: &Path, id: u32) -> StoreError {
     ))
 }
 
-fn tail(segment: &Segment, from: u64, to: u64) -> Result<Bytes, StoreError> {
-    let mut rest = vec![0; (to - from) as usize];
-    segment.file.read_exact_at(&mut rest, from).map_err(|e| unreadable(&segment.path, &e))?;
-    Ok(rest.into())
-}
-
-/// Takes in every intact group; where the first one that is not begins, or the end.
-fn read_segment(
-    segment: &Arc<Segment>,
+/// One segment on its way into the core.
+struct Walk<'a> {
+    segment: &'a Arc<Segment>,
+    /// Where `bytes` begins in the segment.
+    base: u64,
+    bytes: Bytes,
+    /// Of the file.
     length: u64,
-    core: &mut Core<Location>,
-    replayed: &mut Replayed,
-) -> Result<u64, StoreError> {
-    let file = File::open(&segment.path).map_err(|e| unreadable(&segment.path, &e))?;
-    let mut reader = BufReader::with_capacity(READ_BUFFER, file);
-    io::copy(&mut reader.by_ref().take(SEGMENT_HEAD), &mut io::sink()).map_err(|e| unreadable(&segment.path, &e))?;
-    let mut offset = SEGMENT_HEAD;
-    while offset < length {
-        let Some((head, records)) = read_group(&mut reader, segment, offset, length)? else { return Ok(offset) };
-        if replayed.sequence != 0 && head.sequence != replayed.sequence + 1 {
-            return Err(damaged(&segment.path, offset, "a group is missing before it"));
+    /// What later segments begin with. Groups from there on are remains of one that failed before they were begun.
+    next_sequence: Option<u64>,
+    core: &'a mut Core<Location>,
+    replayed: &'a mut Replayed,
+}
+
+impl Walk<'_> {
+    /// Takes in every group; where they end.
+    fn run(mut self) -> Result<u64, StoreError> {
+        while self.base < self.length {
+            self.read_window()?;
+            let end = self.intact_groups();
+            if end == 0 {
+                break;
+            }
+            self.base += end as u64;
         }
-        replayed.sequence = head.sequence;
-        replayed.records += records.len() as u64;
-        replayed.oldest_needed = head.oldest_segment;
-        for (location, record) in records {
-            take_in(core, location, record);
+        self.bytes = self.segment.read(self.base, self.length.max(self.base))?;
+        let end = self.run_to_end() as u64;
+        Ok(self.base + end)
+    }
+
+    /// From `base` on, at least the whole first group if there is one.
+    fn read_window(&mut self) -> Result<(), StoreError> {
+        let head_end = self.length.min(self.base + GROUP_FRAME as u64);
+        let head = record::group_at(&self.segment.read(self.base, head_end)?, 0);
+        let group = head.map_or(0, |head| GROUP_FRAME as u64 + u64::from(head.length));
+        let end = self.length.min(self.base + group.max(WINDOW_BYTES));
+        self.bytes = self.segment.read(self.base, end)?;
+        Ok(())
+    }
+
+    /// Takes in groups as long as they are intact and follow each other; where that ends.
+    fn intact_groups(&mut self) -> usize {
+        let mut at = 0;
+        while let Some(head) = self.group(at) {
+            let is_next = self.replayed.sequence == 0 || head.sequence == self.replayed.sequence + 1;
+            let end = at + GROUP_FRAME + head.length as usize;
+            let records = self.scan(at + GROUP_FRAME, end);
+            if !is_next || records.iter().any(|(_, scanned)| !matches!(scanned, Scanned::Intact(_))) {
+                break;
+            }
+            self.take_group(at, &head, records);
+            at = end;
         }
-        core.reached(head.revision, head.floor);
-        offset += GROUP_FRAME as u64 + u64::from(head.length);
+        at
     }
-    Ok(offset)
+
+    fn take_group(&mut self, at: usize, head: &GroupHead, records: Vec<(Location, Scanned)>) {
+        self.take_in(records);
+        self.replayed.sequence = head.sequence;
+        self.core.reached(head.revision, head.floor);
+        let from = self.base + at as u64;
+        let to = from + GROUP_FRAME as u64 + u64::from(head.length);
+        self.replayed.newest_group = Some((self.segment.clone(), from, to));
+    }
+
+    /// The same where something is wrong, or at an end: all that is left is looked at.
+    fn run_to_end(&mut self) -> usize {
+        let content = self.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+        let mut at = 0;
+        while at < content {
+            if let Some(head) = self.group(at) {
+                let end = at + GROUP_FRAME + head.length as usize;
+                let records = self.scan(at + GROUP_FRAME, end);
+                let whole = records.iter().all(|(_, scanned)| matches!(scanned, Scanned::Intact(_)));
+                if !whole && self.is_torn(at, content) {
+                    break;
+                }
+                if self.replayed.sequence != 0 && head.sequence != self.replayed.sequence + 1 && !self.gap_is_told(at) {
+                    self.replayed.damage.push(Damage::missing_group(self.segment, self.base + at as u64));
+                }
+                self.take_group(at, &head, records);
+                at = end;
+                continue;
+            }
+            let next = record::find_group(&self.bytes, at + 1, self.replayed.sequence);
+            match next.filter(|next| self.group(*next).is_some()) {
+                Some(next) => {
+                    self.salvage_group(at, next);
+                    at = next;
+                }
+                None => break,
+            }
+        }
+        if at >= content {
+            return at.min(self.bytes.len());
+        }
+        match self.next_sequence {
+            // The remains of a group that failed; the next segment has what was written instead.
+            Some(next) if next == self.replayed.sequence + 1 => {}
+            None if self.is_torn(at, content) => self.replayed.torn_bytes += (content - at) as u64,
+            _ => {
+                self.salvage_group(at, content);
+                self.replayed.sequence += 1;
+                at = content;
+            }
+        }
+        at
+    }
+
+    /// The head of a group that begins at `at`, is as long as it says and belongs here.
+    fn group(&self, at: usize) -> Option<GroupHead> {
+        let head = record::group_at(&self.bytes, at)?;
+        let fits = at + GROUP_FRAME + head.length as usize <= self.bytes.len();
+        let is_next = head.sequence > self.replayed.sequence;
+        let counts = self.next_sequence.is_none_or(|next| head.sequence < next);
+        (fits && is_next && counts).then_some(head)
+    }
+
+    /// Whether the group before `at` was damaged, so that it is known why one is missing.
+    fn gap_is_told(&self, at: usize) -> bool {
+        self.replayed.damage.last().is_some_and(|damage| damage.ends_at(self.segment, self.base + at as u64))
+    }
+
+    fn scan(&self, mut at: usize, end: usize) -> Vec<(Location, Scanned)> {
+        let mut found = Vec::new();
+        while at < end {
+            let (scanned, next) = record::scan(&self.bytes, at, end);
+            let (offset, length) = (self.base as u32 + at as u32, (next - at) as u32);
+            found.push((Location { segment: self.segment.clone(), offset, length }, scanned));
+            at = next;
+        }
+        found
+    }
+
+    /// A group of which the head is damaged: its records may all be there.
+    fn salvage_group(&mut self, at: usize, end: usize) {
+        let records = self.scan(at, end);
+        let intact = records.iter().filter_map(|(place, scanned)| match scanned {
+            Scanned::Intact(record) => Some((record.key.clone(), record.revision, place.clone())),
+            Scanned::Damaged(_) => None,
+        });
+        let intact = intact.collect();
+        // The first thing that is no record is the head itself.
+        let records = records.into_iter().enumerate();
+        let others = records.filter(|(nth, (_, s))| *nth > 0 || !matches!(s, Scanned::Damaged(None)));
+        let others = others.map(|(_, found)| found).collect();
+        self.take_in(others);
+        let (from, to) = (self.base + at as u64, self.base + end as u64);
+        self.replayed.damage.push(Damage::group_head(self.segment, from, to, intact));
+    }
+
+    fn take_in(&mut self, records: Vec<(Location, Scanned)>) {
+        self.replayed.records += records.len() as u64;
+        for (place, scanned) in records {
+            match scanned {
+                Scanned::Intact(record) => self.install(place, record),
+                Scanned::Damaged(Some(record)) => {
+                    self.replayed.damage.push(Damage::value(&place, &record));
+                    self.install(place, record);
+                }
+                Scanned::Damaged(None) => self.replayed.damage.push(Damage::unknown(&place)),
+            }
+        }
+    }
+
+    fn install(&mut self, value: Location, record: KeyRecord) {
+        let live = Live { created: record.created, expires_ms: record.expires_ms, value };
+        let core = &mut *self.core;
+        match record.kind {
+            Kind::Put => core.install(core.index.shared_key(&record.key), record.revision, Some(live)),
+            Kind::Delete => core.install(core.index.shared_key(&record.key), record.revision, None),
+            Kind::Moved => core.relocate(&record.key, record.revision, live),
+        }
+    }
+
+    /// Whether what is at `at` is what a crash leaves of one group, and not damage: it ends before the group does, or
+    /// sectors of it were never written, and no intact group follows.
+    fn is_torn(&self, at: usize, content: usize) -> bool {
+        if self.next_sequence.is_some() {
+            return false;
+        }
+        let rest = self.bytes.slice(at..content);
+        if record::find_group(&rest, 1, self.replayed.sequence).is_some() {
+            return false;
+        }
+        let complete = match rest.len() < GROUP_FRAME {
+            true => false,
+            false => record::group_at(&rest, 0).is_none_or(|head| GROUP_FRAME + head.length as usize <= rest.len()),
+        };
+        !complete || has_empty_sector(&rest, self.base as usize + at)
+    }
 }
 
-fn take_in(core: &mut Core<Location>, value: Location, record: KeyRecord) {
-    let live = Live { created: record.created, expires_ms: record.expires_ms, value };
-    match record.kind {
-        Kind::Put => core.install(core.index.shared_key(&record.key), record.revision, Some(live)),
-        Kind::Delete => core.install(core.index.shared_key(&record.key), record.revision, None),
-        Kind::Moved => core.relocate(&record.key, record.revision, live),
-    }
-}
-
-type Group = (GroupHead, Vec<(Location, KeyRecord)>);
-
-/// `None` when the group at `offset` is not intact.
-fn read_group(
-    reader: &mut impl Read,
-    segment: &Arc<Segment>,
-    offset: u64,
-    length: u64,
-) -> Result<Option<Group>, StoreError> {
-    let Some((Frame::Group(head), _)) = read_frame(reader, segment, length - offset)? else { return Ok(None) };
-    let mut at = offset + GROUP_FRAME as u64;
-    let end = at + u64::from(head.length);
-    if end > length {
-        return Ok(None);
-    }
-    let mut records = Vec::new();
-    while at < end {
-        let Some((Frame::Key(mut record), size)) = read_frame(reader, segment, end - at)? else { return Ok(None) };
-        // Only the place is kept; the value stays on disk.
-        record.value = Bytes::new();
-        records.push((Location { segment: segment.clone(), offset: at as u32, length: size as u32 }, record));
-        at += size as u64;
-    }
-    Ok(Some((head, records)))
-}
-
-/// A frame and its size, or `None` when what is there is not one.
-fn read_frame(reader: &mut impl Read, segment: &Segment, room: u64) -> Result<Option<(Frame, usize)>, StoreError> {
-    let mut head = [0; FRAME_HEAD];
-    if !filled(reader.read_exact(&mut head), segment)? {
-        return Ok(None);
-    }
-    let Some((length, checksum)) = record::frame_head(&head) else { return Ok(None) };
-    if (FRAME_HEAD + length) as u64 > room {
-        return Ok(None);
-    }
-    let mut body = vec![0; length];
-    if !filled(reader.read_exact(&mut body), segment)? {
-        return Ok(None);
-    }
-    Ok(record::decode(checksum, &body.into()).map(|frame| (frame, FRAME_HEAD + length)))
-}
-
-fn filled(read: io::Result<()>, segment: &Segment) -> Result<bool, StoreError> {
-    match read {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(unreadable(&segment.path, &error)),
-    }
+fn has_empty_sector(rest: &[u8], offset: usize) -> bool {
+    let first = SECTOR - (offset % SECTOR);
+    let (head, aligned) = rest.split_at(first.min(rest.len()));
+    std::iter::once(head).chain(aligned.chunks(SECTOR)).any(|sector| sector.iter().all(|byte| *byte == 0))
 }

@@ -3,9 +3,7 @@
 //! Invariant: a record read back is checked against its checksum, its key and its revision.
 
 use std::{
-    fs::{File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,9 +15,13 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     damaged,
-    record::{self, FRAME_HEAD, Frame, KeyRecord},
+    record::{self, Frame},
 };
-use crate::{Revision, StoreError, mvcc::Value};
+use crate::{
+    Revision, StoreError,
+    disk::{Disk, DiskFile, SyncPoint},
+    mvcc::Value,
+};
 
 const MAGIC: &[u8; 8] = b"MINKELOG";
 const VERSION: u32 = 1;
@@ -29,7 +31,7 @@ pub(crate) const SEGMENT_HEAD: u64 = 16;
 pub(crate) struct Segment {
     pub id: u32,
     pub path: PathBuf,
-    pub file: File,
+    pub file: Arc<dyn DiskFile>,
     /// Bytes of records the index still needs.
     live: AtomicU64,
 }
@@ -44,32 +46,33 @@ pub(crate) fn id_of(name: &str) -> Option<u32> {
 }
 
 impl Segment {
-    pub fn create(directory: &Path, id: u32) -> io::Result<Arc<Self>> {
+    /// Its head is durable before anything follows it: an empty one is then of a segment that was never used.
+    pub fn create(disk: &dyn Disk, directory: &Path, id: u32) -> io::Result<Arc<Self>> {
         let path = directory.join(file_name(id));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        let file = disk.create(&path)?;
         let mut head = BytesMut::with_capacity(SEGMENT_HEAD as usize);
         head.extend_from_slice(MAGIC);
         head.extend_from_slice(&VERSION.to_le_bytes());
         head.extend_from_slice(&id.to_le_bytes());
-        let made = file.write_all_at(&head, 0).and_then(|()| file.sync_all()).and_then(|()| sync_directory(directory));
-        if let Err(error) = made {
+        let made = file.write_at(&head, 0).and_then(|()| file.sync(SyncPoint::SegmentHead));
+        if let Err(error) = made.and_then(|()| disk.sync_directory(directory, SyncPoint::SegmentName)) {
             // A half-made segment must not stand in the way of the next attempt.
-            let _ = std::fs::remove_file(&path);
+            let _ = disk.remove(&path);
             return Err(error);
         }
         Ok(Arc::new(Self { id, path, file, live: AtomicU64::new(0) }))
     }
 
-    pub fn open(directory: &Path, id: u32) -> io::Result<Arc<Self>> {
+    pub fn open(disk: &dyn Disk, directory: &Path, id: u32) -> io::Result<Arc<Self>> {
         let path = directory.join(file_name(id));
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let file = disk.open(&path)?;
         Ok(Arc::new(Self { id, path, file, live: AtomicU64::new(0) }))
     }
 
     /// What is wrong with the file's head, if anything.
     pub fn check_head(&self) -> Result<(), String> {
         let mut head = [0; SEGMENT_HEAD as usize];
-        self.file.read_exact_at(&mut head, 0).map_err(|e| format!("its head cannot be read: {e}"))?;
+        self.file.read_at(&mut head, 0).map_err(|e| format!("its head cannot be read: {e}"))?;
         if &head[..8] != MAGIC {
             return Err("it is not a log file of a minke store".into());
         }
@@ -83,41 +86,26 @@ impl Segment {
     }
 
     pub fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        self.file.len()
     }
 
     pub fn live_bytes(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Key records from `offset` on with their places, about `budget` bytes of them, and where to go on.
-    pub fn records(
-        self: &Arc<Self>,
-        mut offset: u64,
-        end: u64,
-        budget: u64,
-    ) -> Result<(Vec<(Location, KeyRecord)>, u64), StoreError> {
-        let stop = end.min(offset + budget);
-        let mut records = Vec::new();
-        while offset < stop {
-            let mut head = [0; FRAME_HEAD];
-            self.file.read_exact_at(&mut head, offset).map_err(|e| damaged(&self.path, offset, &e.to_string()))?;
-            let Some((length, _)) = record::frame_head(&head) else {
-                return Err(damaged(&self.path, offset, "impossible length"));
-            };
-            let location =
-                Location { segment: self.clone(), offset: offset as u32, length: (FRAME_HEAD + length) as u32 };
-            if let Frame::Key(record) = location.frame()? {
-                records.push((location, record));
-            }
-            offset += (FRAME_HEAD + length) as u64;
-        }
-        Ok((records, offset))
+    /// The bytes from `from` to `to`.
+    pub fn read(&self, from: u64, to: u64) -> Result<Bytes, StoreError> {
+        let mut bytes = vec![0; to.saturating_sub(from) as usize];
+        self.fill(&mut bytes, from)?;
+        Ok(bytes.into())
     }
-}
 
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    fn fill(&self, bytes: &mut [u8], from: u64) -> Result<(), StoreError> {
+        self.file.read_at(bytes, from).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => damaged(&self.path, from, "the file is shorter than it was"),
+            _ => StoreError::Unavailable(format!("failed to read {} at byte {from}: {error}", self.path.display())),
+        })
+    }
 }
 
 /// Where a record is. Keeps the file open, so a value stays readable after its segment was removed.
@@ -133,23 +121,27 @@ impl Location {
         self.segment.id == other.segment.id && self.offset == other.offset
     }
 
-    fn frame(&self) -> Result<Frame, StoreError> {
-        let mut bytes = vec![0; self.length as usize];
-        let at = u64::from(self.offset);
-        let path = &self.segment.path;
-        self.segment.file.read_exact_at(&mut bytes, at).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => damaged(path, at, "the file is shorter than it was"),
-            _ => StoreError::Unavailable(format!("failed to read {} at byte {at}: {error}", path.display())),
-        })?;
-        record::decode_frame(&Bytes::from(bytes)).ok_or_else(|| damaged(path, at, "checksum does not match"))
+    /// The record's bytes, whatever they are.
+    pub fn bytes(&self) -> Result<Bytes, StoreError> {
+        self.segment.read(u64::from(self.offset), u64::from(self.offset) + u64::from(self.length))
+    }
+
+    /// Reads past what the system remembers of the file, as far as it lets itself be told.
+    pub fn forget_cached(&self) {
+        self.segment.file.forget_cached(u64::from(self.offset), u64::from(self.length));
     }
 }
 
 impl Value for Location {
     fn read(&self, key: &str, revision: Revision) -> Result<Bytes, StoreError> {
-        match self.frame()? {
-            Frame::Key(record) if record.key == key && record.revision == revision => Ok(record.value),
-            _ => Err(damaged(&self.segment.path, u64::from(self.offset), &format!("it does not hold {key}"))),
+        let wrong = |why: &str| {
+            let reason = format!("{key} at revision {revision}: {why}");
+            damaged(&self.segment.path, u64::from(self.offset), &reason)
+        };
+        match record::decode_frame(&self.bytes()?) {
+            Some(Frame::Key(record)) if record.key == key && record.revision == revision => Ok(record.value),
+            Some(_) => Err(wrong("another record is in its place")),
+            None => Err(wrong("checksum does not match")),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The one thread that writes: takes everything that waits, makes it durable with one sync, then answers all.
-//! Fed by `EmbeddedStore`; decides with `mvcc::group`, writes with `log`, keeps house with `reclaim`.
-//! Invariant: nobody is answered, and no reader or watcher sees a write, before it is on disk.
+//! Fed by `EmbeddedStore`; `writer` does the work.
+//! Invariant: nobody is answered before what the answer rests on is on disk.
 
 use std::sync::{
     Arc,
@@ -9,25 +9,11 @@ use std::sync::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{
-    log::{Batch, Log},
-    reclaim::Reclaimer,
-    record::{KeyParts, Kind},
-    segment::Location,
-};
-use crate::{
-    Operation, Outcome, Revision, StoreError, Transaction,
-    memory::delete_if_unchanged,
-    mvcc::{
-        group::{Decision, Group, Write},
-        shared::Shared,
-    },
-};
+use super::writer::Writer;
+use crate::{Operation, Outcome, Revision, StoreError, Transaction};
 
 /// A group is closed once it holds this many bytes of values.
 const GROUP_BYTES: usize = 8 << 20;
-/// Keys expired in one group.
-const EXPIRY_STEP: usize = 4096;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -40,51 +26,68 @@ pub(crate) enum Command {
         revision: Revision,
         reply: Reply<()>,
     },
+    /// Puts a damaged record right, if somebody still has its value.
+    Repair {
+        key: String,
+        reply: Reply<()>,
+    },
     /// A deadline has come.
     Tick,
+    /// Time to look at some more of the data.
+    Scrub,
 }
 
 const CATCH_UP_STEPS: u32 = 8;
 
 pub(crate) struct Sequencer {
-    pub shared: Arc<Shared<Location>>,
-    pub log: Log,
+    pub writer: Writer,
     pub commands: mpsc::Receiver<Command>,
-    pub reclaimer: Reclaimer,
     pub disk_bytes: Arc<AtomicU64>,
     pub group_limit: usize,
 }
 
-/// What waits for one sync. Expired keys have nobody to answer.
-type Waiting = (Transaction, Option<Reply<Outcome>>);
+/// Who waits for one sync. Expired keys have nobody to answer.
+type Waiting = Option<Reply<Outcome>>;
 
 impl Sequencer {
     /// Until every sender is gone.
     pub fn run(mut self) {
         while let Some(first) = self.next() {
-            let mut waiting = Vec::new();
+            let (mut transactions, mut waiting) = (Vec::new(), Vec::new());
             let mut compactions = Vec::new();
-            let mut bytes = 0;
+            let (mut bytes, mut scrub) = (0, false);
             let mut command = Some(first);
             while let Some(taken) = command {
                 match taken {
                     Command::Transact { transaction, reply } => {
                         bytes += transaction.operations.iter().map(value_bytes).sum::<usize>();
-                        waiting.push((transaction, Some(reply)));
+                        transactions.push(transaction);
+                        waiting.push(Some(reply));
                     }
                     Command::Compact { revision, reply } => compactions.push((revision, reply)),
-                    Command::Tick => waiting.extend(self.due().into_iter().map(|t| (t, None))),
+                    Command::Repair { key, reply } => {
+                        let _ = reply.send(self.writer.repair(&key));
+                    }
+                    Command::Tick => {
+                        let due = self.writer.due();
+                        waiting.extend(due.iter().map(|_| None));
+                        transactions.extend(due);
+                    }
+                    Command::Scrub => scrub = true,
                 }
                 let full = waiting.len() >= self.group_limit || bytes >= GROUP_BYTES;
                 command = if full { None } else { self.commands.try_recv().ok() };
             }
-            self.write(waiting);
+            answer(waiting, self.writer.write(transactions));
             for (revision, reply) in compactions {
-                let _ = reply.send(self.compact(revision));
+                let _ = reply.send(self.writer.compact(revision));
             }
-            self.disk_bytes.store(self.log.total_bytes(), Ordering::Relaxed);
+            if scrub {
+                self.writer.scrub();
+            }
+            self.disk_bytes.store(self.writer.log.total_bytes(), Ordering::Relaxed);
         }
-        self.log.close();
+        self.writer.log.close();
     }
 
     /// The next command; gives disk space back while there is none, and before each one when it is far behind with it.
@@ -94,7 +97,7 @@ impl Sequencer {
                 Ok(command) => {
                     // Faster than what a group of writes can add; no faster, so that they wait for little.
                     for _ in 0..CATCH_UP_STEPS {
-                        if !Reclaimer::is_far_behind(&self.log) || !self.give_space_back() {
+                        if !self.writer.is_far_behind() || !self.give_space_back() {
                             break;
                         }
                     }
@@ -111,89 +114,19 @@ impl Sequencer {
 
     /// Whether there may be more to do.
     fn give_space_back(&mut self) -> bool {
-        match self.reclaimer.step(&mut self.log, &self.shared) {
-            Ok(true) => self.disk_bytes.store(self.log.total_bytes(), Ordering::Relaxed),
-            Ok(false) => return false,
-            Err(error) => {
-                tracing::warn!(%error, "failed to give disk space back");
-                self.reclaimer.pause(self.shared.core.read().revision());
-            }
+        let more = self.writer.give_space_back();
+        self.disk_bytes.store(self.writer.log.total_bytes(), Ordering::Relaxed);
+        more
+    }
+}
+
+fn answer(waiting: Vec<Waiting>, outcomes: Vec<Result<Outcome, StoreError>>) {
+    for (reply, outcome) in waiting.into_iter().zip(outcomes) {
+        if let Some(reply) = reply {
+            let _ = reply.send(outcome);
+        } else if let Err(error) = outcome {
+            tracing::warn!(%error, "failed to delete an expired key");
         }
-        true
-    }
-
-    fn write(&mut self, waiting: Vec<Waiting>) {
-        let wall_ms = self.shared.wall_ms();
-        let mut answers = Vec::with_capacity(waiting.len());
-        let mut writes = Vec::new();
-        let (revision, floor) = {
-            let core = self.shared.core.read();
-            let mut group = Group::new(core.revision());
-            for (transaction, reply) in waiting {
-                let outcome = group.decide(&core, transaction, wall_ms).map(|decision| match decision {
-                    Decision::Answer(outcome) => outcome,
-                    Decision::Write(write) => {
-                        let revision = write.revision;
-                        writes.push(write);
-                        Outcome::Done { revision }
-                    }
-                });
-                answers.push((reply, outcome));
-            }
-            (group.revision(), core.floor())
-        };
-        let failed = if writes.is_empty() { None } else { self.commit(writes, revision, floor).err() };
-        for (reply, outcome) in answers {
-            // Even an answer that wrote nothing may rest on a write of this group.
-            let outcome = outcome.and_then(|outcome| failed.clone().map_or(Ok(outcome), Err));
-            if let Some(reply) = reply {
-                let _ = reply.send(outcome);
-            } else if let Err(error) = outcome {
-                tracing::warn!(%error, "failed to delete an expired key");
-            }
-        }
-    }
-
-    fn commit(&mut self, writes: Vec<Write>, revision: Revision, floor: Revision) -> Result<(), StoreError> {
-        let mut batch = self.log.batch();
-        for write in &writes {
-            for change in &write.changes {
-                let (kind, created, expires_ms, value) = match &change.put {
-                    Some(put) => (Kind::Put, put.created, put.expires_ms, &put.value[..]),
-                    None => (Kind::Delete, 0, 0, &[][..]),
-                };
-                let revision = write.revision;
-                batch.push(&KeyParts { kind, revision, created, expires_ms, key: &change.key, value });
-            }
-        }
-        let mut places = self.log.append(batch, revision, floor)?.into_iter();
-        let placed = writes.into_iter().map(|write| {
-            let places = places.by_ref().take(write.changes.len());
-            let puts = places.zip(&write.changes).filter(|(_, change)| change.put.is_some()).map(|(place, _)| place);
-            let puts = puts.collect();
-            (write, puts)
-        });
-        self.shared.commit(placed);
-        Ok(())
-    }
-
-    fn compact(&mut self, revision: Revision) -> Result<(), StoreError> {
-        let current = {
-            let core = self.shared.core.read();
-            core.readable(Some(revision))?;
-            core.revision()
-        };
-        self.log.append(Batch::new(), current, revision)?;
-        self.shared.core.write().forget_before(revision);
-        while self.shared.core.write().trim() {}
-        Ok(())
-    }
-
-    /// Lets old history go and gives the deletions of expired keys.
-    fn due(&self) -> Vec<Transaction> {
-        self.shared.core.write().forget_aged(self.shared.env.monotonic());
-        let expired = self.shared.core.read().expired(self.shared.wall_ms(), EXPIRY_STEP);
-        expired.into_iter().map(|(key, mod_revision)| delete_if_unchanged(&key, mod_revision)).collect()
     }
 }
 

@@ -240,7 +240,7 @@ impl Store for EtcdStore {
             };
             let revision = revision_of(answer.header());
             if answer.succeeded() {
-                return Ok(Outcome::Done { revision });
+                return Ok(Outcome::Done { first: revision, revision });
             }
             let current = answer.op_responses().into_iter().map(|response| match response {
                 etcd_client::TxnOpResponse::Get(mut read) => {

@@ -12,10 +12,23 @@ use crate::{Operation, Outcome, Record, Revision, StoreError, Transaction};
 /// A transaction may be as large as this many of the largest values.
 const TRANSACTION_VALUES: usize = 8;
 
-/// The changes of one transaction, all at one revision.
+/// The changes of one transaction, each at the revision after the one before it.
 pub(crate) struct Write {
-    pub revision: Revision,
+    /// Of the first change.
+    pub first: Revision,
+    /// Never empty.
     pub changes: Vec<KeyChange>,
+}
+
+impl Write {
+    /// Reached by the last change.
+    pub fn revision(&self) -> Revision {
+        self.first + self.changes.len() as u64 - 1
+    }
+
+    pub fn outcome(&self) -> Outcome {
+        Outcome::Done { first: self.first, revision: self.revision() }
+    }
 }
 
 pub(crate) struct KeyChange {
@@ -68,12 +81,12 @@ impl Group {
             let current = transaction.compare.iter().map(|c| self.record(core, &c.key)).collect::<Result<_, _>>()?;
             return Ok(Decision::Answer(Outcome::Conflict { current, revision: self.revision }));
         }
-        let revision = self.revision + 1;
-        let mut changes = Vec::with_capacity(transaction.operations.len());
+        let first = self.revision + 1;
+        let mut changes: Vec<KeyChange> = Vec::with_capacity(transaction.operations.len());
         for operation in last_per_key(transaction.operations) {
             match operation {
                 Operation::Put { key, value, ttl_seconds } => {
-                    let created = self.create_revision(core, &key).unwrap_or(revision);
+                    let created = self.create_revision(core, &key).unwrap_or(first + changes.len() as u64);
                     let expires_ms = ttl_seconds.map_or(0, |ttl| wall_ms.saturating_add(ttl.saturating_mul(1000)));
                     let put = Put { value, created, expires_ms };
                     changes.push(KeyChange { key: core.index.shared_key(&key), put: Some(put), previous: None });
@@ -87,13 +100,14 @@ impl Group {
             }
         }
         if changes.is_empty() {
-            return Ok(Decision::Answer(Outcome::Done { revision: self.revision }));
+            return Ok(Decision::Answer(Outcome::Done { first: self.revision, revision: self.revision }));
         }
-        for change in &changes {
+        for (revision, change) in (first..).zip(&changes) {
             self.pending.insert(change.key.clone(), (revision, change.put.clone()));
         }
-        self.revision = revision;
-        Ok(Decision::Write(Write { revision, changes }))
+        let write = Write { first, changes };
+        self.revision = write.revision();
+        Ok(Decision::Write(write))
     }
 
     /// 0 when the key does not exist.
@@ -145,7 +159,7 @@ fn check_size(operations: &[Operation], limit: usize) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// A key has one state per revision, so of several operations on one key only the last counts.
+/// A transaction leaves one state of each key, so of several operations on one key only the last counts.
 pub(crate) fn last_per_key(operations: Vec<Operation>) -> Vec<Operation> {
     if operations.len() < 2 {
         return operations;

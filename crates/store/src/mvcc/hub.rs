@@ -67,9 +67,10 @@ impl Hub {
         Watching { backlog, progress: Some(current), receiver, backpressure, ended: false }
     }
 
-    pub fn publish(&mut self, revision: Revision, events: &[Event]) {
+    /// The events of one transaction.
+    pub fn publish(&mut self, events: &[Event]) {
         let limit = self.buffer_events;
-        self.watchers.retain_mut(|watcher| watcher.publish(revision, events, limit));
+        self.watchers.retain_mut(|watcher| watcher.publish(events, limit));
     }
 
     /// After writes: the watchers that saw nothing of them will hear how far they are.
@@ -101,21 +102,16 @@ impl Hub {
 
 impl Watcher {
     /// False when the watcher is to be dropped.
-    fn publish(&mut self, revision: Revision, events: &[Event], limit: usize) -> bool {
-        if revision < self.from {
-            return true;
-        }
-        let inside = |event: &&Event| self.start <= event.key && event.key < self.end;
+    fn publish(&mut self, events: &[Event], limit: usize) -> bool {
+        let inside = |event: &&Event| event.revision >= self.from && self.start <= event.key && event.key < self.end;
         let mine: Vec<Event> = events.iter().filter(inside).cloned().collect();
-        if mine.is_empty() {
-            return true;
-        }
+        let Some(last) = mine.last().map(|event| event.revision) else { return true };
         let queued = self.backpressure.queued.fetch_add(mine.len(), Ordering::Relaxed) + mine.len();
         if queued > limit {
             self.backpressure.too_slow.store(true, Ordering::Relaxed);
             return false;
         }
-        self.told = revision;
+        self.told = last;
         self.sender.send(WatchItem::Events(mine)).is_ok()
     }
 }

@@ -137,6 +137,18 @@ impl<V: Clone> Index<V> {
         (found, remaining)
     }
 
+    /// The first `limit` live keys from `start` on, and whether there may be more.
+    pub fn first(&self, start: &str, limit: usize) -> (Vec<Found<V>>, bool) {
+        let live =
+            self.keys.range::<str, _>((Included(start), std::ops::Bound::Unbounded)).filter_map(|(key, entry)| {
+                let Version { revision, live } = &entry.newest;
+                Some(Found { key: key.clone(), revision: *revision, live: live.clone()? })
+            });
+        let found: Vec<_> = live.take(limit).collect();
+        let more = found.len() == limit;
+        (found, more)
+    }
+
     pub fn count(&self, start: &str, end: &str) -> u64 {
         self.entries(start, end).filter(|(_, entry)| entry.newest.live.is_some()).count() as u64
     }

@@ -100,21 +100,21 @@ impl<V: Value> Core<V> {
     pub fn apply(&mut self, write: Write, values: impl IntoIterator<Item = V>, now: Duration) {
         let mut values = values.into_iter();
         let mut events = Vec::with_capacity(write.changes.len());
-        for change in write.changes {
+        for (revision, change) in (write.first..).zip(write.changes) {
             let (live, told) = match change.put {
                 Some(put) => {
                     let Some(value) = values.next() else { unreachable!("one value per put") };
-                    let created = put.created == write.revision;
+                    let created = put.created == revision;
                     let live = Live { created: put.created, expires_ms: put.expires_ms, value };
                     (Some(live), Change::Put { value: put.value, created })
                 }
                 None => (None, Change::Delete { previous: change.previous }),
             };
-            events.push(Event { revision: write.revision, key: change.key.to_string(), change: told });
-            self.install(change.key, write.revision, live);
+            events.push(Event { revision, key: change.key.to_string(), change: told });
+            self.install(change.key, revision, live);
+            self.revision = self.revision.max(revision);
         }
-        self.revision = self.revision.max(write.revision);
-        self.hub.publish(write.revision, &events);
+        self.hub.publish(&events);
         self.mark(now);
         self.limit_history();
     }

@@ -55,7 +55,9 @@ async fn child_writes() {
                 let operations =
                     [once, hot].map(|key| Operation::Put { key, value: value(round, writer, n), ttl_seconds: None });
                 let transaction = Transaction { compare: vec![], operations: operations.into() };
-                let Ok(Outcome::Done { revision }) = store.transact(transaction).await else { panic!("write failed") };
+                let Ok(Outcome::Done { revision, .. }) = store.transact(transaction).await else {
+                    panic!("write failed")
+                };
                 // One write call per line, so that a line is there or not.
                 let line = format!("\nack {writer} {n} {revision}\n");
                 std::io::stdout().write_all(line.as_bytes()).expect("the parent reads");

@@ -30,7 +30,7 @@ async fn a_watch_survives_kill_and_restart() {
         let transaction = Transaction { compare, operations };
         let revision = loop {
             match store.transact(transaction.clone()).await {
-                Ok(Outcome::Done { revision }) => break revision,
+                Ok(Outcome::Done { revision, .. }) => break revision,
                 // The write came through and its answer did not; the value is compared below.
                 Ok(Outcome::Conflict { current, .. }) => break current[0].as_ref().expect("the key").mod_revision,
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
