@@ -28,22 +28,38 @@ use crate::storage;
 pub struct Limits {
     /// Changes kept per resource for watches that start in the past or fall behind.
     pub ring_events: usize,
-    /// Bytes of objects the ring of one resource may keep alive; at least `ring_minimum` changes stay.
+    /// Bytes of objects the ring of one resource may keep alive; at least `ring_minimum` changes stay, unless they
+    /// alone keep more than `ring_bytes_max` alive.
     pub ring_bytes: usize,
     pub ring_minimum: usize,
+    pub ring_bytes_max: usize,
+    /// Changes older than this leave the ring, so that what a load leaves behind is gone soon after it.
+    pub ring_age: Duration,
     /// How long a read waits for the cache to reach a revision.
     pub freshness: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ring_events: 8192, ring_bytes: 8 << 20, ring_minimum: 128, freshness: Duration::from_secs(3) }
+        Self {
+            ring_events: 8192,
+            ring_bytes: 8 << 20,
+            ring_minimum: 128,
+            ring_bytes_max: 32 << 20,
+            // Upstream's DefaultEventFreshDuration.
+            ring_age: Duration::from_secs(75),
+            freshness: Duration::from_secs(3),
+        }
     }
 }
 
 /// Whoever follows the changes has seen those so many before the newest. What the process made of their old versions
 /// would be most of what the ring keeps alive.
 const FOLLOWED: usize = 256;
+/// How often old changes are looked for.
+const AGE_INTERVAL: Duration = Duration::from_secs(15);
+/// What one change weighs in the ring besides the JSON of its objects: their parsed metadata and the entries.
+const EVENT_OVERHEAD_BYTES: usize = 1024;
 
 /// One object version, with what selectors ask of it computed at most once.
 pub struct Entry {
@@ -69,6 +85,8 @@ impl Entry {
 /// with the revision of its deletion.
 pub struct CacheEvent {
     pub revision: Revision,
+    /// Monotonic time at which the cache heard of it.
+    seen: Duration,
     pub new: Option<Arc<Entry>>,
     pub old: Option<Arc<Entry>>,
 }
@@ -119,6 +137,26 @@ struct State {
     revision: Revision,
     /// Of the current objects.
     bytes: usize,
+}
+
+impl State {
+    fn exceeds(&self, limits: &Limits) -> bool {
+        let (events, bytes) = (self.ring.len(), self.ring_bytes);
+        events > limits.ring_events
+            || (bytes > limits.ring_bytes && events > limits.ring_minimum)
+            || (bytes > limits.ring_bytes_max && events > 1)
+    }
+
+    /// Takes the oldest `count` changes out of the ring.
+    fn forget(&mut self, count: usize) -> Vec<Arc<CacheEvent>> {
+        let gone: Vec<_> = self.ring.drain(..count).collect();
+        self.first += gone.len() as u64;
+        self.ring_bytes -= gone.iter().map(|event| event.size()).sum::<usize>();
+        if let Some(last) = gone.last() {
+            self.complete_since = last.revision;
+        }
+        gone
+    }
 }
 
 /// What there is of one resource, and what happens to it.
@@ -172,6 +210,7 @@ impl WatchCache {
         let weak = Arc::downgrade(&cache);
         let store = cache.store.clone();
         env.spawn(async move { follow(weak, store, revision).await });
+        env.spawn(forget_aged(Arc::downgrade(&cache), env.clone()));
         Ok(cache)
     }
 
@@ -269,13 +308,34 @@ impl WatchCache {
 
     fn apply(&self, events: Vec<Event>) {
         let Some(revision) = events.last().map(|e| e.revision) else { return };
+        let now = self.env.monotonic();
         for event in events {
             if let Some(prefix) = storage::prefix_of_key(&event.key) {
                 let local = event.key[prefix.len()..].to_string();
-                self.resource(prefix).apply(local, event.revision, event.change);
+                self.resource(prefix).apply(local, event.revision, event.change, now);
             }
         }
         self.applied.send_replace(revision);
+    }
+
+    fn forget_aged(&self, now: Duration) {
+        let caches: Vec<_> = self.resources.read().values().cloned().collect();
+        caches.iter().for_each(|cache| cache.forget_aged(now));
+        drop(caches);
+        // Under the lock nobody else can get hold of one that only this map has: no watcher is left with a cache that
+        // hears of nothing.
+        self.resources.write().retain(|prefix, cache| {
+            !storage::is_custom(prefix) || Arc::strong_count(cache) > 1 || !cache.holds_nothing()
+        });
+    }
+}
+
+/// Lets old changes and the caches of deleted custom resources go, for as long as the cache lives.
+async fn forget_aged(cache: std::sync::Weak<WatchCache>, env: Env) {
+    loop {
+        env.sleep(AGE_INTERVAL).await;
+        let Some(cache) = cache.upgrade() else { return };
+        cache.forget_aged(env.monotonic());
     }
 }
 
@@ -345,7 +405,25 @@ impl ResourceCache {
         }
     }
 
-    fn apply(&self, key: String, revision: Revision, change: Change) {
+    /// Changes that the ring no longer has to keep.
+    fn forget_aged(&self, now: Duration) {
+        let mut state = self.state.write();
+        let aged = state.ring.partition_point(|event| event.seen + self.limits.ring_age <= now);
+        let gone = state.forget(aged);
+        if state.ring.capacity() > 4 * state.ring.len() {
+            state.ring.shrink_to_fit();
+        }
+        // What they held is freed when nobody waits for the lock.
+        drop(state);
+        drop(gone);
+    }
+
+    fn holds_nothing(&self) -> bool {
+        let state = self.state.read();
+        state.objects.is_empty() && state.ring.is_empty()
+    }
+
+    fn apply(&self, key: String, revision: Revision, change: Change, now: Duration) {
         let decoded = match &change {
             Change::Put { value, created } => {
                 let kind = if *created { WatchKind::Added } else { WatchKind::Modified };
@@ -376,21 +454,15 @@ impl ResourceCache {
                 return;
             }
         }
-        let event = CacheEvent { revision, new, old };
+        let event = CacheEvent { revision, seen: now, new, old };
         state.ring_bytes += event.size();
         state.ring.push_back(Arc::new(event));
         let followed = state.ring.len().checked_sub(FOLLOWED).and_then(|at| state.ring[at].old.as_ref());
         if let Some(old) = followed {
             old.object.forget_typed();
         }
-        while state.ring.len() > self.limits.ring_events
-            || (state.ring_bytes > self.limits.ring_bytes && state.ring.len() > self.limits.ring_minimum)
-        {
-            if let Some(gone) = state.ring.pop_front() {
-                state.ring_bytes -= gone.size();
-                state.first += 1;
-                state.complete_since = gone.revision;
-            }
+        while state.exceeds(&self.limits) {
+            state.forget(1);
         }
         let tip = state.first + state.ring.len() as u64;
         drop(guard);
@@ -489,8 +561,10 @@ impl ResourceCache {
 
 impl CacheEvent {
     fn size(&self) -> usize {
-        // What the ring keeps alive beyond the current objects: the version that was replaced.
-        self.old.as_ref().map_or(0, |e| e.object.json().len()) + 256
+        // What the ring keeps alive beyond the current objects: the version that was replaced; of a deletion also the
+        // last version before it, which an earlier change in the ring made.
+        let versions = if self.new.is_some() { 1 } else { 2 };
+        self.old.as_ref().map_or(0, |e| e.object.json().len()) * versions + EVENT_OVERHEAD_BYTES
     }
 }
 
@@ -549,6 +623,10 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Corrupted(_) => ApiError::internal(error.to_string()),
     }
 }
+
+#[cfg(test)]
+#[path = "watch_cache_age_tests.rs"]
+mod age_tests;
 
 #[cfg(test)]
 mod tests {
