@@ -322,7 +322,7 @@ impl ApiServer {
         let first = path.split('/').nth(1).unwrap_or_default();
         match first {
             "api" | "apis" => discovery::serve(self, call),
-            "openapi" => openapi::serve(self, call),
+            "openapi" => openapi::serve(self, call).await,
             "healthz" | "livez" | "readyz" => health::serve(self, call).await,
             "metrics" if path == "/metrics" => {
                 let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
