@@ -305,6 +305,7 @@ impl ApiServer {
             if usage::concerns(call) {
                 return Box::pin(usage::serve(self, call)).await;
             }
+            body::refuse_dense(&bytes)?;
             return Box::pin(self.registry.dispatch(call, bytes)).await;
         }
         match Box::pin(self.serve_path(call)).await {
