@@ -82,12 +82,12 @@ pub const TEXTS: &[Row] = &[
     ),
     (
         "AdmissionWebhook should reject mutating webhook configurations with invalid match conditions",
-        ADMISSION,
+        POLICY,
         "broken_expressions_are_not_stored",
     ),
     (
         "AdmissionWebhook should reject validating webhook configurations with invalid match conditions",
-        ADMISSION,
+        POLICY,
         "broken_expressions_are_not_stored",
     ),
     (
@@ -97,7 +97,7 @@ pub const TEXTS: &[Row] = &[
     ),
     (
         "ValidatingAdmissionPolicy should allow expressions to refer variables.",
-        ADMISSION,
+        POLICY,
         "policies_decide_by_expressions",
     ),
     (
@@ -110,9 +110,10 @@ pub const TEXTS: &[Row] = &[
         EVERY,
         "every_verb_on_every_kind_in_every_format",
     ),
-    ("ValidatingAdmissionPolicy should validate against a Deployment", ADMISSION, "policies_decide_by_expressions"),
+    ("ValidatingAdmissionPolicy should validate against a Deployment", POLICY, "policies_decide_by_expressions"),
 ];
 
 const ADMISSION: &str = "crates/apiserver/src/admission/tests.rs";
+const POLICY: &str = "crates/apiserver/src/admission/policy_tests.rs";
 const WEBHOOKS: &str = "crates/apiserver/src/admission/webhook_tests.rs";
 const EVERY: &str = "crates/apiserver/tests/it/every_kind.rs";
