@@ -2,11 +2,7 @@
 //! Made by `apiserver` (from clients and from the store) and by `client` (from the wire).
 //! Invariant: an `Object` never changes; a new version is a new `Object`.
 
-use std::{
-    collections::BTreeMap,
-    ops::Range,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -21,8 +17,8 @@ pub struct Object {
     json: Bytes,
     /// The event that made this version as a JSON watch sends it; `json` is a part of these bytes.
     event: Option<(WatchKind, Bytes)>,
-    protobuf: OnceLock<Bytes>,
-    typed: Arc<Slot>,
+    /// Its parsed and protobuf forms, while somebody looks at them.
+    forms: Arc<Slot>,
 }
 
 /// The part of `metadata` (and the type) that the machinery reads. Everything else stays in the JSON.
@@ -73,7 +69,7 @@ impl Object {
         let json = json.into();
         let envelope: Envelope =
             serde_json::from_slice(&json).map_err(|e| ApiError::bad_request(format!("couldn't read object: {e}")))?;
-        Ok(Self { meta: envelope.metadata, json, event: None, protobuf: OnceLock::new(), typed: Arc::default() })
+        Ok(Self { meta: envelope.metadata, json, event: None, forms: Arc::default() })
     }
 
     /// From an encoded watch event and the place of the object in it.
@@ -99,15 +95,15 @@ impl Object {
         serde_json::from_slice(&self.json).expect("the bytes were valid JSON when the object was made")
     }
 
-    /// The protobuf form, made by `encode` on first demand.
-    pub fn protobuf(&self, encode: impl FnOnce(&Bytes) -> Bytes) -> &Bytes {
-        self.protobuf.get_or_init(|| encode(&self.json))
+    /// The protobuf form, made by `encode` unless it is in use (see `views`).
+    pub fn protobuf(&self, encode: impl FnOnce(&Bytes) -> Bytes) -> Bytes {
+        self.forms.protobuf(self.json.len(), || encode(&self.json))
     }
 
     /// The object as a `k8s-openapi` struct: parsed once while it is in use (see `views`), shared by everyone in the
     /// process. It has no `managedFields`.
     pub fn typed<K: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<K>, ApiError> {
-        if let Some(known) = self.typed.get(self.json.len()).and_then(|any| any.downcast::<K>().ok()) {
+        if let Some(known) = self.forms.get(self.json.len()).and_then(|any| any.downcast::<K>().ok()) {
             return Ok(known);
         }
         let read = serde_json::from_slice(&without_managed_fields(&self.json))
@@ -116,13 +112,13 @@ impl Object {
         let parsed: Arc<K> =
             Arc::new(read.map_err(|e| ApiError::internal(format!("couldn't read {}: {e}", self.key())))?);
         // A second type for the same version is legal (a status view, say); only the first is kept.
-        let kept = self.typed.put(parsed.clone(), self.json.len());
+        let kept = self.forms.put(parsed.clone(), self.json.len());
         Ok(kept.downcast::<K>().unwrap_or(parsed))
     }
 
     /// Keeps only the bytes, which are a fraction of it: for versions that hardly anybody will look at again.
     pub fn forget_typed(&self) {
-        self.typed.clear();
+        self.forms.clear();
     }
 
     /// `namespace/name`, or `name` for cluster-scoped objects: the key of caches and work queues.

@@ -1,4 +1,4 @@
-//! The parsed forms of objects that somebody looked at lately, so that `Object::typed` seldom parses twice.
+//! The parsed and protobuf forms of objects that somebody looked at lately, so that `Object` seldom makes them twice.
 //! Filled by `object`; every program that runs for long has one task that `tend`s them.
 //! Invariant: what was looked at in this turn or the last is kept; all else is only bytes, which are a fraction of it.
 
@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use env::Env;
 use parking_lot::{Mutex, RwLock};
 
@@ -39,10 +40,11 @@ impl Generations {
     const NONE: Self = Self { this: Vec::new(), last: Vec::new(), weight: 0 };
 }
 
-/// The place in an `Object` for its parsed form.
+/// The place in an `Object` for its other forms.
 #[derive(Default)]
 pub(crate) struct Slot {
     view: RwLock<Option<View>>,
+    protobuf: RwLock<Option<Bytes>>,
     /// The turn in which it was last looked at.
     turn: AtomicU64,
 }
@@ -61,10 +63,17 @@ impl Slot {
         kept
     }
 
+    pub fn protobuf(self: &Arc<Self>, weight: usize, make: impl FnOnce() -> Bytes) -> Bytes {
+        let known = self.protobuf.read().clone();
+        let bytes = known.unwrap_or_else(|| self.protobuf.write().get_or_insert(make()).clone());
+        RECENT.used(self, weight);
+        bytes
+    }
+
     /// Whether there was something to forget.
     pub fn clear(&self) -> bool {
-        let view = self.view.write().take();
-        view.is_some()
+        let (view, protobuf) = (self.view.write().take(), self.protobuf.write().take());
+        view.is_some() || protobuf.is_some()
     }
 }
 
@@ -143,6 +152,15 @@ mod tests {
         let slots: Vec<_> = (0..9).map(|_| filled(&recent, MOST / 2)).collect();
         let still: Vec<_> = slots.iter().map(|slot| held(slot)).collect();
         assert_eq!(still, [false, false, false, false, false, false, true, true, true]);
+    }
+
+    #[test]
+    fn the_protobuf_form_goes_with_the_parsed_one() {
+        let slot = Arc::new(Slot::default());
+        let made = |text: &'static str| slot.protobuf(1, || Bytes::from_static(text.as_bytes()));
+        assert_eq!((made("first"), made("second")), ("first".into(), "first".into()));
+        assert!(slot.clear() && !slot.clear());
+        assert_eq!(made("third"), "third");
     }
 
     #[test]

@@ -35,6 +35,37 @@ pub fn with(body: Body, companion: impl Send + 'static) -> Body {
     .boxed_unsync()
 }
 
+/// Objects and arrays in one JSON body. Each takes hundreds of times its two bytes when it is parsed, so this limits what
+/// a body weighs then; the YAML reader has the same limit of its own.
+const JSON_CONTAINERS_MAX: usize = 250_000;
+
+/// Refuses a JSON body that would weigh out of all proportion to its size.
+pub fn refuse_dense(body: &[u8]) -> Result<(), ApiError> {
+    // Each has an opening and a closing bracket.
+    let small = body.len() <= 2 * JSON_CONTAINERS_MAX;
+    if small || !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) || containers(body) <= JSON_CONTAINERS_MAX
+    {
+        return Ok(());
+    }
+    let message = format!("Request entity too large: limit is {JSON_CONTAINERS_MAX} objects and arrays");
+    Err(ApiError::new(Reason::RequestEntityTooLarge, message))
+}
+
+/// How many objects and arrays a JSON text opens, outside of its strings.
+fn containers(json: &[u8]) -> usize {
+    let (mut count, mut quoted, mut escaped) = (0, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
 /// Beyond this, a client that sends too much is cut off before it is answered.
 const DISCARD_BYTES: usize = 64 << 20;
 
@@ -89,4 +120,22 @@ pub async fn read_counted(
     whole.extend_from_slice(&first);
     whole.extend_from_slice(&rest);
     Ok(whole.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_of_too_many_objects_are_refused() {
+        assert_eq!(containers(br#"{"a":[{},{"b":"{[\"{[\\"}],"{":[]}"#), 5);
+        let check =
+            |body: String, fine: bool| assert_eq!(refuse_dense(body.as_bytes()).is_ok(), fine, "{}", body.len());
+        let many = |item: &str, count: usize| format!("[{}0]", item.repeat(count));
+        check(many("{},", JSON_CONTAINERS_MAX - 1), true);
+        check(many("{},", JSON_CONTAINERS_MAX), false);
+        check(many(r#""{{{{{{{{","#, JSON_CONTAINERS_MAX), true);
+        check(many("- {}\n", JSON_CONTAINERS_MAX).replace('[', ""), true);
+        assert_eq!(refuse_dense(many("{},", JSON_CONTAINERS_MAX).as_bytes()).unwrap_err().code, 413);
+    }
 }

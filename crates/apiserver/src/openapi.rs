@@ -9,6 +9,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use api::{ApiError, Resource};
 use env::Env;
@@ -26,11 +27,14 @@ use crate::{
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// How long a document stays after it was made: clients ask for several at once and then not for a long time.
-const KEPT: Duration = Duration::from_secs(120);
+const KEPT: Duration = Duration::from_secs(60);
 
 /// Documents made lately for one generation of the served resources: they are large, so only on demand.
-#[derive(Default)]
-pub struct Documents(Arc<Mutex<Made>>);
+pub struct Documents {
+    made: Arc<Mutex<Made>>,
+    /// Making one takes many times its size, so one is made at a time; whoever waits finds it made.
+    making: Semaphore,
+}
 
 #[derive(Default)]
 struct Made {
@@ -38,51 +42,72 @@ struct Made {
     documents: HashMap<String, Bytes>,
 }
 
+impl Default for Documents {
+    fn default() -> Self {
+        Self { made: Arc::default(), making: Semaphore::new(1) }
+    }
+}
+
 impl Documents {
-    fn get(&self, env: &Env, generation: u64, name: &str, make: impl FnOnce() -> Bytes) -> Bytes {
-        {
-            let mut made = self.0.lock();
-            if made.generation != generation {
-                *made = Made { generation, documents: HashMap::new() };
-            }
-            if let Some(found) = made.documents.get(name) {
-                return found.clone();
-            }
+    async fn get(
+        &self,
+        env: &Env,
+        generation: u64,
+        name: &str,
+        make: impl FnOnce() -> Bytes + Send + 'static,
+    ) -> Result<Bytes, ApiError> {
+        if let Some(found) = self.find(generation, name) {
+            return Ok(found);
         }
-        // Made outside the lock; making one twice is harmless.
-        let document = make();
-        let mut made = self.0.lock();
+        let failed = || ApiError::internal(format!("failed to make the document {name}"));
+        let _alone = self.making.acquire().await.map_err(|_| failed())?;
+        if let Some(found) = self.find(generation, name) {
+            return Ok(found);
+        }
+        let document = tokio::task::spawn_blocking(make).await.map_err(|_| failed())?;
+        let mut made = self.made.lock();
         if made.generation == generation {
             made.documents.insert(name.to_string(), document.clone());
-            self.forget_later(env, name.to_string());
+            self.forget_later(env, generation, name.to_string());
         }
-        document
+        Ok(document)
     }
 
-    fn forget_later(&self, env: &Env, name: String) {
-        let (weak, later) = (Arc::downgrade(&self.0), env.clone());
+    fn find(&self, generation: u64, name: &str) -> Option<Bytes> {
+        let mut made = self.made.lock();
+        if made.generation < generation {
+            *made = Made { generation, documents: HashMap::new() };
+        }
+        made.documents.get(name).filter(|_| made.generation == generation).cloned()
+    }
+
+    fn forget_later(&self, env: &Env, generation: u64, name: String) {
+        let (weak, later) = (Arc::downgrade(&self.made), env.clone());
         env.spawn(async move {
             later.sleep(KEPT).await;
-            if let Some(made) = weak.upgrade() {
-                made.lock().documents.remove(&name);
+            let Some(made) = weak.upgrade() else { return };
+            let mut made = made.lock();
+            if made.generation == generation {
+                made.documents.remove(&name);
             }
         });
     }
 }
 
-pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
+pub async fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
     let set = server.cluster.served.current();
     let parts: Vec<&str> = call.info.path.split('/').filter(|p| !p.is_empty()).collect();
     let response = match parts[..] {
-        ["openapi", "v2"] => v2(server, call, &set)?,
+        ["openapi", "v2"] => v2(server, call, &set).await?,
         ["openapi", "v3"] => {
-            let extra = crate::crd::extra_schemas(&set);
-            let make = || api::openapi::v3_index(&resources(&set), &extra).to_string().into();
-            let index = server.openapi.get(&server.cluster.env, set.generation, "v3", make);
+            let of = set.clone();
+            let make =
+                move || api::openapi::v3_index(&resources(&of), &crate::crd::extra_schemas(&of)).to_string().into();
+            let index = server.openapi.get(&server.cluster.env, set.generation, "v3", make).await?;
             document(call, with_extensions(index, server.extensions.openapi()), "application/json")
         }
-        ["openapi", "v3", "api", version] => v3(server, call, &set, "", version)?,
-        ["openapi", "v3", "apis", group, version] => v3(server, call, &set, group, version)?,
+        ["openapi", "v3", "api", version] => v3(server, call, &set, "", version).await?,
+        ["openapi", "v3", "apis", group, version] => v3(server, call, &set, group, version).await?,
         _ => return Err(not_found_path()),
     };
     Ok(Reply::Raw(response))
@@ -104,37 +129,41 @@ fn resources(set: &Set) -> Vec<Arc<Resource>> {
     set.resources.iter().map(|s| s.resource.clone()).collect()
 }
 
-fn v2(server: &ApiServer, call: &Call, set: &Set) -> Result<Response<Body>, ApiError> {
-    let extra = crate::crd::extra_schemas(set);
+async fn v2(server: &ApiServer, call: &Call, set: &Arc<Set>) -> Result<Response<Body>, ApiError> {
     let (generation, parts) = server.extensions.schemas();
-    let whole = || {
-        let mut document = api::openapi::v2(&resources(set), &extra);
-        for part in parts.iter().filter_map(|part| serde_json::from_slice(part).ok()) {
-            openapi_merge::merge(&mut document, part);
-        }
-        document
-    };
     // client-go sends the parameter where others send a plain type.
     let protobuf = negotiate::accept(&call.headers)
         .iter()
         .any(|c| c.media.starts_with("application/com.github.proto-openapi.spec.v2"));
-    let get = |name: &str, make: &dyn Fn() -> Bytes| {
-        server.openapi.get(&server.cluster.env, set.generation, &format!("{name} {generation}"), make)
+    let (name, content) = if protobuf { ("v2+protobuf", V2_PROTOBUF) } else { ("v2", "application/json") };
+    let of = set.clone();
+    let make = move || {
+        let mut whole = api::openapi::v2(&resources(&of), &crate::crd::extra_schemas(&of));
+        for part in parts.iter().filter_map(|part| serde_json::from_slice(part).ok()) {
+            openapi_merge::merge(&mut whole, part);
+        }
+        if protobuf { api::openapi::v2_protobuf(&whole).into() } else { whole.to_string().into() }
     };
-    Ok(match protobuf {
-        true => document(call, get("v2+protobuf", &|| api::openapi::v2_protobuf(&whole()).into()), V2_PROTOBUF),
-        false => document(call, get("v2", &|| whole().to_string().into()), "application/json"),
-    })
+    let name = format!("{name} {generation}");
+    let bytes = server.openapi.get(&server.cluster.env, set.generation, &name, make).await?;
+    Ok(document(call, bytes, content))
 }
 
-fn v3(server: &ApiServer, call: &Call, set: &Set, group: &str, version: &str) -> Result<Response<Body>, ApiError> {
+async fn v3(
+    server: &ApiServer,
+    call: &Call,
+    set: &Arc<Set>,
+    group: &str,
+    version: &str,
+) -> Result<Response<Body>, ApiError> {
     if !set.serves_version(group, version) {
         return Err(not_found_path());
     }
     let name = api::openapi::v3_path(group, version);
-    let extra = crate::crd::extra_schemas(set);
-    let make = || api::openapi::v3(group, version, &resources(set), &extra).to_string().into();
-    let bytes = server.openapi.get(&server.cluster.env, set.generation, &name, make);
+    let (of, group, version) = (set.clone(), group.to_string(), version.to_string());
+    let make =
+        move || api::openapi::v3(&group, &version, &resources(&of), &crate::crd::extra_schemas(&of)).to_string().into();
+    let bytes = server.openapi.get(&server.cluster.env, set.generation, &name, make).await?;
     let mut response = document(call, bytes, "application/json");
     if call.query.text("hash").is_some() {
         let headers = response.headers_mut();

@@ -298,6 +298,7 @@ impl ApiServer {
             if usage::concerns(call) {
                 return Box::pin(usage::serve(self, call)).await;
             }
+            body::refuse_dense(&bytes)?;
             return Box::pin(self.registry.dispatch(call, bytes)).await;
         }
         match Box::pin(self.serve_path(call)).await {
@@ -315,7 +316,7 @@ impl ApiServer {
         let first = path.split('/').nth(1).unwrap_or_default();
         match first {
             "api" | "apis" => discovery::serve(self, call),
-            "openapi" => openapi::serve(self, call),
+            "openapi" => openapi::serve(self, call).await,
             "healthz" | "livez" | "readyz" => health::serve(self, call).await,
             "metrics" if path == "/metrics" => {
                 let stored = self.cluster.store.size_bytes().await.unwrap_or(0);

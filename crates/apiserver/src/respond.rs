@@ -11,7 +11,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Body as _;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, WatchEvent, WatchKind};
+use api::{ApiError, Object, WatchEvent, WatchKind, codec::protobuf};
 use env::Env;
 
 use crate::{
@@ -186,7 +186,7 @@ fn object_reply(
 
 fn object_protobuf(object: &Object) -> Option<Bytes> {
     let bytes = object.protobuf(|_| codec::protobuf(&object.value()).unwrap_or_default());
-    (!bytes.is_empty()).then(|| bytes.clone())
+    (!bytes.is_empty()).then_some(bytes)
 }
 
 /// Every built-in kind has a protobuf form and `Forms` keeps the others away from it.
@@ -222,27 +222,56 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
         View::Table(version) => {
             let include = Include::from_query(&call.query)?;
             let now = env.now();
-            let rows = list.objects.iter().map(|o| table::row(served, o, include, version, now)).collect();
-            let value = table::table(version, metadata, table::columns(served), rows);
-            Ok(value_response(StatusCode::OK, &value, output))
+            let table = table::table(version, metadata, table::columns(served), Vec::new());
+            let rows = list.objects.iter().map(|o| table::row(served, o, include, version, now));
+            Ok(value_with(table, "rows", rows, output))
         }
         View::Partial(version) => {
-            let items = list.objects.iter().map(|o| table::partial(o.value(), version)).collect();
-            Ok(value_response(StatusCode::OK, &table::partial_list(version, metadata, items), output))
+            let items = list.objects.iter().map(|o| table::partial(o.value(), version));
+            Ok(value_with(table::partial_list(version, metadata, Vec::new()), "items", items, output))
         }
         View::Object if output.media == Media::Json && !output.pretty => Ok(json_list(&list, &metadata)),
+        View::Object if output.media == Media::Protobuf => protobuf_list(&list, &metadata),
         View::Object => {
-            let items: Vec<Value> = list.objects.iter().map(|o| served.list_item(o.value())).collect();
-            let value = json!({
-                "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": metadata, "items": items,
-            });
-            if output.media == Media::Protobuf {
-                let bytes = codec::protobuf(&value).ok_or_else(|| no_protobuf(served))?;
-                return Ok(bytes_response(StatusCode::OK, bytes, Media::Protobuf));
-            }
-            Ok(value_response(StatusCode::OK, &value, output))
+            let value = json!({ "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": metadata });
+            let items = list.objects.iter().map(|o| served.list_item(o.value()));
+            Ok(value_with(value, "items", items, output))
         }
     }
+}
+
+/// `value` with `items` as its `field`. In plain JSON they are encoded one by one: as values they would weigh many
+/// times the answer.
+fn value_with(mut value: Value, field: &str, items: impl Iterator<Item = Value>, output: Output) -> Response<Body> {
+    if output.media != Media::Json || output.pretty {
+        value[field] = items.collect();
+        return value_response(StatusCode::OK, &value, output);
+    }
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove(field);
+    }
+    let mut encoded = value.to_string().into_bytes();
+    // There is a kind at least, so another field goes after a comma.
+    encoded.pop();
+    encoded.extend_from_slice(format!(",{}:[", json!(field)).as_bytes());
+    for (at, item) in items.enumerate() {
+        if at > 0 {
+            encoded.push(b',');
+        }
+        serde_json::to_writer(&mut encoded, &item).expect("writing JSON to memory does not fail");
+    }
+    encoded.extend_from_slice(b"]}\n");
+    bytes_response(StatusCode::OK, encoded.into(), Media::Json)
+}
+
+fn protobuf_list(list: &ListReply, metadata: &Value) -> Result<Response<Body>, ApiError> {
+    let served = &list.served;
+    let encoded = list.objects.iter().map(|object| object_protobuf(object).ok_or_else(|| no_protobuf(served)));
+    let encoded: Vec<Bytes> = encoded.collect::<Result<_, _>>()?;
+    let items = encoded.iter().map(|object| protobuf::open(object).map(|envelope| envelope.raw));
+    let items: Vec<&[u8]> = items.collect::<Result<_, _>>()?;
+    let bytes = protobuf::list(&served.api_version(), &served.list_kind, metadata, items.into_iter())?;
+    Ok(bytes_response(StatusCode::OK, bytes.into(), Media::Protobuf))
 }
 
 /// Beyond this, a list goes out in pieces of about this size, so that it is never held encoded as a whole.

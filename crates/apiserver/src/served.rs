@@ -6,7 +6,6 @@ use std::{collections::HashMap, ops::Deref, sync::Arc};
 
 use parking_lot::RwLock;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use api::{Resource, schema::TypeId};
 
@@ -77,11 +76,17 @@ pub struct Set {
     by_name: HashMap<(String, String, String), usize>,
     /// Changes with every new set, for ETags and caches of documents.
     pub generation: u64,
-    /// Of what the custom ones were made from.
-    fingerprint: String,
+    /// The custom ones, by the hash of what they were made of.
+    custom: HashMap<[u8; 32], Vec<Arc<Served>>>,
 }
 
 impl Set {
+    fn new(resources: Vec<Arc<Served>>, custom: HashMap<[u8; 32], Vec<Arc<Served>>>, generation: u64) -> Self {
+        let name = |r: &Served| (r.group.clone(), r.version.clone(), r.plural.clone());
+        let by_name = resources.iter().enumerate().map(|(i, r)| (name(r), i)).collect();
+        Self { resources, by_name, generation, custom }
+    }
+
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
         // Three small strings per lookup are cheap next to everything else a request does.
         let index = self.by_name.get(&(group.to_string(), version.to_string(), plural.to_string()))?;
@@ -102,9 +107,8 @@ impl ServedResources {
     pub fn new() -> Self {
         let schema = crate::codec::builtin_schema();
         let builtin: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
-        let this = Self { builtin, current: RwLock::default() };
-        this.replace_custom("[]", Vec::new);
-        this
+        let set = Set::new(builtin.clone(), HashMap::new(), 1);
+        Self { builtin, current: RwLock::new(Arc::new(set)) }
     }
 
     pub fn current(&self) -> Arc<Set> {
@@ -115,19 +119,30 @@ impl ServedResources {
         self.current.read().find(group, version, plural).cloned()
     }
 
-    /// Takes over the complete set of custom resources, unless it is the one already served.
-    pub fn replace_custom(&self, fingerprint: &str, custom: impl FnOnce() -> Vec<Arc<Served>>) {
-        let fingerprint = format!("{:x}", Sha256::digest(fingerprint));
-        if self.current.read().fingerprint == fingerprint {
+    /// Takes over the complete set of custom resources, given by what each definition of them is made of: what was
+    /// made of the same before is kept, so that a change of one definition makes none of the others anew.
+    pub fn replace_custom(&self, definitions: Vec<Definition<'_>>) {
+        let before = self.current();
+        if before.custom.len() == definitions.len() && definitions.iter().all(|d| before.custom.contains_key(&d.hash)) {
             return;
         }
-        let resources: Vec<_> = self.builtin.iter().cloned().chain(custom()).collect();
-        let name = |r: &Served| (r.group.clone(), r.version.clone(), r.plural.clone());
-        let by_name = resources.iter().enumerate().map(|(i, r)| (name(r), i)).collect();
+        let mut custom = HashMap::with_capacity(definitions.len());
+        let mut resources = self.builtin.clone();
+        for Definition { hash, make } in definitions {
+            let made = before.custom.get(&hash).cloned().unwrap_or_else(make);
+            resources.extend(made.iter().cloned());
+            custom.insert(hash, made);
+        }
         let mut current = self.current.write();
-        let generation = current.generation + 1;
-        *current = Arc::new(Set { resources, by_name, generation, fingerprint });
+        *current = Arc::new(Set::new(resources, custom, current.generation + 1));
     }
+}
+
+/// What makes custom resources served: one CustomResourceDefinition.
+pub struct Definition<'a> {
+    /// Of everything its resources are made of.
+    pub hash: [u8; 32],
+    pub make: Box<dyn FnOnce() -> Vec<Arc<Served>> + 'a>,
 }
 
 impl Default for ServedResources {

@@ -39,6 +39,11 @@ pub fn prefix_of_key(key: &str) -> Option<&str> {
     Some(&key[..ROOT.len() + length + 1])
 }
 
+/// Whether custom resources lie under `prefix`: only their groups have a dot.
+pub fn is_custom(prefix: &str) -> bool {
+    prefix.strip_prefix(ROOT).and_then(|rest| rest.split('/').next()).is_some_and(|first| first.contains('.'))
+}
+
 /// The group and plural name of what lies under `prefix`.
 pub fn group_resource(prefix: &str) -> (&str, &str) {
     let path = prefix.strip_prefix(ROOT).unwrap_or(prefix).trim_end_matches('/');

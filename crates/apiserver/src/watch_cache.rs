@@ -28,22 +28,38 @@ use crate::storage;
 pub struct Limits {
     /// Changes kept per resource for watches that start in the past or fall behind.
     pub ring_events: usize,
-    /// Bytes of objects the ring of one resource may keep alive; at least `ring_minimum` changes stay.
+    /// Bytes of objects the ring of one resource may keep alive; at least `ring_minimum` changes stay, unless they
+    /// alone keep more than `ring_bytes_max` alive.
     pub ring_bytes: usize,
     pub ring_minimum: usize,
+    pub ring_bytes_max: usize,
+    /// Changes older than this leave the ring, so that what a load leaves behind is gone soon after it.
+    pub ring_age: Duration,
     /// How long a read waits for the cache to reach a revision.
     pub freshness: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ring_events: 8192, ring_bytes: 8 << 20, ring_minimum: 128, freshness: Duration::from_secs(3) }
+        Self {
+            ring_events: 8192,
+            ring_bytes: 8 << 20,
+            ring_minimum: 128,
+            ring_bytes_max: 32 << 20,
+            // Upstream's DefaultEventFreshDuration.
+            ring_age: Duration::from_secs(75),
+            freshness: Duration::from_secs(3),
+        }
     }
 }
 
 /// Whoever follows the changes has seen those so many before the newest. What the process made of their old versions
 /// would be most of what the ring keeps alive.
 const FOLLOWED: usize = 256;
+/// How often old changes are looked for.
+const AGE_INTERVAL: Duration = Duration::from_secs(15);
+/// What one change weighs in the ring besides the JSON of its objects: their parsed metadata and the entries.
+const EVENT_OVERHEAD_BYTES: usize = 1024;
 
 /// One object version, with what selectors ask of it computed at most once.
 pub struct Entry {
@@ -69,6 +85,8 @@ impl Entry {
 /// with the revision of its deletion.
 pub struct CacheEvent {
     pub revision: Revision,
+    /// Monotonic time at which the cache heard of it.
+    seen: Duration,
     pub new: Option<Arc<Entry>>,
     pub old: Option<Arc<Entry>>,
 }
@@ -174,6 +192,7 @@ impl WatchCache {
         let memory = weak.clone();
         store.repair_from(Box::new(move |key, revision| memory.upgrade()?.stored(key, revision)));
         env.spawn(async move { follow(weak, store, revision).await });
+        env.spawn(forget_aged(Arc::downgrade(&cache), env.clone()));
         Ok(cache)
     }
 
@@ -279,6 +298,7 @@ impl WatchCache {
 
     fn apply(&self, events: Vec<Event>) {
         let Some(revision) = events.last().map(|e| e.revision) else { return };
+        let now = self.env.monotonic();
         let mut by_resource: Vec<(String, Vec<KeyChange>)> = Vec::with_capacity(1);
         for event in events {
             let Some(prefix) = storage::prefix_of_key(&event.key) else { continue };
@@ -293,9 +313,29 @@ impl WatchCache {
             }
         }
         for (prefix, changes) in by_resource {
-            self.resource(&prefix).apply(changes);
+            self.resource(&prefix).apply(changes, now);
         }
         self.applied.send_replace(revision);
+    }
+
+    fn forget_aged(&self, now: Duration) {
+        let caches: Vec<_> = self.resources.read().values().cloned().collect();
+        caches.iter().for_each(|cache| cache.forget_aged(now));
+        drop(caches);
+        // Under the lock nobody else can get hold of one that only this map has: no watcher is left with a cache that
+        // hears of nothing.
+        self.resources.write().retain(|prefix, cache| {
+            !storage::is_custom(prefix) || Arc::strong_count(cache) > 1 || !cache.holds_nothing()
+        });
+    }
+}
+
+/// Lets old changes and the caches of deleted custom resources go, for as long as the cache lives.
+async fn forget_aged(cache: std::sync::Weak<WatchCache>, env: Env) {
+    loop {
+        env.sleep(AGE_INTERVAL).await;
+        let Some(cache) = cache.upgrade() else { return };
+        cache.forget_aged(env.monotonic());
     }
 }
 
@@ -380,15 +420,33 @@ impl ResourceCache {
         }
     }
 
+    /// Changes that the ring no longer has to keep.
+    fn forget_aged(&self, now: Duration) {
+        let mut state = self.state.write();
+        let aged = state.ring.partition_point(|event| event.seen + self.limits.ring_age <= now);
+        let gone = state.forget(aged);
+        if state.ring.capacity() > 4 * state.ring.len() {
+            state.ring.shrink_to_fit();
+        }
+        // What they held is freed when nobody waits for the lock.
+        drop(state);
+        drop(gone);
+    }
+
+    fn holds_nothing(&self) -> bool {
+        let state = self.state.read();
+        state.objects.is_empty() && state.ring.is_empty()
+    }
+
     /// Takes in changes that came together. Nobody sees some of them only: the cache would claim their revision.
-    fn apply(&self, changes: Vec<KeyChange>) {
+    fn apply(&self, changes: Vec<KeyChange>, now: Duration) {
         let decoded: Vec<_> = changes.into_iter().filter_map(decode).collect();
         if decoded.is_empty() {
             return;
         }
         let mut state = self.state.write();
         for (change, new) in decoded {
-            state.apply(change, new);
+            state.apply(change, new, now);
         }
         state.limit(&self.limits);
         let tip = state.first + state.ring.len() as u64;
@@ -516,7 +574,7 @@ fn decode(change: KeyChange) -> Option<(KeyChange, Option<Arc<Entry>>)> {
 }
 
 impl State {
-    fn apply(&mut self, KeyChange { key, revision, change }: KeyChange, new: Option<Arc<Entry>>) {
+    fn apply(&mut self, KeyChange { key, revision, change }: KeyChange, new: Option<Arc<Entry>>, now: Duration) {
         self.revision = revision;
         let mut old = match &new {
             Some(entry) => self.objects.insert(key, entry.clone()),
@@ -533,7 +591,7 @@ impl State {
                 return;
             }
         }
-        let event = CacheEvent { revision, new, old };
+        let event = CacheEvent { revision, seen: now, new, old };
         self.ring_bytes += event.size();
         self.ring.push_back(Arc::new(event));
         let followed = self.ring.len().checked_sub(FOLLOWED).and_then(|at| self.ring[at].old.as_ref());
@@ -542,28 +600,42 @@ impl State {
         }
     }
 
-    /// Forgets the oldest changes beyond the limits; those of one revision go together.
+    fn exceeds(&self, limits: &Limits) -> bool {
+        let (events, bytes) = (self.ring.len(), self.ring_bytes);
+        events > limits.ring_events
+            || (bytes > limits.ring_bytes && events > limits.ring_minimum)
+            || (bytes > limits.ring_bytes_max && events > 1)
+    }
+
+    /// Forgets the oldest changes beyond the limits.
     fn limit(&mut self, limits: &Limits) {
-        while self.ring.len() > limits.ring_events
-            || (self.ring_bytes > limits.ring_bytes && self.ring.len() > limits.ring_minimum)
-        {
-            let Some(revision) = self.ring.front().map(|e| e.revision) else { return };
-            let mut together = 0;
-            while let Some(gone) = self.ring.pop_front_if(|e| e.revision == revision) {
-                self.ring_bytes -= gone.size();
-                together += 1;
-            }
-            self.first += together;
-            // Who has seen one of several may have missed another.
-            self.complete_since = if together > 1 { revision + 1 } else { revision };
+        while self.exceeds(limits) {
+            self.forget(1);
         }
+    }
+
+    /// Takes the oldest `count` changes out of the ring, or more: those of one revision go together.
+    fn forget(&mut self, count: usize) -> Vec<Arc<CacheEvent>> {
+        let Some(revision) = count.checked_sub(1).and_then(|last| self.ring.get(last)).map(|event| event.revision) else {
+            return Vec::new();
+        };
+        let until = self.ring.partition_point(|event| event.revision <= revision);
+        let gone: Vec<_> = self.ring.drain(..until).collect();
+        self.first += gone.len() as u64;
+        self.ring_bytes -= gone.iter().map(|event| event.size()).sum::<usize>();
+        // Who has seen one of several changes of a revision may have missed another.
+        let together = gone.iter().rev().take_while(|event| event.revision == revision).count();
+        self.complete_since = if together > 1 { revision + 1 } else { revision };
+        gone
     }
 }
 
 impl CacheEvent {
     fn size(&self) -> usize {
-        // What the ring keeps alive beyond the current objects: the version that was replaced.
-        self.old.as_ref().map_or(0, |e| e.object.json().len()) + 256
+        // What the ring keeps alive beyond the current objects: the version that was replaced; of a deletion also the
+        // last version before it, which an earlier change in the ring made.
+        let versions = if self.new.is_some() { 1 } else { 2 };
+        self.old.as_ref().map_or(0, |e| e.object.json().len()) * versions + EVENT_OVERHEAD_BYTES
     }
 }
 
@@ -630,3 +702,7 @@ pub fn store_error(error: StoreError) -> ApiError {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+#[path = "watch_cache_age_tests.rs"]
+mod age_tests;

@@ -1,4 +1,4 @@
-//! What every Prometheus client says of its process, from the kernel.
+//! What every Prometheus client says of its process, from the kernel and the allocator.
 //! Shown at the end of every component's metrics.
 //! Invariant: says nothing of what it can't read.
 
@@ -18,6 +18,17 @@ pub fn process(out: &mut Text) {
     }
     if let Some(virtual_size) = kibibytes("VmSize:") {
         out.single("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", virtual_size * 1024);
+    }
+    if let Some(heap) = env::memory::heap() {
+        let rows = [
+            ("process_heap_allocated_bytes", "What the program holds of its heap.", heap.allocated),
+            ("process_heap_active_bytes", "Pages of the heap that hold something.", heap.active),
+            ("process_heap_resident_bytes", "Memory of the kernel's that the heap takes.", heap.resident),
+            ("process_heap_retained_bytes", "Addresses that the heap keeps without memory.", heap.retained),
+        ];
+        for (name, help, bytes) in rows {
+            out.single(name, "gauge", help, bytes);
+        }
     }
     let stat = read("/proc/self/stat");
     // The name in the second field may hold spaces; it ends with the last parenthesis.

@@ -6,11 +6,12 @@ use std::sync::{Arc, Weak};
 
 use http::Method;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use api::ApiError;
 
 use super::{FINALIZER, definition};
-use crate::{loopback, pipeline::ApiServer, registry::timestamp, storage};
+use crate::{loopback, pipeline::ApiServer, registry::timestamp, served::Definition, storage};
 
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -69,12 +70,20 @@ async fn step(server: &Weak<ApiServer>) -> Option<bool> {
 /// Takes over the established definitions as the served custom resources.
 fn publish(server: &ApiServer) {
     let listed = server.cluster.list("customresourcedefinitions", "");
-    let values = listed.iter().map(|d| d.value());
-    let established: Vec<Value> = values.filter(|d| condition(d, "Established") == Some("True")).collect();
-    // Only these parts decide what is served; conditions and the like come and go.
-    let parts = established.iter().map(|d| json!([d["metadata"]["uid"], d["spec"], d["status"]["acceptedNames"]]));
-    let fingerprint = Value::from_iter(parts).to_string();
-    server.cluster.served.replace_custom(&fingerprint, || established.iter().flat_map(definition::resources).collect());
+    // One at a time: parsed they weigh many times their bytes.
+    let established = listed.iter().filter_map(|object| {
+        let definition = object.value();
+        (condition(&definition, "Established") == Some("True"))
+            .then(|| Definition { hash: hash(&definition), make: Box::new(|| definition::resources(&object.value())) })
+    });
+    server.cluster.served.replace_custom(established.collect());
+}
+
+/// Only these parts decide what is served; conditions and the like come and go.
+fn hash(definition: &Value) -> [u8; 32] {
+    let parts = [&definition["metadata"]["uid"], &definition["spec"], &definition["status"]["acceptedNames"]];
+    let hash = parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part.to_string()));
+    hash.finalize().into()
 }
 
 fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
