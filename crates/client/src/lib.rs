@@ -2,6 +2,7 @@
 //! The transport is a seam: HTTPS to another process, or a call into the API server of this one.
 //! Invariant: no component reaches the store or another component except through here.
 
+mod answers;
 mod api;
 mod delegated;
 mod events;
@@ -13,6 +14,7 @@ mod queue_metrics;
 mod transport;
 mod work_queue;
 
+pub use answers::{read_events, read_list};
 pub use api::{Api, ListParams, Patch};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};

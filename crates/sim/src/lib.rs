@@ -2,6 +2,7 @@
 //! Real API server, controllers and scheduler over the memory store, all in one thread; played by `runner`.
 //! Invariant: the same seed gives the same run, alone or among others; a failing seed becomes a test.
 
+pub mod checkers;
 mod checks;
 pub mod determinism;
 mod facts;
@@ -9,6 +10,7 @@ mod faults;
 mod invariants;
 mod node;
 mod primed;
+pub mod register_client;
 mod runner;
 mod server;
 mod workload;
