@@ -616,7 +616,8 @@ impl State {
 
     /// Takes the oldest `count` changes out of the ring, or more: those of one revision go together.
     fn forget(&mut self, count: usize) -> Vec<Arc<CacheEvent>> {
-        let Some(revision) = count.checked_sub(1).and_then(|last| self.ring.get(last)).map(|event| event.revision) else {
+        let Some(revision) = count.checked_sub(1).and_then(|last| self.ring.get(last)).map(|event| event.revision)
+        else {
             return Vec::new();
         };
         let until = self.ring.partition_point(|event| event.revision <= revision);
