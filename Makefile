@@ -31,10 +31,16 @@ test-reference: ## Compare with the published Kubernetes API; needs REFERENCE (d
 sim: ## Play the control plane under simulated time and faults: SEEDS=1000, FIRST=0
 	cargo run --release --locked --quiet -p minke-sim --bin sim -- $(or $(SEEDS),1000) $(or $(FIRST),0)
 
+soak: ## Churn on a real cluster of two nodes whose processes are killed, ending in a table: MINUTES=30
+	@tools/install test
+	cargo build --release --locked --quiet -p minke
+	cargo build --locked --quiet -p minke-e2e --bin soak
+	@MINKE=$(abspath $(MINKE)) target/debug/soak $(or $(MINUTES),30)
+
 bench: ## Figures as ratios, on this machine
 	@tools/bench
 
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference sim bench fmt
+.PHONY: help up down build test test-fast test-reference sim soak bench fmt

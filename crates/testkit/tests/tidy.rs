@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dns", &["env", "api", "client", "metrics"]),
     ("image", &[]),
     ("testkit", &[]),
-    ("e2e", &["image"]),
+    ("e2e", &["env", "api", "client", "image"]),
 ];
 
 #[test]
