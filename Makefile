@@ -38,10 +38,16 @@ sim-disk: ## Play the embedded store on a disk that loses, tears, refuses and li
 fuzz: ## Fuzz with coverage (needs cargo-fuzz): TARGET=json (all without), SECONDS=60
 	@tools/fuzz $(or $(SECONDS),60) $(TARGET)
 
+soak: ## Churn on a real cluster of two nodes whose processes are killed, ending in a table: MINUTES=30
+	@tools/install test
+	cargo build --release --locked --quiet -p minke
+	cargo build --locked --quiet -p minke-e2e --bin soak
+	@MINKE=$(abspath $(MINKE)) target/debug/soak $(or $(MINUTES),30)
+
 bench: ## Figures as ratios, on this machine
 	@tools/bench
 
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference sim sim-disk fuzz bench fmt
+.PHONY: help up down build test test-fast test-reference sim sim-disk fuzz soak bench fmt

@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dns", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
     ("testkit", &[]),
-    ("e2e", &["image"]),
+    ("e2e", &["env", "api", "client", "image"]),
 ];
 
 #[test]

@@ -1,45 +1,6 @@
 //! `minke down` leaves nothing of ours behind; a second `up` says that the cluster runs.
 
-use std::process::Command;
-
-use e2e::{BUSYBOX, Cluster, Options};
-
-/// The name that everything of this cluster carries, from the one file that says it.
-fn id(cluster: &Cluster) -> String {
-    let config =
-        std::fs::read_to_string(cluster.data.join("containerd/config.toml")).expect("containerd's configuration");
-    let state = config.split("/run/").nth(1).expect("a run directory");
-    state.split('/').next().unwrap_or_default().to_string()
-}
-
-/// Everything on this machine that carries the cluster's name. Others may come and go meanwhile.
-fn traces(cluster: &Cluster, id: &str) -> Vec<String> {
-    let run = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let data = cluster.data.display().to_string();
-    let mut found = Vec::new();
-    for line in run("ps", &["-eo", "pid,args"]).lines().filter(|l| l.contains(&data)) {
-        found.push(format!("process {line}"));
-    }
-    for line in std::fs::read_to_string("/proc/self/mounts").expect("mounts").lines().filter(|l| l.contains(&data)) {
-        found.push(format!("mount {line}"));
-    }
-    for line in run("ip", &["-o", "link"]).lines().filter(|l| l.contains(id)) {
-        found.push(format!("interface {line}"));
-    }
-    for line in run("nft", &["list", "tables"]).lines().filter(|l| l.contains(id)) {
-        found.push(format!("table {line}"));
-    }
-    for line in run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-name", &format!("{id}*")]).lines() {
-        found.push(format!("cgroup {line}"));
-    }
-    for line in run("find", &["/run", "-maxdepth", "1", "-name", &format!("{id}*")]).lines() {
-        found.push(format!("directory {line}"));
-    }
-    found
-}
+use e2e::{BUSYBOX, Cluster, Options, id, traces};
 
 #[test]
 fn down_leaves_nothing_behind_and_up_twice_changes_nothing() {
