@@ -47,7 +47,7 @@ fn nobody_else_on_the_machine_reads_a_file_of_the_cluster() {
     let kubectl = crate::kubectl();
     let namespace = kubectl.namespace("modes");
     namespace.run(&["create", "secret", "generic", "s", "--from-literal=password=hidden"]);
-    let data = Cluster::shared().data;
+    let data = Cluster::shared().data.clone();
     assert_eq!(fs::metadata(&data).expect("a directory").mode() & 0o7777, 0o700);
     let config = fs::read_to_string(data.join("containerd/config.toml")).expect("containerd's configuration");
     let run = config.split("\"/run/").nth(1).and_then(|rest| rest.split(['/', '"']).next()).expect("a run directory");
