@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_node_speaks_only_for_its_own_range() {
         let cluster = ClusterRanges {
-            pods: ["10.244.0.0/16", "fd01::/32"].map(|range| range.parse().unwrap()).to_vec(),
+            pods: ["10.244.0.0/16", "fd01::/16"].map(|range| range.parse().unwrap()).to_vec(),
             services: vec!["10.96.0.0/12".parse().unwrap()],
         };
         let check = |said: &str, expected: &[&str]| {

@@ -135,8 +135,8 @@ pub fn settle(
     };
     let mut pairs = pods.iter().flat_map(|pods| services.iter().map(move |services| (pods, services)));
     let free = pairs.find(|(pods, services)| fit(pods, services).is_ok());
-    // Where nothing fits, what is wrong with the first is told.
-    let (pods, services) = free.unwrap_or((&pods[0], &services[0]));
+    // Where nothing fits, what is wrong with the last is told: what a flag says is in the way of every choice.
+    let (pods, services) = free.unwrap_or((&pods[pods.len() - 1], &services[services.len() - 1]));
     fit(pods, services)?;
     (server.pod_cidr, server.service_cidr) = (pods.clone(), services.clone());
     keep(server, instance)
