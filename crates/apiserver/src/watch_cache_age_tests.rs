@@ -10,7 +10,7 @@ const CONFIG_MAPS: &str = "/registry/configmaps/";
 
 async fn write(store: &dyn Store, operation: Operation) -> Revision {
     let done = store.transact(Transaction { compare: vec![], operations: vec![operation] }).await.unwrap();
-    let Outcome::Done { revision } = done else { panic!("{done:?}") };
+    let Outcome::Done { revision, .. } = done else { panic!("{done:?}") };
     revision
 }
 

@@ -72,7 +72,7 @@ mod tests {
         check(Err(StoreError::Unavailable("disk full".into())), true);
         check(conflict(), true);
         check(Err(too_large), true);
-        check(Ok(Outcome::Done { revision: 2 }), false);
+        check(Ok(Outcome::Done { first: 2, revision: 2 }), false);
         check(Err(StoreError::Corrupted("a segment".into())), true);
     }
 }
