@@ -100,7 +100,7 @@ mod tests {
         record_from(&root, &one).unwrap();
         on();
         record_from(&root, &two).unwrap();
-        restore_to(&root, &one, &[two.clone()]).unwrap();
+        restore_to(&root, &one, std::slice::from_ref(&two)).unwrap();
         assert_eq!(SWITCHES.map(get), ["1", "1", "1"], "the other still needs them");
         restore_to(&root, &two, &[]).unwrap();
         assert_eq!(SWITCHES.map(get), ["0", "0", "0"]);
