@@ -5,7 +5,7 @@
 use std::{
     fs, io,
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -310,20 +310,19 @@ pub fn write_public(path: &Path, text: &str) -> Result<()> {
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     let write = || -> io::Result<()> {
-        let temporary = path.with_extension("tmp");
-        let _ = fs::remove_file(&temporary);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        // A name of its own: several processes of one data directory may write the same file at once.
+        let mut builder = tempfile::Builder::new();
+        builder.permissions(fs::Permissions::from_mode(mode));
+        let mut file = builder.tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
         io::Write::write_all(&mut file, text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
+        file.as_file().sync_all()?;
+        file.persist(path).map(drop).map_err(|error| error.error)
     };
     write().with_context(|| format!("failed to write {}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn leaf() -> Leaf {
@@ -354,6 +353,23 @@ mod tests {
         let foreign = tempfile::tempdir().unwrap();
         let other = Pki::open(foreign.path(), env).unwrap().leaf(&leaf()).unwrap();
         assert!(!pki.still_good(&leaf(), &other.certificate).unwrap());
+    }
+
+    /// As a server and `minke node join-command` do with the token, or a kubelet and a proxy with one data directory.
+    #[test]
+    fn a_file_may_be_written_by_several_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("join-token");
+        let write = |text: &'static str| {
+            let path = path.clone();
+            std::thread::spawn(move || (0..100).try_for_each(|_| write_private(&path, text)))
+        };
+        for writer in ["one", "two", "three"].map(write) {
+            writer.join().unwrap().unwrap();
+        }
+        assert!(["one", "two", "three"].contains(&fs::read_to_string(&path).unwrap().as_str()));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,8 +42,8 @@ pub enum StartError {
 
 /// How long a start may take; a cold start on a slow disk takes a few seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// What it logs is the cluster's own business.
-const LOG_FILE_MODE: u32 = 0o600;
+/// Its log and configuration are the cluster's own business.
+const PRIVATE_FILE_MODE: u32 = 0o600;
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const FIRST_RESTART_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(10);
@@ -172,7 +172,7 @@ impl Process {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .mode(LOG_FILE_MODE)
+            .mode(PRIVATE_FILE_MODE)
             .open(config.log_file())
             .map_err(|source| StartError::File { attempt: "open", path: config.log_file(), source })?;
         let error_log =
@@ -275,7 +275,11 @@ async fn answers(config: &ContainerdConfig) -> io::Result<()> {
 
 fn write(path: &Path, content: &[u8]) -> Result<(), StartError> {
     let temporary = path.with_extension("new");
-    std::fs::write(&temporary, content)
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).truncate(true).write(true).mode(PRIVATE_FILE_MODE);
+    options
+        .open(&temporary)
+        .and_then(|mut file| io::Write::write_all(&mut file, content))
         .and_then(|()| std::fs::rename(&temporary, path))
         .map_err(|source| StartError::File { attempt: "write", path: path.into(), source })
 }
