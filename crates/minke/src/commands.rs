@@ -173,13 +173,15 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
         preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
-        file_modes::make_run_directory(&instance)?;
-        if flags.netns.is_none() {
-            sysctls::record(&instance)?;
-        }
+        // Who is not let in starts nothing and leaves nothing.
+        let prepare = |flags: &Agent| -> Result<()> {
+            file_modes::make_run_directory(&instance)?;
+            if flags.netns.is_none() { sysctls::record(&instance) } else { Ok(()) }
+        };
         if parts == Parts::Proxy {
             ports::settle_proxy_alone(&mut flags.node, &instance)?;
             let access = Access::open(&flags, &instance, env, shutdown).await?;
+            prepare(&flags)?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let name = agent::node_name(&flags.node)?;
             let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
@@ -194,10 +196,12 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
             let local = ranges::local(&flags.node, &instance)?;
             ranges::check(&flags.pod_cidr, &flags.service_cidr, &local, &ranges::name_servers())?;
             ports::settle_node(&mut flags.node, flags.dns, &instance)?;
+        }
+        let access = Access::open(&flags, &instance, env, shutdown).await?;
+        prepare(&flags)?;
+        if parts == Parts::All {
             clusters::record(&instance, &flags.pod_cidr, &flags.service_cidr)?;
         }
-        // Who is not let in starts nothing.
-        let access = Access::open(&flags, &instance, env, shutdown).await?;
         let runtime = Runtime::start(&flags.node, &instance, env).await?;
         let node = agent::Node::remote(&flags, access, runtime, &instance)?;
         match parts {

@@ -27,7 +27,18 @@ const PRIVATE_UMASK: Mode = Mode::from_bits_truncate(0o077);
 const KUBELET_UMASK: Mode = Mode::from_bits_truncate(0o022);
 
 /// One of these is in every data directory that minke has ever used.
-const OWN_ENTRIES: [&str; 5] = ["minke.pid", "minke.log", "pki", "store", "node.json"];
+const OWN_FILES: [&str; 7] = [
+    "minke.pid",
+    "minke.log",
+    "node.json",
+    "admin.kubeconfig",
+    "pki/ca.key",
+    "pki/kubelet-client.key",
+    "pki/bootstrap-ca.crt",
+];
+
+/// What an operator may put there before the first start: a network's configuration, and registries' hosts.toml.
+const PREPARED_DIRECTORIES: [&str; 2] = ["cni", "registries"];
 
 /// Directories at the top that hold secrets; those of kubelet, containerd and network plugins have modes of their own.
 const PRIVATE_DIRECTORIES: [&str; 5] = ["store", "pki", "kubeconfig", "leader-identity", "nodes"];
@@ -103,10 +114,16 @@ fn set(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 fn is_foreign(path: &Path) -> io::Result<bool> {
-    if OWN_ENTRIES.iter().any(|name| path.join(name).exists()) {
+    if OWN_FILES.iter().any(|name| path.join(name).exists()) {
         return Ok(false);
     }
-    Ok(fs::read_dir(path)?.next().is_some())
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(|name| PREPARED_DIRECTORIES.contains(&name)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -147,7 +164,16 @@ mod tests {
         let refused = close_data_directory(&shared).unwrap_err().to_string();
         assert!(refused.contains("files that are not minke's"), "{refused}");
         assert_eq!(mode(&shared), 0o1777, "left as it was");
+        // As in /etc and /var/lib of some distributions.
+        for name in ["pki", "kubelet", "cni"] {
+            fs::create_dir(shared.join(name)).unwrap();
+        }
+        assert!(close_data_directory(&shared).is_err());
+        for name in ["pki", "kubelet"] {
+            fs::remove_dir(shared.join(name)).unwrap();
+        }
         fs::remove_file(shared.join("letter")).unwrap();
+        // An operator has prepared a network.
         close_data_directory(&shared).unwrap();
         assert_eq!(mode(&shared), 0o700);
         let made = directory.path().join("a/b");

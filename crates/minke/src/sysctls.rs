@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::{clusters, instance::Instance, pki::write_private};
 
@@ -19,9 +20,16 @@ const ON: &str = "1";
 
 type Before = BTreeMap<String, String>;
 
+#[derive(Serialize, Deserialize)]
+struct Record {
+    /// Of the cluster; where it is gone, nobody needs the switches.
+    data: PathBuf,
+    before: Before,
+}
+
 /// A node with a network namespace of its own needs no record: its switches go with the namespace.
 pub fn record(instance: &Instance) -> Result<()> {
-    record_from(Path::new("/proc/sys/net"), &file(&instance.run()))
+    record_from(Path::new("/proc/sys/net"), &file(&instance.run()), &instance.data)
 }
 
 /// Puts back what this cluster changed. While others of ours run, the last of them does it.
@@ -34,25 +42,30 @@ fn file(run: &Path) -> PathBuf {
     run.join("sysctls.json")
 }
 
-fn read(file: &Path) -> Option<Before> {
+fn read(file: &Path) -> Option<Record> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
-fn record_from(root: &Path, file: &Path) -> Result<()> {
+fn write(file: &Path, record: &Record) -> Result<()> {
+    write_private(file, &serde_json::to_string(record)?)
+}
+
+fn record_from(root: &Path, file: &Path, data: &Path) -> Result<()> {
     if file.exists() {
         return Ok(());
     }
     let now = |switch: &str| fs::read_to_string(root.join(switch)).ok().map(|value| value.trim().to_string());
     let before: Before = SWITCHES.iter().filter_map(|switch| Some((switch.to_string(), now(switch)?))).collect();
-    write_private(file, &serde_json::to_string(&before)?)
+    write(file, &Record { data: data.to_path_buf(), before })
 }
 
 fn restore_to(root: &Path, own: &Path, others: &[PathBuf]) -> Result<()> {
-    let Some(before) = read(own) else { return Ok(()) };
-    if let Some((heir, known)) = others.iter().find_map(|other| Some((other, read(other)?))) {
+    let Some(Record { before, .. }) = read(own) else { return Ok(()) };
+    let others = others.iter().filter_map(|other| Some((other, read(other)?)));
+    if let Some((heir, mut record)) = others.into_iter().find(|(_, record)| record.data.exists()) {
         // It recorded what we had set; what was there before us is what it must leave.
-        let inherited: Before = known.into_iter().chain(before).collect();
-        return write_private(heir, &serde_json::to_string(&inherited)?);
+        record.before.extend(before);
+        return write(heir, &record);
     }
     for (switch, value) in before.iter().filter(|(_, value)| *value != ON) {
         let path = root.join(switch);
@@ -81,10 +94,10 @@ mod tests {
         let off = || SWITCHES.iter().for_each(|switch| set(&root, switch, "0"));
         let on = || SWITCHES.iter().for_each(|switch| set(&root, switch, "1"));
         off();
-        record_from(&root, &one).unwrap();
+        record_from(&root, &one, directory.path()).unwrap();
         on();
         // A second start, after a crash, sees what the first has set.
-        record_from(&root, &one).unwrap();
+        record_from(&root, &one, directory.path()).unwrap();
         restore_to(&root, &one, &[]).unwrap();
         assert_eq!(SWITCHES.map(get), ["0", "0", "0"]);
 
@@ -97,18 +110,24 @@ mod tests {
         // Two clusters: the last one leaves what was there before the first.
         off();
         fs::remove_file(&one).unwrap();
-        record_from(&root, &one).unwrap();
+        record_from(&root, &one, directory.path()).unwrap();
         on();
-        record_from(&root, &two).unwrap();
+        record_from(&root, &two, directory.path()).unwrap();
         restore_to(&root, &one, std::slice::from_ref(&two)).unwrap();
         assert_eq!(SWITCHES.map(get), ["1", "1", "1"], "the other still needs them");
+        // One whose data directory is gone needs nothing.
+        let gone = directory.path().join("gone");
+        record_from(&root, &gone, &directory.path().join("removed")).unwrap();
+        restore_to(&root, &one, std::slice::from_ref(&gone)).unwrap();
+        assert_eq!(SWITCHES.map(get), ["0", "0", "0"]);
+        on();
         restore_to(&root, &two, &[]).unwrap();
         assert_eq!(SWITCHES.map(get), ["0", "0", "0"]);
 
         // What was on before stays on.
         on();
         fs::remove_file(&one).unwrap();
-        record_from(&root, &one).unwrap();
+        record_from(&root, &one, directory.path()).unwrap();
         restore_to(&root, &one, &[]).unwrap();
         assert_eq!(SWITCHES.map(get), ["1", "1", "1"]);
     }

@@ -2,6 +2,7 @@
 //! `minke kubelet` and `minke proxy`, as processes of their own.
 
 use std::{
+    collections::BTreeSet,
     io::Write,
     process::{Command, Stdio},
 };
@@ -65,6 +66,12 @@ fn a_server_on_etcd_and_an_agent_that_joins_over_https() {
     assert_eq!(kubectl.run(&["exec", &pod, "--", "hostname"]).trim(), pod);
 }
 
+/// Of all clusters on this machine.
+fn run_directories() -> BTreeSet<String> {
+    let entries = std::fs::read_dir("/run").expect("a directory").flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name.starts_with("mk")).collect()
+}
+
 /// Who has no good token, or does not know whom to believe, is told so at once.
 fn strangers_stay_out(kubectl: &Kubectl, joining: &JoinCommand) {
     kubectl.apply(
@@ -72,6 +79,7 @@ fn strangers_stay_out(kubectl: &Kubectl, joining: &JoinCommand) {
          type: bootstrap.kubernetes.io/token\nstringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
          usage-bootstrap-authentication: 'true', expiration: '2020-01-01T00:00:00Z'}\n",
     );
+    let before = run_directories();
     let unknown = format!("sha256:{}", "0".repeat(64));
     let other = Cluster::shared().data.join("pki/ca.crt").display().to_string();
     for (token, instead, value, expected) in [
@@ -98,6 +106,7 @@ fn strangers_stay_out(kubectl: &Kubectl, joining: &JoinCommand) {
         assert!(!output.status.success() && said.contains(expected), "{token} {instead} {value}: {said}");
     }
     assert!(!kubectl.try_run(&["get", "node", "stranger"], "").ok);
+    assert_eq!(run_directories(), before, "who is not let in leaves nothing");
 }
 
 /// The proxy tells the kubelet at a socket when an endpoint has left the rules, so a server that ends at once on its
