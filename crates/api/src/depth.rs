@@ -23,9 +23,13 @@ pub fn exceeds(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// 400 for an object that is nested too deeply.
-pub fn check(value: &Value) -> Result<(), ApiError> {
-    match exceeds(value, NESTING_DEPTH_MAX) {
+/// 400 for an object that is nested too deeply. Its `managedFields` are the server's own and as deep as it is.
+pub fn check(object: &Value) -> Result<(), ApiError> {
+    let metadata = object["metadata"].as_object().into_iter().flatten().filter(|(name, _)| *name != "managedFields");
+    let fields = object.as_object().into_iter().flatten().filter(|(name, _)| *name != "metadata");
+    let too_deep = fields.into_iter().any(|(_, value)| exceeds(value, NESTING_DEPTH_MAX - 1))
+        || metadata.into_iter().any(|(_, value)| exceeds(value, NESTING_DEPTH_MAX - 2));
+    match too_deep {
         true => Err(ApiError::bad_request(format!("the object provided is unrecognized: {TOO_DEEP}"))),
         false => Ok(()),
     }

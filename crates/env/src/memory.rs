@@ -51,7 +51,8 @@ mod tests {
             super::thread_peak_bytes().unwrap()
         };
         let peak = std::thread::spawn(held_twice).join().unwrap();
-        assert!((8 << 20..12 << 20).contains(&peak), "{peak}");
+        // What the thread had freed of another's before does not count for it.
+        assert!((7 << 20..12 << 20).contains(&peak), "{peak}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ async fn identities_over_tls() {
     for name in ["impersonate-user", "Impersonate-User", "IMPERSONATE-USER"] {
         check(None, &[(name, "system:admin"), token], "403").await;
     }
-    check(None, &[("impersonate-group", "system:masters"), token], "500").await;
+    check(None, &[("impersonate-group", "system:masters"), token], "400").await;
     // The first of several counts; nothing is joined.
     check(None, &[token, ("authorization", "Bearer other")], "carol dev,ops,system:authenticated").await;
     check(None, &[("authorization", "Bearer other"), token], "401").await;

@@ -175,7 +175,8 @@ impl ProbeManager {
                 if running.contains_key(&key) {
                     continue;
                 }
-                self.results.results.lock().insert(key.clone(), kind.initial(told(pod, &found.id)));
+                let told = told(pod, &found.id);
+                self.results.results.lock().insert(key.clone(), kind.initial(told));
                 let worker = Worker {
                     runtime: self.runtime.clone(),
                     env: self.env.clone(),
@@ -186,6 +187,7 @@ impl ProbeManager {
                     container: container.clone(),
                     container_id: found.id.clone(),
                     started_at: found.started_at,
+                    just_started: told.is_none(),
                     pod_ip: ip.clone(),
                     kind,
                     metrics: self.metrics.clone(),

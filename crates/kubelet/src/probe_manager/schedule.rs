@@ -31,7 +31,7 @@ pub struct ProbeSchedule {
 }
 
 impl ProbeSchedule {
-    /// `just_started`: the container, and not only this kubelet, began less than a period ago and is not ready yet.
+    /// `just_started`: the container, and not only this kubelet.
     pub fn new(period: Duration, just_started: bool) -> Self {
         let early_for = if just_started { period } else { Duration::ZERO };
         Self { period, early_for, first: None, next_periodic: Duration::ZERO }

@@ -36,6 +36,8 @@ pub struct Worker {
     pub container_id: String,
     /// Nanoseconds since the epoch.
     pub started_at: i64,
+    /// Nobody has told the API server of this incarnation yet.
+    pub just_started: bool,
     pub pod_ip: String,
     pub kind: ProbeKind,
     pub metrics: Metrics,
@@ -79,10 +81,8 @@ impl Worker {
         if !delay.is_zero() {
             self.env.sleep(delay).await;
         }
-        let settled = self.results.get(&self.container_id, self.kind).flatten() == Some(ProbeResult::Success);
         // Nobody waits for the success of a liveness probe: it holds from the beginning.
-        let just_started = self.kind != ProbeKind::Liveness && !settled && age < period;
-        let mut schedule = ProbeSchedule::new(period, just_started);
+        let mut schedule = ProbeSchedule::new(period, self.just_started && self.kind != ProbeKind::Liveness);
         let mut row = Row::default();
         loop {
             // Until the container has started, only its startup probe counts; afterwards that one is done.
