@@ -60,8 +60,8 @@ mod tests {
         let before = super::heap().unwrap();
         let held = vec![1u8; 64 << 20];
         let after = super::heap().unwrap();
-        // Other tests of this process hold and free a little at the same time.
-        assert!(after.allocated > before.allocated + (60 << 20), "{before:?} {after:?} {}", held.len());
+        // Other tests of this process hold and free some megabytes at the same time.
+        assert!(after.allocated > before.allocated + (32 << 20), "{before:?} {after:?} {}", held.len());
         assert!(after.allocated <= after.active && after.active <= after.resident, "{after:?}");
     }
 
