@@ -2,7 +2,7 @@
 //! Made from flags or a kubeconfig; used wherever a component runs apart.
 //! Invariant: the server's certificate is always checked; the client's can change without a restart.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ::api::{ApiError, Reason, Resource};
 use async_trait::async_trait;
@@ -11,7 +11,10 @@ use futures::{StreamExt, TryStreamExt};
 use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+use hyper_util::{
+    client::legacy::connect::HttpConnector,
+    rt::{TokioExecutor, TokioTimer},
+};
 use parking_lot::RwLock;
 use rustls::{client::ResolvesClientCert, pki_types::CertificateDer, sign::CertifiedKey};
 
@@ -72,13 +75,28 @@ impl Identity {
     }
 }
 
+/// A connection over a network that was cut is given up for a new one, as by client-go: TCP alone would wait for as long
+/// again as the cut took.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 fn connections(tls: &rustls::ClientConfig) -> HyperClient {
     let mut tls = tls.clone();
     // A session that is resumed would bring back the certificate it began with.
     tls.resumption = rustls::client::Resumption::default();
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls);
-    let connector = builder.https_only().enable_all_versions().build();
-    hyper_util::client::legacy::Client::builder(TokioExecutor::new()).http2_adaptive_window(true).build(connector)
+    let connector = builder.https_only().enable_all_versions().wrap_connector(tcp);
+    hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_adaptive_window(true)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_while_idle(true)
+        .build(connector)
 }
 
 impl HttpsTransport {
