@@ -13,7 +13,7 @@ use client::{Client, HttpsTransport};
 use env::Env;
 use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
-use sim::{checkers::history::History, register_client::RegisterClient};
+use sim::{checkers::history::History, clients::register_client::RegisterClient};
 use tokio_util::sync::CancellationToken;
 
 const KILLS: usize = 4;

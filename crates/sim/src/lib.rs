@@ -1,103 +1,176 @@
 //! The whole control plane under simulated time, with nodes that only pretend to run pods and faults drawn from a seed.
-//! Real API server, controllers and scheduler over the memory store, all in one thread; played by `runner`.
+//! Real API servers, controllers and schedulers over one memory store, all in one thread; played by `runner`.
 //! Invariant: the same seed gives the same run, alone or among others; a failing seed becomes a test.
 
 pub mod checkers;
-mod checks;
+pub mod clients;
+pub mod cluster;
 pub mod determinism;
 mod facts;
-mod faults;
-mod invariants;
-mod node;
-mod primed;
-pub mod register_client;
+pub mod network;
 mod runner;
-mod server;
+mod series;
 mod workload;
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use client::{Client, InformerFactory};
+use apiserver::authn::User;
+use checkers::{
+    history::History,
+    leadership::Candidate,
+    oracle::{self, Oracle},
+    watches::Selection,
+};
+use client::{Client, Transport};
+use clients::{
+    registers,
+    watch_client::{CurrentView, WatchClient},
+};
+use cluster::{
+    api_server::ApiServerProcess,
+    control_plane::{self, ADMINS, MANAGER_LEASE, SCHEDULER_LEASE},
+    node::PretendNode,
+    simulated_store::SimulatedStore,
+};
 use env::Env;
-use futures::StreamExt;
-use invariants::World;
-use node::PretendNode;
+use network::{
+    Network, audit::Audit, endpoints::Endpoints, faults::Faulty, http::HttpTransport, in_process::InProcessTransport,
+    pipe::Link,
+};
 use parking_lot::Mutex;
-use server::Server;
-use store::{Store, Transaction, WatchItem};
-use tokio_util::sync::CancellationToken;
+use store::{MemoryStore, Record, Revision, Store, Transaction};
 
-pub use checks::{Violation, violations};
-pub use faults::{Dial, Faults};
-pub use primed::Primed;
-pub use runner::{Outcome, play_all, play_here};
+pub use checkers::{Violation, convergence::violations};
+pub use cluster::primed::Primed;
+pub use network::faults::{FaultInjector, Faults};
+pub use runner::{Outcome, play_here};
+pub use series::play_all;
 
 const START: &str = "2026-01-01T00:00:00Z";
-const MASTERS: &[&str] = &["system:masters"];
+
+/// How many of each there are.
+#[derive(Debug, Clone, Copy)]
+pub struct Topology {
+    pub nodes: usize,
+    pub api_servers: usize,
+    /// Controller managers, and as many schedulers; of several one leads.
+    pub candidates: usize,
+}
+
+impl Topology {
+    pub fn single(nodes: usize) -> Self {
+        Self { nodes, api_servers: 1, candidates: 1 }
+    }
+}
+
+/// A process that is a client of the API servers, and can crash on its own.
+struct Process {
+    /// Of its links.
+    name: String,
+    user: String,
+    group: Option<&'static str>,
+    candidate: Option<Candidate>,
+    /// Whether it speaks HTTP, or is in one process with a server.
+    remote: bool,
+    spread: bool,
+    endpoint: Arc<AtomicUsize>,
+    env: Mutex<Env>,
+}
+
+/// A copy of the store at one moment.
+#[derive(Clone)]
+struct Backup {
+    records: Vec<Record>,
+    deadlines: Vec<(String, u64)>,
+    revision: Revision,
+}
 
 /// A cluster that lives in simulated time, on a runtime of its own.
 pub struct Simulation {
     pub env: Env,
-    /// Works while the server does: for workloads and checkers.
+    /// Works while a server does: for workloads and checkers.
     pub admin: Client,
-    pub dial: Dial,
-    pub world: Arc<Mutex<World>>,
-    server: Arc<Server>,
-    controllers: Mutex<Env>,
-    scheduler: Mutex<Env>,
-    nodes: Vec<Mutex<Env>>,
+    pub network: Network,
+    pub oracle: Arc<Oracle>,
+    /// What register clients were told.
+    pub registers: Arc<Mutex<History>>,
+    store: Mutex<Arc<MemoryStore>>,
+    servers: Vec<Arc<ApiServerProcess>>,
+    managers: Vec<Process>,
+    schedulers: Vec<Process>,
+    nodes: Vec<Process>,
     addresses: Arc<AtomicU64>,
+    backup: Mutex<Option<Backup>>,
     /// Ends what has to come back.
-    pub recovery: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    recovery: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
-fn start_controllers(client: Client, env: Env) {
-    let config = controllers::Config {
-        cluster_cidrs: vec!["10.244.0.0/16".parse().expect("a constant range")],
-        root_ca_pem: Some("none".into()),
-        ..controllers::Config::default()
-    };
-    let never = CancellationToken::new();
-    let informers = InformerFactory::new(client.clone(), env.clone(), never.clone());
-    env.spawn(controllers::run(config, client, informers, env.clone(), never));
-}
+impl Process {
+    fn new(env: &Env, name: String, user: String, group: Option<&'static str>, lease: Option<&'static str>) -> Self {
+        let candidate = lease.map(|lease| Candidate { lease, identity: name.clone() });
+        let [remote, spread] = [2, 4].map(|one_in| env.random_u64().is_multiple_of(one_in));
+        let endpoint = Arc::new(AtomicUsize::new(env.random_u64() as usize % 16));
+        Self { name, user, group, candidate, remote, spread, endpoint, env: Mutex::new(env.part()) }
+    }
 
-fn start_scheduler(client: Client, env: Env) {
-    let never = CancellationToken::new();
-    let informers = InformerFactory::new(client.clone(), env.clone(), never.clone());
-    let scheduling = scheduler::run(scheduler::Config::default(), client, informers, env.clone(), never);
-    env.spawn(async move { scheduling.await.map_err(|e| e.to_string()).expect("the scheduler runs") });
+    fn identity(&self) -> Option<String> {
+        self.candidate.as_ref().map(|candidate| candidate.identity.clone())
+    }
 }
 
 impl Simulation {
-    pub async fn start(seed: u64, nodes: usize, primed: &Primed) -> Self {
+    pub async fn start(seed: u64, topology: Topology, primed: &Primed) -> Self {
         let env = Env::simulated(START.parse().expect("a constant time"), seed);
-        let store = Arc::new(store::MemoryStore::new(env.clone()));
+        let (memory, network) = (Arc::new(MemoryStore::new(env.clone())), Network::default());
         let first = Transaction { compare: Vec::new(), operations: primed.operations() };
-        store.transact(first).await.expect("the store is in memory");
-        let world = Arc::new(Mutex::new(World::default()));
-        watch(&env, &store, &world).await;
-        let server = Server::new(env.clone(), store, primed.signing_key.clone());
-        server.start().await;
+        memory.transact(first).await.expect("the store is in memory");
+        let oracle = Oracle::new(&env, &*memory).await;
+        let store: Arc<dyn Store> = simulated_store(&memory, &env, &network);
+        let server = |number| ApiServerProcess::new(number, env.clone(), store.clone(), primed.signing_key.clone());
+        let servers: Vec<_> = (0..topology.api_servers).map(server).collect();
+        for server in &servers {
+            server.start().await;
+        }
+        let candidates = |name: &'static str| -> Vec<Process> {
+            let lease = (topology.candidates > 1).then_some(name);
+            let process =
+                |number| Process::new(&env, format!("{name}-{number}"), format!("system:{name}"), None, lease);
+            (0..topology.candidates).map(process).collect()
+        };
+        let node = |number| {
+            let name = Self::node_name(number);
+            Process::new(&env, name.clone(), format!("system:node:{name}"), Some("system:nodes"), None)
+        };
+        // Each election has the name of its component.
+        let (managers, schedulers) = (candidates(MANAGER_LEASE), candidates(SCHEDULER_LEASE));
+        let nodes: Vec<_> = (0..topology.nodes).map(node).collect();
         let simulation = Self {
-            admin: server.client("admin", MASTERS),
-            dial: Dial::default(),
-            world,
-            controllers: Mutex::new(env.part()),
-            scheduler: Mutex::new(env.part()),
-            nodes: (0..nodes).map(|_| Mutex::new(env.part())).collect(),
+            admin: admin(&servers, &env),
+            network,
+            oracle,
+            registers: Arc::default(),
+            store: Mutex::new(memory),
+            servers,
+            managers,
+            schedulers,
+            nodes,
             addresses: Arc::new(AtomicU64::new(1)),
+            backup: Mutex::default(),
             recovery: Mutex::default(),
-            server,
             env,
         };
-        simulation.component(&simulation.controllers, "system:kube-controller-manager", start_controllers)();
-        simulation.component(&simulation.scheduler, "system:kube-scheduler", start_scheduler)();
-        for number in 0..nodes {
-            simulation.node(number)();
+        for number in 0..topology.candidates {
+            simulation.start_manager(number)();
+            simulation.start_scheduler(number)();
+        }
+        for number in 0..topology.nodes {
+            simulation.start_node(number)();
         }
         simulation
     }
@@ -110,30 +183,74 @@ impl Simulation {
         format!("node-{number}")
     }
 
-    fn client(&self, user: &str, env: &Env) -> Client {
-        self.dial.between(&self.server.client(user, MASTERS), &self.admin, env)
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.managers.iter().chain(&self.schedulers).chain(&self.nodes)
     }
 
-    /// How to start a component in the part of the world that `env` now is.
-    fn component(&self, env: &Mutex<Env>, user: &str, start: fn(Client, Env)) -> impl FnOnce() + Send + use<> {
-        let env = env.lock().clone();
-        let client = self.client(user, &env);
-        move || start(client, env)
+    /// The transports of a client to each server.
+    fn transports(&self, user: &User, name: &str, remote: bool, env: &Env) -> Vec<Arc<dyn Transport>> {
+        let transport = |(number, server): (usize, &Arc<ApiServerProcess>)| -> Arc<dyn Transport> {
+            if !remote {
+                let (server, user, groups) = (server.clone(), user.name.clone(), user.groups.clone());
+                return Arc::new(InProcessTransport { server, user, groups });
+            }
+            let link =
+                Link { network: self.network.clone(), client: name.to_string(), server: number, env: self.env.clone() };
+            let mut user = user.clone();
+            user.groups.push("system:authenticated".into());
+            Arc::new(HttpTransport::new(server.clone(), user, env.clone(), link))
+        };
+        self.servers.iter().enumerate().map(transport).collect()
     }
 
-    fn node(&self, number: usize) -> impl FnOnce() + Send + use<> {
-        let (env, name) = (self.nodes[number].lock().clone(), Self::node_name(number));
-        let client = self.client(&format!("system:node:{name}"), &env);
+    /// The client of a process, with everything in between.
+    fn client(&self, process: &Process, env: &Env) -> Client {
+        let groups = process.group.iter().map(|group| group.to_string()).collect();
+        let user = User { name: process.user.clone(), groups, ..User::default() };
+        let servers = self.transports(&user, &process.name, process.remote, env);
+        let (current, spread) = (process.endpoint.clone(), process.spread);
+        let endpoints = Arc::new(Endpoints { servers, current, spread, env: env.clone() });
+        let (injector, meddler) = (self.network.injector.clone(), Some(self.admin.clone()));
+        let faulty = Arc::new(Faulty { inner: endpoints, injector, meddler, env: env.clone() });
+        let (oracle, user, candidate) = (self.oracle.clone(), process.user.clone(), process.candidate.clone());
+        Client::new(Audit { inner: faulty, oracle, user, candidate })
+    }
+
+    /// A client that looks at everything over HTTP, through any server, with faults.
+    fn viewer(&self, name: &str, env: &Env) -> Client {
+        let user = User { name: name.to_string(), groups: vec![ADMINS.to_string()], ..User::default() };
+        let servers = self.transports(&user, name, true, env);
+        let endpoints = Arc::new(Endpoints { servers, current: Arc::default(), spread: true, env: env.clone() });
+        let injector = self.network.injector.clone();
+        Client::new(Faulty { inner: endpoints, injector, meddler: None, env: env.clone() })
+    }
+
+    fn start_manager(&self, number: usize) -> impl FnOnce() + Send + use<> {
+        let (process, env) = (&self.managers[number], self.managers[number].env.lock().clone());
+        let (client, identity) = (self.client(process, &env), process.identity());
+        move || control_plane::start_controllers(client, env, identity)
+    }
+
+    fn start_scheduler(&self, number: usize) -> impl FnOnce() + Send + use<> {
+        let (process, env) = (&self.schedulers[number], self.schedulers[number].env.lock().clone());
+        let (client, identity) = (self.client(process, &env), process.identity());
+        move || control_plane::start_scheduler(client, env, identity)
+    }
+
+    fn start_node(&self, number: usize) -> impl FnOnce() + Send + use<> {
+        let (process, env) = (&self.nodes[number], self.nodes[number].env.lock().clone());
+        let client = self.client(process, &env);
         let zone = if number.is_multiple_of(2) { "a" } else { "b" };
+        let name = process.name.clone();
         let node = PretendNode::new(name, zone.into(), client, env.clone(), self.addresses.clone());
         move || drop(env.spawn(node.run()))
     }
 
-    /// Ends what runs in `env`, puts a fresh part in its place, and starts that after a while.
-    fn restart<S: FnOnce() + Send + 'static>(&self, env: &Mutex<Env>, seconds: u64, start: impl FnOnce() -> S) {
-        env.lock().crash();
-        *env.lock() = self.env.part();
-        let (start, part, time) = (start(), env.lock().clone(), self.env.clone());
+    /// Ends a process, puts a fresh part of the world in its place, and starts that after a while.
+    fn restart<S: FnOnce() + Send + 'static>(&self, process: &Process, seconds: u64, start: impl FnOnce() -> S) {
+        process.env.lock().crash();
+        *process.env.lock() = self.env.part();
+        let (start, part, time) = (start(), process.env.lock().clone(), self.env.clone());
         // In the part itself: a second crash takes back the first return.
         let back = part.spawn(async move {
             time.sleep(Duration::from_secs(seconds)).await;
@@ -143,25 +260,29 @@ impl Simulation {
     }
 
     pub fn stop_node(&self, number: usize, seconds: u64) {
-        self.restart(&self.nodes[number], seconds, || self.node(number));
+        self.restart(&self.nodes[number], seconds, || self.start_node(number));
     }
 
-    pub fn crash_controllers(&self, seconds: u64) {
-        let start = || self.component(&self.controllers, "system:kube-controller-manager", start_controllers);
-        self.restart(&self.controllers, seconds, start);
+    pub fn crash_manager(&self, number: usize, seconds: u64) {
+        let number = number % self.managers.len();
+        self.restart(&self.managers[number], seconds, || self.start_manager(number));
     }
 
-    pub fn crash_scheduler(&self, seconds: u64) {
-        let start = || self.component(&self.scheduler, "system:kube-scheduler", start_scheduler);
-        self.restart(&self.scheduler, seconds, start);
+    pub fn crash_scheduler(&self, number: usize, seconds: u64) {
+        let number = number % self.schedulers.len();
+        self.restart(&self.schedulers[number], seconds, || self.start_scheduler(number));
     }
 
-    pub fn crash_server(&self, seconds: u64) {
-        if !self.server.is_up() {
-            return;
+    pub fn crash_server(&self, number: usize, seconds: u64) {
+        let server = self.servers[number % self.servers.len()].clone();
+        if server.is_up() {
+            server.crash();
+            self.start_server_in(server, seconds);
         }
-        self.server.crash();
-        let (server, env) = (self.server.clone(), self.env.clone());
+    }
+
+    fn start_server_in(&self, server: Arc<ApiServerProcess>, seconds: u64) {
+        let env = self.env.clone();
         let back = self.env.spawn(async move {
             env.sleep(Duration::from_secs(seconds)).await;
             server.start().await;
@@ -169,9 +290,87 @@ impl Simulation {
         self.recovery.lock().push(back);
     }
 
+    /// Some process goes to another server with what it asks next; its watches stay where they are.
+    pub fn change_over(&self, number: usize) -> String {
+        let process = self.processes().nth(number % self.processes().count()).expect("there are processes");
+        process.endpoint.fetch_add(1, Ordering::Relaxed);
+        process.name.clone()
+    }
+
+    /// Cuts some process off from one server, or from all of them, for a while.
+    pub fn partition(&self, number: usize, server: Option<usize>, seconds: u64) -> String {
+        let process = self.processes().nth(number % self.processes().count()).expect("there are processes");
+        let all = 0..self.servers.len();
+        let cut: Vec<usize> = server.map_or(all.collect(), |server| vec![server % self.servers.len()]);
+        cut.iter().for_each(|server| self.network.cut(&process.name, *server));
+        self.oracle.disturb_everything();
+        let (name, env, network, oracle) =
+            (process.name.clone(), self.env.clone(), self.network.clone(), self.oracle.clone());
+        let back = self.env.spawn(async move {
+            env.sleep(Duration::from_secs(seconds)).await;
+            cut.iter().for_each(|server| network.mend(&name, *server));
+            oracle.disturb_everything();
+        });
+        self.recovery.lock().push(back);
+        format!("{} from servers {server:?}", process.name)
+    }
+
+    pub async fn back_up(&self) {
+        let store = self.store.lock().clone();
+        let (records, revision) = oracle::snapshot(&*store).await;
+        let deadlines = store.deadlines("/", &store::prefix_end("/")).await.expect("the store is in memory");
+        *self.backup.lock() = Some(Backup { records, deadlines, revision });
+    }
+
+    /// All servers stop, and start again on the store as it was backed up. Whether there was a backup.
+    pub async fn restore(&self, seconds: u64) -> bool {
+        let Some(backup) = self.backup.lock().clone() else { return false };
+        self.servers.iter().for_each(|server| server.crash());
+        self.registers.lock().restore(registers::values(&backup.records));
+        let Backup { records, deadlines, revision } = backup;
+        let memory = Arc::new(MemoryStore::restored(self.env.clone(), records, deadlines, revision));
+        self.oracle.begin_epoch(&*memory).await;
+        let store = simulated_store(&memory, &self.env, &self.network);
+        *self.store.lock() = memory;
+        for server in &self.servers {
+            server.replace_store(store.clone());
+            self.start_server_in(server.clone(), seconds);
+        }
+        true
+    }
+
+    /// Clients that watch every resource, and some of them by selections; where each of them is.
+    pub fn start_watch_clients(&self) -> Vec<CurrentView> {
+        let watched = |resource: &&Arc<api::Resource>| resource.stored() && resource.supports("watch");
+        let everything = api::kinds::builtin().iter().filter(watched).map(|r| (r.clone(), Selection::default()));
+        let some = workload::selections().into_iter().filter_map(|(group, version, plural, selection)| {
+            Some((api::kinds::find(group, version, plural)?.clone(), selection))
+        });
+        let start = |(number, (resource, selection)): (usize, (Arc<api::Resource>, Selection))| {
+            let view = CurrentView::default();
+            let client = self.viewer(&format!("viewer-{}", number % 8), &self.env);
+            let (env, oracle) = (self.env.clone(), self.oracle.clone());
+            let watcher = WatchClient { client, env, oracle, resource, selection, view: view.clone() };
+            self.env.spawn(watcher.run());
+            view
+        };
+        everything.chain(some).enumerate().map(start).collect()
+    }
+
+    /// Clients that read and write a few objects at once, until the part of the world that is returned crashes.
+    pub fn start_register_clients(&self, count: usize) -> Env {
+        let part = self.env.part();
+        for number in 0..count {
+            let client = self.viewer(&format!("register-{number}"), &part);
+            registers::start(client, &part, self.registers.clone());
+        }
+        part
+    }
+
     /// No more faults; returns when everything that was down is back.
     pub async fn heal(&self) {
-        self.dial.set(Faults::default());
+        self.network.injector.set(Faults::default());
+        self.network.mend_all();
         let back = std::mem::take(&mut *self.recovery.lock());
         for task in back {
             // Taken back by a later crash, whose own return is in the list too.
@@ -180,17 +379,17 @@ impl Simulation {
     }
 }
 
-/// Shows `world` every change in the order of commits.
-async fn watch(env: &Env, store: &Arc<store::MemoryStore>, world: &Arc<Mutex<World>>) {
-    let mut changes = store.watch("/", &store::prefix_end("/"), 0).await.expect("the store is in memory");
-    let (clock, world) = (env.clone(), world.clone());
-    env.spawn(async move {
-        while let Some(item) = changes.next().await {
-            let WatchItem::Events(events) = item.expect("the watcher keeps up") else { continue };
-            let mut world = world.lock();
-            for event in events {
-                world.apply(clock.monotonic(), clock.now(), &event);
-            }
-        }
-    });
+fn simulated_store(memory: &Arc<MemoryStore>, env: &Env, network: &Network) -> Arc<SimulatedStore> {
+    let (inner, env, injector) = (memory.clone(), env.clone(), network.injector.clone());
+    Arc::new(SimulatedStore { inner, env, injector })
+}
+
+/// In process with all servers, without faults.
+fn admin(servers: &[Arc<ApiServerProcess>], env: &Env) -> Client {
+    let transport = |server: &Arc<ApiServerProcess>| -> Arc<dyn Transport> {
+        let (server, user, groups) = (server.clone(), "admin".to_string(), vec![ADMINS.to_string()]);
+        Arc::new(InProcessTransport { server, user, groups })
+    };
+    let servers = servers.iter().map(transport).collect();
+    Client::new(Endpoints { servers, current: Arc::default(), spread: false, env: env.clone() })
 }

@@ -18,10 +18,8 @@ use k8s_openapi::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::Violation;
 use crate::facts::{self, active, controller, deleting, finished, generation, name, namespace, ready, uid};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation(pub String);
 
 /// Everything there is.
 struct Everything {
@@ -284,7 +282,12 @@ impl Everything {
             let here: Vec<_> = self.pods.iter().filter(|p| namespace(*p) == namespace(quota) && !finished(p)).collect();
             let used = quota.status.as_ref().and_then(|s| s.used.clone()).unwrap_or_default();
             let told = |what: &str| used.get(what).and_then(|q| facts::quantity(&q.0)).unwrap_or(0);
-            let real = (here.len() as i64 * 1000, here.iter().map(|p| facts::milli_cpu(p)).sum::<i64>());
+            let hard = quota.spec.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
+            let limited = |what: &str, real: i64| if hard.contains_key(what) { real } else { 0 };
+            let real = (
+                limited("pods", here.len() as i64 * 1000),
+                limited("requests.cpu", here.iter().map(|p| facts::milli_cpu(p)).sum::<i64>()),
+            );
             if (told("pods"), told("requests.cpu")) != real {
                 fail(format!("quota {} says {used:?}, real are {real:?}", name(quota)));
             }

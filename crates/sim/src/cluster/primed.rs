@@ -4,11 +4,13 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use client::Client;
 use env::Env;
 use serde::{Deserialize, Serialize};
 use store::{Operation, Range, Store};
 
-use crate::{MASTERS, START, determinism, runner, server::Server, start_controllers};
+use super::{api_server::ApiServerProcess, control_plane};
+use crate::{START, determinism, network::in_process::InProcessTransport, runner};
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Primed {
@@ -52,9 +54,14 @@ async fn prime() -> Primed {
     let env = Env::simulated(START.parse().expect("a constant time"), SEED);
     let signing_key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
     let store = Arc::new(store::MemoryStore::new(env.clone()));
-    let server = Server::new(env.clone(), store.clone(), signing_key.clone());
+    let server = ApiServerProcess::new(0, env.clone(), store.clone(), signing_key.clone());
     server.start().await;
-    start_controllers(server.client("system:kube-controller-manager", MASTERS), env.clone());
+    let client = |user: &str, group: Option<&str>| {
+        let groups = group.into_iter().map(str::to_string).collect();
+        Client::new(InProcessTransport { server: server.clone(), user: user.into(), groups })
+    };
+    control_plane::make_admins(&client("admin", Some("system:masters"))).await;
+    control_plane::start_controllers(client("system:kube-controller-manager", None), env.clone(), None);
     env.sleep(Duration::from_secs(5)).await;
     let everything = Range { start: "/".into(), end: store::prefix_end("/"), limit: 0, revision: None };
     let records = store.range(everything).await.expect("the store is in memory").records;

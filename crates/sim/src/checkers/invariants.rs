@@ -12,17 +12,15 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use serde::de::DeserializeOwned;
-use store::{Change, Event};
+use store::{Change, Event, Record};
 
-use crate::{
-    Violation,
-    facts::{self, MILLI_CPU, NODE_PODS, active, controller, deleting, finished, ready, uid},
-};
+use super::Violation;
+use crate::facts::{self, MILLI_CPU, NODE_PODS, active, controller, deleting, finished, ready, uid};
 
 /// How long after a disturbance a decision may still rest on what was true before.
-const EXCUSED: Duration = Duration::from_secs(120);
+const EXCUSED_AFTER_DISTURBANCE: Duration = Duration::from_secs(120);
 /// Longer than any news is on its way (`Faults::drawn`): a pod ready for less may be taken for one that is not.
-const NEWS: Duration = Duration::from_secs(6);
+const NEWS_DELAY_MAX: Duration = Duration::from_secs(6);
 
 type Objects<K> = BTreeMap<String, K>;
 
@@ -44,6 +42,8 @@ pub struct World {
     disturbed: BTreeMap<String, Duration>,
     /// Since when a pod (by uid) is ready.
     ready_since: BTreeMap<String, Duration>,
+    /// When everybody was: by a restore, or by a network that was cut.
+    all_disturbed: Option<Duration>,
     found: Vec<Violation>,
     /// Changes of objects other than heartbeats.
     pub changes: u64,
@@ -64,6 +64,19 @@ fn put<K>(objects: &mut Objects<K>, key: &str, new: Option<K>) -> Option<K> {
 }
 
 impl World {
+    /// A cluster that begins with these records; how they came to be is not judged.
+    pub fn new(at: Duration, wall: Timestamp, records: &[Record]) -> Self {
+        let mut world = Self::default();
+        for record in records {
+            let change = Change::Put { value: record.value.clone(), created: true };
+            let event = Event { revision: record.mod_revision, key: record.key.clone(), change };
+            world.apply(at, wall, &event);
+        }
+        world.found.clear();
+        world.changes = 0;
+        world
+    }
+
     pub fn take_violations(&mut self) -> Vec<Violation> {
         std::mem::take(&mut self.found)
     }
@@ -75,6 +88,7 @@ impl World {
         if !matches!(plural, "leases" | "events") {
             self.changes += 1;
         }
+        let known = self.found.len();
         match plural {
             "pods" => self.pod(at, wall, key, read(&event.change)),
             "replicasets" => self.replica_set(at, key, read(&event.change)),
@@ -87,6 +101,9 @@ impl World {
             "resourcequotas" => self.quota(at, key, read(&event.change)),
             _ => {}
         }
+        if self.all_excused(at) {
+            self.found.truncate(known);
+        }
     }
 
     fn fail(&mut self, text: String) {
@@ -97,8 +114,17 @@ impl World {
         self.disturbed.insert(who.to_string(), at);
     }
 
+    /// For a while nobody is to blame for what they do of old knowledge.
+    pub fn disturb_everything(&mut self, at: Duration) {
+        self.all_disturbed = Some(at);
+    }
+
     fn excused(&self, at: Duration, who: &str) -> bool {
-        self.disturbed.get(who).is_some_and(|when| at.saturating_sub(*when) < EXCUSED)
+        self.disturbed.get(who).is_some_and(|when| at.saturating_sub(*when) < EXCUSED_AFTER_DISTURBANCE)
+    }
+
+    fn all_excused(&self, at: Duration) -> bool {
+        self.all_disturbed.is_some_and(|when| at.saturating_sub(when) < EXCUSED_AFTER_DISTURBANCE)
     }
 
     fn owned(&self, owner: &str) -> impl Iterator<Item = &Pod> {
@@ -306,7 +332,7 @@ impl World {
         if self.owned(&owner.uid).filter(|p| active(p)).count() as i32 <= set_size || !told_to_go {
             return self.disturb(at, &deployment);
         }
-        if self.ready_since.get(uid(pod)).is_none_or(|since| at.saturating_sub(*since) < NEWS) {
+        if self.ready_since.get(uid(pod)).is_none_or(|since| at.saturating_sub(*since) < NEWS_DELAY_MAX) {
             return;
         }
         let gone = !self.deployments.values().any(|d| uid(d) == deployment && !deleting(d));
@@ -439,7 +465,7 @@ mod tests {
     /// Three pods, of which one is not ready; how many complaints there are when `gone` are let go.
     fn check(spec: Value, gone: &[&str], complaints: usize) {
         let mut world = world(&[pod("a", true), pod("b", true), pod("c", false), budget(spec.clone(), &[])]);
-        commit(&mut world, EXCUSED, &[budget(spec, gone)]);
+        commit(&mut world, EXCUSED_AFTER_DISTURBANCE, &[budget(spec, gone)]);
         assert_eq!(world.take_violations().len(), complaints, "{gone:?}");
     }
 
@@ -456,9 +482,9 @@ mod tests {
     fn what_a_budget_could_not_know_yet_is_excused() {
         let spec = json!({ "minAvailable": 1 });
         let mut world = world(&[pod("a", true), pod("b", true), budget(spec.clone(), &[])]);
-        commit(&mut world, EXCUSED, &[pod("b", false), budget(spec.clone(), &["a"])]);
+        commit(&mut world, EXCUSED_AFTER_DISTURBANCE, &[pod("b", false), budget(spec.clone(), &["a"])]);
         assert!(world.take_violations().is_empty());
-        commit(&mut world, EXCUSED * 3, &[budget(spec, &["a", "b"])]);
+        commit(&mut world, EXCUSED_AFTER_DISTURBANCE * 3, &[budget(spec, &["a", "b"])]);
         assert_eq!(world.take_violations().len(), 1);
     }
 }

@@ -1,6 +1,6 @@
-//! Faults between a component and the API server: refused requests, lost answers, delays, meddlers, watches that break,
-//! lag or expire.
-//! Wraps a component's transport; the workload's own client has none.
+//! Faults between a component and the API server: refused requests, lost answers, delays, an overloaded or failing server,
+//! meddlers, watches that break, lag or expire.
+//! Wraps a component's transport; `pipe` and `SimulatedStore` have the faults of bytes and of the store.
 //! Invariant: a fault is always one that a real network or another client could produce.
 
 use std::{sync::Arc, time::Duration};
@@ -15,7 +15,7 @@ use http::{Method, Request, Response};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::server::unreachable;
+use super::unreachable;
 
 /// How often each fault happens, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +26,18 @@ pub struct Faults {
     pub answer_lost: f64,
     /// Requests, answers and watch events that take their time.
     pub slow: f64,
-    pub longest_delay: Duration,
+    pub delay_max: Duration,
+    /// Answered with 429 and Retry-After, before anything was done.
+    pub too_many_requests: f64,
+    /// Answered with 500, before anything was done.
+    pub internal_error: f64,
+    /// Answered with 504 after a minute, whether it was carried out or not.
+    pub timed_out: f64,
+    /// Before each piece of a connection's bytes, the chance that it breaks off in the middle of it.
+    pub connection_broken: f64,
+    /// Reads and writes of the store that take their time.
+    pub store_slow: f64,
+    pub store_delay_max: Duration,
     /// Somebody else writes the object just before we do.
     pub meddled: f64,
     /// Before each event of a watch, the chance that it breaks off.
@@ -46,7 +57,13 @@ impl Faults {
             refused: chance(0.1),
             answer_lost: chance(0.1),
             slow: chance(0.3),
-            longest_delay: Duration::from_millis(100 + env.random_u64() % 5000),
+            delay_max: Duration::from_millis(100 + env.random_u64() % 5000),
+            too_many_requests: chance(0.1),
+            internal_error: chance(0.05),
+            timed_out: chance(0.005),
+            connection_broken: chance(0.01),
+            store_slow: chance(0.2),
+            store_delay_max: Duration::from_millis(10 + env.random_u64() % 1000),
             meddled: chance(0.2),
             watch_broken: chance(0.05),
             watch_expired: chance(0.02),
@@ -56,9 +73,9 @@ impl Faults {
 
 /// The faults of a run. They end when the run is to settle.
 #[derive(Clone, Default)]
-pub struct Dial(Arc<Mutex<Faults>>);
+pub struct FaultInjector(Arc<Mutex<Faults>>);
 
-impl Dial {
+impl FaultInjector {
     pub fn set(&self, faults: Faults) {
         *self.0.lock() = faults;
     }
@@ -66,28 +83,36 @@ impl Dial {
     pub fn get(&self) -> Faults {
         *self.0.lock()
     }
-
-    /// `meddler` is the client of whoever writes in between.
-    pub fn between(&self, client: &Client, meddler: &Client, env: &Env) -> Client {
-        let inner = client.transport().clone();
-        Client::new(Faulty { inner, dial: self.clone(), meddler: meddler.clone(), env: env.clone() })
-    }
 }
 
-struct Faulty {
-    inner: Arc<dyn Transport>,
-    dial: Dial,
-    meddler: Client,
-    env: Env,
+/// `inner` with the faults of the moment.
+pub struct Faulty {
+    pub inner: Arc<dyn Transport>,
+    pub injector: FaultInjector,
+    /// Whoever writes in between, if somebody does.
+    pub meddler: Option<Client>,
+    pub env: Env,
 }
 
-fn happens(env: &Env, chance: f64) -> bool {
+/// As long as the API server's own limit of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+pub fn happens(env: &Env, chance: f64) -> bool {
     chance > 0.0 && env.random_fraction() < chance
+}
+
+fn refusal(error: &ApiError) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(error.to_status().to_string()));
+    *response.status_mut() = http::StatusCode::from_u16(error.code).expect("codes of ours");
+    if let Some(seconds) = error.retry_after_seconds {
+        response.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 async fn dawdle(env: &Env, faults: &Faults) {
     if happens(env, faults.slow) {
-        env.sleep(faults.longest_delay.mul_f64(env.random_fraction())).await;
+        env.sleep(faults.delay_max.mul_f64(env.random_fraction())).await;
     }
 }
 
@@ -96,8 +121,23 @@ impl Faulty {
         if happens(&self.env, faults.refused) { Err(unreachable("connection refused")) } else { Ok(()) }
     }
 
+    /// What an overloaded or failing server says instead of doing anything.
+    fn turn_away(&self, faults: &Faults) -> Option<ApiError> {
+        if happens(&self.env, faults.too_many_requests) {
+            let message = "too many requests, please try again later";
+            return Some(ApiError::too_many_requests(message, 1));
+        }
+        happens(&self.env, faults.internal_error).then(|| ApiError::internal("the server is unwell"))
+    }
+
+    async fn time_out(&self) -> ApiError {
+        self.env.sleep(REQUEST_TIMEOUT).await;
+        ApiError::new(Reason::Timeout, "request did not complete within requested timeout")
+    }
+
     /// Changes the object that `request` is about to replace.
     async fn meddle(&self, request: &Request<Bytes>, faults: &Faults) {
+        let Some(meddler) = &self.meddler else { return };
         if request.method() != Method::PUT || !happens(&self.env, faults.meddled) {
             return;
         }
@@ -108,18 +148,28 @@ impl Faulty {
             .body(Bytes::from(patch.to_string()))
             .expect("a request");
         // It may be gone by now, or the server down.
-        self.meddler.request(request).await.ok();
+        meddler.request(request).await.ok();
     }
 }
 
 #[async_trait]
 impl Transport for Faulty {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
-        let faults = self.dial.get();
+        let faults = self.injector.get();
         self.refuse(&faults)?;
         dawdle(&self.env, &faults).await;
+        if let Some(error) = self.turn_away(&faults) {
+            return Ok(refusal(&error));
+        }
+        let timed_out = happens(&self.env, faults.timed_out);
+        if timed_out && self.env.random_u64().is_multiple_of(2) {
+            return Ok(refusal(&self.time_out().await));
+        }
         self.meddle(&request, &faults).await;
         let answer = self.inner.send(request).await;
+        if timed_out {
+            return Ok(refusal(&self.time_out().await));
+        }
         dawdle(&self.env, &faults).await;
         if happens(&self.env, faults.answer_lost) { Err(unreachable("connection reset by peer")) } else { answer }
     }
@@ -130,8 +180,11 @@ impl Transport for Faulty {
         namespace: Option<&str>,
         params: &ListParams,
     ) -> Result<ObjectList, ApiError> {
-        let faults = self.dial.get();
+        let faults = self.injector.get();
         self.refuse(&faults)?;
+        if let Some(error) = self.turn_away(&faults) {
+            return Err(error);
+        }
         let answer = self.inner.list(resource, namespace, params).await;
         // What arrives is as old as the way is long.
         dawdle(&self.env, &faults).await;
@@ -145,15 +198,19 @@ impl Transport for Faulty {
         params: &ListParams,
         resource_version: &str,
     ) -> Result<WatchStream, ApiError> {
-        self.refuse(&self.dial.get())?;
+        let faults = self.injector.get();
+        self.refuse(&faults)?;
+        if let Some(error) = self.turn_away(&faults) {
+            return Err(error);
+        }
         let events = self.inner.watch(resource, namespace, params, resource_version).await?;
-        let (env, dial) = (self.env.clone(), self.dial.clone());
+        let (env, injector) = (self.env.clone(), self.injector.clone());
         let faulty = stream::unfold(Some(events), move |events| {
-            let (env, dial) = (env.clone(), dial.clone());
+            let (env, injector) = (env.clone(), injector.clone());
             async move {
                 let mut events = events?;
                 let event = events.next().await?;
-                let faults = dial.get();
+                let faults = injector.get();
                 dawdle(&env, &faults).await;
                 if happens(&env, faults.watch_broken) {
                     return None;
