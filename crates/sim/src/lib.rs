@@ -217,7 +217,7 @@ impl Simulation {
     }
 
     /// A client that looks at everything over HTTP, through any server, with faults.
-    fn viewer(&self, name: &str, env: &Env) -> Client {
+    pub fn viewer(&self, name: &str, env: &Env) -> Client {
         let user = User { name: name.to_string(), groups: vec![ADMINS.to_string()], ..User::default() };
         let servers = self.transports(&user, name, true, env);
         let endpoints = Arc::new(Endpoints { servers, current: Arc::default(), spread: true, env: env.clone() });
@@ -393,3 +393,6 @@ fn admin(servers: &[Arc<ApiServerProcess>], env: &Env) -> Client {
     let servers = servers.iter().map(transport).collect();
     Client::new(Endpoints { servers, current: Arc::default(), spread: false, env: env.clone() })
 }
+
+#[cfg(test)]
+mod identity_tests;

@@ -35,3 +35,35 @@ pub fn check(log: &Mutex<CommitLog>, candidate: &Candidate, method: &str, path: 
     let (identity, lease) = (&candidate.identity, candidate.lease);
     Err(Violation(format!("{identity} sends {method} {path} while {holder:?} holds the lease {lease}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use env::Env;
+    use store::{MemoryStore, Operation, Store, Transaction};
+
+    use super::*;
+
+    async fn held_by(store: &MemoryStore, holder: &str) {
+        let lease = serde_json::json!({ "kind": "Lease", "metadata": { "name": "l", "namespace": "kube-system" },
+            "spec": { "holderIdentity": holder } });
+        let key = "/registry/leases/kube-system/l".to_string();
+        let put = Operation::Put { key, value: lease.to_string().into(), ttl_seconds: None };
+        store.transact(Transaction { compare: Vec::new(), operations: vec![put] }).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_holder_writes() {
+        let store = MemoryStore::new(Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1));
+        let log = Mutex::new(CommitLog::new(&[], 1, store.watch("/", "0", 0).await.unwrap()));
+        let candidate = |identity: &str| Candidate { lease: "l", identity: identity.into() };
+        let check = |who: &str, method: &str, path: &str| check(&log, &candidate(who), method, path).is_ok();
+        assert!(!check("a", "POST", "/api/v1/pods"), "nobody leads yet");
+        held_by(&store, "a").await;
+        assert!(check("a", "POST", "/api/v1/pods"));
+        assert!(!check("b", "POST", "/api/v1/pods"));
+        assert!(check("b", "GET", "/api/v1/pods"));
+        assert!(check("b", "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l"));
+        held_by(&store, "b").await;
+        assert!(!check("a", "DELETE", "/api/v1/namespaces/d/pods/p"));
+    }
+}

@@ -49,11 +49,11 @@ impl Default for Network {
 impl Network {
     /// Bytes between the two are lost from now on.
     pub fn cut(&self, client: &str, server: usize) {
-        self.cut.send_modify(|cut| drop(cut.insert((client.to_string(), server))));
+        self.cut.send_if_modified(|cut| cut.insert((client.to_string(), server)));
     }
 
     pub fn mend(&self, client: &str, server: usize) {
-        self.cut.send_modify(|cut| drop(cut.remove(&(client.to_string(), server))));
+        self.cut.send_if_modified(|cut| cut.remove(&(client.to_string(), server)));
     }
 
     pub fn mend_all(&self) {
