@@ -82,8 +82,10 @@ pub trait Probes {
 }
 
 /// No probe has ever spoken.
+#[cfg(test)]
 pub struct NoProbes;
 
+#[cfg(test)]
 impl Probes for NoProbes {
     fn liveness(&self, _: &str) -> Option<ProbeResult> {
         None
