@@ -21,7 +21,7 @@ pub struct Audit {
 }
 
 /// Refusals that say something about the object and not about the user.
-const ADMISSION: &[&str] = &["because it is being terminated", "exceeded quota"];
+const ADMISSION: &[&str] = &["because it is being terminated", "exceeded quota", "error looking up service account"];
 
 impl Audit {
     /// The authorizer and NodeRestriction refuse only what a component of ours should not have asked.

@@ -62,9 +62,9 @@ const STEPS: &[(u64, &str)] = &[
     (3, "server crashes"),
     (2, "clock jumps"),
     (4, "change over"),
-    (3, "partition"),
-    (2, "backup"),
-    (2, "restore"),
+    (4, "partition"),
+    (4, "backup"),
+    (4, "restore"),
 ];
 
 /// What some clients watch besides everything: selections that objects enter and leave.
