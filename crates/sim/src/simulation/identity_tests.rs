@@ -1,5 +1,7 @@
 //! Components have the rights of their own users and no others.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Node, Secret};
 
 use super::*;
