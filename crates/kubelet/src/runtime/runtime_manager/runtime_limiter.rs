@@ -1,6 +1,6 @@
-//! Lets only so many calls into the runtime at once: more only makes each slower.
+//! Limits how many calls are in the runtime at once: more of them only make each slower.
 //! Part of `runtime_manager`.
-//! Invariant: a call that hangs gives its place away; it delays no other pod for longer than `LONGEST`.
+//! Invariant: a call that hangs gives its permit away; it delays no other pod for longer than `PERMIT_TIMEOUT`.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -8,24 +8,24 @@ use env::Env;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// What takes longer waits for something else than a processor.
-const LONGEST: Duration = Duration::from_secs(3);
+/// A call that takes longer waits for something else than a processor.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-pub struct Turns {
+pub struct RuntimeLimiter {
     env: Env,
     queue: Arc<Mutex<Queue>>,
 }
 
 struct Queue {
     free: usize,
-    first: VecDeque<oneshot::Sender<Place>>,
-    last: VecDeque<oneshot::Sender<Place>>,
+    first: VecDeque<oneshot::Sender<Permit>>,
+    last: VecDeque<oneshot::Sender<Permit>>,
 }
 
 /// Handed on to the next when it is dropped.
-struct Place(Arc<Mutex<Queue>>);
+struct Permit(Arc<Mutex<Queue>>);
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let next = {
             let mut queue = self.0.lock();
@@ -38,28 +38,28 @@ impl Drop for Place {
     }
 }
 
-impl Turns {
-    pub fn new(env: Env, places: usize) -> Self {
-        let queue = Queue { free: places, first: VecDeque::new(), last: VecDeque::new() };
+impl RuntimeLimiter {
+    pub fn new(env: Env, permits: usize) -> Self {
+        let queue = Queue { free: permits, first: VecDeque::new(), last: VecDeque::new() };
         Self { env, queue: Arc::new(Mutex::new(queue)) }
     }
 
-    /// Does the work when it is its turn; those who came first are first.
-    pub async fn take<T>(&self, work: impl Future<Output = T>) -> T {
-        self.in_place(self.place(|queue| &mut queue.first).await, work).await
+    /// Does the work once there is a permit for it; who came first is first.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.with_permit(self.permit(|queue| &mut queue.first).await, work).await
     }
 
     /// Behind all others, also those who come later: what was begun is brought to its end before more begins.
-    pub async fn take_last<T>(&self, work: impl Future<Output = T>) -> T {
-        self.in_place(self.place(|queue| &mut queue.last).await, work).await
+    pub async fn run_last<T>(&self, work: impl Future<Output = T>) -> T {
+        self.with_permit(self.permit(|queue| &mut queue.last).await, work).await
     }
 
-    async fn place(&self, line: fn(&mut Queue) -> &mut VecDeque<oneshot::Sender<Place>>) -> Option<Place> {
+    async fn permit(&self, line: fn(&mut Queue) -> &mut VecDeque<oneshot::Sender<Permit>>) -> Option<Permit> {
         let given = {
             let mut queue = self.queue.lock();
             if queue.free > 0 {
                 queue.free -= 1;
-                return Some(Place(self.queue.clone()));
+                return Some(Permit(self.queue.clone()));
             }
             let (give, given) = oneshot::channel();
             line(&mut queue).push_back(give);
@@ -68,13 +68,13 @@ impl Turns {
         given.await.ok()
     }
 
-    async fn in_place<T>(&self, place: Option<Place>, work: impl Future<Output = T>) -> T {
+    async fn with_permit<T>(&self, permit: Option<Permit>, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         tokio::select! {
             done = &mut work => return done,
-            () = self.env.sleep(LONGEST) => {}
+            () = self.env.sleep(PERMIT_TIMEOUT) => {}
         }
-        drop(place);
+        drop(permit);
         work.await
     }
 }
@@ -85,31 +85,31 @@ mod tests {
 
     use super::*;
 
-    fn turns(places: usize) -> (Env, Turns) {
+    fn limiter(permits: usize) -> (Env, RuntimeLimiter) {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        (env.clone(), Turns::new(env, places))
+        (env.clone(), RuntimeLimiter::new(env, permits))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_hangs_gives_its_place_away() {
-        let (env, turns) = turns(2);
-        let stuck = async { tokio::join!(turns.take(pending::<()>()), turns.take(pending::<()>())) };
+    async fn a_call_that_hangs_gives_its_permit_away() {
+        let (env, limiter) = limiter(2);
+        let stuck = async { tokio::join!(limiter.run(pending::<()>()), limiter.run(pending::<()>())) };
         let other = async {
             env.sleep(Duration::from_millis(1)).await;
             let began = env.monotonic();
-            turns.take(async {}).await;
+            limiter.run(async {}).await;
             env.monotonic() - began
         };
         let waited = tokio::select! {
             _ = stuck => unreachable!("it hangs"),
             waited = other => waited,
         };
-        assert!(waited < LONGEST, "{waited:?}");
+        assert!(waited < PERMIT_TIMEOUT, "{waited:?}");
     }
 
     #[tokio::test]
     async fn what_was_begun_goes_before_what_begins() {
-        let (_, turns) = turns(1);
+        let (_, limiter) = limiter(1);
         let order = Mutex::new(vec![]);
         let note = |name| {
             let order = &order;
@@ -120,29 +120,29 @@ mod tests {
             note("held").await;
         };
         tokio::join!(
-            turns.take(held),
-            turns.take_last(note("sandbox 1")),
-            turns.take_last(note("sandbox 2")),
-            turns.take(note("container 1")),
-            turns.take(note("container 2")),
+            limiter.run(held),
+            limiter.run_last(note("sandbox 1")),
+            limiter.run_last(note("sandbox 2")),
+            limiter.run(note("container 1")),
+            limiter.run(note("container 2")),
         );
         assert_eq!(order.into_inner(), ["held", "container 1", "container 2", "sandbox 1", "sandbox 2"]);
     }
 
     #[tokio::test]
-    async fn one_that_no_longer_waits_keeps_no_place() {
-        let (_, turns) = turns(1);
-        let held = turns.place(|queue| &mut queue.first).await;
+    async fn one_that_no_longer_waits_keeps_no_permit() {
+        let (_, limiter) = limiter(1);
+        let held = limiter.permit(|queue| &mut queue.first).await;
         for _ in 0..3 {
-            let mut waiting = Box::pin(turns.take(async {}));
+            let mut waiting = Box::pin(limiter.run(async {}));
             assert!(futures::poll!(&mut waiting).is_pending());
         }
-        let mut given = Box::pin(turns.take(pending::<()>()));
+        let mut given = Box::pin(limiter.run(pending::<()>()));
         assert!(futures::poll!(&mut given).is_pending());
         drop(held);
-        // It has the place, but never looks.
+        // It has the permit, but is never polled again.
         drop(given);
-        turns.take(async {}).await;
-        assert_eq!(turns.queue.lock().free, 1);
+        limiter.run(async {}).await;
+        assert_eq!(limiter.queue.lock().free, 1);
     }
 }

@@ -1,6 +1,8 @@
 //! Tables for `pod_actions`: a pod, what runs of it, what the probes said, and the actions that follow.
 //! Invariant: every case goes through `check`, so a case is data.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -74,7 +76,7 @@ fn observed(pod: &Pod, sandboxes: Vec<SandboxStatus>, containers: &[&str]) -> Po
     PodRuntimeStatus { sandboxes, containers: containers.collect() }
 }
 
-/// The actions in short: "kill-pod", "sandbox1", "init0", "start1", "ephemeral0", "kill a".
+/// The actions in short: "kill-pod", "sandbox1", "init0", "start1", "ephemeral0", "kill-a", "update-a", "update-pod".
 fn short(actions: &PodActions) -> String {
     let mut words: Vec<String> = Vec::new();
     if actions.kill_pod {
@@ -87,6 +89,10 @@ fn short(actions: &PodActions) -> String {
     words.extend(actions.start_init.iter().map(|i| format!("init{i}")));
     words.extend(actions.start.iter().map(|i| format!("start{i}")));
     words.extend(actions.start_ephemeral.iter().map(|i| format!("ephemeral{i}")));
+    words.extend(actions.update.iter().map(|update| format!("update-{}", update.name)));
+    if actions.update_pod_limits {
+        words.push("update-pod".into());
+    }
     words.join(" ")
 }
 
@@ -94,7 +100,8 @@ fn short(actions: &PodActions) -> String {
 fn check(spec: &Value, sandboxes: Vec<SandboxStatus>, containers: &[&str], said: Said, expected: &str) {
     let pod = pod(spec.clone());
     let status = observed(&pod, sandboxes, containers);
-    assert_eq!(short(&pod_actions(&pod, &status, &said)), expected, "{containers:?}");
+    let actuated = Actuated { containers: &HashMap::new(), pod_limits: None, node_memory_bytes: 0 };
+    assert_eq!(short(&pod_actions(&pod, &status, &said, &actuated)), expected, "{containers:?}");
 }
 
 fn two(policy: &str) -> Value {
@@ -229,19 +236,66 @@ fn ephemeral_containers_run_once() {
     check(&["i:exit0", "a:running", "d:exit0", "e:running"], "");
 }
 
-#[test]
-fn containers_restart_for_other_resources_whatever_the_policy() {
-    let mut spec = two("Never");
-    spec["initContainers"] =
-        json!([{"name": "i", "image": "i"}, {"name": "s", "image": "i", "restartPolicy": "Always"}]);
-    let pod = pod(spec);
-    let containers = ["i:exit0", "s:running", "a:running", "b:running"];
-    let status = observed(&pod, vec![sandbox(true, 0)], &containers);
-    let mut actions = pod_actions(&pod, &status, &NoProbes);
-    assert!(actions.are_none());
-    for name in ["b", "s", "a"] {
-        actions.restart_resized(&pod, name, name);
+/// The containers that `had` names run with those resources; the others have what they are to have.
+#[track_caller]
+fn check_resize(spec: &Value, containers: &[&str], said: Said, had: &[(&str, Value)], expected: &str) -> PodActions {
+    let node_memory_bytes = 8 << 30;
+    let pod = pod(spec.clone());
+    let status = observed(&pod, vec![sandbox(true, 0)], containers);
+    let mut before = pod.clone();
+    let spec = before.spec.as_mut().unwrap();
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        if let Some((_, resources)) = had.iter().find(|(name, _)| *name == container.name) {
+            container.resources = Some(serde_json::from_value(resources.clone()).unwrap());
+        }
     }
-    assert_eq!(short(&actions), "kill-b kill-s kill-a init1 start0 start1");
-    assert_eq!(actions.kill[0].message, "Container b resize requires restart");
+    let actuated = resizable_containers(&before).map(|(kind, container)| {
+        (container.name.clone(), ActuatedResources::wanted(&before, container, kind, node_memory_bytes))
+    });
+    let actuated = actuated.collect();
+    let pod_limits = Some(crate::runtime::container_config::resources::pod_limits(&before));
+    let actuated = Actuated { containers: &actuated, pod_limits, node_memory_bytes };
+    let actions = pod_actions(&pod, &status, &said, &actuated);
+    assert_eq!(short(&actions), expected, "{containers:?} {had:?}");
+    assert_eq!(actions.resize(), !had.is_empty() && !expected.is_empty() && expected != "kill-pod", "{actions:?}");
+    actions
+}
+
+fn limits(cpu: &str, memory: &str) -> Value {
+    json!({"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": cpu, "memory": memory}})
+}
+
+#[test]
+fn resizes_are_in_place_unless_the_policy_asks_for_a_restart() {
+    let restart = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"},
+        {"resourceName": "cpu", "restartPolicy": "NotRequired"}]);
+    // Whatever the pod's own restart policy says.
+    let spec = json!({"restartPolicy": "Never",
+        "containers": [{"name": "a", "image": "i", "resources": limits("2", "2Gi"), "resizePolicy": restart},
+            {"name": "b", "image": "i", "resources": limits("1", "1Gi")}],
+        "initContainers": [{"name": "i", "image": "i", "resources": limits("1", "1Gi")},
+            {"name": "s", "image": "i", "restartPolicy": "Always", "resources": limits("1", "1Gi"),
+                "resizePolicy": restart}]});
+    let running = ["i:exit0", "s:running", "a:running", "b:running"];
+    let check = |containers: &[&str], said, had: &[(&str, Value)], expected| {
+        check_resize(&spec, containers, said, had, expected)
+    };
+    let none = Said::default;
+    check(&running, none(), &[], "");
+    check(&running, none(), &[("a", limits("2000m", "2048Mi"))], "");
+    check(&running, none(), &[("a", limits("1", "2Gi"))], "update-a update-pod");
+    check(&running, none(), &[("b", limits("1", "2Gi"))], "update-b update-pod");
+    let actions = check(&running, none(), &[("a", limits("2", "1Gi"))], "kill-a start0 update-pod");
+    assert_eq!(actions.kill[0].message, "Container a resize requires restart");
+    assert_eq!(actions.kill[0].reason, KillReason::Resized);
+    let all = [("a", limits("2", "1Gi")), ("b", limits("2", "1Gi")), ("s", limits("1", "2Gi"))];
+    check(&running, none(), &all, "kill-a kill-s init1 start0 update-b update-pod");
+    // One that is not running gets what it is to have when it is started.
+    check(&["s:running", "a:exit1", "b:running"], none(), &[("a", limits("1", "2Gi"))], "update-pod");
+    // One that is killed for another reason is not resized besides.
+    let failed = Said { liveness: vec![("a", ProbeResult::Failure)], ..Said::default() };
+    check(&running, failed, &[("a", limits("1", "1Gi"))], "kill-a update-pod");
+    // A pod that has ended, or gets another sandbox, is not resized.
+    let ended = check(&["s:running", "a:exit0", "b:exit0"], none(), &[("s", limits("2", "1Gi"))], "kill-pod");
+    assert!(ended.update.is_empty() && !ended.update_pod_limits);
 }

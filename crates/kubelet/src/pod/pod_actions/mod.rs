@@ -1,8 +1,12 @@
-//! Decides what to do for one pod: which sandbox to make, which containers to start and which to kill.
+//! Decides what to do for one pod: which sandbox to make, which containers to start, which to kill and which to resize.
 //! Read by `pod_workers`, carried out by `runtime_manager`.
-//! Invariant: pure; the same pod, observation and probe results always give the same actions.
+//! Invariant: pure; the same pod, observation, probe results and actuated resources always give the same actions.
+
+mod resize;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+
+pub use resize::{Actuated, ActuatedResources, ContainerUpdate, resizable_containers};
 
 use crate::{
     pod::{pod_spec, restart},
@@ -25,6 +29,10 @@ pub struct PodActions {
     pub start: Vec<usize>,
     /// Indices into `ephemeralContainers`.
     pub start_ephemeral: Vec<usize>,
+    /// Running containers that get other resources in place.
+    pub update: Vec<ContainerUpdate>,
+    /// The limits of the pod's control group change.
+    pub update_pod_limits: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +54,7 @@ pub enum KillReason {
 }
 
 impl PodActions {
+    /// Whether nothing is to be started or killed. A resize in place needs neither.
     pub fn are_none(&self) -> bool {
         !self.kill_pod
             && !self.create_sandbox
@@ -55,8 +64,14 @@ impl PodActions {
             && self.start_ephemeral.is_empty()
     }
 
+    /// Whether some of the pod's resources are not in effect yet.
+    pub fn resize(&self) -> bool {
+        let restarted = self.kill.iter().any(|kill| kill.reason == KillReason::Resized);
+        restarted || !self.update.is_empty() || self.update_pod_limits
+    }
+
     /// Ends a running container and starts it with other resources, whatever its restart policy says.
-    pub fn restart_resized(&mut self, pod: &Pod, name: &str, id: &str) {
+    fn restart_resized(&mut self, pod: &Pod, name: &str, id: &str) {
         let message = format!("Container {name} resize requires restart");
         self.kill.push(Kill { id: id.into(), name: name.into(), message, reason: KillReason::Resized });
         let lists =
@@ -81,21 +96,14 @@ pub trait Probes {
     fn startup(&self, container_id: &str) -> Option<ProbeResult>;
 }
 
-/// No probe has ever spoken.
-#[cfg(test)]
-pub struct NoProbes;
-
-#[cfg(test)]
-impl Probes for NoProbes {
-    fn liveness(&self, _: &str) -> Option<ProbeResult> {
-        None
-    }
-    fn startup(&self, _: &str) -> Option<ProbeResult> {
-        None
-    }
+pub fn pod_actions(pod: &Pod, status: &PodRuntimeStatus, probes: &dyn Probes, actuated: &Actuated) -> PodActions {
+    let mut actions = container_actions(pod, status, probes);
+    resize::resize_actions(pod, status, actuated, &mut actions);
+    actions
 }
 
-pub fn pod_actions(pod: &Pod, status: &PodRuntimeStatus, probes: &dyn Probes) -> PodActions {
+/// Everything but the resize of what runs on.
+fn container_actions(pod: &Pod, status: &PodRuntimeStatus, probes: &dyn Probes) -> PodActions {
     let (changed, attempt, sandbox_id) = sandbox_changed(pod, status);
     let mut actions =
         PodActions { kill_pod: changed, create_sandbox: changed, sandbox_id, attempt, ..Default::default() };
@@ -349,5 +357,4 @@ pub fn container_hash(container: &Container) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "pod_actions_tests.rs"]
 mod tests;
