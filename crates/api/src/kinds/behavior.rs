@@ -1,10 +1,10 @@
 //! What a kind does beyond being stored: defaults, strategy, validation, columns, selectable fields.
-//! Implemented by one file per kind beside this one, and by `custom resources` at run time.
+//! Implemented by one file per kind in the folders beside this one, and by custom resources at run time.
 //! Invariant: pure; sees one object (and its old version), never the store.
 
 use serde_json::Value;
 
-use super::access::set;
+use super::common::access::set;
 use crate::field::ErrorList;
 
 /// One column of `kubectl get`.
@@ -140,7 +140,7 @@ pub trait Behavior: Send + Sync {
 
 /// What upstream shows of a kind without a printer of its own.
 pub const PLAIN_COLUMNS: [Column; 2] = [
-    super::columns::name(),
+    super::common::columns::name(),
     Column { name: "Created At", kind: "date", format: "", description: "When the object was created.", priority: 0 },
 ];
 
@@ -160,7 +160,7 @@ macro_rules! status_without_generation {
         }
     };
 }
-pub(super) use status_without_generation;
+pub(crate) use status_without_generation;
 
 /// A kind without behaviour of its own.
 pub struct Plain;

@@ -1,68 +1,38 @@
 //! THE TABLE of kinds: routes, discovery, OpenAPI, RBAC names, watch caches, quota, GC and printing iterate it.
-//! Rows with behaviour point at one file each beside this one; custom resources make the same `Resource` at run time.
+//! A kind with behaviour is one file in the folder of its API group; custom resources make the same `Resource` at run time.
 //! Invariant: nothing else in the workspace lists the kinds.
 
-mod access;
-mod admission_registration;
-mod amount;
-mod api_service;
+mod admissionregistration;
+mod apiextensions;
+mod apiregistration;
+mod apps;
+mod autoscaling;
+mod batch;
 mod behavior;
-mod certificate_signing_request;
-mod checks;
-mod columns;
-mod config_map;
-mod controller_revision;
+mod certificates;
+mod common;
 mod convert;
-mod cron_job;
-mod csi;
-mod custom_resource_definition;
-mod daemon_set;
-mod deployment;
-mod endpoint_slice;
-mod endpoints;
-mod event;
-mod flow_control;
-pub mod flow_control_founding;
-mod horizontal_pod_autoscaler;
-mod ingress;
-mod job;
-mod job_validation;
-mod lease;
-pub mod metadata;
-mod namespace;
-mod network_policy;
+mod coordination;
+mod core;
+mod discovery;
+mod flowcontrol;
+mod networking;
 mod node;
-mod persistent_volume;
-mod persistent_volume_claim;
-mod pod;
-mod pod_cells;
-mod pod_disruption_budget;
-mod pod_spec;
-mod pod_template;
-pub mod pod_update;
-mod quota;
+mod policy;
 mod rbac;
-mod replica_set;
-mod replication_controller;
 mod resource;
-mod resource_validation;
 mod scheduling;
-mod secret;
-mod service;
-mod service_account;
-mod service_cidr;
-mod service_validation;
-mod stateful_set;
-mod storage_class;
-mod structural_schema;
+mod storage;
 mod table;
-mod workload;
 
 use std::sync::{Arc, LazyLock};
 
+pub use self::common::metadata;
+pub use self::core::pod::update as pod_update;
+pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
+pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use behavior::{Behavior, Column, Plain};
 pub use convert::convert;
-pub(crate) use pod_spec::resources::is_extended as is_extended_resource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
