@@ -20,10 +20,12 @@ pub mod quota;
 pub mod schema;
 pub mod selectors;
 pub mod status;
+pub mod verb;
 pub mod views;
 pub mod watch;
 
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};
 pub use status::{ApiError, Reason};
+pub use verb::Verb;
 pub use watch::{WatchEvent, WatchKind};

@@ -5,7 +5,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use api::{
-    Resource, Scope,
+    Resource, Scope, Verb,
     kinds::{self, Plain},
 };
 use client::{Informer, InformerFactory};
@@ -56,7 +56,7 @@ fn builtin() -> Vec<Arc<Resource>> {
     let mut seen = HashSet::new();
     kinds::builtin()
         .iter()
-        .filter(|r| r.stored() && ["list", "watch", "delete"].iter().all(|verb| r.supports(verb)))
+        .filter(|r| r.stored() && [Verb::List, Verb::Watch, Verb::Delete].iter().all(|verb| r.supports(verb)))
         .filter(|r| r.group != "events.k8s.io" && seen.insert(r.group_resource()))
         .cloned()
         .collect()

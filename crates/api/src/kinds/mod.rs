@@ -34,6 +34,8 @@ pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use behavior::{Behavior, Column, Plain};
 pub use convert::convert;
 
+use crate::Verb;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     Cluster,
@@ -53,7 +55,7 @@ pub struct Resource {
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub scope: Scope,
-    pub verbs: Vec<String>,
+    pub verbs: Vec<Verb>,
     pub subresources: Vec<Subresource>,
     pub behavior: Arc<dyn Behavior>,
 }
@@ -65,7 +67,7 @@ pub struct Subresource {
     pub group: String,
     pub version: String,
     pub kind: String,
-    pub verbs: Vec<String>,
+    pub verbs: Vec<Verb>,
 }
 
 impl Resource {
@@ -83,8 +85,8 @@ impl Resource {
         self.scope == Scope::Namespaced
     }
 
-    pub fn supports(&self, verb: &str) -> bool {
-        self.verbs.iter().any(|v| v == verb)
+    pub fn supports(&self, verb: &Verb) -> bool {
+        self.verbs.contains(verb)
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
@@ -112,7 +114,7 @@ impl Resource {
 
     /// Whether objects of it are kept in the store (reviews and bindings are not).
     pub fn stored(&self) -> bool {
-        self.supports("get") && self.plural != "componentstatuses"
+        self.supports(&Verb::Get) && self.plural != "componentstatuses"
     }
 
     /// `/apis/apps/v1/namespaces/default/deployments/web`; `namespace` is ignored for cluster-scoped kinds.

@@ -48,8 +48,12 @@ use super::{
         volume_attributes_class::VolumeAttributesClass,
     },
 };
+use crate::{
+    Verb,
+    Verb::{Create, Delete, Get, List, Patch, Update, Watch},
+};
 
-type Verbs = &'static [&'static str];
+type Verbs = &'static [Verb];
 type MakeBehavior = fn() -> Arc<dyn Behavior>;
 
 struct Row {
@@ -89,13 +93,13 @@ struct SubresourceRow {
     verbs: Verbs,
 }
 
-const ALL: Verbs = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-const NO_DELETE_COLLECTION: Verbs = &["create", "delete", "get", "list", "patch", "update", "watch"];
-const READ: Verbs = &["get", "list"];
-const CREATE: Verbs = &["create"];
-const GET_PATCH_UPDATE: Verbs = &["get", "patch", "update"];
-const PROXY: Verbs = &["create", "delete", "get", "patch", "update"];
-const STREAM: Verbs = &["create", "get"];
+const ALL: Verbs = &Verb::RESOURCE;
+const NO_DELETE_COLLECTION: Verbs = &[Create, Delete, Get, List, Patch, Update, Watch];
+const READ: Verbs = &[Get, List];
+const CREATE: Verbs = &[Create];
+const GET_PATCH_UPDATE: Verbs = &[Get, Patch, Update];
+const PROXY: Verbs = &[Create, Delete, Get, Patch, Update];
+const STREAM: Verbs = &[Create, Get];
 
 fn plain() -> Arc<dyn Behavior> {
     Arc::new(Plain)
@@ -180,14 +184,14 @@ const ROWS: &[Row] = &[
 const SUBRESOURCES: &[SubresourceRow] = &[
     SubresourceRow { parent: "", name: "scale", api_version: "autoscaling/v1", kind: "Scale", verbs: GET_PATCH_UPDATE },
     SubresourceRow { parent: "certificatesigningrequests", name: "approval", api_version: "certificates.k8s.io/v1", kind: "CertificateSigningRequest", verbs: GET_PATCH_UPDATE },
-    SubresourceRow { parent: "namespaces", name: "finalize", api_version: "v1", kind: "Namespace", verbs: &["update"] },
+    SubresourceRow { parent: "namespaces", name: "finalize", api_version: "v1", kind: "Namespace", verbs: &[Update] },
     SubresourceRow { parent: "nodes", name: "proxy", api_version: "v1", kind: "NodeProxyOptions", verbs: PROXY },
     SubresourceRow { parent: "pods", name: "attach", api_version: "v1", kind: "PodAttachOptions", verbs: STREAM },
     SubresourceRow { parent: "pods", name: "binding", api_version: "v1", kind: "Binding", verbs: CREATE },
     SubresourceRow { parent: "pods", name: "ephemeralcontainers", api_version: "v1", kind: "Pod", verbs: GET_PATCH_UPDATE },
     SubresourceRow { parent: "pods", name: "eviction", api_version: "policy/v1", kind: "Eviction", verbs: CREATE },
     SubresourceRow { parent: "pods", name: "exec", api_version: "v1", kind: "PodExecOptions", verbs: STREAM },
-    SubresourceRow { parent: "pods", name: "log", api_version: "v1", kind: "Pod", verbs: &["get"] },
+    SubresourceRow { parent: "pods", name: "log", api_version: "v1", kind: "Pod", verbs: &[Get] },
     SubresourceRow { parent: "pods", name: "portforward", api_version: "v1", kind: "PodPortForwardOptions", verbs: STREAM },
     SubresourceRow { parent: "pods", name: "proxy", api_version: "v1", kind: "PodProxyOptions", verbs: PROXY },
     SubresourceRow { parent: "pods", name: "resize", api_version: "v1", kind: "Pod", verbs: GET_PATCH_UPDATE },
@@ -212,7 +216,7 @@ fn resource(row: &Row) -> Resource {
         short_names: words(row.short_names),
         categories: words(row.categories),
         scope: row.scope,
-        verbs: row.verbs.iter().map(|v| v.to_string()).collect(),
+        verbs: row.verbs.to_vec(),
         subresources: row.subresources.split_whitespace().map(|name| subresource(row, name)).collect(),
         behavior: (row.behavior)(),
     }
@@ -232,8 +236,7 @@ fn subresource(parent: &Row, name: &'static str) -> Subresource {
         .find(|row| row.name == name && (row.parent.is_empty() || row.parent == parent.plural))
         .unwrap_or_else(|| panic!("subresource {}/{name} has no row", parent.plural));
     let (group, version) = split(row.api_version);
-    let verbs = row.verbs.iter().map(|v| v.to_string()).collect();
-    Subresource { name: name.to_string(), group, version, kind: row.kind.to_string(), verbs }
+    Subresource { name: name.to_string(), group, version, kind: row.kind.to_string(), verbs: row.verbs.to_vec() }
 }
 
 fn split(api_version: &str) -> (String, String) {

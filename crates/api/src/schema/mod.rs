@@ -194,7 +194,7 @@ mod tests {
         for resource in crate::kinds::builtin() {
             let found = builtin().find_kind(&resource.group, &resource.version, &resource.kind);
             assert!(found.is_some(), "{resource:?}");
-            if resource.supports("list") && resource.stored() {
+            if resource.supports(&crate::Verb::List) && resource.stored() {
                 assert!(builtin().find_kind(&resource.group, &resource.version, &resource.list_kind).is_some());
             }
             for sub in &resource.subresources {

@@ -186,7 +186,7 @@ fn check_resource(group: &str, version: &str, theirs: &Value) -> Result<(), Stri
     let name = theirs["name"].as_str().unwrap_or_default();
     let (plural, sub) = name.split_once('/').map_or((name, None), |(plural, sub)| (plural, Some(sub)));
     let ours = kinds::find(group, version, plural).ok_or("missing")?;
-    let sorted = |words: &[String]| {
+    let sorted = |words: &[api::Verb]| {
         let mut words = words.to_vec();
         words.sort();
         json!(words)

@@ -7,7 +7,7 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
 
-use api::{ApiError, Reason, names};
+use api::{ApiError, Reason, Verb, names};
 
 use super::{Registry, not_found_path, object_meta};
 use crate::{
@@ -106,10 +106,10 @@ impl Registry {
 
     /// A browser's WebSocket can only GET, but what it opens changes the pod: reading is not permission enough.
     async fn authorize_create(&self, call: &Call) -> Result<(), ApiError> {
-        if call.info.verb == "create" {
+        if call.info.verb == Verb::Create {
             return Ok(());
         }
-        let attributes = authz::Attributes { verb: "create".into(), ..authz::Attributes::new(&call.user, &call.info) };
+        let attributes = authz::Attributes { verb: Verb::Create, ..authz::Attributes::new(&call.user, &call.info) };
         match self.authorizer.authorize(&attributes).await {
             Decision::Allow(_) => Ok(()),
             Decision::Deny(reason) | Decision::NoOpinion(reason) => {

@@ -105,7 +105,7 @@ impl Registry {
             true => Attributes {
                 user,
                 is_resource: true,
-                verb: of(resource, "verb"),
+                verb: of(resource, "verb").as_str().into(),
                 group: of(resource, "group"),
                 version: of(resource, "version"),
                 resource: of(resource, "resource"),
@@ -114,7 +114,12 @@ impl Registry {
                 name: of(resource, "name"),
                 ..Attributes::default()
             },
-            false => Attributes { user, verb: of(path, "verb"), path: of(path, "path"), ..Attributes::default() },
+            false => Attributes {
+                user,
+                verb: of(path, "verb").as_str().into(),
+                path: of(path, "path"),
+                ..Attributes::default()
+            },
         };
         let (allowed, denied, reason) = match self.authorizer.authorize(&attributes).await {
             Decision::Allow(reason) => (true, false, reason),

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use serde_json::Value;
 
-use api::{ApiError, Object, field::ErrorList};
+use api::{ApiError, Object, Verb, field::ErrorList};
 
 use super::{
     Lost, Registry, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
@@ -147,7 +147,7 @@ impl Registry {
     /// Who may change an object that exists may not therefore make one.
     async fn may_create(&self, change: &Change<'_>) -> Result<(), ApiError> {
         let mut attributes = authz::Attributes::new(&change.call.user, &change.call.info);
-        attributes.verb = "create".into();
+        attributes.verb = Verb::Create;
         match self.authorizer.authorize(&attributes).await {
             Decision::Allow(_) => Ok(()),
             Decision::Deny(why) | Decision::NoOpinion(why) => Err(authz::refusal(&attributes, &why)),

@@ -26,7 +26,7 @@ fn any(list: &[String], wanted: &str) -> bool {
 
 impl Rule {
     pub fn allows(&self, a: &Attributes) -> bool {
-        if !any(&self.verbs, &a.verb) {
+        if !any(&self.verbs, a.verb.as_str()) {
             return false;
         }
         match a.is_resource {
