@@ -385,7 +385,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::{Behavior, pod::Pod};
+    use crate::kinds::{Behavior, core::pod::Pod};
 
     fn pod() -> Value {
         let mut pod = json!({
