@@ -363,7 +363,7 @@ pub fn status(errors: &mut ErrorList, new: &Value, old: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::{Behavior, job::Job};
+    use crate::kinds::{Behavior, batch::job::Job};
 
     fn job(change: impl Fn(&mut Value)) -> Value {
         let mut job = json!({

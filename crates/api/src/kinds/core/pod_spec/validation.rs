@@ -265,7 +265,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::{Behavior, pod::Pod};
+    use crate::kinds::{Behavior, core::pod::Pod};
 
     fn check(change: impl Fn(&mut Value), expected: &[&str]) {
         let mut pod = json!({

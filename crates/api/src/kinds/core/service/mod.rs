@@ -19,7 +19,7 @@ use crate::{
     },
     names,
 };
-use validation::{self, is_externally_accessible, needs_health_check};
+use validation::{is_externally_accessible, needs_health_check};
 
 #[derive(Default)]
 pub struct Service;

@@ -318,7 +318,7 @@ pub fn balancer_status(errors: &mut ErrorList, status: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::{Behavior, service::Service};
+    use crate::kinds::{Behavior, core::service::Service};
 
     fn made(spec: Value) -> Value {
         let mut object = json!({ "metadata": { "name": "s" }, "spec": spec });
