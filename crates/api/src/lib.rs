@@ -9,6 +9,7 @@ pub mod kinds;
 pub mod managed_fields;
 pub mod names;
 pub mod object;
+pub mod object_forms;
 mod object_view;
 pub mod openapi;
 pub mod patch;
@@ -21,7 +22,6 @@ pub mod schema;
 pub mod selectors;
 pub mod status;
 pub mod verb;
-pub mod views;
 pub mod watch;
 
 pub use kinds::{Resource, Scope};

@@ -15,6 +15,8 @@ mod convert;
 mod coordination;
 mod core;
 mod discovery;
+#[cfg(test)]
+mod field_name_tests;
 mod flowcontrol;
 mod networking;
 mod node;

@@ -14,10 +14,10 @@ use crate::{
             access::{default_to, int, int_at, is_set, items, part, part_mut, text},
             checks,
             columns::{age, age_of, name, name_of, plain, string},
-            quantities,
         },
     },
     names,
+    quantity::Quantity,
 };
 
 /// autoscaling/v2, the stored version.
@@ -285,7 +285,7 @@ fn validate_target(errors: &mut ErrorList, path: &Path, target: &Value, source: 
         errors.invalid(&path.child("type"), kind, "must be either Utilization, Value, or AverageValue");
     }
     for field in ["value", "averageValue"] {
-        if let Some(quantity) = quantities::of(&target[field]).filter(|quantity| quantity.sign() != 1) {
+        if let Some(quantity) = Quantity::from_value(&target[field]).filter(|quantity| quantity.sign() != 1) {
             errors.invalid(&path.child(field), quantity.canonical(), "must be positive");
         }
     }

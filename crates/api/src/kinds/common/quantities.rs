@@ -6,15 +6,6 @@ use serde_json::{Value, json};
 
 use crate::quantity::Quantity;
 
-/// The quantity that a JSON value holds.
-pub fn of(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::String(text) => Quantity::parse(text.trim()).ok(),
-        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
-        _ => None,
-    }
-}
-
 /// Rewrites one field the way upstream prints quantities.
 pub fn canonical(value: &mut Value, key: &str) {
     if let Some(text) = value.get(key).and_then(canonical_text) {
@@ -26,7 +17,7 @@ pub fn canonical(value: &mut Value, key: &str) {
 pub fn round_list(value: &mut Value, key: &str) {
     let Some(map) = value.get_mut(key).and_then(Value::as_object_mut) else { return };
     for quantity in map.values_mut() {
-        let Some(exact) = of(quantity) else { continue };
+        let Some(exact) = Quantity::from_value(quantity) else { continue };
         let rounded = Quantity::from_milli(exact.milli_value(), exact.format());
         // What is too large for thousandths needs no rounding.
         let text = if rounded > exact { rounded.canonical() } else { exact.canonical() };
@@ -35,7 +26,7 @@ pub fn round_list(value: &mut Value, key: &str) {
 }
 
 fn canonical_text(value: &Value) -> Option<String> {
-    of(value).map(|quantity| quantity.canonical())
+    Quantity::from_value(value).map(|quantity| quantity.canonical())
 }
 
 #[cfg(test)]

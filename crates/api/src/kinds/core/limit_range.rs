@@ -16,6 +16,7 @@ use crate::{
         core::pod_spec::resources,
     },
     names,
+    quantity::Quantity,
 };
 
 #[derive(Default)]
@@ -102,7 +103,8 @@ fn validate_limit(errors: &mut ErrorList, path: &Path, limit: &Value, kind: &str
         ("default", "default", "default", "max", "max"),
     ] {
         for (name, value) in entries(limit, low) {
-            let (Some(least), Some(most)) = (quantities::of(value), limit[high].get(name).and_then(quantities::of))
+            let (Some(least), Some(most)) =
+                (Quantity::from_value(value), limit[high].get(name).and_then(Quantity::from_value))
             else {
                 continue;
             };

@@ -14,11 +14,11 @@ use crate::{
             access::{default_to, entries, is_set, part, part_mut, set, text, text_at, texts},
             checks,
             columns::{age, age_of, deleting, name, name_of, plain, string, wide},
-            quantities,
         },
         core::{persistent_volume::access_modes, pod_spec},
     },
     names,
+    quantity::Quantity,
 };
 
 #[derive(Default)]
@@ -140,7 +140,7 @@ pub fn validate_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let storage = path.child("resources").key("storage");
     match spec["resources"]["requests"].get("storage") {
         None => errors.required(&storage, ""),
-        Some(value) => match quantities::of(value) {
+        Some(value) => match Quantity::from_value(value) {
             Some(size) if size.sign() <= 0 => {
                 errors.invalid(&storage, size.canonical(), "must be greater than zero");
             }
@@ -206,7 +206,7 @@ fn validate_update(errors: &mut ErrorList, new: &Value, old: &Value) {
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n",
         );
     }
-    let size = |value: &Value| quantities::of(&value["storage"]);
+    let size = |value: &Value| Quantity::from_value(&value["storage"]);
     let (wanted, had) = (size(&new_spec["resources"]["requests"]), size(&old_spec["resources"]["requests"]));
     if wanted < had && wanted <= size(&old["status"]["capacity"]) {
         errors.forbidden(

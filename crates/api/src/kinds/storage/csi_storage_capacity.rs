@@ -13,10 +13,10 @@ use crate::{
             access::{part, text},
             checks,
             columns::{name, name_of, plain, string},
-            quantities,
         },
     },
     names,
+    quantity::Quantity,
 };
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Behavior for CsiStorageCapacity {
         }
         let class = text(object, "storageClassName");
         checks::complaints(errors, &Path::new("storageClassName"), class, names::dns_subdomain(class, false));
-        if quantities::of(&object["capacity"]).is_some_and(|q| q.sign() < 0) {
+        if Quantity::from_value(&object["capacity"]).is_some_and(|q| q.sign() < 0) {
             errors.invalid(&Path::new("capacity"), plain(&object["capacity"]), checks::NOT_NEGATIVE);
         }
     }

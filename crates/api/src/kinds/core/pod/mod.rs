@@ -15,6 +15,7 @@ use crate::{
         core::pod_spec,
     },
     names,
+    pod_resources::qos::qos_class_of_value,
 };
 
 #[derive(Default)]
@@ -28,7 +29,7 @@ impl Behavior for Pod {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        let mut status = json!({ "phase": "Pending", "qosClass": pod_spec::qos::class(&object["spec"]) });
+        let mut status = json!({ "phase": "Pending", "qosClass": qos_class_of_value(&object["spec"]).as_str() });
         if is_set(&object["spec"], "schedulingGates") {
             status["conditions"] = json!([{
                 "type": "PodScheduled",

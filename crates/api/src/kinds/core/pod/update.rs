@@ -12,9 +12,10 @@ use crate::{
             access::{entries, int, is_set, items, items_mut, part_mut, set, text},
             checks::{IMMUTABLE, complaints, same},
         },
-        core::pod_spec::{self, qos},
+        core::pod_spec,
     },
     names,
+    pod_resources::qos::qos_class_of_value,
 };
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -306,8 +307,8 @@ pub fn validate_resize(errors: &mut ErrorList, new: &Value, old: &Value) {
     }
     pod_spec::validation::pod(errors, new);
     let (new, old) = (&new["spec"], &old["spec"]);
-    if qos::class(new) != qos::class(old) {
-        errors.invalid(&path, qos::class(old), "Pod QOS Class may not change as a result of resizing");
+    if qos_class_of_value(new) != qos_class_of_value(old) {
+        errors.invalid(&path, qos_class_of_value(old).as_str(), "Pod QOS Class may not change as a result of resizing");
     }
     let limited =
         |spec: &Value| ["requests", "limits"].iter().any(|kind| entries(&spec["resources"], kind).count() > 0);

@@ -9,9 +9,9 @@ use crate::{
     kinds::common::{
         access::{is_set, items, part, text},
         checks::{complaints, no_backsteps, required_name},
-        quantities,
     },
     names,
+    quantity::Quantity,
 };
 
 const FIELDS: [&str; 9] = [
@@ -144,7 +144,9 @@ fn is_huge_pages(name: &str) -> bool {
 }
 
 fn divisor(errors: &mut ErrorList, path: &Path, reference: &Value, name: &str) {
-    let Some(divisor) = reference.get("divisor").and_then(quantities::of).filter(|d| !d.is_zero()) else { return };
+    let Some(divisor) = reference.get("divisor").and_then(Quantity::from_value).filter(|d| !d.is_zero()) else {
+        return;
+    };
     let divisor = divisor.canonical();
     let path = path.child("divisor");
     let sizes =

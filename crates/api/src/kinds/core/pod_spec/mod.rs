@@ -9,7 +9,6 @@ mod handlers;
 pub mod image;
 mod operating_system;
 pub mod placement;
-pub mod qos;
 pub mod resources;
 mod security;
 pub mod validation;

@@ -11,7 +11,6 @@ use crate::{
     kinds::common::{
         access::{entries, is_set, items, part, text},
         checks::{NOT_NEGATIVE, complaints},
-        quantities,
     },
     names,
     quantity::Quantity,
@@ -86,7 +85,7 @@ fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
 
 /// A quantity that is not below zero, and whole where the resource comes in pieces.
 pub fn quantity(errors: &mut ErrorList, path: &Path, name: &str, value: &Value) -> Option<Quantity> {
-    let Some(quantity) = quantities::of(value) else {
+    let Some(quantity) = Quantity::from_value(value) else {
         errors.invalid(path, value.clone(), "must be a valid resource quantity");
         return None;
     };
@@ -121,8 +120,8 @@ pub fn requirements(errors: &mut ErrorList, path: &Path, resources: &Value, clai
     list(errors, &path.child("requests"), requests, true);
     let request_path = path.child("requests");
     for (name, value) in entries(resources, "requests") {
-        let Some(request) = quantities::of(value) else { continue };
-        match limits.get(name).and_then(quantities::of) {
+        let Some(request) = Quantity::from_value(value) else { continue };
+        match limits.get(name).and_then(Quantity::from_value) {
             Some(limit) if request != limit && !may_overcommit(name) => errors.invalid(
                 &request_path,
                 request.canonical(),
@@ -235,7 +234,7 @@ pub fn pod_level(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let mut sum: Vec<(String, Quantity)> = Vec::new();
     for container in items(spec, "containers") {
         for (name, value) in entries(&container["resources"], "requests") {
-            let Some(quantity) = quantities::of(value) else { continue };
+            let Some(quantity) = Quantity::from_value(value) else { continue };
             match sum.iter_mut().find(|(known, _)| known == name) {
                 Some((_, total)) => total.add(&quantity),
                 None => sum.push((name.to_string(), quantity)),
@@ -243,7 +242,8 @@ pub fn pod_level(errors: &mut ErrorList, path: &Path, spec: &Value) {
         }
     }
     for (name, total) in sum {
-        let Some(pod) = resources["requests"].get(&name).and_then(quantities::of).filter(|pod| *pod < total) else {
+        let Some(pod) = resources["requests"].get(&name).and_then(Quantity::from_value).filter(|pod| *pod < total)
+        else {
             continue;
         };
         errors.invalid(

@@ -13,11 +13,11 @@ use crate::{
         common::{
             access::{int, is_set, items, part, text},
             checks::{complaints, local_path, no_backsteps, required, required_name},
-            quantities,
         },
         core::persistent_volume_claim,
     },
     names,
+    quantity::Quantity,
 };
 
 /// In upstream's order: the first one found counts, the others are too many.
@@ -103,7 +103,7 @@ fn source(errors: &mut ErrorList, path: &Path, volume: &Value, pod_name: &str) {
     let at = path.child(kind);
     match kind {
         "emptyDir" => {
-            if source.get("sizeLimit").and_then(quantities::of).is_some_and(|limit| limit.sign() < 0) {
+            if source.get("sizeLimit").and_then(Quantity::from_value).is_some_and(|limit| limit.sign() < 0) {
                 let path = at.child("sizeLimit");
                 errors.forbidden(&path, "SizeLimit field must be a valid resource quantity");
             }
