@@ -56,8 +56,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     on_overdue(setup, &pods, &quotas);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
-        let skip = ["events", "pods", "leases.coordination.k8s.io"].contains(&resource.group_resource().as_str());
-        if !resource.namespaced() || skip {
+        if !resource.namespaced() || !resource.behavior.is_counted_by_quota() {
             continue;
         }
         let informer = setup.context.informers.objects(resource.clone(), ListParams::default());

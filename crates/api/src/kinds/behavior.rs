@@ -20,6 +20,35 @@ pub struct Column {
     pub priority: i32,
 }
 
+/// What a deletion does to the objects that its object owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    Orphan,
+    Foreground,
+    Background,
+}
+
+/// Who answers requests for a kind: the store, or code of the API server's that keeps no objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handler {
+    Storage,
+    Binding,
+    ComponentStatus,
+    LocalSubjectAccessReview,
+    SelfSubjectAccessReview,
+    SelfSubjectReview,
+    SelfSubjectRulesReview,
+    SubjectAccessReview,
+    TokenReview,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocates {
+    Nothing,
+    /// Cluster IPs, node ports and the health check port of a Service.
+    ServiceAddressesAndPorts,
+}
+
 /// Upstream calls this a strategy. Every method has the meaning that fits a plain kind by default.
 /// The order in a request is: schema defaults -> `default` -> `prepare_*` -> `validate_*`.
 pub trait Behavior: Send + Sync {
@@ -110,6 +139,61 @@ pub trait Behavior: Send + Sync {
     /// asked for. `None`: the object goes at once.
     fn grace_period_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
+    }
+
+    /// Whether objects go by themselves after the server's `--event-ttl`.
+    fn has_event_ttl(&self) -> bool {
+        false
+    }
+
+    /// What becomes of dependents unless a deletion says: upstream's `DefaultGarbageCollectionPolicy`.
+    fn default_propagation(&self) -> Propagation {
+        Propagation::Background
+    }
+
+    /// The warning for a deletion that does not say what becomes of dependents.
+    fn unsaid_propagation_warning(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether a deletion is answered with what was deleted; most are with a Status.
+    fn returns_deleted(&self) -> bool {
+        false
+    }
+
+    /// The finalizer that a deletion adds, for what has to go first.
+    fn deletion_finalizer(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether `spec.finalizers` keeps a deleted object, as it does a namespace that is not empty yet.
+    fn has_spec_finalizers(&self) -> bool {
+        false
+    }
+
+    /// Group and version that objects are stored in, where that is not the served one.
+    fn storage_version(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
+    /// Who answers requests for the kind.
+    fn handler(&self) -> Handler {
+        Handler::Storage
+    }
+
+    /// What a write has to reserve beside the object itself.
+    fn allocates(&self) -> Allocates {
+        Allocates::Nothing
+    }
+
+    /// Whether an update in this namespace is one of many heartbeats, which may wait for each other.
+    fn is_heartbeat(&self, _namespace: &str) -> bool {
+        false
+    }
+
+    /// Whether the quota controller counts objects of the kind by number alone (`count/configmaps`).
+    fn is_counted_by_quota(&self) -> bool {
+        true
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -6,6 +6,8 @@ mod admissionregistration;
 mod apiextensions;
 mod apiregistration;
 mod apps;
+mod authentication;
+mod authorization;
 mod autoscaling;
 mod batch;
 mod behavior;
@@ -29,11 +31,12 @@ mod table;
 
 use std::sync::{Arc, LazyLock};
 
+pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
 pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
-pub use behavior::{Behavior, Column, Plain};
+pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
 pub use convert::convert;
 
 use crate::Verb;
@@ -95,28 +98,9 @@ impl Resource {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// Whether a deletion is answered with what was deleted; most are with a Status.
-    pub fn returns_deleted(&self) -> bool {
-        match self.group.as_str() {
-            "" => matches!(
-                self.plural.as_str(),
-                "persistentvolumeclaims"
-                    | "persistentvolumes"
-                    | "pods"
-                    | "podtemplates"
-                    | "resourcequotas"
-                    | "serviceaccounts"
-                    | "services"
-            ),
-            "resource.k8s.io" => true,
-            "storage.k8s.io" => self.plural != "csistoragecapacities",
-            _ => false,
-        }
-    }
-
     /// Whether objects of it are kept in the store (reviews and bindings are not).
     pub fn stored(&self) -> bool {
-        self.supports(&Verb::Get) && self.plural != "componentstatuses"
+        self.behavior.handler() == Handler::Storage
     }
 
     /// `/apis/apps/v1/namespaces/default/deployments/web`; `namespace` is ignored for cluster-scoped kinds.

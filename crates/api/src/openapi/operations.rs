@@ -319,7 +319,7 @@ impl<'r> Maker<'r> {
                 parameters: query(DELETE),
                 body: Some(Body::DeleteOptions),
                 codes: &[200, 202],
-                answer: Answer::Object(match r.returns_deleted() {
+                answer: Answer::Object(match r.behavior.returns_deleted() {
                     true => self.object.clone(),
                     false => format!("{META}.Status"),
                 }),

@@ -22,15 +22,8 @@ use crate::{
 };
 
 /// How a conversation was asked for, as the options object that admission is shown.
-fn connect_options(call: &Call) -> serde_json::Value {
-    let kind = match (call.info.resource.as_str(), call.info.subresource.as_str()) {
-        ("pods", "exec") => "PodExecOptions",
-        ("pods", "attach") => "PodAttachOptions",
-        ("pods", "portforward") => "PodPortForwardOptions",
-        ("pods", _) => "PodProxyOptions",
-        ("services", _) => "ServiceProxyOptions",
-        _ => "NodeProxyOptions",
-    };
+fn connect_options(call: &Call, served: &Served) -> serde_json::Value {
+    let kind = served.subresource(&call.info.subresource).map_or("", |options| options.kind.as_str());
     let mut options = serde_json::json!({ "apiVersion": "v1", "kind": kind });
     match kind {
         "PodExecOptions" | "PodAttachOptions" => {
@@ -75,7 +68,7 @@ impl Registry {
                 subresource: &info.subresource,
                 namespace: &info.namespace,
                 name: &info.name,
-                object: connect_options(call),
+                object: connect_options(call, served),
                 old: serde_json::Value::Null,
                 dry_run: false,
                 options: serde_json::Value::Null,

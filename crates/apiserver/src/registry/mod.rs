@@ -199,8 +199,7 @@ impl Registry {
         (more, others): (Vec<Compare>, Vec<Operation>),
     ) -> Result<Written, ApiError> {
         let value = object.map(storage::encode).unwrap_or_default();
-        let ttl_seconds =
-            (served.plural == "events" && served.custom.is_none()).then(|| self.config.limits.event_ttl.as_secs());
+        let ttl_seconds = served.behavior.has_event_ttl().then(|| self.config.limits.event_ttl.as_secs());
         let operation = match object {
             Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
             None => Operation::Delete { key: key.to_string() },

@@ -102,7 +102,7 @@ impl Registry {
 
     pub(super) async fn change(&self, change: &Change<'_>) -> Result<(StatusCode, Arc<Object>), ApiError> {
         let served = change.served;
-        if change.namespace == "kube-node-lease" && served.plural == "leases" {
+        if served.behavior.is_heartbeat(change.namespace) {
             self.cluster.env.next_beat(BEAT).await;
         }
         let not_found = || ApiError::not_found(&served.group, &served.plural, change.name);
@@ -335,6 +335,6 @@ fn finishes_deletion(served: &Served, new: &Value, old: &Value) -> bool {
     let deleted = old["metadata"]["deletionTimestamp"].is_string();
     let waiting = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
     let held = metadata["finalizers"].as_array().is_some_and(|f| !f.is_empty())
-        || (namespace::is(served) && namespace::held(new));
+        || (served.behavior.has_spec_finalizers() && namespace::held(new));
     deleted && !waiting && !held
 }

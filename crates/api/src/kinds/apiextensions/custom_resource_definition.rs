@@ -19,10 +19,18 @@ use crate::{
     names,
 };
 
+/// Keeps a deleted definition until its objects are gone.
+pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
 #[derive(Default)]
 pub struct CustomResourceDefinition;
 
 impl Behavior for CustomResourceDefinition {
+    /// The objects of the definition go first.
+    fn deletion_finalizer(&self) -> Option<&'static str> {
+        Some(FINALIZER)
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         if let Some(names) = part_mut(spec, "names") {

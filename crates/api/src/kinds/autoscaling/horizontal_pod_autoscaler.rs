@@ -120,6 +120,10 @@ fn default_behavior(behavior: &mut Value) {
 pub struct HorizontalPodAutoscalerV1;
 
 impl Behavior for HorizontalPodAutoscalerV1 {
+    fn storage_version(&self) -> Option<(&'static str, &'static str)> {
+        Some(("autoscaling", "v2"))
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(spec) = part_mut(object, "spec") {
             default_to(spec, "minReplicas", 1);

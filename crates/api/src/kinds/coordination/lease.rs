@@ -17,10 +17,22 @@ use crate::{
     },
 };
 
+/// Where kubelets keep the leases that are their heartbeats.
+const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
+
 #[derive(Default)]
 pub struct Lease;
 
 impl Behavior for Lease {
+    /// The kubelets' leases.
+    fn is_heartbeat(&self, namespace: &str) -> bool {
+        namespace == NODE_LEASE_NAMESPACE
+    }
+
+    fn is_counted_by_quota(&self) -> bool {
+        false
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         if let Some(seconds) = int(spec, "leaseDurationSeconds").filter(|s| *s <= 0) {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::kinds::{
-    Behavior, Column,
+    Behavior, Column, Handler,
     common::{
         access::{items, text},
         columns::{name, name_of, string},
@@ -16,6 +16,10 @@ use crate::kinds::{
 pub struct ComponentStatus;
 
 impl Behavior for ComponentStatus {
+    fn handler(&self) -> Handler {
+        Handler::ComponentStatus
+    }
+
     fn deprecation(&self) -> Option<&'static str> {
         Some("v1 ComponentStatus is deprecated in v1.19+")
     }

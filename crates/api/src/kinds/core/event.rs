@@ -30,6 +30,19 @@ fn first<'a>(event: &'a Value, fields: [&str; 2]) -> &'a Value {
 }
 
 impl<const CORE: bool> Behavior for Event<CORE> {
+    fn has_event_ttl(&self) -> bool {
+        true
+    }
+
+    /// One set of objects, which both groups show.
+    fn storage_version(&self) -> Option<(&'static str, &'static str)> {
+        (!CORE).then_some(("", "v1"))
+    }
+
+    fn is_counted_by_quota(&self) -> bool {
+        false
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         validate(errors, object, CORE);
         if !CORE {

@@ -1,5 +1,6 @@
 //! Kinds of the core group, one file each; their rows are in `kinds/table.rs`.
 
+pub mod binding;
 pub mod component_status;
 pub mod config_map;
 pub mod endpoints;

@@ -59,6 +59,10 @@ fn prepare_finalize(object: &mut Value, old: &Value) {
 }
 
 impl Behavior for Namespace {
+    fn has_spec_finalizers(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         label_with_name(object);
         if let Some(status) = part_mut(object, "status") {

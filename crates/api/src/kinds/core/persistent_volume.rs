@@ -116,6 +116,10 @@ fn validate_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
 }
 
 impl Behavior for PersistentVolume {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(status) = part_mut(object, "status") {
             default_to(status, "phase", "Pending");

@@ -36,6 +36,10 @@ pub fn class(object: &Value) -> &str {
 }
 
 impl Behavior for PersistentVolumeClaim {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(status) = part_mut(object, "status") {
             default_to(status, "phase", "Pending");

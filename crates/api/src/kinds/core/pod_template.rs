@@ -18,6 +18,10 @@ use crate::{
 pub struct PodTemplate;
 
 impl Behavior for PodTemplate {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         pod_spec::defaults::template(object);
     }

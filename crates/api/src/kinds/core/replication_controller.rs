@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
-        Behavior, Column,
+        Behavior, Column, Propagation,
         apps::replica_set,
         common::{
             access::{default_to, entries, int_at, is_set, part_mut},
@@ -24,6 +24,11 @@ use crate::{
 pub struct ReplicationController;
 
 impl Behavior for ReplicationController {
+    /// As before there was a garbage collector.
+    fn default_propagation(&self) -> Propagation {
+        Propagation::Orphan
+    }
+
     fn default(&self, object: &mut Value) {
         let template_labels = object["spec"]["template"]["metadata"].get("labels").cloned();
         let Some(spec) = part_mut(object, "spec") else { return };

@@ -24,6 +24,10 @@ use crate::{
 pub struct ResourceQuota;
 
 impl Behavior for ResourceQuota {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(spec) = existing_mut(object, "spec") {
             quantities::round_list(spec, "hard");

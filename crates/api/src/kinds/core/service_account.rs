@@ -14,6 +14,10 @@ use crate::kinds::{
 pub struct ServiceAccount;
 
 impl Behavior for ServiceAccount {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 2] = [name(), age()];
         &COLUMNS

@@ -17,6 +17,10 @@ use crate::{
 pub struct DeviceClass;
 
 impl Behavior for DeviceClass {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         class_spec(errors, &Path::new("spec"), &object["spec"]);
     }

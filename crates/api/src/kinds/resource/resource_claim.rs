@@ -39,6 +39,10 @@ pub fn default_claim_spec(spec: &mut Value) {
 pub struct ResourceClaim;
 
 impl Behavior for ResourceClaim {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(spec) = part_mut(object, "spec") {
             default_claim_spec(spec);

@@ -22,6 +22,10 @@ use crate::{
 pub struct ResourceClaimTemplate;
 
 impl Behavior for ResourceClaimTemplate {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(spec) = part_mut(object, "spec").and_then(|spec| part_mut(spec, "spec")) {
             default_claim_spec(spec);

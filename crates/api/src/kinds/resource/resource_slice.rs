@@ -22,6 +22,10 @@ use crate::{
 pub struct ResourceSlice;
 
 impl Behavior for ResourceSlice {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         slice_spec(errors, &Path::new("spec"), &object["spec"]);
     }

@@ -21,6 +21,10 @@ use crate::{
 pub struct CsiDriver;
 
 impl Behavior for CsiDriver {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         default_to(spec, "attachRequired", true);

@@ -21,6 +21,10 @@ use crate::{
 pub struct CsiNode;
 
 impl Behavior for CsiNode {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::new("spec").child("drivers");
         let drivers = items(&object["spec"], "drivers");

@@ -28,6 +28,10 @@ const DEFAULT_ANNOTATIONS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
 impl Behavior for StorageClass {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         default_to(object, "reclaimPolicy", "Delete");
         default_to(object, "volumeBindingMode", "Immediate");

@@ -22,6 +22,10 @@ use crate::{
 pub struct VolumeAttachment;
 
 impl Behavior for VolumeAttachment {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({ "attached": false });
     }

@@ -22,6 +22,10 @@ use crate::{
 pub struct VolumeAttributesClass;
 
 impl Behavior for VolumeAttributesClass {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::default();
         checks::required_name(errors, &path, object, "driverName", |name| {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
-        Behavior, Column,
+        Behavior, Column, Propagation,
         common::{
             access::{default_to, each, existing_mut, int, int_at, is_set, part_mut, text, text_at},
             columns::{
@@ -57,6 +57,9 @@ fn default_failure_policy(spec: &mut Value) {
     }
 }
 
+const PODS_ARE_ORPHANED: &str = "child pods are preserved by default when jobs are deleted; set \
+    propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+
 pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
 pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -87,6 +90,15 @@ fn generate_selector(object: &mut Value) {
 }
 
 impl Behavior for Job {
+    /// As before there was a garbage collector.
+    fn default_propagation(&self) -> Propagation {
+        Propagation::Orphan
+    }
+
+    fn unsaid_propagation_warning(&self) -> Option<&'static str> {
+        Some(PODS_ARE_ORPHANED)
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         default_spec(spec);

@@ -22,6 +22,15 @@ use crate::{
 pub struct Pod;
 
 impl Behavior for Pod {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    /// Counted with what they request.
+    fn is_counted_by_quota(&self) -> bool {
+        false
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         pod_spec::defaults::pod_spec(spec);

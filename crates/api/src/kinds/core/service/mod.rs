@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     field::ErrorList,
     kinds::{
-        Behavior, Column,
+        Allocates, Behavior, Column,
         behavior::{drop_field, keep_field},
         common::{
             access::{default_to, each, int, int_at, is_set, items, part_mut, set, text, texts},
@@ -27,6 +27,14 @@ pub struct Service;
 const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
 
 impl Behavior for Service {
+    fn allocates(&self) -> Allocates {
+        Allocates::ServiceAddressesAndPorts
+    }
+
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         default_to(spec, "sessionAffinity", "None");
