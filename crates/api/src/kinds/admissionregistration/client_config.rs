@@ -8,7 +8,6 @@ use crate::{
     kinds::common::{
         access::{int_at, part, text},
         checks,
-        columns::name,
     },
     names,
 };

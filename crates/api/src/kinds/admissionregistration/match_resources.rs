@@ -8,7 +8,6 @@ use crate::{
     kinds::common::{
         access::{default_to, each, items, text, texts},
         checks,
-        columns::name,
     },
     names,
 };

@@ -10,7 +10,7 @@ use crate::{
         common::{
             access::{default_to, each, entries, is_set, items, part_mut, text},
             checks,
-            columns::{name, plain},
+            columns::plain,
             quantities,
         },
         core::pod_spec::resources,

@@ -10,7 +10,6 @@ use crate::{
         common::{
             access::{is_set, items},
             checks,
-            columns::name,
         },
     },
     names,

@@ -15,7 +15,6 @@ use crate::{
             columns::{age, age_of, boolean, integer, name, name_of, string},
         },
     },
-    names,
 };
 
 const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
