@@ -11,6 +11,7 @@ Only facts are taken (names, numbers, flags, defaults); no text. The format is t
 """
 import argparse, io, json, os, re, sys
 
+sys.dont_write_bytecode = True
 import committed
 
 ARGUMENTS = argparse.ArgumentParser(usage='generate.py [--check] [--staging STAGING] OPENAPI_SPEC')
