@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodAffinityTerm, Po
 use crate::{
     kinds::is_extended_resource,
     pod_resources::{
-        Amounts, ResourceList, Which,
+        Amounts, RequestsOrLimits, ResourceList,
         qos::{QosClass, qos_class},
         with_status,
     },
@@ -43,7 +43,7 @@ pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
         return usage;
     }
     usage.insert("pods".into(), one());
-    for (name, amount) in with_status(pod, Which::Requests) {
+    for (name, amount) in with_status(pod, RequestsOrLimits::Requests) {
         let plain = COMPUTE.contains(&name.as_str()) || name.starts_with("hugepages-");
         if plain {
             usage.insert(name.clone(), amount.clone());
@@ -52,7 +52,8 @@ pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
             usage.insert(format!("requests.{name}"), amount);
         }
     }
-    let limits = with_status(pod, Which::Limits).into_iter().filter(|(name, _)| COMPUTE.contains(&name.as_str()));
+    let limits =
+        with_status(pod, RequestsOrLimits::Limits).into_iter().filter(|(name, _)| COMPUTE.contains(&name.as_str()));
     usage.extend(limits.map(|(name, amount)| (format!("limits.{name}"), amount)));
     usage
 }

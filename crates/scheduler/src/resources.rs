@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    pod_resources::{ResourceList, Which, total, with_container_status},
+    pod_resources::{RequestsOrLimits, ResourceList, total, with_container_status},
     quantity::Quantity,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -90,11 +90,11 @@ impl ResourceList for Resources {
 
 /// What a pod needs, and the same with defaults for containers that ask for nothing.
 pub fn pod_requests(pod: &Pod) -> (Resources, Resources) {
-    let of = |container: &Container, kind| with_container_status(pod, container, kind, Which::Requests);
-    let exact = total(pod, Which::Requests, of);
-    let with_defaults = total(pod, Which::Requests, |container, kind| {
+    let of = |container: &Container, kind| with_container_status(pod, container, kind, RequestsOrLimits::Requests);
+    let exact = total(pod, RequestsOrLimits::Requests, of);
+    let with_defaults = total(pod, RequestsOrLimits::Requests, |container, kind| {
         let mut resources: Resources = of(container, kind);
-        let declared = Which::Requests.of(container.resources.as_ref());
+        let declared = RequestsOrLimits::Requests.list(container.resources.as_ref());
         let asks = |name: &str| declared.is_some_and(|requests| requests.contains_key(name));
         if !asks("cpu") {
             resources.milli_cpu = resources.milli_cpu.max(DEFAULT_MILLI_CPU);

@@ -147,7 +147,7 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Arc<
 }
 
 /// The built-in resource of a `k8s-openapi` type.
-pub fn of<K: k8s_openapi::Resource>() -> &'static Arc<Resource> {
+pub fn resource_of<K: k8s_openapi::Resource>() -> &'static Arc<Resource> {
     find_kind(K::GROUP, K::VERSION, K::KIND).unwrap_or_else(|| panic!("{} {} is not served", K::API_VERSION, K::KIND))
 }
 
@@ -163,7 +163,7 @@ mod tests {
         let pods = find("", "v1", "pods").unwrap();
         assert_eq!(pods.path(Some("default"), Some("web")), "/api/v1/namespaces/default/pods/web");
         assert_eq!(pods.path(None, None), "/api/v1/pods");
-        let deployments = of::<k8s_openapi::api::apps::v1::Deployment>();
+        let deployments = resource_of::<k8s_openapi::api::apps::v1::Deployment>();
         assert_eq!(deployments.group_resource(), "deployments.apps");
         assert_eq!(deployments.subresource("scale").unwrap().kind, "Scale");
         assert_eq!(deployments.path(Some("d"), None), "/apis/apps/v1/namespaces/d/deployments");

@@ -173,7 +173,7 @@ fn tag(group: &str, version: &str) -> String {
 }
 
 /// The paths of one resource and its subresources.
-pub(super) fn of(resource: &Resource) -> Vec<Path> {
+pub(super) fn paths_of(resource: &Resource) -> Vec<Path> {
     let maker = Maker::new(resource);
     let mut paths = maker.collections();
     paths.extend(maker.item());

@@ -21,16 +21,16 @@ pub type Amounts = BTreeMap<String, Quantity>;
 type Texts = BTreeMap<String, Text>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum RequestsOrLimits {
     Requests,
     Limits,
 }
 
-impl Which {
-    pub fn of(self, resources: Option<&ResourceRequirements>) -> Option<&Texts> {
+impl RequestsOrLimits {
+    pub fn list(self, resources: Option<&ResourceRequirements>) -> Option<&Texts> {
         resources.and_then(|r| match self {
-            Which::Requests => r.requests.as_ref(),
-            Which::Limits => r.limits.as_ref(),
+            RequestsOrLimits::Requests => r.requests.as_ref(),
+            RequestsOrLimits::Limits => r.limits.as_ref(),
         })
     }
 }
@@ -108,26 +108,26 @@ pub fn is_pod_level(name: &str) -> bool {
 
 /// What the spec requests.
 pub fn requests(pod: &Pod) -> Amounts {
-    of_spec(pod, Which::Requests)
+    of_spec(pod, RequestsOrLimits::Requests)
 }
 
 /// What the spec limits.
 pub fn limits(pod: &Pod) -> Amounts {
-    of_spec(pod, Which::Limits)
+    of_spec(pod, RequestsOrLimits::Limits)
 }
 
-fn of_spec(pod: &Pod, which: Which) -> Amounts {
-    total(pod, which, |container, _| Amounts::from_quantities(which.of(container.resources.as_ref())))
+fn of_spec(pod: &Pod, which: RequestsOrLimits) -> Amounts {
+    total(pod, which, |container, _| Amounts::from_quantities(which.list(container.resources.as_ref())))
 }
 
 /// As the spec says, where a container that is being resized counts with the most of what it had, has and shall have:
 /// upstream's `UseStatusResources`.
-pub fn with_status(pod: &Pod, which: Which) -> Amounts {
+pub fn with_status(pod: &Pod, which: RequestsOrLimits) -> Amounts {
     total(pod, which, |container, kind| with_container_status(pod, container, kind, which))
 }
 
 /// The sum over a pod, where `of` says what one container counts.
-pub fn total<R: ResourceList>(pod: &Pod, which: Which, of: impl Fn(&Container, ContainerType) -> R) -> R {
+pub fn total<R: ResourceList>(pod: &Pod, which: RequestsOrLimits, of: impl Fn(&Container, ContainerType) -> R) -> R {
     let Some(spec) = &pod.spec else { return R::default() };
     let mut sum = R::default();
     spec.containers.iter().for_each(|container| sum.add(&of(container, ContainerType::Regular)));
@@ -146,7 +146,8 @@ pub fn total<R: ResourceList>(pod: &Pod, which: Which, of: impl Fn(&Container, C
         }
     }
     sum.max(&highest);
-    for (name, text) in which.of(spec.resources.as_ref()).into_iter().flatten().filter(|(name, _)| is_pod_level(name)) {
+    for (name, text) in which.list(spec.resources.as_ref()).into_iter().flatten().filter(|(name, _)| is_pod_level(name))
+    {
         if let Ok(amount) = Quantity::parse(&text.0) {
             sum.set(name, amount);
         }
@@ -154,8 +155,8 @@ pub fn total<R: ResourceList>(pod: &Pod, which: Which, of: impl Fn(&Container, C
     // Overhead comes on top, also of what is set at pod level. It raises a limit that is there; it does not make one.
     let Some(overhead) = &spec.overhead else { return sum };
     match which {
-        Which::Requests => sum.add(&R::from_quantities(Some(overhead))),
-        Which::Limits => {
+        RequestsOrLimits::Requests => sum.add(&R::from_quantities(Some(overhead))),
+        RequestsOrLimits::Limits => {
             let limited = overhead.iter().filter(|(name, _)| !sum.is_zero(name));
             let limited = limited.map(|(name, text)| (name.clone(), text.clone())).collect();
             sum.add(&R::from_quantities(Some(&limited)));
@@ -169,9 +170,9 @@ pub fn with_container_status<R: ResourceList>(
     pod: &Pod,
     container: &Container,
     kind: ContainerType,
-    which: Which,
+    which: RequestsOrLimits,
 ) -> R {
-    let wanted = R::from_quantities(which.of(container.resources.as_ref()));
+    let wanted = R::from_quantities(which.list(container.resources.as_ref()));
     let Some(status) = pod.status.as_ref().filter(|_| kind != ContainerType::Init) else { return wanted };
     let statuses = match kind {
         ContainerType::Regular => &status.container_statuses,
@@ -181,8 +182,8 @@ pub fn with_container_status<R: ResourceList>(
     let Some(found) = statuses.find(|s| s.name == container.name).filter(|s| s.resources.is_some()) else {
         return wanted;
     };
-    let mut held = R::from_quantities(which.of(found.resources.as_ref()));
-    if which == Which::Requests {
+    let mut held = R::from_quantities(which.list(found.resources.as_ref()));
+    if which == RequestsOrLimits::Requests {
         held.max(&R::from_quantities(found.allocated_resources.as_ref()));
     }
     // What the node can never give is not held for the pod.

@@ -7,7 +7,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::Value;
 
-use super::{Texts, Which};
+use super::{RequestsOrLimits, Texts};
 use crate::quantity::Quantity;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub fn qos_class(pod: &Pod) -> QosClass {
 fn of_spec(spec: &PodSpec) -> QosClass {
     let amounts = |texts: Option<&Texts>| positive(|name| Quantity::parse(&texts?.get(name)?.0).ok());
     let each = |resources| Requirements {
-        requests: amounts(Which::Requests.of(resources)),
-        limits: amounts(Which::Limits.of(resources)),
+        requests: amounts(RequestsOrLimits::Requests.list(resources)),
+        limits: amounts(RequestsOrLimits::Limits.list(resources)),
     };
     match &spec.resources {
         Some(own) => classify([each(Some(own))]),

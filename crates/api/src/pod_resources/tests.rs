@@ -96,6 +96,10 @@ fn a_resize_holds_the_most_unless_it_is_infeasible() {
         }))
         .unwrap();
         let found = |which| shown(&with_status(&pod, which))["cpu"].clone();
-        assert_eq!((found(Which::Requests), found(Which::Limits)), (json!(wanted), json!(limited)), "{reason}");
+        assert_eq!(
+            (found(RequestsOrLimits::Requests), found(RequestsOrLimits::Limits)),
+            (json!(wanted), json!(limited)),
+            "{reason}"
+        );
     }
 }

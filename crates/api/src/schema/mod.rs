@@ -89,11 +89,11 @@ pub struct Wire {
     /// JSON shows the field here, protobuf inside these messages (outermost first; 0: none): Go's inlined structs.
     pub inside: [u8; 2],
     /// A schema or something else, as in `JSONSchemaPropsOrArray`.
-    pub or: Or,
+    pub or: SchemaOr,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Or {
+pub enum SchemaOr {
     #[default]
     Nothing,
     Array,

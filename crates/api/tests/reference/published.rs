@@ -121,7 +121,7 @@ fn check_type(schema: &Schema, field: &Field, node: &Node, property: &Value) -> 
         Node::IntOrString => ends(".IntOrString"),
         Node::Any => ends(".RawExtension") || ends(".JSON"),
         Node::Fields => ends(".FieldsV1"),
-        Node::Struct(_) if field.wire.or != api::schema::Or::Nothing => {
+        Node::Struct(_) if field.wire.or != api::schema::SchemaOr::Nothing => {
             reference.is_some_and(|r| r.contains("JSONSchemaPropsOr"))
         }
         Node::Struct(id) => reference == Some(schema.get(*id).name.as_str()),

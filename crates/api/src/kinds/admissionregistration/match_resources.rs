@@ -69,12 +69,12 @@ pub fn validate_match(errors: &mut ErrorList, path: &Path, resources: &Value) {
     }
 }
 
-const MAX_MATCH_CONDITIONS: usize = 64;
+const MATCH_CONDITIONS_MAX: usize = 64;
 
 pub fn validate_conditions(errors: &mut ErrorList, path: &Path, owner: &Value) {
     let conditions = items(owner, "matchConditions");
-    if conditions.len() > MAX_MATCH_CONDITIONS {
-        errors.too_many(path, conditions.len(), MAX_MATCH_CONDITIONS);
+    if conditions.len() > MATCH_CONDITIONS_MAX {
+        errors.too_many(path, conditions.len(), MATCH_CONDITIONS_MAX);
     }
     for (index, condition) in conditions.iter().enumerate() {
         let path = path.index(index);

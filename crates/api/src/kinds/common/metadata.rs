@@ -16,8 +16,8 @@ use crate::{
     names,
 };
 
-const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
-const MAX_MANAGER_BYTES: usize = 128;
+const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+const MANAGER_BYTES_MAX: usize = 128;
 
 /// Of a new object. Its name must have been generated already.
 pub fn validate_create(resource: &Resource, object: &Value, errors: &mut ErrorList) {
@@ -102,8 +102,8 @@ pub fn validate_annotations(path: &Path, owner: &Value, errors: &mut ErrorList) 
         }
         total += key.len() + value.as_str().map_or(0, str::len);
     }
-    if total > MAX_ANNOTATIONS_BYTES {
-        errors.too_long(&path.child("annotations"), MAX_ANNOTATIONS_BYTES);
+    if total > ANNOTATIONS_BYTES_MAX {
+        errors.too_long(&path.child("annotations"), ANNOTATIONS_BYTES_MAX);
     }
 }
 
@@ -160,7 +160,7 @@ fn validate_managed_fields(path: &Path, metadata: &Value, errors: &mut ErrorList
         let (operation, kind) = (text(entry, "operation"), text(entry, "fieldsType"));
         let manager = text(entry, "manager");
         let legal = matches!(operation, "Apply" | "Update") && matches!(kind, "" | "FieldsV1");
-        if legal && manager.len() <= MAX_MANAGER_BYTES {
+        if legal && manager.len() <= MANAGER_BYTES_MAX {
             continue;
         }
         let path = path.child("managedFields").index(index);
@@ -170,8 +170,8 @@ fn validate_managed_fields(path: &Path, metadata: &Value, errors: &mut ErrorList
         if !matches!(kind, "" | "FieldsV1") {
             errors.invalid(&path.child("fieldsType"), kind, "must be `FieldsV1`");
         }
-        if manager.len() > MAX_MANAGER_BYTES {
-            errors.too_long(&path.child("manager"), MAX_MANAGER_BYTES);
+        if manager.len() > MANAGER_BYTES_MAX {
+            errors.too_long(&path.child("manager"), MANAGER_BYTES_MAX);
         }
     }
 }

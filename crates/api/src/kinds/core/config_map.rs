@@ -22,7 +22,7 @@ use crate::{
 pub struct ConfigMap;
 
 /// Of all values together, here and in a secret.
-pub const MAX_BYTES: usize = 1024 * 1024;
+pub const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 /// Checks the keys of a map and sums the lengths of its values.
 pub fn validate_keys(errors: &mut ErrorList, object: &Value, field: &str, length: fn(&str) -> usize) -> usize {
@@ -64,8 +64,8 @@ impl Behavior for ConfigMap {
             errors.invalid(&path, key, "duplicate of key present in binaryData");
         }
         total += validate_keys(errors, object, "binaryData", decoded_length);
-        if total > MAX_BYTES {
-            errors.too_long(&Path::new(""), MAX_BYTES);
+        if total > DATA_BYTES_MAX {
+            errors.too_long(&Path::new(""), DATA_BYTES_MAX);
         }
     }
 
@@ -106,7 +106,7 @@ mod tests {
             ],
         );
         check(
-            json!({ "data": { "a": "x".repeat(MAX_BYTES + 1) } }),
+            json!({ "data": { "a": "x".repeat(DATA_BYTES_MAX + 1) } }),
             &[": Too long: may not be more than 1048576 bytes"],
         );
         let mut errors = ErrorList::new();

@@ -39,8 +39,8 @@ impl Behavior for Secret {
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::new("data");
         let total = config_map::validate_keys(errors, object, "data", config_map::decoded_length);
-        if total > config_map::MAX_BYTES {
-            errors.too_long(&path, config_map::MAX_BYTES);
+        if total > config_map::DATA_BYTES_MAX {
+            errors.too_long(&path, config_map::DATA_BYTES_MAX);
         }
         by_type(errors, &path, object);
     }

@@ -80,17 +80,17 @@ impl Behavior for EndpointSlice {
     }
 }
 
-const MAX_ENDPOINTS: usize = 1000;
-const MAX_ADDRESSES: usize = 100;
-const MAX_PORTS: usize = 20_000;
-const MAX_HINTS: usize = 8;
+const ENDPOINTS_MAX: usize = 1000;
+const ADDRESSES_MAX: usize = 100;
+const PORTS_MAX: usize = 20_000;
+const HINTS_MAX: usize = 8;
 
 fn validate_types_and_ports(errors: &mut ErrorList, slice: &Value) {
     checks::one_of(errors, &Path::default(), slice, "addressType", &["FQDN", "IPv4", "IPv6"]);
     let path = Path::new("ports");
     let ports = items(slice, "ports");
-    if ports.len() > MAX_PORTS {
-        errors.too_many(&path, ports.len(), MAX_PORTS);
+    if ports.len() > PORTS_MAX {
+        errors.too_many(&path, ports.len(), PORTS_MAX);
     }
     for (index, port) in ports.iter().enumerate() {
         let path = path.index(index);
@@ -108,8 +108,8 @@ fn validate_endpoints(errors: &mut ErrorList, slice: &Value) {
     let kind = text(slice, "addressType");
     let path = Path::new("endpoints");
     let endpoints = items(slice, "endpoints");
-    if endpoints.len() > MAX_ENDPOINTS {
-        errors.too_many(&path, endpoints.len(), MAX_ENDPOINTS);
+    if endpoints.len() > ENDPOINTS_MAX {
+        errors.too_many(&path, endpoints.len(), ENDPOINTS_MAX);
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
         let path = path.index(index);
@@ -117,8 +117,8 @@ fn validate_endpoints(errors: &mut ErrorList, slice: &Value) {
         let count = items(endpoint, "addresses").len();
         if count == 0 {
             errors.required(&at, "must contain at least 1 address");
-        } else if count > MAX_ADDRESSES {
-            errors.too_many(&at, count, MAX_ADDRESSES);
+        } else if count > ADDRESSES_MAX {
+            errors.too_many(&at, count, ADDRESSES_MAX);
         }
         for (index, address) in texts(endpoint, "addresses").enumerate() {
             validate_address(errors, &at, index, address, kind);
@@ -156,8 +156,8 @@ fn validate_hints(errors: &mut ErrorList, path: &Path, hints: &Value) {
     for (field, check) in checks {
         let path = path.child(field);
         let all = items(hints, field);
-        if all.len() > MAX_HINTS {
-            errors.too_many(&path, all.len(), MAX_HINTS);
+        if all.len() > HINTS_MAX {
+            errors.too_many(&path, all.len(), HINTS_MAX);
         }
         for (index, hint) in all.iter().enumerate() {
             let name = text(hint, "name");

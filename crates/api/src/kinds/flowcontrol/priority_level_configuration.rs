@@ -113,7 +113,7 @@ impl Behavior for PriorityLevelConfiguration {
     }
 }
 
-const MAX_QUEUES: i64 = 10_000_000;
+const QUEUES_MAX: i64 = 10_000_000;
 
 /// What limited and exempt levels have in common.
 fn validate_shares(errors: &mut ErrorList, path: &Path, level: &Value) {
@@ -150,8 +150,8 @@ fn validate_limited(errors: &mut ErrorList, path: &Path, limited: &Value) {
                 }
             }
             let (hand, queues) = (int_at(queuing, "handSize"), int_at(queuing, "queues"));
-            if queues > MAX_QUEUES {
-                errors.invalid(&path.child("queues"), queues, format!("must not be greater than {MAX_QUEUES}"));
+            if queues > QUEUES_MAX {
+                errors.invalid(&path.child("queues"), queues, format!("must not be greater than {QUEUES_MAX}"));
             }
             if hand > queues {
                 let words = format!("should not be greater than queues ({queues})");

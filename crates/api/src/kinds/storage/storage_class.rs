@@ -18,8 +18,8 @@ use crate::{
     names,
 };
 
-const MAX_PARAMETERS: usize = 512;
-const MAX_PARAMETERS_BYTES: usize = 256 * 1024;
+const PARAMETERS_MAX: usize = 512;
+const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Default)]
 pub struct StorageClass;
@@ -42,11 +42,11 @@ impl Behavior for StorageClass {
         checks::required_name(errors, &path, object, "provisioner", |name| names::qualified_name(&name.to_lowercase()));
         let parameters: usize =
             entries(object, "parameters").map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
-        if entries(object, "parameters").count() > MAX_PARAMETERS {
-            errors.too_long(&path.child("parameters"), MAX_PARAMETERS);
+        if entries(object, "parameters").count() > PARAMETERS_MAX {
+            errors.too_long(&path.child("parameters"), PARAMETERS_MAX);
         }
-        if parameters > MAX_PARAMETERS_BYTES {
-            errors.too_long(&path.child("parameters"), MAX_PARAMETERS_BYTES);
+        if parameters > PARAMETERS_BYTES_MAX {
+            errors.too_long(&path.child("parameters"), PARAMETERS_BYTES_MAX);
         }
         checks::optional_one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
         checks::one_of(errors, &path, object, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]);

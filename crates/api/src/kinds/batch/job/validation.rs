@@ -21,9 +21,9 @@ use crate::{
     names,
 };
 
-const MAX_RULES: usize = 20;
-const MAX_EXIT_CODES: usize = 255;
-const MAX_INDEXED_PARALLELISM: i64 = 100_000;
+const RULES_MAX: usize = 20;
+const EXIT_CODES_MAX: usize = 255;
+const INDEXED_PARALLELISM_MAX: i64 = 100_000;
 
 /// The selector that the server made, and the labels that go with it.
 pub fn generated_selector(errors: &mut ErrorList, job: &Value) {
@@ -134,11 +134,11 @@ fn completion_mode(errors: &mut ErrorList, path: &Path, spec: &Value) {
     if completions.is_none() {
         errors.required(&path.child("completions"), "when completion mode is Indexed");
     }
-    if let Some(number) = int(spec, "parallelism").filter(|n| *n > MAX_INDEXED_PARALLELISM) {
+    if let Some(number) = int(spec, "parallelism").filter(|n| *n > INDEXED_PARALLELISM_MAX) {
         errors.invalid(
             &path.child("parallelism"),
             number,
-            format!("must be less than or equal to {MAX_INDEXED_PARALLELISM} when completion mode is Indexed"),
+            format!("must be less than or equal to {INDEXED_PARALLELISM_MAX} when completion mode is Indexed"),
         );
     }
     if let (Some(most), Some(completions)) = (int(spec, "maxFailedIndexes"), completions)
@@ -151,8 +151,8 @@ fn completion_mode(errors: &mut ErrorList, path: &Path, spec: &Value) {
 fn failure_policy(errors: &mut ErrorList, path: &Path, spec: &Value, policy: &Value) {
     const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
     let rules = items(policy, "rules");
-    if rules.len() > MAX_RULES {
-        errors.too_many(path, rules.len(), MAX_RULES);
+    if rules.len() > RULES_MAX {
+        errors.too_many(path, rules.len(), RULES_MAX);
     }
     let pod = &spec["template"]["spec"];
     let containers: BTreeSet<&str> =
@@ -174,8 +174,8 @@ fn failure_policy(errors: &mut ErrorList, path: &Path, spec: &Value, policy: &Va
         if let Some(codes) = codes {
             exit_codes(errors, &path.child("onExitCodes"), codes, &containers);
         }
-        if conditions.len() > MAX_RULES {
-            errors.too_many(&path.child("onPodConditions"), conditions.len(), MAX_RULES);
+        if conditions.len() > RULES_MAX {
+            errors.too_many(&path.child("onPodConditions"), conditions.len(), RULES_MAX);
         }
         for (index, pattern) in conditions.iter().enumerate() {
             let path = path.child("onPodConditions").index(index);
@@ -213,8 +213,8 @@ fn exit_codes(errors: &mut ErrorList, path: &Path, codes: &Value, containers: &B
     let values: Vec<i64> = items(codes, "values").iter().filter_map(Value::as_i64).collect();
     if values.is_empty() {
         errors.invalid(&path, json!([]), "at least one value is required");
-    } else if values.len() > MAX_EXIT_CODES {
-        errors.too_many(&path, values.len(), MAX_EXIT_CODES);
+    } else if values.len() > EXIT_CODES_MAX {
+        errors.too_many(&path, values.len(), EXIT_CODES_MAX);
     }
     let mut seen = BTreeSet::new();
     for (index, code) in values.iter().enumerate() {
@@ -239,8 +239,8 @@ fn success_policy(errors: &mut ErrorList, path: &Path, spec: &Value, policy: &Va
     if rules.is_empty() {
         errors.required(&path, "at least one rules must be specified when the successPolicy is specified");
     }
-    if rules.len() > MAX_RULES {
-        errors.too_many(&path, rules.len(), MAX_RULES);
+    if rules.len() > RULES_MAX {
+        errors.too_many(&path, rules.len(), RULES_MAX);
     }
     let completions = int_at(spec, "completions");
     for (index, rule) in rules.iter().enumerate() {

@@ -23,22 +23,22 @@ const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// What the specification belongs to.
 #[derive(Clone, Copy)]
-pub enum Of<'a> {
+pub enum SpecOwner<'a> {
     /// A pod, with its metadata.
     Pod(&'a Value),
     Template,
 }
 
 /// `path` is that of the specification itself.
-pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &Value, of: Of) {
+pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &Value, owner: SpecOwner) {
     if int(spec, "terminationGracePeriodSeconds").is_none() {
         errors.required(&path.child("terminationGracePeriodSeconds"), "");
     }
-    let volumes = volumes::volumes(errors, &path.child("volumes"), spec, of);
+    let volumes = volumes::volumes(errors, &path.child("volumes"), spec, owner);
     let claims = resources::pod_claims(errors, &path.child("resourceClaims"), spec);
     containers::all(errors, path, spec, &containers::Pod { spec, volumes, claims });
     resources::pod_level(errors, path, spec);
-    host_network_ports(errors, path, spec, of);
+    host_network_ports(errors, path, spec, owner);
     required_one_of(errors, path, spec, "restartPolicy", &["Always", "OnFailure", "Never"]);
     required_one_of(errors, path, spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
     labels(errors, path, spec, "nodeSelector");
@@ -101,7 +101,7 @@ pub fn template(errors: &mut ErrorList, path: &Path, template: &Value) {
     labels(errors, path, &template["metadata"], "labels");
     metadata::validate_annotations(path, &template["metadata"], errors);
     annotations(errors, path, &template["metadata"], &template["spec"]);
-    pod_spec(errors, &path.child("spec"), &template["spec"], Of::Template);
+    pod_spec(errors, &path.child("spec"), &template["spec"], SpecOwner::Template);
     if is_set(&template["spec"], "ephemeralContainers") {
         errors.forbidden(
             &path.child("spec").child("ephemeralContainers"),
@@ -115,7 +115,7 @@ pub fn pod(errors: &mut ErrorList, pod: &Value) {
     let path = Path::new("spec");
     let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
     annotations(errors, &Path::new("metadata"), metadata, spec);
-    pod_spec(errors, &path, spec, Of::Pod(metadata));
+    pod_spec(errors, &path, spec, SpecOwner::Pod(metadata));
     if text(spec, "serviceAccountName").is_empty() {
         for (index, volume) in items(spec, "volumes").iter().enumerate() {
             for (source_index, source) in items(&volume["projected"], "sources").iter().enumerate() {
@@ -163,14 +163,14 @@ fn required_one_of(errors: &mut ErrorList, path: &Path, spec: &Value, field: &st
     }
 }
 
-fn host_network_ports(errors: &mut ErrorList, path: &Path, spec: &Value, of: Of) {
+fn host_network_ports(errors: &mut ErrorList, path: &Path, spec: &Value, owner: SpecOwner) {
     if !flag(spec, "hostNetwork") {
         return;
     }
     for (index, container) in items(spec, "containers").iter().enumerate() {
         for (port_index, port) in items(container, "ports").iter().enumerate() {
             let host = int(port, "hostPort").unwrap_or(0);
-            let must_match = matches!(of, Of::Pod(_)) || host != 0;
+            let must_match = matches!(owner, SpecOwner::Pod(_)) || host != 0;
             if must_match && host != int(port, "containerPort").unwrap_or(0) {
                 let path = path.child("containers").index(index).child("ports").index(port_index);
                 errors.invalid(&path.child("hostPort"), host, "must match `containerPort` when `hostNetwork` is true");
@@ -179,9 +179,9 @@ fn host_network_ports(errors: &mut ErrorList, path: &Path, spec: &Value, of: Of)
     }
 }
 
-const MAX_NAMESERVERS: usize = 3;
-const MAX_SEARCH_PATHS: usize = 32;
-const MAX_SEARCH_CHARACTERS: usize = 2048;
+const NAMESERVERS_MAX: usize = 3;
+const SEARCH_PATHS_MAX: usize = 32;
+const SEARCH_CHARACTERS_MAX: usize = 2048;
 
 fn dns_config(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let config = part(spec, "dnsConfig");
@@ -198,29 +198,29 @@ fn dns_config(errors: &mut ErrorList, path: &Path, spec: &Value) {
         }
     }
     let Some(config) = config else { return };
-    if items(config, "nameservers").len() > MAX_NAMESERVERS {
+    if items(config, "nameservers").len() > NAMESERVERS_MAX {
         errors.invalid(
             &path.child("nameservers"),
             config["nameservers"].clone(),
-            format!("must not have more than {MAX_NAMESERVERS} nameservers"),
+            format!("must not have more than {NAMESERVERS_MAX} nameservers"),
         );
     }
     for (index, server) in texts(config, "nameservers").enumerate() {
         complaints(errors, &path.child("nameservers").index(index), server, names::ip(server));
     }
     let searches: Vec<&str> = texts(config, "searches").collect();
-    if searches.len() > MAX_SEARCH_PATHS {
+    if searches.len() > SEARCH_PATHS_MAX {
         errors.invalid(
             &path.child("searches"),
             config["searches"].clone(),
-            format!("must not have more than {MAX_SEARCH_PATHS} search paths"),
+            format!("must not have more than {SEARCH_PATHS_MAX} search paths"),
         );
     }
-    if searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
+    if searches.join(" ").len() > SEARCH_CHARACTERS_MAX {
         errors.invalid(
             &path.child("searches"),
             config["searches"].clone(),
-            format!("must not have more than {MAX_SEARCH_CHARACTERS} characters (including spaces) in the search list"),
+            format!("must not have more than {SEARCH_CHARACTERS_MAX} characters (including spaces) in the search list"),
         );
     }
     for (index, search) in searches.iter().enumerate().filter(|(_, search)| **search != ".") {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{environment, validation::Of};
+use super::{environment, validation::SpecOwner};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
@@ -57,12 +57,12 @@ const SOURCES: [&str; 30] = [
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
 /// The valid ones by name; true when it may be used as a block device.
-pub fn volumes<'a>(errors: &mut ErrorList, path: &Path, spec: &'a Value, of: Of) -> BTreeMap<&'a str, bool> {
+pub fn volumes<'a>(errors: &mut ErrorList, path: &Path, spec: &'a Value, owner: SpecOwner) -> BTreeMap<&'a str, bool> {
     let mut valid = BTreeMap::new();
     let all = items(spec, "volumes");
-    let pod_name = match of {
-        Of::Pod(metadata) => text(metadata, "name"),
-        Of::Template => "",
+    let pod_name = match owner {
+        SpecOwner::Pod(metadata) => text(metadata, "name"),
+        SpecOwner::Template => "",
     };
     for (index, volume) in all.iter().enumerate() {
         let path = path.index(index);

@@ -20,15 +20,15 @@ const OLD_LABELS: [(&str, &str); 8] = [
 ];
 
 pub fn pod(object: &Value) -> Vec<String> {
-    of("", &object["metadata"], &object["spec"])
+    spec_warnings("", &object["metadata"], &object["spec"])
 }
 
 /// Of a template that stands at `path`.
 pub fn template(path: &str, template: &Value) -> Vec<String> {
-    of(&format!("{path}."), &template["metadata"], &template["spec"])
+    spec_warnings(&format!("{path}."), &template["metadata"], &template["spec"])
 }
 
-fn of(prefix: &str, metadata: &Value, spec: &Value) -> Vec<String> {
+fn spec_warnings(prefix: &str, metadata: &Value, spec: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (label, _) in entries(spec, "nodeSelector") {
         if let Some((_, instead)) = OLD_LABELS.iter().find(|(old, _)| *old == label) {

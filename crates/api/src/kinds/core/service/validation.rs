@@ -15,7 +15,7 @@ use crate::{
     names,
 };
 
-const MAX_AFFINITY_SECONDS: i64 = 86_400;
+const AFFINITY_SECONDS_MAX: i64 = 86_400;
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 fn is_headless(spec: &Value) -> bool {
@@ -127,8 +127,8 @@ fn affinity(errors: &mut ErrorList, path: &Path, spec: &Value) {
             let at = at.child("clientIP").child("timeoutSeconds");
             match int(&config["clientIP"], "timeoutSeconds") {
                 None => errors.required(&at, "when session affinity type is ClientIP"),
-                Some(seconds) if seconds <= 0 || seconds > MAX_AFFINITY_SECONDS => {
-                    errors.invalid(&at, seconds, format!("must be greater than 0 and less than {MAX_AFFINITY_SECONDS}"))
+                Some(seconds) if seconds <= 0 || seconds > AFFINITY_SECONDS_MAX => {
+                    errors.invalid(&at, seconds, format!("must be greater than 0 and less than {AFFINITY_SECONDS_MAX}"))
                 }
                 Some(_) => {}
             }

@@ -25,20 +25,20 @@ use crate::{
 
 pub use slices::slice_spec;
 
-const MAX_REQUESTS: usize = 32;
-const MAX_ALTERNATIVES: usize = 8;
-const MAX_SELECTORS: usize = 32;
-const MAX_CONSTRAINTS: usize = 32;
-const MAX_CONFIGS: usize = 32;
-const MAX_TOLERATIONS: usize = 16;
-const MAX_RESULTS: usize = 32;
-const MAX_RESERVED: usize = 256;
-const MAX_BINDING_CONDITIONS: usize = 4;
-const MAX_ID_BYTES: usize = 32;
-const MAX_DRIVER_BYTES: usize = 63;
-const MAX_POOL_BYTES: usize = 253;
-const MAX_EXPRESSION_BYTES: usize = 10 * 1024;
-const MAX_PARAMETER_BYTES: usize = 10 * 1024;
+const REQUESTS_MAX: usize = 32;
+const ALTERNATIVES_MAX: usize = 8;
+const SELECTORS_MAX: usize = 32;
+const CONSTRAINTS_MAX: usize = 32;
+const CONFIGS_MAX: usize = 32;
+const TOLERATIONS_MAX: usize = 16;
+const RESULTS_MAX: usize = 32;
+const RESERVED_MAX: usize = 256;
+const BINDING_CONDITIONS_MAX: usize = 4;
+const ID_BYTES_MAX: usize = 32;
+const DRIVER_BYTES_MAX: usize = 63;
+const POOL_BYTES_MAX: usize = 253;
+const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
+const PARAMETER_BYTES_MAX: usize = 10 * 1024;
 const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "None"];
 
 /// Each item of a list that is not too long, with its path.
@@ -75,8 +75,8 @@ fn driver_name(errors: &mut ErrorList, path: &Path, name: &str) {
     if name.is_empty() {
         return errors.required(path, "");
     }
-    if name.len() > MAX_DRIVER_BYTES {
-        errors.too_long(path, MAX_DRIVER_BYTES);
+    if name.len() > DRIVER_BYTES_MAX {
+        errors.too_long(path, DRIVER_BYTES_MAX);
     }
     checks::complaints(errors, path, name, names::dns_subdomain(&name.to_lowercase(), false));
 }
@@ -85,8 +85,8 @@ fn pool_name(errors: &mut ErrorList, path: &Path, name: &str) {
     if name.is_empty() {
         return errors.required(path, "");
     }
-    if name.len() > MAX_POOL_BYTES {
-        errors.too_long(path, MAX_POOL_BYTES);
+    if name.len() > POOL_BYTES_MAX {
+        errors.too_long(path, POOL_BYTES_MAX);
     }
     for part in name.split('/') {
         checks::complaints(errors, path, part, names::dns_subdomain(part, false));
@@ -95,13 +95,13 @@ fn pool_name(errors: &mut ErrorList, path: &Path, name: &str) {
 
 pub fn claim_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let (path, devices) = (path.child("devices"), &spec["devices"]);
-    let requests = each(errors, &path, devices, "requests", MAX_REQUESTS);
+    let requests = each(errors, &path, devices, "requests", REQUESTS_MAX);
     for (path, request) in &requests {
         device_request(errors, path, request);
     }
     unique(errors, &requests, |r| json!(text(r, "name")));
     let known = RequestNames::new(spec);
-    for (path, constraint) in each(errors, &path, devices, "constraints", MAX_CONSTRAINTS) {
+    for (path, constraint) in each(errors, &path, devices, "constraints", CONSTRAINTS_MAX) {
         references(errors, &path, constraint, &known);
         let named = |field: &str| constraint.get(field).and_then(Value::as_str);
         match (named("matchAttribute"), named("distinctAttribute")) {
@@ -110,7 +110,7 @@ pub fn claim_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
             (None, None) => errors.required(&path.child("matchAttribute"), ""),
         }
     }
-    for (path, config) in each(errors, &path, devices, "config", MAX_CONFIGS) {
+    for (path, config) in each(errors, &path, devices, "config", CONFIGS_MAX) {
         references(errors, &path, config, &known);
         configuration(errors, &path, config);
     }
@@ -137,7 +137,7 @@ impl<'a> RequestNames<'a> {
 }
 
 fn references(errors: &mut ErrorList, path: &Path, owner: &Value, known: &RequestNames<'_>) {
-    let listed = each(errors, path, owner, "requests", MAX_REQUESTS);
+    let listed = each(errors, path, owner, "requests", REQUESTS_MAX);
     for (path, name) in &listed {
         reference(errors, path, name.as_str().unwrap_or_default(), known);
     }
@@ -170,7 +170,7 @@ fn device_request(errors: &mut ErrorList, path: &Path, request: &Value) {
         ),
         (Some(exactly), []) => wish(errors, &path.child("exactly"), exactly),
         (None, _) => {
-            let alternatives = each(errors, path, request, "firstAvailable", MAX_ALTERNATIVES);
+            let alternatives = each(errors, path, request, "firstAvailable", ALTERNATIVES_MAX);
             for (path, alternative) in &alternatives {
                 let name = text(alternative, "name");
                 checks::complaints(errors, &path.child("name"), name, label(name));
@@ -194,7 +194,7 @@ fn wish(errors: &mut ErrorList, path: &Path, request: &Value) {
         "ExactCount" => {}
         mode => errors.not_supported(&path.child("allocationMode"), mode, &["All", "ExactCount"]),
     }
-    for (path, toleration) in each(errors, path, request, "tolerations", MAX_TOLERATIONS) {
+    for (path, toleration) in each(errors, path, request, "tolerations", TOLERATIONS_MAX) {
         if !text(toleration, "key").is_empty() {
             checks::label_key(errors, &path.child("key"), text(toleration, "key"));
         }
@@ -216,13 +216,13 @@ fn wish(errors: &mut ErrorList, path: &Path, request: &Value) {
 }
 
 pub fn selectors(errors: &mut ErrorList, path: &Path, owner: &Value) {
-    for (path, selector) in each(errors, path, owner, "selectors", MAX_SELECTORS) {
+    for (path, selector) in each(errors, path, owner, "selectors", SELECTORS_MAX) {
         let path = path.child("cel");
         match part(selector, "cel").map(|cel| text(cel, "expression")) {
             None => errors.required(&path, ""),
             Some("") => errors.required(&path.child("expression"), ""),
-            Some(long) if long.len() > MAX_EXPRESSION_BYTES => {
-                errors.too_long(&path.child("expression"), MAX_EXPRESSION_BYTES);
+            Some(long) if long.len() > EXPRESSION_BYTES_MAX => {
+                errors.too_long(&path.child("expression"), EXPRESSION_BYTES_MAX);
             }
             Some(_) => {}
         }
@@ -231,7 +231,7 @@ pub fn selectors(errors: &mut ErrorList, path: &Path, owner: &Value) {
 
 pub fn class_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     selectors(errors, path, spec);
-    for (path, config) in each(errors, path, spec, "config", MAX_CONFIGS) {
+    for (path, config) in each(errors, path, spec, "config", CONFIGS_MAX) {
         configuration(errors, &path, config);
     }
     let name = text(spec, "extendedResourceName");
@@ -255,7 +255,7 @@ fn configuration(errors: &mut ErrorList, path: &Path, config: &Value) {
 fn raw(errors: &mut ErrorList, path: &Path, value: &Value) {
     match value {
         Value::Null => errors.required(path, ""),
-        long if long.to_string().len() > MAX_PARAMETER_BYTES => errors.too_long(path, MAX_PARAMETER_BYTES),
+        long if long.to_string().len() > PARAMETER_BYTES_MAX => errors.too_long(path, PARAMETER_BYTES_MAX),
         Value::Object(_) => {}
         _ => errors.invalid(path, "<value omitted>", "must be a valid JSON object"),
     }
@@ -264,8 +264,8 @@ fn raw(errors: &mut ErrorList, path: &Path, value: &Value) {
 /// A name that may have a domain before it.
 fn qualified(errors: &mut ErrorList, path: &Path, name: &str) {
     let identifier = |errors: &mut ErrorList, id: &str| {
-        if id.len() > MAX_ID_BYTES {
-            errors.too_long(path, MAX_ID_BYTES);
+        if id.len() > ID_BYTES_MAX {
+            errors.too_long(path, ID_BYTES_MAX);
         }
         checks::complaints(errors, path, id, names::c_identifier(id));
     };
@@ -296,7 +296,7 @@ fn full_name(errors: &mut ErrorList, path: &Path, name: &str) {
 pub fn claim_status(errors: &mut ErrorList, object: &Value, old: &Value) {
     let (path, status, before) = (Path::new("status"), &object["status"], &old["status"]);
     let known = RequestNames::new(&object["spec"]);
-    let reserved = each(errors, &path, status, "reservedFor", MAX_RESERVED);
+    let reserved = each(errors, &path, status, "reservedFor", RESERVED_MAX);
     for (path, user) in &reserved {
         for field in ["resource", "name", "uid"] {
             checks::required(errors, path, user, field);
@@ -338,14 +338,14 @@ pub fn claim_status(errors: &mut ErrorList, object: &Value, old: &Value) {
 
 fn allocated(errors: &mut ErrorList, path: &Path, allocation: &Value, known: &RequestNames<'_>) {
     let (devices, value) = (path.child("devices"), &allocation["devices"]);
-    for (path, result) in each(errors, &devices, value, "results", MAX_RESULTS) {
+    for (path, result) in each(errors, &devices, value, "results", RESULTS_MAX) {
         reference(errors, &path.child("request"), text(result, "request"), known);
         driver(errors, &path, result);
         pool_name(errors, &path.child("pool"), text(result, "pool"));
         checks::complaints(errors, &path.child("device"), text(result, "device"), label(text(result, "device")));
         binding_conditions(errors, &path, result);
     }
-    for (path, config) in each(errors, &devices, value, "config", 2 * MAX_CONFIGS) {
+    for (path, config) in each(errors, &devices, value, "config", 2 * CONFIGS_MAX) {
         match text(config, "source") {
             "" => errors.required(&path.child("source"), ""),
             "FromClaim" | "FromClass" => {}
@@ -362,7 +362,7 @@ fn allocated(errors: &mut ErrorList, path: &Path, allocation: &Value, known: &Re
 fn binding_conditions(errors: &mut ErrorList, path: &Path, owner: &Value) {
     let fields = ["bindingConditions", "bindingFailureConditions"];
     for field in fields {
-        for (path, name) in each(errors, path, owner, field, MAX_BINDING_CONDITIONS) {
+        for (path, name) in each(errors, path, owner, field, BINDING_CONDITIONS_MAX) {
             checks::label_key(errors, &path, name.as_str().unwrap_or_default());
         }
     }

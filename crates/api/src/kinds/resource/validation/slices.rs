@@ -4,14 +4,14 @@
 
 use super::*;
 
-const MAX_DEVICES: usize = 128;
-const MAX_DEVICES_WITH_TAINTS_OR_COUNTERS: usize = 64;
-const MAX_TAINTS: usize = 16;
-const MAX_COUNTER_SETS: usize = 8;
-const MAX_COUNTERS: usize = 32;
-const MAX_CONSUMPTIONS: usize = 2;
-const MAX_ATTRIBUTES_AND_CAPACITIES: usize = 32;
-const MAX_ATTRIBUTE_BYTES: usize = 64;
+const DEVICES_MAX: usize = 128;
+const DEVICES_WITH_TAINTS_OR_COUNTERS_MAX: usize = 64;
+const TAINTS_MAX: usize = 16;
+const COUNTER_SETS_MAX: usize = 8;
+const COUNTERS_MAX: usize = 32;
+const CONSUMPTIONS_MAX: usize = 2;
+const ATTRIBUTES_AND_CAPACITIES_MAX: usize = 32;
+const ATTRIBUTE_BYTES_MAX: usize = 64;
 
 pub fn slice_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     driver(errors, path, spec);
@@ -36,13 +36,13 @@ pub fn slice_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     }
     let costly = |d: &Value| is_set(d, "taints") || is_set(d, "consumesCounters");
     let any_costly = items(spec, "devices").iter().any(costly);
-    let max = if any_costly { MAX_DEVICES_WITH_TAINTS_OR_COUNTERS } else { MAX_DEVICES };
+    let max = if any_costly { DEVICES_WITH_TAINTS_OR_COUNTERS_MAX } else { DEVICES_MAX };
     let devices = each(errors, path, spec, "devices", max);
     for (path, item) in &devices {
         device(errors, path, item, flag(spec, "perDeviceNodeSelection"));
     }
     unique(errors, &devices, |d| json!(text(d, "name")));
-    let sets = each(errors, path, spec, "sharedCounters", MAX_COUNTER_SETS);
+    let sets = each(errors, path, spec, "sharedCounters", COUNTER_SETS_MAX);
     for (path, set) in &sets {
         checks::required_name(errors, path, set, "name", label);
         counters(errors, path, set);
@@ -91,9 +91,9 @@ fn places(errors: &mut ErrorList, path: &Path, owner: &Value, of_slice: bool) ->
 fn device(errors: &mut ErrorList, path: &Path, device: &Value, per_device: bool) {
     checks::complaints(errors, &path.child("name"), text(device, "name"), label(text(device, "name")));
     let total = entries(device, "attributes").count() + entries(device, "capacity").count();
-    if total > MAX_ATTRIBUTES_AND_CAPACITIES {
+    if total > ATTRIBUTES_AND_CAPACITIES_MAX {
         let words = "the total number of attributes and capacities must not exceed";
-        errors.invalid(path, total, format!("{words} {MAX_ATTRIBUTES_AND_CAPACITIES}"));
+        errors.invalid(path, total, format!("{words} {ATTRIBUTES_AND_CAPACITIES_MAX}"));
     }
     for (name, value) in entries(device, "attributes") {
         let path = path.child("attributes").key(name);
@@ -107,7 +107,7 @@ fn device(errors: &mut ErrorList, path: &Path, device: &Value, per_device: bool)
             errors.forbidden(&path.child("requestPolicy"), "allowMultipleAllocations must be true");
         }
     }
-    for (path, taint) in each(errors, path, device, "taints", MAX_TAINTS) {
+    for (path, taint) in each(errors, path, device, "taints", TAINTS_MAX) {
         checks::label_key(errors, &path.child("key"), text(taint, "key"));
         let value = text(taint, "value");
         checks::complaints(errors, &path.child("value"), value, names::label_value(value));
@@ -117,7 +117,7 @@ fn device(errors: &mut ErrorList, path: &Path, device: &Value, per_device: bool)
             _ => {}
         }
     }
-    let consumed = each(errors, path, device, "consumesCounters", MAX_CONSUMPTIONS);
+    let consumed = each(errors, path, device, "consumesCounters", CONSUMPTIONS_MAX);
     for (path, item) in &consumed {
         checks::required_name(errors, path, item, "counterSet", label);
         counters(errors, path, item);
@@ -146,7 +146,7 @@ fn counters(errors: &mut ErrorList, path: &Path, owner: &Value) {
     let found = entries(owner, "counters").count();
     match found {
         0 => return errors.required(&path, ""),
-        n if n > MAX_COUNTERS => return errors.too_many(&path, n, MAX_COUNTERS),
+        n if n > COUNTERS_MAX => return errors.too_many(&path, n, COUNTERS_MAX),
         _ => {}
     }
     for (name, _) in entries(owner, "counters") {
@@ -171,8 +171,8 @@ fn attribute(errors: &mut ErrorList, path: &Path, value: &Value) {
         if field == "version" && !VERSION.is_match(held) {
             errors.invalid(&path, held, "must be a string compatible with semver.org spec 2.0.0");
         }
-        if held.len() > MAX_ATTRIBUTE_BYTES {
-            errors.too_long(&path, MAX_ATTRIBUTE_BYTES);
+        if held.len() > ATTRIBUTE_BYTES_MAX {
+            errors.too_long(&path, ATTRIBUTE_BYTES_MAX);
         }
     }
     match ["bool", "int", "string", "version"].iter().filter(|f| !value[**f].is_null()).count() {
