@@ -2,6 +2,7 @@
 //! Read by every other crate.
 //! Invariant: no I/O, no clock, no randomness, no async.
 
+pub mod accessor;
 pub mod codec;
 pub mod depth;
 pub mod field;
@@ -24,6 +25,7 @@ pub mod status;
 pub mod verb;
 pub mod watch;
 
+pub use accessor::Accessor;
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};
 pub use status::{ApiError, Reason};

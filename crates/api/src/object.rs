@@ -133,10 +133,7 @@ fn encode(value: &Value) -> Vec<u8> {
 
 impl Meta {
     pub fn key(&self) -> String {
-        match self.namespace.as_deref() {
-            Some(namespace) if !namespace.is_empty() => format!("{namespace}/{}", self.name),
-            _ => self.name.clone(),
-        }
+        crate::accessor::key(self.namespace.as_deref().unwrap_or_default(), &self.name)
     }
 
     pub fn controller(&self) -> Option<&OwnerReference> {
