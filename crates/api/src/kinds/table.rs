@@ -247,3 +247,46 @@ fn split(api_version: &str) -> (String, String) {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     (group.to_string(), version.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kinds::common::access::default_to;
+
+    /// A new kind is its own file (here: this type) and one row; everything else follows.
+    #[test]
+    fn a_toy_kind() {
+        #[derive(Default)]
+        struct Whale;
+        impl Behavior for Whale {
+            fn default(&self, object: &mut Value) {
+                default_to(object, "songs", 1);
+            }
+
+            fn has_status(&self) -> bool {
+                true
+            }
+        }
+        let row = Row {
+            api_version: "sea.example/v1",
+            kind: "Whale",
+            plural: "whales",
+            subresources: "scale status",
+            behavior: behavior::<Whale>,
+            ..NAMESPACED
+        };
+        let whales = resource(&row);
+        assert_eq!(whales.path(Some("d"), Some("w")), "/apis/sea.example/v1/namespaces/d/whales/w");
+        assert_eq!(whales.verbs, Verb::RESOURCE);
+        assert_eq!((whales.singular.as_str(), whales.list_kind.as_str()), ("whale", "WhaleList"));
+        assert_eq!(whales.subresource("status").unwrap().kind, "Whale");
+        assert_eq!(whales.subresource("scale").unwrap().kind, "Scale");
+        let mut object = json!({ "metadata": { "name": "w" }, "status": { "depth": 9 } });
+        whales.behavior.default(&mut object);
+        whales.behavior.prepare_create(&mut object);
+        assert_eq!(object, json!({ "metadata": { "name": "w" }, "songs": 1 }));
+        assert!(whales.stored());
+    }
+}
