@@ -39,7 +39,6 @@ mod pod_start;
 pub mod pod_status;
 pub mod pod_workers;
 pub mod probe_manager;
-pub mod quantity;
 pub mod referenced_objects;
 mod remove_tree;
 mod resizes;

@@ -4,9 +4,10 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use api::quantity;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{container_config::resources, disk, pod_spec, quantity};
+use crate::{container_config::resources, disk, pod_spec};
 
 /// Bytes that a pod uses on disk.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use api::quantity;
 use claims::{Behind, Ownership, Uses};
 use client::{Client, EventRecorder};
 use env::Env;
@@ -39,7 +40,7 @@ use crate::{
     directories,
     file_work::FileWork,
     node_metrics::STORAGE_DURATION,
-    pod_spec, quantity,
+    pod_spec,
 };
 
 pub struct VolumeManager {
