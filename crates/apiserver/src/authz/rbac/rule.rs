@@ -156,7 +156,7 @@ mod tests {
             let rule: Rule = serde_json::from_value(rule).unwrap();
             let mut words = request.split(' ');
             let mut next = || words.next().unwrap_or_default().to_string();
-            let verb = next();
+            let verb = next().as_str().into();
             let target = next();
             let attributes = match target.starts_with('/') {
                 true => Attributes { verb, path: target, ..Attributes::default() },
