@@ -1,8 +1,7 @@
-//! The shape of the workspace: who may depend on whom, and how files open.
+//! Who may depend on whom.
+//! Neighbours: `testkit::dependencies` asks cargo.
 
-use std::path::{Path, PathBuf};
-
-use testkit::{dependencies, workspace_root};
+use testkit::dependencies;
 
 /// Dependencies point one way. Only `minke`, `local`, `sim`, `fuzz` and tests see both the server and its clients.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -39,25 +38,4 @@ fn dependencies_point_one_way() {
         }
     }
     assert!(found.len() >= ALLOWED.len(), "cargo metadata shows every crate");
-}
-
-fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() && entry.file_name() != "target" {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-}
-
-#[test]
-fn every_file_opens_with_its_purpose() {
-    let mut files = Vec::new();
-    rust_files(&workspace_root().join("crates"), &mut files);
-    assert!(files.len() > 50, "the tree was read");
-    let without: Vec<_> =
-        files.iter().filter(|f| !std::fs::read_to_string(f).is_ok_and(|text| text.starts_with("//"))).collect();
-    assert!(without.is_empty(), "these files do not say what they are for: {without:#?}");
 }
