@@ -222,11 +222,11 @@ mod tests {
         let queue = queue();
         queue.add_after("a", Duration::from_secs(60));
         queue.add_after("a", Duration::from_secs(1));
-        let before = tokio::time::Instant::now();
+        let before = env::instant_now();
         assert_eq!(queue.get().await, Some("a"));
         assert_eq!(before.elapsed().as_secs(), 1);
         queue.done(&"a");
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        env::sleep(Duration::from_secs(120)).await;
         assert!(queue.is_empty(), "the later delay was superseded");
         for _ in 0..3 {
             queue.add_rate_limited("b");
@@ -242,7 +242,7 @@ mod tests {
         let mut beyond = Vec::new();
         for failure in 0..24 {
             let due = Duration::from_millis(5 << failure).min(Duration::from_secs(1000));
-            let before = tokio::time::Instant::now();
+            let before = env::instant_now();
             queue.add_rate_limited("a");
             assert_eq!(queue.get().await, Some("a"));
             queue.done(&"a");
@@ -255,7 +255,7 @@ mod tests {
         let last = &beyond[18..];
         assert!(last.iter().any(|at| *at != last[0]), "{last:?}");
         queue.forget(&"a");
-        let before = tokio::time::Instant::now();
+        let before = env::instant_now();
         queue.add_rate_limited("a");
         assert_eq!(queue.get().await, Some("a"));
         assert!(before.elapsed() < Duration::from_millis(10), "a success begins anew");
@@ -266,7 +266,7 @@ mod tests {
         let queue = queue();
         let workers: Vec<_> = (0..3)
             .map(|_| {
-                tokio::spawn({
+                env::spawn({
                     let q = queue.clone();
                     async move { q.get().await }
                 })

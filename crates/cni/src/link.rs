@@ -41,7 +41,7 @@ impl Links {
     pub fn open() -> Result<Self, Error> {
         let (connection, handle, _) =
             rtnetlink::new_connection().map_err(|error| Error::io(format!("failed to open netlink: {error}")))?;
-        tokio::spawn(connection);
+        env::spawn(connection);
         Ok(Self(handle))
     }
 

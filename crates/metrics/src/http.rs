@@ -143,11 +143,11 @@ mod tests {
     async fn a_client_that_sends_half_a_request_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(async move { serve(&Env::real(), listener, |_| Some(text("ok"))).await });
+        let serving = env::spawn(async move { serve(&Env::real(), listener, |_| Some(text("ok"))).await });
         for begun in ["", "GET /metrics HTTP/1.1\r\n"] {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(begun.as_bytes()).await.unwrap();
-            let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), client.read(&mut [0])).await;
+            let ended = env::timeout(Duration::from_secs(24 * 3600), client.read(&mut [0])).await;
             assert_eq!(ended.expect("the server closes it").unwrap_or(0), 0, "{begun}");
         }
         assert!(!serving.is_finished());

@@ -44,7 +44,7 @@ async fn listen<F: Fn() -> Result<bool> + Send + Sync + 'static>(
         // What is waiting happened before this look.
         monitor.drain();
         let (began, restore) = (env.monotonic(), restore.clone());
-        if tokio::task::spawn_blocking(move || restore()).await?? {
+        if env::spawn_blocking(move || restore()).await?? {
             tracing::warn!(?tables, "somebody else changed our nftables rules; they were written anew");
             env.sleep(*pause).await;
             *pause = (*pause * 2).min(LONGEST_PAUSE);
@@ -85,10 +85,10 @@ mod tests {
 
     async fn repaired_after(flush: &str) {
         nft(flush);
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         while !nft("list ruleset").contains("masquerade") {
-            assert!(tokio::time::Instant::now() < end, "{flush}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "{flush}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -110,7 +110,7 @@ mod tests {
                 let shutdown = CancellationToken::new();
                 let kept =
                     keep(cni::tables("mk-cni"), move || Ok(cni::restore(&conflist)?), Env::real(), shutdown.clone());
-                let kept = tokio::spawn(kept);
+                let kept = env::spawn(kept);
                 repaired_after("list ruleset").await;
                 for flush in ["flush ruleset", "flush table inet mk-cni", "delete table inet mk-cni"] {
                     repaired_after(flush).await;
@@ -128,7 +128,7 @@ mod tests {
             runtime.block_on(async {
                 let shutdown = CancellationToken::new();
                 let switch = crate::nodes::Switch::new("mk-nodes", "mkbr", "198.18.7.0/24".parse().unwrap(), &[]);
-                let kept = tokio::spawn(switch.keep_rules(&Env::real(), &shutdown));
+                let kept = env::spawn(switch.keep_rules(&Env::real(), &shutdown));
                 repaired_after("list ruleset").await;
                 for flush in ["flush ruleset", "flush table ip mk-nodes"] {
                     repaired_after(flush).await;

@@ -139,7 +139,7 @@ impl Network {
     /// The bridge and its rules first: with the configuration there, containerd calls the node's network ready.
     async fn make(&self, conflist: &Value) -> Result<()> {
         let network = conflist.clone();
-        let made = tokio::task::spawn_blocking(move || cni::prepare(&network)).await?;
+        let made = env::spawn_blocking(move || cni::prepare(&network)).await?;
         made.context("failed to make the pod network")?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
         write_private(&network_file(&self.instance), &serde_json::to_string_pretty(conflist)?)
@@ -188,10 +188,10 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(120);
 
     async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         while !holds() {
-            assert!(tokio::time::Instant::now() < end, "{what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "{what}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -202,14 +202,14 @@ mod tests {
     }
 
     async fn event(client: &Client, reason: &str) -> String {
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         loop {
             let events = client.namespaced::<Event>("default").list(&ListParams::default()).await.unwrap();
             if let Some(event) = events.items.into_iter().find(|event| event.reason.as_deref() == Some(reason)) {
                 return event.message.unwrap_or_default();
             }
-            assert!(tokio::time::Instant::now() < end, "no Event says {reason}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "no Event says {reason}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let own = OwnNode { client: client.clone(), name: "n".into() };
         let served = Arc::new(Mutex::new(Vec::new()));
         let (log, until, task_env) = (served.clone(), shutdown.clone(), env.clone());
-        let running = tokio::spawn(async move {
+        let running = env::spawn(async move {
             let serve = |ranges: Vec<IpNet>, _: Value, until: CancellationToken| -> BoxFuture<'_, ()> {
                 let log = log.clone();
                 Box::pin(async move {
@@ -278,7 +278,7 @@ mod tests {
 
         nodes.delete("n", &DeleteOptions::default()).await.unwrap();
         nodes.create(&node(&[])).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        env::sleep(Duration::from_millis(100)).await;
         assert_eq!(configured()[0], "10.99.1.0/24", "without another range the network stays");
         nodes.delete("n", &DeleteOptions::default()).await.unwrap();
         nodes.create(&node(&["10.99.2.0/24", "fd99:0:0:2::/64"])).await.unwrap();

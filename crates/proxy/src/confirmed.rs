@@ -151,7 +151,7 @@ mod tests {
         confirmed.replace(&[(pod, true)], &[(pod, false)]);
         confirmed.publish(7);
         assert!(confirmed.uses(pod));
-        let waiter = tokio::spawn({
+        let waiter = env::spawn({
             let confirmed = confirmed.clone();
             async move { confirmed.withdrawn(pod, 7).await }
         });

@@ -96,14 +96,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("proxy.sock");
         let task_path = path.clone();
-        let served = tokio::spawn(async move { serve_confirmed(&task_path, Confirmed::default(), Env::real()).await });
+        let served = env::spawn(async move { serve_confirmed(&task_path, Confirmed::default(), Env::real()).await });
         let mut silent = loop {
             match UnixStream::connect(&path).await {
                 Ok(stream) => break stream,
                 Err(_) => tokio::task::yield_now().await,
             }
         };
-        let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
+        let ended = env::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
         assert_eq!(ended.expect("the proxy closes it").unwrap_or(0), 0);
         served.abort();
     }
@@ -120,7 +120,7 @@ mod tests {
         for _ in 0..2 {
             let served = {
                 let (path, confirmed) = (path.clone(), confirmed.clone());
-                tokio::spawn(async move { serve_confirmed(&path, confirmed, Env::real()).await })
+                env::spawn(async move { serve_confirmed(&path, confirmed, Env::real()).await })
             };
             while ask_confirmed(&path, uid, 0).await.ok() != Some(Answer::Unknown) {
                 tokio::task::yield_now().await;
@@ -129,7 +129,7 @@ mod tests {
             let _ = served.await;
         }
         let (task_path, task_confirmed) = (path.clone(), confirmed.clone());
-        let served = tokio::spawn(async move { serve_confirmed(&task_path, task_confirmed, Env::real()).await });
+        let served = env::spawn(async move { serve_confirmed(&task_path, task_confirmed, Env::real()).await });
         confirmed.replace(&[], &[(pod, true)]);
         confirmed.publish(3);
         while ask_confirmed(&path, "junk", 0).await.is_err() {

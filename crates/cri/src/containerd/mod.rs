@@ -71,9 +71,8 @@ impl Containerd {
             })?;
         }
         let probe_dir = config.data_dir.clone();
-        let machine = tokio::task::spawn_blocking(move || Machine::probe(&probe_dir))
-            .await
-            .expect("probing the machine does not panic");
+        let machine =
+            env::spawn_blocking(move || Machine::probe(&probe_dir)).await.expect("probing the machine does not panic");
         let text = render(&config, machine);
         let unchanged = std::fs::read_to_string(config.file()).is_ok_and(|old| old == text);
         let alive = Process::from_pid_file(&config);
@@ -234,7 +233,7 @@ impl Process {
 
     async fn stop(mut self) {
         let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::TERM);
-        if tokio::time::timeout(STOP_LIMIT, self.exited()).await.is_err() {
+        if env::timeout(STOP_LIMIT, self.exited()).await.is_none() {
             let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::KILL);
             self.exited().await;
         }
@@ -242,12 +241,12 @@ impl Process {
 
     async fn wait_ready(&self, config: &ContainerdConfig) -> Result<(), StartError> {
         tokio::select! {
-            ready = tokio::time::timeout(START_LIMIT, answers(config)) => match ready {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(source)) => {
+            ready = env::timeout(START_LIMIT, answers(config)) => match ready {
+                Some(Ok(())) => Ok(()),
+                Some(Err(source)) => {
                     Err(StartError::File { attempt: "watch", path: config.state_dir.clone(), source })
                 }
-                Err(_) => Err(StartError::NotReady(START_LIMIT, config.log_file())),
+                None => Err(StartError::NotReady(START_LIMIT, config.log_file())),
             },
             _ = self.descriptor.readable() => Err(StartError::Exited(config.log_file())),
         }
@@ -267,7 +266,7 @@ async fn answers(config: &ContainerdConfig) -> io::Result<()> {
     // The plugin finishes after the socket is there and announces it nowhere.
     let mut delay = Duration::from_millis(2);
     while runtime.status(false).await.is_err() {
-        tokio::time::sleep(delay).await;
+        env::sleep(delay).await;
         delay = (delay * 2).min(Duration::from_millis(100));
     }
     Ok(())

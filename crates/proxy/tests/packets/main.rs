@@ -32,12 +32,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What `look` finds, as soon as it finds something.
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = env::instant_now() + PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "never {what}");
+        assert!(env::instant_now() < end, "never {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -199,7 +199,7 @@ impl Node {
         let mut receiver = self.confirmed.applied();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let wait = receiver.wait_for(|now| now.generation > generation);
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap() });
+        runtime.block_on(async { env::timeout(PATIENCE, wait).await.unwrap().unwrap() });
     }
 
     fn change(&self, plural: &str, value: Value) {

@@ -80,7 +80,7 @@ impl<V: Value> Shared<V> {
         let records = if short {
             read()?
         } else {
-            tokio::task::spawn_blocking(read).await.map_err(|e| StoreError::Unavailable(e.to_string()))??
+            env::spawn_blocking(read).await.map_err(|e| StoreError::Unavailable(e.to_string()))??
         };
         Ok(RangeResult { records, remaining, revision })
     }
