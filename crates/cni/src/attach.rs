@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::{
-    Request, check, flows,
+    Request, check, conntrack,
     ipam::{self, Ipam, Owner},
     link::{Link, Links, mac_of},
     netns, nft,
@@ -160,7 +160,7 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Tr
         ports.save(&ipam)?;
     }
     nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
-    flows::forget(ports.of(owner));
+    conntrack::forget(ports.of(owner));
     let base = nft::base(conf, &ipam.entries()?).start_under(&ipam)?;
     Ok((addresses, base))
 }
@@ -269,7 +269,7 @@ fn free_ports(conf: &NetConf, ipam: &Ipam, left: &HostPorts, freed: &[HostPort])
     if freed.is_empty() {
         return Ok(());
     }
-    flows::forget(freed);
+    conntrack::forget(freed);
     left.save(ipam)
 }
 

@@ -1,12 +1,12 @@
 //! Writes nftables rules anew when somebody else has deleted from them.
-//! Listens through `proxy::Monitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
+//! Listens through `proxy::NftMonitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
 //! Invariant: looks before it writes, so its own writing makes it look once more and write no more.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use env::Env;
-use proxy::Monitor;
+use proxy::NftMonitor;
 use tokio_util::sync::CancellationToken;
 
 /// Two who write the same tables would fight for ever; not at full speed.
@@ -39,7 +39,7 @@ async fn listen<F: Fn() -> Result<bool> + Send + Sync + 'static>(
     env: &Env,
     pause: &mut Duration,
 ) -> Result<std::convert::Infallible> {
-    let mut monitor = Monitor::open_all(tables)?;
+    let mut monitor = NftMonitor::open_all(tables)?;
     loop {
         // What is waiting happened before this look.
         monitor.drain();

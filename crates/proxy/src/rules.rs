@@ -362,7 +362,7 @@ impl Writer<'_> {
     }
 
     fn needs_own_chain(&self, targets: &[Target]) -> bool {
-        self.service.affinity_seconds.is_some() || targets.len() > MOST_SHARED as usize
+        self.service.affinity_seconds.is_some() || targets.len() > SHARED_BALANCERS_MAX as usize
     }
 
     /// Traffic from outside: masqueraded under policy Cluster, kept on this node under policy Local.
@@ -500,7 +500,7 @@ impl Writer<'_> {
 }
 
 /// Up to this many endpoints a Service needs no chain of its own.
-pub const MOST_SHARED: u32 = 128;
+pub const SHARED_BALANCERS_MAX: u32 = 128;
 
 /// The key of the rules for addresses that no Service has; no Service has this key.
 pub const NO_SERVICE: &str = "";

@@ -101,5 +101,5 @@ fn thousands_of_endpoints() {
     assert!(node.nft("list chain ip mk-proxy svc/d/web/tcp/80").contains("mod 3000"));
     node.endpoints("web", "TCP", &["10.244.0.2"]);
     assert!(node.ask("-b", "10.96.0.10:80").starts_with("a "));
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }

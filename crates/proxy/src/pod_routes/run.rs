@@ -1,5 +1,5 @@
-//! Brings the kernel to the mesh's plan whenever a Node changes, through `ip` and `bridge` in batches.
-//! The shell around `mesh`.
+//! Brings the kernel to the plan whenever a Node changes, through `ip` and `bridge` in batches.
+//! Runs `plan` and does what it says.
 //! Invariant: touches only routes of its protocol number and its own VXLAN device.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, process::Stdio, time::Duration};
@@ -13,12 +13,12 @@ use serde_json::Value;
 use tokio::{io::AsyncWriteExt, process::Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::mesh::{Device, MeshConfig, MeshMode, Plan, note, plan};
+use super::plan::{Device, Plan, PodRoutesConfig, PodRoutesMode, note, plan};
 
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
-pub enum MeshError {
+pub enum PodRoutesError {
     #[error("failed to run {0} (apt-get install -y iproute2): {1}")]
     Start(&'static str, std::io::Error),
     #[error("{0} failed: {1}")]
@@ -26,8 +26,8 @@ pub enum MeshError {
 }
 
 /// Runs until `shutdown`; the routes stay.
-pub fn run_mesh(
-    config: MeshConfig,
+pub fn run_pod_routes(
+    config: PodRoutesConfig,
     informers: InformerFactory,
     env: Env,
     shutdown: CancellationToken,
@@ -35,7 +35,7 @@ pub fn run_mesh(
     Box::pin(run_until(config, informers, env, shutdown))
 }
 
-async fn run_until(config: MeshConfig, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
+async fn run_until(config: PodRoutesConfig, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
     let informer = informers.informer::<Node>();
     tokio::select! {
         () = informer.synced() => {}
@@ -59,7 +59,7 @@ async fn run_until(config: MeshConfig, informers: InformerFactory, env: Env, shu
         });
         // A node's heartbeat changes its object all the time, but not the plan.
         if let Some(wanted) = planned.filter(|wanted| applied.as_ref() != Some(wanted)) {
-            match apply_mesh(&config, &wanted).await {
+            match apply_pod_routes(&config, &wanted).await {
                 Ok(()) => applied = Some(wanted),
                 Err(error) => {
                     (applied, failed) = (None, true);
@@ -72,14 +72,14 @@ async fn run_until(config: MeshConfig, informers: InformerFactory, env: Env, shu
                 Some(change) => note(&config, &mut nodes, change.key, change.new.as_deref()),
                 None => return,
             },
-            () = env.sleep(RETRY), if failed => {}
+            () = env.sleep(RETRY_INTERVAL), if failed => {}
             () = shutdown.cancelled() => return,
         }
     }
 }
 
 /// Makes the kernel hold exactly the plan.
-pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshError> {
+pub async fn apply_pod_routes(config: &PodRoutesConfig, plan: &Plan) -> Result<(), PodRoutesError> {
     let mut batch = String::new();
     let mut bridge = String::new();
     if let Some(device) = &plan.device {
@@ -88,8 +88,8 @@ pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshErro
     }
     let protocol = config.route_protocol.to_string();
     let device = match &config.mode {
-        MeshMode::Vxlan { device, .. } => format!("dev {device} onlink "),
-        MeshMode::Routes => String::new(),
+        PodRoutesMode::Vxlan { device, .. } => format!("dev {device} onlink "),
+        PodRoutesMode::Routes => String::new(),
     };
     for family in ["-4", "-6"] {
         let listed = run("ip", &["-j", family, "route", "show", "proto", &protocol], "").await?;
@@ -109,7 +109,7 @@ pub async fn apply_mesh(config: &MeshConfig, plan: &Plan) -> Result<(), MeshErro
     run("ip", &["-batch", "-"], &batch).await.map(drop)
 }
 
-async fn ensure_device(device: &Device) -> Result<(), MeshError> {
+async fn ensure_device(device: &Device) -> Result<(), PodRoutesError> {
     let Device { name, vni, port, mtu, local, mac, addresses } = device;
     let mut batch = String::new();
     let listed = run("ip", &["-j", "-d", "link", "show", "type", "vxlan"], "").await?;
@@ -138,7 +138,12 @@ async fn ensure_device(device: &Device) -> Result<(), MeshError> {
 }
 
 /// Who is behind which next hop, without asking the network.
-async fn neighbours(batch: &mut String, bridge: &mut String, device: &Device, plan: &Plan) -> Result<(), MeshError> {
+async fn neighbours(
+    batch: &mut String,
+    bridge: &mut String,
+    device: &Device,
+    plan: &Plan,
+) -> Result<(), PodRoutesError> {
     let name = &device.name;
     let listed = run("ip", &["-j", "neigh", "show", "dev", name, "nud", "permanent"], "").await?;
     for ip in json_strings(&listed, "dst") {
@@ -167,11 +172,11 @@ fn json_strings(listed: &str, field: &str) -> Vec<String> {
     entries.iter().filter_map(|entry| entry[field].as_str().map(str::to_owned)).collect()
 }
 
-async fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, MeshError> {
+async fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, PodRoutesError> {
     if arguments.contains(&"-batch") && input.is_empty() {
         return Ok(String::new());
     }
-    let failed = |error| MeshError::Start(program, error);
+    let failed = |error| PodRoutesError::Start(program, error);
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
@@ -183,5 +188,5 @@ async fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<S
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(MeshError::Refused(program, String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+    Err(PodRoutesError::Refused(program, String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
 }

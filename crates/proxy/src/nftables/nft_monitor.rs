@@ -1,26 +1,26 @@
 //! Notices when somebody else deletes from our tables, by the kernel's own notifications.
 //! Read by `run`, which then writes the table anew.
-//! Invariant: only listens.
+//! It only listens.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use netfilter::{
+    NETFILTER_HEADER_BYTES, attributes, messages,
+    nftables::{NFNLGRP_NFTABLES, NFTA_TABLE, is_deletion},
+    open,
+};
 use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, recv, setsockopt, sockopt},
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::{
-    netlink::{NETFILTER_HEADER, attributes, messages, open},
-    nft::Nft,
-};
+use super::nft_command::Nft;
 
-const NFTABLES_GROUP: u32 = 7;
-const NFTABLES_SUBSYSTEM: u16 = 10;
-/// Deleted tables, chains, rules, sets and elements. Flushing is deleting.
-const DELETIONS: [u16; 5] = [2, 5, 8, 11, 14];
+/// A change of many Services reports each of its elements here.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-pub struct Monitor {
+pub struct NftMonitor {
     socket: Option<AsyncFd<OwnedFd>>,
     tables: Vec<String>,
     nft: Nft,
@@ -28,14 +28,14 @@ pub struct Monitor {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sighting {
+pub enum NftEvent {
     /// Somebody else deleted something of ours.
     Deletion,
     /// More happened than the socket could hold: look for yourself.
     Overrun,
 }
 
-impl Monitor {
+impl NftMonitor {
     pub fn open(table: &str, nft: Nft) -> std::io::Result<Self> {
         Self::listen(vec![table.to_owned()], nft)
     }
@@ -51,7 +51,7 @@ impl Monitor {
 
     /// Does not listen during `work`: while anybody does, the kernel keeps a notification of each element until the
     /// transaction is over, and that costs more than to write them.
-    pub async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub async fn suspended_during<T>(&mut self, work: impl Future<Output = T>) -> T {
         self.socket = None;
         let done = work.await;
         // If that fails, whoever waits for the next thing is told.
@@ -60,7 +60,7 @@ impl Monitor {
     }
 
     /// Waits for the next thing worth a look.
-    pub async fn next(&mut self) -> std::io::Result<Sighting> {
+    pub async fn next(&mut self) -> std::io::Result<NftEvent> {
         let socket = match &mut self.socket {
             Some(socket) => socket,
             none => none.insert(socket()?),
@@ -71,11 +71,11 @@ impl Monitor {
                 Ok(length) => {
                     let foreign = deletions(&self.buffer[..length], &self.tables).any(|id| !self.nft.is_ours(id));
                     if foreign {
-                        return Ok(Sighting::Deletion);
+                        return Ok(NftEvent::Deletion);
                     }
                 }
                 Err(Errno::EAGAIN) => ready.clear_ready(),
-                Err(Errno::ENOBUFS) => return Ok(Sighting::Overrun),
+                Err(Errno::ENOBUFS) => return Ok(NftEvent::Overrun),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -92,22 +92,19 @@ impl Monitor {
 }
 
 fn socket() -> std::io::Result<AsyncFd<OwnedFd>> {
-    let socket = open(1 << (NFTABLES_GROUP - 1))?;
-    // A change of many Services reports each of its elements here.
-    let _ = setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20));
+    let socket = open(1 << (NFNLGRP_NFTABLES - 1))?;
+    let _ = setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES);
     Ok(socket)
 }
 
 /// The senders of deletions in `tables`.
 fn deletions<'a>(bytes: &'a [u8], tables: &'a [String]) -> impl Iterator<Item = u32> + 'a {
-    let deletions = messages(bytes)
-        .filter(|message| message.kind >> 8 == NFTABLES_SUBSYSTEM && DELETIONS.contains(&(message.kind & 0xff)));
+    let deletions = messages(bytes).filter(|message| is_deletion(message.kind));
     let ours = |table: &[u8]| tables.iter().any(|own| own.as_bytes() == table);
     deletions.filter(move |message| table_of(message.body).is_some_and(ours)).map(|message| message.sender)
 }
 
-/// Attribute 1 is the table's name in all of these messages.
 fn table_of(body: &[u8]) -> Option<&[u8]> {
-    let name = attributes(body.get(NETFILTER_HEADER..)?).find(|(kind, _)| *kind == 1)?.1;
+    let name = attributes(body.get(NETFILTER_HEADER_BYTES..)?).find(|(kind, _)| *kind == NFTA_TABLE)?.1;
     Some(name.strip_suffix(&[0]).unwrap_or(name))
 }

@@ -1,6 +1,6 @@
-//! Which of the addresses and pod ranges that Node objects name are believed.
-//! Asked by `mesh`, and outside by all that go by what a node says of itself.
-//! Invariant: what one node says never changes where another node's traffic goes.
+//! Which of the addresses and pod ranges that Node objects name count.
+//! Asked by `plan`, and outside by all that go by what a node says of itself.
+//! Invariant: what one node says never changes where another node's traffic goes (tests below, and of `plan`).
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -41,17 +41,17 @@ impl ClusterRanges {
     }
 }
 
-/// What a Node object says.
+/// The addresses and pod ranges that a Node object names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeClaim {
+pub struct NodeNetwork {
     pub addresses: Vec<IpAddr>,
     pub pod_cidrs: Vec<IpNet>,
     pub ready: bool,
     pub created: Option<Timestamp>,
 }
 
-impl NodeClaim {
-    pub fn of(node: &Node) -> Self {
+impl NodeNetwork {
+    pub fn from_node(node: &Node) -> Self {
         let status = node.status.as_ref();
         let addresses = status.and_then(|status| status.addresses.as_ref()).into_iter().flatten();
         let internal = addresses.filter(|address| address.type_ == "InternalIP");
@@ -76,28 +76,28 @@ pub fn pod_cidrs(node: &Node) -> Vec<IpNet> {
     ranges
 }
 
-/// The nodes with what is believed of each, and a sentence for everything that is not.
+/// The nodes with what counts of each, and a sentence for everything that does not.
 ///
-/// Our own node comes first, and is believed: its pods are here, and no other node may write it. Of the others the one that was created first keeps a range that several
-/// name. With addresses a node that is not Ready comes after all that are, so that a machine that joined again under
+/// Our own node comes first, and counts as it is: its pods are here, and no other node may write it. Of the others the
+/// one that was created first keeps a range that several name. With addresses a node that is not Ready comes after all that are, so that a machine that joined again under
 /// another name is reached; `NodeRestriction` sees to it that no node takes the address of one that is down.
-pub fn believed(
+pub fn accepted_networks(
     own: &str,
     ranges: &ClusterRanges,
-    nodes: &BTreeMap<String, NodeClaim>,
-) -> (BTreeMap<String, NodeClaim>, Vec<String>) {
+    nodes: &BTreeMap<String, NodeNetwork>,
+) -> (BTreeMap<String, NodeNetwork>, Vec<String>) {
     let mut refused = Vec::new();
-    let mut peers: BTreeMap<String, NodeClaim> = BTreeMap::new();
-    for (name, claim) in nodes {
-        let kept = NodeClaim { addresses: Vec::new(), pod_cidrs: Vec::new(), ..claim.clone() };
+    let mut peers: BTreeMap<String, NodeNetwork> = BTreeMap::new();
+    for (name, network) in nodes {
+        let kept = NodeNetwork { addresses: Vec::new(), pod_cidrs: Vec::new(), ..network.clone() };
         peers.insert(name.clone(), kept);
     }
-    let mut order: Vec<(&String, &NodeClaim)> = nodes.iter().collect();
+    let mut order: Vec<(&String, &NodeNetwork)> = nodes.iter().collect();
 
-    order.sort_by_key(|(name, claim)| (*name != own, claim.created, *name));
+    order.sort_by_key(|(name, network)| (*name != own, network.created, *name));
     let mut taken: Vec<(IpNet, &String)> = Vec::new();
-    for (name, claim) in &order {
-        for range in &claim.pod_cidrs {
+    for (name, network) in &order {
+        for range in &network.pod_cidrs {
             let holder = taken.iter().find(|(other, _)| overlap(other, range));
             let problem = ranges.range_problem(range).filter(|_| *name != own);
             let problem = problem.or_else(|| holder.map(|(other, by)| format!("overlaps with {other} of node {by}")));
@@ -111,10 +111,10 @@ pub fn believed(
         }
     }
 
-    order.sort_by_key(|(name, claim)| (*name != own, !claim.ready, claim.created, *name));
+    order.sort_by_key(|(name, network)| (*name != own, !network.ready, network.created, *name));
     let mut taken: BTreeMap<IpAddr, &String> = BTreeMap::new();
-    for (name, claim) in &order {
-        for address in &claim.addresses {
+    for (name, network) in &order {
+        for address in &network.addresses {
             let holder = taken.get(address).filter(|holder| *holder != name);
             let problem = ranges.address_problem(*address).filter(|_| *name != own).map(str::to_string);
             match problem.or_else(|| holder.map(|holder| format!("is that of node {holder}"))) {
@@ -137,8 +137,8 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 mod tests {
     use super::*;
 
-    fn claim(created: i64, ready: bool, addresses: &[&str], pod_cidrs: &[&str]) -> NodeClaim {
-        NodeClaim {
+    fn network(created: i64, ready: bool, addresses: &[&str], pod_cidrs: &[&str]) -> NodeNetwork {
+        NodeNetwork {
             addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
             pod_cidrs: pod_cidrs.iter().map(|range| range.parse().unwrap()).collect(),
             ready,
@@ -147,16 +147,16 @@ mod tests {
     }
 
     /// `a` is ours, `b` the node that others try to take over; what is believed of `evil`, and what of `b`.
-    fn check(evil: NodeClaim, addresses: &[&str], ranges: &[&str], refused: &[&str]) {
+    fn check(evil: NodeNetwork, addresses: &[&str], ranges: &[&str], refused: &[&str]) {
         let cluster = ClusterRanges {
             pods: ["10.244.0.0/16", "fd01::/48"].map(|range| range.parse().unwrap()).to_vec(),
             services: ["10.96.0.0/12", "10.244.240.0/24"].map(|range| range.parse().unwrap()).to_vec(),
         };
-        let ours = claim(50, true, &["192.0.2.1"], &["10.244.0.0/24"]);
-        let b = claim(10, true, &["192.0.2.2"], &["10.244.1.0/24", "fd01:0:0:1::/64"]);
-        let nodes: BTreeMap<String, NodeClaim> =
+        let ours = network(50, true, &["192.0.2.1"], &["10.244.0.0/24"]);
+        let b = network(10, true, &["192.0.2.2"], &["10.244.1.0/24", "fd01:0:0:1::/64"]);
+        let nodes: BTreeMap<String, NodeNetwork> =
             [("a", ours.clone()), ("b", b.clone()), ("evil", evil)].map(|(n, c)| (n.to_string(), c)).into();
-        let (found, said) = believed("a", &cluster, &nodes);
+        let (found, said) = accepted_networks("a", &cluster, &nodes);
         assert_eq!((&found["a"], &found["b"]), (&ours, &b), "nobody else is touched");
         let texts = |items: Vec<String>| items.join(" ");
         let evil = &found["evil"];
@@ -177,12 +177,12 @@ mod tests {
             ("10.244.1.128/25", "overlaps with 10.244.1.0/24 of node b"),
             ("10.244.0.0/23", "overlaps with 10.244.0.0/24 of node a"),
         ] {
-            let evil = claim(20, true, &["192.0.2.3"], &[range, "10.244.3.0/24"]);
+            let evil = network(20, true, &["192.0.2.3"], &[range, "10.244.3.0/24"]);
             let refused = format!("podCIDR {range} of node evil {why}");
             check(evil, &["192.0.2.3"], &["10.244.3.0/24"], &[&refused]);
         }
         // Even the oldest takes nothing of ours: our pods are here.
-        let evil = claim(1, true, &["192.0.2.3"], &["10.244.0.0/24"]);
+        let evil = network(1, true, &["192.0.2.3"], &["10.244.0.0/24"]);
         check(evil, &["192.0.2.3"], &[], &["podCIDR 10.244.0.0/24 of node evil overlaps with 10.244.0.0/24 of node a"]);
     }
 
@@ -200,12 +200,12 @@ mod tests {
             ("192.0.2.2", "is that of node b"),
             ("192.0.2.1", "is that of node a"),
         ] {
-            let evil = claim(20, true, &[address, "192.0.2.3"], &["10.244.3.0/24"]);
+            let evil = network(20, true, &[address, "192.0.2.3"], &["10.244.3.0/24"]);
             let refused = format!("address {address} of node evil {why}");
             check(evil, &["192.0.2.3"], &["10.244.3.0/24"], &[&refused]);
         }
         // Being older does not help one that is down.
-        let evil = claim(1, false, &["192.0.2.2"], &["10.244.3.0/24"]);
+        let evil = network(1, false, &["192.0.2.2"], &["10.244.3.0/24"]);
         check(evil, &[], &["10.244.3.0/24"], &["address 192.0.2.2 of node evil is that of node b"]);
     }
 }

@@ -1,5 +1,5 @@
 //! How this node reaches the pods of other nodes: plain routes or VXLAN, decided from the Node objects.
-//! The pure half; `mesh_run` watches nodes and brings the kernel to the plan.
+//! The pure half; `run` watches nodes and brings the kernel to the plan.
 //! Invariant: every route it makes carries its own protocol number, so stale ones are known as ours.
 
 use std::{
@@ -10,10 +10,10 @@ use std::{
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::node_claims::{ClusterRanges, NodeClaim, believed};
+use super::node_networks::{ClusterRanges, NodeNetwork, accepted_networks};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MeshMode {
+pub enum PodRoutesMode {
     /// Nodes share a link: the next hop is the other node.
     Routes,
     /// Any network between the nodes. The device's name must be free; its MTU is the network's less the outer headers,
@@ -22,24 +22,24 @@ pub enum MeshMode {
 }
 
 #[derive(Debug, Clone)]
-pub struct MeshConfig {
+pub struct PodRoutesConfig {
     pub node_name: String,
-    pub mode: MeshMode,
+    pub mode: PodRoutesMode,
     /// The routing protocol number that marks our routes.
     pub route_protocol: u8,
     /// Marked routes outside the pods' belong to another cluster on this machine.
     pub ranges: ClusterRanges,
 }
 
-/// What `claim` does not say, a Node that is being made again, is as it was.
-fn or_former(claim: NodeClaim, former: &NodeClaim) -> NodeClaim {
-    let addresses = if claim.addresses.is_empty() { former.addresses.clone() } else { claim.addresses };
-    let pod_cidrs = if claim.pod_cidrs.is_empty() { former.pod_cidrs.clone() } else { claim.pod_cidrs };
-    NodeClaim { addresses, pod_cidrs, ..claim }
+/// What `network` does not say, a Node that is being made again, is as it was.
+fn or_former(network: NodeNetwork, former: &NodeNetwork) -> NodeNetwork {
+    let addresses = if network.addresses.is_empty() { former.addresses.clone() } else { network.addresses };
+    let pod_cidrs = if network.pod_cidrs.is_empty() { former.pod_cidrs.clone() } else { network.pod_cidrs };
+    NodeNetwork { addresses, pod_cidrs, ..network }
 }
 
 /// For the network between nodes IPv4 is preferred: it is there in nearly every cluster.
-fn underlay(node: &NodeClaim) -> Option<IpAddr> {
+fn underlay(node: &NodeNetwork) -> Option<IpAddr> {
     node.addresses.iter().find(|ip| ip.is_ipv4()).or(node.addresses.first()).copied()
 }
 
@@ -67,12 +67,12 @@ pub struct Device {
 
 /// Takes in how a Node is now, or that it is gone. Our own pods live on when our Node object does not: what was known of
 /// ourselves holds until it says something else.
-pub fn note(config: &MeshConfig, nodes: &mut BTreeMap<String, NodeClaim>, name: String, node: Option<&Node>) {
+pub fn note(config: &PodRoutesConfig, nodes: &mut BTreeMap<String, NodeNetwork>, name: String, node: Option<&Node>) {
     let own = name == config.node_name;
-    match node.map(NodeClaim::of) {
-        Some(claim) => {
+    match node.map(NodeNetwork::from_node) {
+        Some(network) => {
             let former = nodes.get(&name).filter(|_| own).cloned().unwrap_or_default();
-            nodes.insert(name, or_former(claim, &former));
+            nodes.insert(name, or_former(network, &former));
         }
         None if own => {}
         None => drop(nodes.remove(&name)),
@@ -81,11 +81,11 @@ pub fn note(config: &MeshConfig, nodes: &mut BTreeMap<String, NodeClaim>, name: 
 
 /// The plan for `config.node_name` among `nodes`, with what is not believed of them; none while too little is known of
 /// that node, and what the kernel holds stays. Another node without a pod network or address is left out.
-pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, NodeClaim>) -> Option<(Plan, Vec<String>)> {
+pub fn plan(config: &PodRoutesConfig, nodes: &BTreeMap<String, NodeNetwork>) -> Option<(Plan, Vec<String>)> {
     let mut plan = Plan::default();
-    let (nodes, refused) = believed(&config.node_name, &config.ranges, nodes);
+    let (nodes, refused) = accepted_networks(&config.node_name, &config.ranges, nodes);
     let own = nodes.get(&config.node_name)?;
-    if let MeshMode::Vxlan { device, vni, port, mtu } = &config.mode {
+    if let PodRoutesMode::Vxlan { device, vni, port, mtu } = &config.mode {
         let (local, first) = (underlay(own)?, own.pod_cidrs.first()?);
         plan.device = Some(Device {
             name: device.clone(),
@@ -100,11 +100,11 @@ pub fn plan(config: &MeshConfig, nodes: &BTreeMap<String, NodeClaim>) -> Option<
     for peer in nodes.iter().filter(|(name, _)| **name != config.node_name).map(|(_, peer)| peer) {
         for cidr in &peer.pod_cidrs {
             match &config.mode {
-                MeshMode::Routes => {
+                PodRoutesMode::Routes => {
                     let hop = peer.addresses.iter().find(|ip| ip.is_ipv4() == cidr.addr().is_ipv4());
                     plan.routes.extend(hop.map(|hop| (cidr.trunc(), *hop)));
                 }
-                MeshMode::Vxlan { .. } => {
+                PodRoutesMode::Vxlan { .. } => {
                     let (Some(remote), Some(first)) = (underlay(peer), peer.pod_cidrs.first()) else { continue };
                     plan.routes.insert(cidr.trunc(), cidr.network());
                     plan.neighbours.insert(cidr.network(), (mac(first), remote));
@@ -131,21 +131,21 @@ mod tests {
 
     use super::*;
 
-    fn peer(addresses: &[&str], cidrs: &[&str]) -> NodeClaim {
-        NodeClaim {
+    fn peer(addresses: &[&str], cidrs: &[&str]) -> NodeNetwork {
+        NodeNetwork {
             addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
             pod_cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
-            ..NodeClaim::default()
+            ..NodeNetwork::default()
         }
     }
 
-    fn config(name: &str, mode: &MeshMode) -> MeshConfig {
+    fn config(name: &str, mode: &PodRoutesMode) -> PodRoutesConfig {
         let pods = ["10.244.0.0/16", "fd00::/8"].map(|range| range.parse().unwrap()).to_vec();
         let ranges = ClusterRanges { pods, services: vec!["10.96.0.0/12".parse().unwrap()] };
-        MeshConfig { node_name: name.into(), mode: mode.clone(), route_protocol: 77, ranges }
+        PodRoutesConfig { node_name: name.into(), mode: mode.clone(), route_protocol: 77, ranges }
     }
 
-    fn nodes() -> BTreeMap<String, NodeClaim> {
+    fn nodes() -> BTreeMap<String, NodeNetwork> {
         BTreeMap::from([
             ("a".to_owned(), peer(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24", "fd01::/64"])),
             ("b".to_owned(), peer(&["192.0.2.2", "2001:db8::2"], &["10.244.1.0/24", "fd02::/64"])),
@@ -154,7 +154,7 @@ mod tests {
         ])
     }
 
-    fn check(mode: MeshMode, expected: &[&str]) {
+    fn check(mode: PodRoutesMode, expected: &[&str]) {
         let (plan, refused) = plan(&config("a", &mode), &nodes()).unwrap();
         assert!(refused.is_empty(), "{refused:?}");
         let routes: Vec<String> = plan.routes.iter().map(|(cidr, hop)| format!("{cidr} {hop}")).collect();
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn routes_follow_nodes() {
-        check(MeshMode::Routes, &["10.244.1.0/24 192.0.2.2", "10.244.3.0/24 192.0.2.4", "fd02::/64 2001:db8::2"]);
-        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
+        check(PodRoutesMode::Routes, &["10.244.1.0/24 192.0.2.2", "10.244.3.0/24 192.0.2.4", "fd02::/64 2001:db8::2"]);
+        let vxlan = PodRoutesMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
         check(
             vxlan.clone(),
             &["10.244.1.0/24 10.244.1.0", "10.244.3.0/24 10.244.3.0", "fd02::/64 fd02::", "fd04::/64 fd04::"],
@@ -185,8 +185,8 @@ mod tests {
             let value = json!({ "spec": { "podCIDRs": cidrs }, "status": { "addresses": addresses } });
             serde_json::from_value(value).unwrap()
         };
-        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
-        for mode in [MeshMode::Routes, vxlan] {
+        let vxlan = PodRoutesMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
+        for mode in [PodRoutesMode::Routes, vxlan] {
             let config = config("a", &mode);
             let mut nodes = BTreeMap::new();
             let mut after = |name: &str, node: Option<Node>| {
@@ -215,8 +215,8 @@ mod tests {
     /// Node objects of one node's credential: nothing that goes to `b` or out of the cluster goes elsewhere.
     #[test]
     fn a_node_does_not_route_what_is_not_its_own() {
-        let vxlan = MeshMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
-        for mode in [MeshMode::Routes, vxlan] {
+        let vxlan = PodRoutesMode::Vxlan { device: "vx".into(), vni: 1, port: 8472, mtu: 1450 };
+        for mode in [PodRoutesMode::Routes, vxlan] {
             let config = config("a", &mode);
             let before = plan(&config, &nodes()).unwrap().0;
             let mut nodes = nodes();

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
     model::NodeConfig,
-    rules::{Family, Frontend, Key, MARK, MOST_SHARED, UNALLOCATED, Value},
+    rules::{Family, Frontend, Key, MARK, SHARED_BALANCERS_MAX, UNALLOCATED, Value},
     ruleset::{Changes, Ruleset},
 };
 
@@ -33,7 +33,7 @@ pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> impl Iterato
         let _ = writeln!(text, "add table {0}\ndelete table {0}\nadd table {0}", words.table);
         base(&mut text, &words, family, config);
         // All at once: nftables 1.0.6 refuses to add a rule that uses `endpoints` once the map exists.
-        for count in 1..=MOST_SHARED {
+        for count in 1..=SHARED_BALANCERS_MAX {
             balancer(&mut text, &words, count, false);
             balancer(&mut text, &words, count, true);
         }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use proxy::{ClusterRanges, MeshConfig, MeshMode, NodeClaim, apply_mesh, plan};
+use proxy::{ClusterRanges, NodeNetwork, PodRoutesConfig, PodRoutesMode, apply_pod_routes, plan};
 
 use crate::{inside, require_tools, shell};
 
@@ -39,21 +39,22 @@ impl Pair {
         pair
     }
 
-    fn apply(&self, mode: &MeshMode, known: &[u8]) {
-        let peer = |node: &u8| NodeClaim {
+    fn apply(&self, mode: &PodRoutesMode, known: &[u8]) {
+        let peer = |node: &u8| NodeNetwork {
             addresses: vec![format!("192.0.2.{node}").parse().unwrap(), format!("2001:db8::{node}").parse().unwrap()],
             pod_cidrs: vec![format!("10.244.{node}.0/24").parse().unwrap(), format!("fd0{node}::/64").parse().unwrap()],
-            ..NodeClaim::default()
+            ..NodeNetwork::default()
         };
-        let nodes: BTreeMap<String, NodeClaim> = known.iter().map(|node| (node.to_string(), peer(node))).collect();
+        let nodes: BTreeMap<String, NodeNetwork> = known.iter().map(|node| (node.to_string(), peer(node))).collect();
         for node in known {
             let pods = ["10.244.0.0/16", "fd00::/8"].map(|c| c.parse().unwrap()).to_vec();
             let ranges = ClusterRanges { pods, services: Vec::new() };
-            let config = MeshConfig { node_name: node.to_string(), mode: mode.clone(), route_protocol: 77, ranges };
+            let config =
+                PodRoutesConfig { node_name: node.to_string(), mode: mode.clone(), route_protocol: 77, ranges };
             let nodes = nodes.clone();
             let run = move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async { apply_mesh(&config, &plan(&config, &nodes).unwrap().0).await.unwrap() });
+                runtime.block_on(async { apply_pod_routes(&config, &plan(&config, &nodes).unwrap().0).await.unwrap() });
             };
             inside(&format!("{}-{node}", self.0), run).join().unwrap();
         }
@@ -78,14 +79,14 @@ impl Drop for Pair {
     }
 }
 
-fn check(test: &str, mode: MeshMode) {
+fn check(test: &str, mode: PodRoutesMode) {
     let pair = Pair::new(test);
     assert!(!pair.pings("10.244.2.2"));
     for _ in 0..2 {
         pair.apply(&mode, &[1, 2]);
         assert!(pair.reaches("10.244.2.2"), "{mode:?}");
         assert!(pair.reaches("fd02::2"), "{mode:?}");
-        if let MeshMode::Vxlan { device, mtu, .. } = &mode {
+        if let PodRoutesMode::Vxlan { device, mtu, .. } = &mode {
             let link = shell(&format!("ip -n {}-1 link show dev {device}", pair.0));
             assert!(link.contains(&format!("mtu {mtu} ")), "{link}");
         }
@@ -98,10 +99,10 @@ fn check(test: &str, mode: MeshMode) {
 
 #[test]
 fn pods_across_nodes_by_routes() {
-    check("routes", MeshMode::Routes);
+    check("routes", PodRoutesMode::Routes);
 }
 
 #[test]
 fn pods_across_nodes_by_vxlan() {
-    check("vxlan", MeshMode::Vxlan { device: "mkvx".into(), vni: 4242, port: 8472, mtu: 1400 });
+    check("vxlan", PodRoutesMode::Vxlan { device: "mkvx".into(), vni: 4242, port: 8472, mtu: 1400 });
 }

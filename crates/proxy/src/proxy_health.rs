@@ -18,13 +18,13 @@ use serde_json::json;
 use crate::proxy_metrics::{HEALTHZ, LIVEZ};
 
 /// Twice upstream's period of full syncs.
-const LATE: Duration = Duration::from_secs(60);
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// The cluster autoscaler's mark of a node that will go.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Cheap to clone; every clone sees the same.
 #[derive(Clone)]
-pub struct Liveness {
+pub struct ProxyHealth {
     env: Env,
     metrics: Metrics,
     times: Arc<Mutex<Times>>,
@@ -36,7 +36,7 @@ struct Times {
     last_updated: Timestamp,
 }
 
-impl Liveness {
+impl ProxyHealth {
     pub fn new(env: Env, metrics: Metrics) -> Self {
         let times = Times { pending_since: None, last_updated: env.now() };
         Self { env, metrics, times: Arc::new(Mutex::new(times)) }
@@ -54,7 +54,7 @@ impl Liveness {
 
     pub fn is_healthy(&self) -> bool {
         let pending = self.times.lock().pending_since;
-        pending.is_none_or(|since| self.env.monotonic().saturating_sub(since) < LATE)
+        pending.is_none_or(|since| self.env.monotonic().saturating_sub(since) < UNHEALTHY_AFTER)
     }
 
     /// `eligible` is left out where upstream leaves it out.
@@ -87,14 +87,14 @@ fn is_eligible(node: Option<&Node>) -> bool {
 
 /// Serves until it is dropped. A port in use is told to the Node, and taken when it is free: it may be that of a proxy
 /// that is just ending.
-pub async fn serve_liveness(
+pub async fn serve_proxy_health(
     address: SocketAddr,
-    liveness: Liveness,
+    proxy_health: ProxyHealth,
     nodes: Informer<Node>,
     node_name: String,
     recorder: EventRecorder,
 ) {
-    let env = liveness.env.clone();
+    let env = proxy_health.env.clone();
     let about = ObjectReference {
         api_version: Some("v1".into()),
         kind: Some("Node".into()),
@@ -109,8 +109,8 @@ pub async fn serve_liveness(
     };
     let listener = listen(&env, address, refused).await;
     serve(&env, listener, move |path| match path {
-        "/healthz" => Some(liveness.answer(Some(is_eligible(nodes.get(&node_name).as_deref())))),
-        "/livez" => Some(liveness.answer(None)),
+        "/healthz" => Some(proxy_health.answer(Some(is_eligible(nodes.get(&node_name).as_deref())))),
+        "/livez" => Some(proxy_health.answer(None)),
         _ => None,
     })
     .await;
@@ -122,20 +122,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_waits_too_long_is_unhealthy() {
-        let liveness = Liveness::new(Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1), Metrics::default());
-        assert!(liveness.is_healthy(), "starting up");
-        liveness.queued();
-        liveness.env.sleep(LATE / 2).await;
-        liveness.queued();
-        assert!(liveness.is_healthy());
-        liveness.env.sleep(LATE / 2).await;
-        assert!(!liveness.is_healthy(), "the oldest counts");
-        assert!(liveness.answer(None).starts_with("HTTP/1.1 503"));
-        liveness.updated();
-        assert!(liveness.is_healthy());
-        let answer = liveness.answer(Some(false));
+        let proxy_health =
+            ProxyHealth::new(Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1), Metrics::default());
+        assert!(proxy_health.is_healthy(), "starting up");
+        proxy_health.queued();
+        proxy_health.env.sleep(UNHEALTHY_AFTER / 2).await;
+        proxy_health.queued();
+        assert!(proxy_health.is_healthy());
+        proxy_health.env.sleep(UNHEALTHY_AFTER / 2).await;
+        assert!(!proxy_health.is_healthy(), "the oldest counts");
+        assert!(proxy_health.answer(None).starts_with("HTTP/1.1 503"));
+        proxy_health.updated();
+        assert!(proxy_health.is_healthy());
+        let answer = proxy_health.answer(Some(false));
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"nodeEligible\":false"), "{answer}");
-        assert!(liveness.answer(Some(true)).starts_with("HTTP/1.1 200 OK"));
+        assert!(proxy_health.answer(Some(true)).starts_with("HTTP/1.1 200 OK"));
     }
 
     #[test]

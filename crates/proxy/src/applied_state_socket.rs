@@ -1,4 +1,4 @@
-//! `Confirmed` for a kubelet in another process of the same node: one question and one answer per connection.
+//! `AppliedState` for a kubelet in another process of the same node: one question and one answer per connection.
 //! Served by `minke proxy`, asked by `minke kubelet`; the socket's directory keeps others out.
 //! Invariant: an answer is given only after the kernel has accepted rules without the pod, and whoever asks waits no
 //! longer than it wants to.
@@ -12,11 +12,11 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
-use crate::{confirmed::Confirmed, model::PodUid};
+use crate::{applied_state::AppliedState, model::PodUid};
 
 /// A pod in no Service.
 const UNKNOWN: &str = "unknown";
-const LONGEST_QUESTION: u64 = 128;
+const QUESTION_BYTES_MAX: u64 = 128;
 /// One for each pod that ends; the kubelet asks no longer than two seconds.
 const QUESTIONS_MAX: usize = 1024;
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub enum Answer {
 }
 
 /// Answers questions at `path` until it is dropped.
-pub async fn serve_confirmed(path: &Path, confirmed: Confirmed, env: Env) -> std::io::Result<()> {
+pub async fn serve_applied_state(path: &Path, applied_state: AppliedState, env: Env) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
@@ -42,9 +42,9 @@ pub async fn serve_confirmed(path: &Path, confirmed: Confirmed, env: Env) -> std
     let slots = Slots::new(QUESTIONS_MAX, QUESTIONS_MAX);
     loop {
         let (stream, _, slot) = serve::accept(&listener, &slots, &env).await;
-        let (confirmed, limit) = (confirmed.clone(), env.clone());
+        let (applied_state, limit) = (applied_state.clone(), env.clone());
         env.spawn(async move {
-            if let Err(error) = answer(stream, &confirmed, &limit).await {
+            if let Err(error) = answer(stream, &applied_state, &limit).await {
                 tracing::debug!(%error, "a question about a pod's endpoints ended badly");
             }
             drop(slot);
@@ -52,34 +52,34 @@ pub async fn serve_confirmed(path: &Path, confirmed: Confirmed, env: Env) -> std
     }
 }
 
-async fn answer(stream: UnixStream, confirmed: &Confirmed, env: &Env) -> std::io::Result<()> {
+async fn answer(stream: UnixStream, applied_state: &AppliedState, env: &Env) -> std::io::Result<()> {
     use tokio::io::AsyncReadExt;
     let (read, mut write) = stream.into_split();
-    let mut read = BufReader::new(read).take(LONGEST_QUESTION);
+    let mut read = BufReader::new(read).take(QUESTION_BYTES_MAX);
     let mut question = String::new();
     env.timeout(QUESTION_TIMEOUT, read.read_line(&mut question)).await.ok_or(std::io::ErrorKind::TimedOut)??;
     let (uid, version) = question.trim().split_once(' ').unwrap_or((question.trim(), "0"));
     let version: u64 = version.parse().unwrap_or(0);
     let Some(pod) = PodUid::parse(uid) else { return write.write_all(UNKNOWN.as_bytes()).await };
     // Who asks about a version wants it in the rules, whether they know the pod or not.
-    if version == 0 && !confirmed.knows(pod) {
+    if version == 0 && !applied_state.knows(pod) {
         return write.write_all(UNKNOWN.as_bytes()).await;
     }
     let mut more = [0; 1];
     tokio::select! {
-        held = confirmed.withdrawn(pod, version) => write.write_all(held.to_string().as_bytes()).await,
+        held = applied_state.withdrawn(pod, version) => write.write_all(held.to_string().as_bytes()).await,
         // Nobody waits any longer.
         _ = read.read(&mut more) => Ok(()),
     }
 }
 
 /// Asks the proxy behind `path`; returns when it has answered.
-pub async fn ask_confirmed(path: &Path, pod_uid: &str, version: u64) -> std::io::Result<Answer> {
+pub async fn ask_applied_state(path: &Path, pod_uid: &str, version: u64) -> std::io::Result<Answer> {
     use tokio::io::AsyncReadExt;
     let mut stream = UnixStream::connect(path).await?;
     stream.write_all(format!("{pod_uid} {version}\n").as_bytes()).await?;
     let mut answer = String::new();
-    stream.take(LONGEST_QUESTION).read_to_string(&mut answer).await?;
+    stream.take(QUESTION_BYTES_MAX).read_to_string(&mut answer).await?;
     match answer.trim() {
         UNKNOWN => Ok(Answer::Unknown),
         held => held.parse().map(Answer::Withdrawn).map_err(std::io::Error::other),
@@ -96,7 +96,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("proxy.sock");
         let task_path = path.clone();
-        let served = env::spawn(async move { serve_confirmed(&task_path, Confirmed::default(), Env::real()).await });
+        let served =
+            env::spawn(async move { serve_applied_state(&task_path, AppliedState::default(), Env::real()).await });
         let mut silent = loop {
             match UnixStream::connect(&path).await {
                 Ok(stream) => break stream,
@@ -114,32 +115,32 @@ mod tests {
         let path = directory.path().join("run/proxy.sock");
         let uid = "5d6c1f0e-88a7-4a3e-9d8e-0f6b8f4d2a11";
         let pod = PodUid::parse(uid).unwrap();
-        assert!(ask_confirmed(&path, uid, 0).await.is_err(), "no proxy runs");
-        let confirmed = Confirmed::default();
+        assert!(ask_applied_state(&path, uid, 0).await.is_err(), "no proxy runs");
+        let applied_state = AppliedState::default();
         // Twice: a restarted proxy takes the place of the one before.
         for _ in 0..2 {
             let served = {
-                let (path, confirmed) = (path.clone(), confirmed.clone());
-                env::spawn(async move { serve_confirmed(&path, confirmed, Env::real()).await })
+                let (path, applied_state) = (path.clone(), applied_state.clone());
+                env::spawn(async move { serve_applied_state(&path, applied_state, Env::real()).await })
             };
-            while ask_confirmed(&path, uid, 0).await.ok() != Some(Answer::Unknown) {
+            while ask_applied_state(&path, uid, 0).await.ok() != Some(Answer::Unknown) {
                 tokio::task::yield_now().await;
             }
             served.abort();
             let _ = served.await;
         }
-        let (task_path, task_confirmed) = (path.clone(), confirmed.clone());
-        let served = env::spawn(async move { serve_confirmed(&task_path, task_confirmed, Env::real()).await });
-        confirmed.replace(&[], &[(pod, true)]);
-        confirmed.publish(3);
-        while ask_confirmed(&path, "junk", 0).await.is_err() {
+        let (task_path, task_state) = (path.clone(), applied_state.clone());
+        let served = env::spawn(async move { serve_applied_state(&task_path, task_state, Env::real()).await });
+        applied_state.replace(&[], &[(pod, true)]);
+        applied_state.publish(3);
+        while ask_applied_state(&path, "junk", 0).await.is_err() {
             tokio::task::yield_now().await;
         }
-        let asked = ask_confirmed(&path, uid, 0);
+        let asked = ask_applied_state(&path, uid, 0);
         let change = async {
             tokio::task::yield_now().await;
-            confirmed.replace(&[(pod, true)], &[(pod, false)]);
-            confirmed.publish(4);
+            applied_state.replace(&[(pod, true)], &[(pod, false)]);
+            applied_state.publish(4);
         };
         let (answer, ()) = tokio::join!(asked, change);
         assert_eq!(answer.unwrap(), Answer::Withdrawn(4));

@@ -20,7 +20,7 @@ pub enum NftError {
 }
 
 /// The last processes of ours; events of older ones have long been read.
-const REMEMBERED: usize = 64;
+const REMEMBERED_PROCESSES_MAX: usize = 64;
 
 #[derive(Clone, Default)]
 pub struct Nft {
@@ -31,7 +31,7 @@ pub struct Nft {
 
 impl Nft {
     /// Beside a socket of ours with this port id.
-    pub fn beside(port_id: u32) -> Self {
+    pub fn with_port_id(port_id: u32) -> Self {
         Self { socket: Some(port_id), ..Self::default() }
     }
 
@@ -51,7 +51,7 @@ impl Nft {
         if let Some(id) = child.id() {
             let mut processes = self.processes.lock();
             processes.push_back(id);
-            if processes.len() > REMEMBERED {
+            if processes.len() > REMEMBERED_PROCESSES_MAX {
                 processes.pop_front();
             }
         }

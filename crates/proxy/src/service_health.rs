@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Service;
 use metrics::http::{listen, response, serve};
 use tokio::task::JoinHandle;
 
-use crate::liveness::Liveness;
+use crate::proxy_health::ProxyHealth;
 
 struct Server {
     port: u16,
@@ -31,24 +31,24 @@ impl Drop for Server {
     }
 }
 
-pub struct HealthChecks {
+pub struct ServiceHealth {
     env: Env,
     node_name: String,
-    liveness: Liveness,
+    proxy_health: ProxyHealth,
     services: Informer<Service>,
     recorder: EventRecorder,
     servers: HashMap<String, Server>,
 }
 
-impl HealthChecks {
+impl ServiceHealth {
     pub fn new(
         env: Env,
         node_name: String,
-        liveness: Liveness,
+        proxy_health: ProxyHealth,
         services: Informer<Service>,
         recorder: EventRecorder,
     ) -> Self {
-        Self { env, node_name, liveness, services, recorder, servers: HashMap::new() }
+        Self { env, node_name, proxy_health, services, recorder, servers: HashMap::new() }
     }
 
     /// What a Service wants now: a port and the number of its local endpoints, or no check at all.
@@ -72,7 +72,7 @@ impl HealthChecks {
         port: u16,
         local_endpoints: Arc<AtomicUsize>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let (env, liveness, node) = (self.env.clone(), self.liveness.clone(), self.node_name.clone());
+        let (env, proxy_health, node) = (self.env.clone(), self.proxy_health.clone(), self.node_name.clone());
         let (services, recorder) = (self.services.clone(), self.recorder.clone());
         async move {
             let refused = |error: &std::io::Error| {
@@ -85,7 +85,7 @@ impl HealthChecks {
             };
             let listener = listen(&env, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), refused).await;
             let local = move || local_endpoints.load(Ordering::Relaxed);
-            serve(&env, listener, move |_| Some(answer(&service, local(), liveness.is_healthy()))).await;
+            serve(&env, listener, move |_| Some(answer(&service, local(), proxy_health.is_healthy()))).await;
         }
     }
 }

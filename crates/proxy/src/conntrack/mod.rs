@@ -1,19 +1,19 @@
 //! Ends UDP flows that the kernel would keep sending to where the rules no longer point.
-//! Told by `run` after each transaction; works through `conntrack_netlink`, in a task of its own.
-//! Invariant: TCP is left alone: a connection ends when its endpoint does. The newest word about a frontend counts.
+//! Told by `run` after each transaction; works through `flow_table`, in a task of its own.
+//! TCP is left alone: a connection ends when its endpoint does. The newest word about a frontend counts.
+
+mod flow_table;
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{
-    conntrack_netlink::FlowTable,
-    rules::{Family, Frontend, Target},
-};
+use self::flow_table::FlowTable;
+use crate::rules::{Family, Frontend, Target};
 
 /// Where flows through each frontend may go on going, sorted.
-type Kept = HashMap<Frontend, Arc<[Target]>>;
+type AllowedTargets = HashMap<Frontend, Arc<[Target]>>;
 
 /// Cheap to clone; every clone sees the same.
 #[derive(Clone, Default)]
@@ -22,34 +22,34 @@ pub struct Conntrack(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     /// Never more than there are frontends, however far behind the task is.
-    waiting: Mutex<Kept>,
-    news: Notify,
+    waiting: Mutex<AllowedTargets>,
+    changed: Notify,
 }
 
 impl Conntrack {
     /// Flows through these frontends that go elsewhere will be ended. Waits for nothing.
-    pub fn keep_only(&self, kept: impl IntoIterator<Item = (Frontend, Arc<[Target]>)>) {
-        self.0.waiting.lock().extend(kept);
-        self.0.news.notify_one();
+    pub fn keep_only(&self, allowed: impl IntoIterator<Item = (Frontend, Arc<[Target]>)>) {
+        self.0.waiting.lock().extend(allowed);
+        self.0.changed.notify_one();
     }
 
     /// Never returns.
     pub async fn run(self) {
         loop {
-            self.0.news.notified().await;
-            let kept = std::mem::take(&mut *self.0.waiting.lock());
-            if let Err(error) = self.end_others(&kept).await {
+            self.0.changed.notified().await;
+            let allowed = std::mem::take(&mut *self.0.waiting.lock());
+            if let Err(error) = self.end_others(&allowed).await {
                 tracing::warn!(%error, "failed to end stale UDP flows; clients may stick to endpoints that are gone");
             }
         }
     }
 
-    async fn end_others(&self, kept: &Kept) -> std::io::Result<()> {
+    async fn end_others(&self, allowed: &AllowedTargets) -> std::io::Result<()> {
         let is_stale = |frontend: &Frontend, answers: &Target| {
-            kept.get(frontend).is_some_and(|targets| targets.binary_search(answers).is_err())
+            allowed.get(frontend).is_some_and(|targets| targets.binary_search(answers).is_err())
         };
         for family in Family::ALL {
-            if !kept.keys().any(|frontend| Family::of(frontend.ip) == family) {
+            if !allowed.keys().any(|frontend| Family::of(frontend.ip) == family) {
                 continue;
             }
             let mut table = FlowTable::open()?;
@@ -79,6 +79,6 @@ mod tests {
         for last in [2, 3] {
             conntrack.keep_only([(frontend, Arc::from([target(last)]))]);
         }
-        assert_eq!(*conntrack.0.waiting.lock(), Kept::from([(frontend, Arc::from([target(3)]))]));
+        assert_eq!(*conntrack.0.waiting.lock(), AllowedTargets::from([(frontend, Arc::from([target(3)]))]));
     }
 }

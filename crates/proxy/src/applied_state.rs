@@ -18,7 +18,7 @@ use crate::model::PodUid;
 
 /// Cheap to clone; every clone sees the same.
 #[derive(Clone)]
-pub struct Confirmed(Arc<Inner>);
+pub struct AppliedState(Arc<Inner>);
 
 struct Inner {
     pods: RwLock<HashMap<PodUid, Uses>>,
@@ -41,13 +41,13 @@ pub struct Applied {
     pub version: u64,
 }
 
-impl std::fmt::Debug for Confirmed {
+impl std::fmt::Debug for AppliedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Confirmed").field("applied", &*self.0.applied.borrow()).finish_non_exhaustive()
+        f.debug_struct("AppliedState").field("applied", &*self.0.applied.borrow()).finish_non_exhaustive()
     }
 }
 
-impl Default for Confirmed {
+impl Default for AppliedState {
     fn default() -> Self {
         Self(Arc::new(Inner {
             pods: RwLock::default(),
@@ -57,7 +57,7 @@ impl Default for Confirmed {
     }
 }
 
-impl Confirmed {
+impl AppliedState {
     pub fn applied(&self) -> watch::Receiver<Applied> {
         self.0.applied.subscribe()
     }
@@ -143,34 +143,34 @@ mod tests {
 
     #[tokio::test]
     async fn a_pod_is_withdrawn_when_its_last_service_stops_using_it() {
-        let confirmed = Confirmed::default();
+        let applied_state = AppliedState::default();
         let pod = pod(1);
-        assert_eq!(confirmed.withdrawn(pod, 0).await, 0, "a pod in no Service waits for nothing");
-        confirmed.replace(&[], &[(pod, true)]);
-        confirmed.replace(&[], &[(pod, true)]);
-        confirmed.replace(&[(pod, true)], &[(pod, false)]);
-        confirmed.publish(7);
-        assert!(confirmed.uses(pod));
+        assert_eq!(applied_state.withdrawn(pod, 0).await, 0, "a pod in no Service waits for nothing");
+        applied_state.replace(&[], &[(pod, true)]);
+        applied_state.replace(&[], &[(pod, true)]);
+        applied_state.replace(&[(pod, true)], &[(pod, false)]);
+        applied_state.publish(7);
+        assert!(applied_state.uses(pod));
         let waiter = env::spawn({
-            let confirmed = confirmed.clone();
-            async move { confirmed.withdrawn(pod, 7).await }
+            let applied_state = applied_state.clone();
+            async move { applied_state.withdrawn(pod, 7).await }
         });
-        confirmed.replace(&[(pod, true)], &[]);
-        confirmed.publish(8);
+        applied_state.replace(&[(pod, true)], &[]);
+        applied_state.publish(8);
         assert_eq!(waiter.await.unwrap(), 8);
-        assert!(confirmed.knows(pod), "one Service still lists it");
-        confirmed.replace(&[(pod, false)], &[]);
-        assert!(!confirmed.knows(pod));
+        assert!(applied_state.knows(pod), "one Service still lists it");
+        applied_state.replace(&[(pod, false)], &[]);
+        assert!(!applied_state.knows(pod));
     }
 
     #[tokio::test]
     async fn rules_that_lag_behind_do_not_confirm() {
-        let confirmed = Confirmed::default();
-        confirmed.publish(3);
-        let lagging = confirmed.withdrawn(pod(1), 4);
+        let applied_state = AppliedState::default();
+        applied_state.publish(3);
+        let lagging = applied_state.withdrawn(pod(1), 4);
         tokio::pin!(lagging);
         assert!(futures::poll!(lagging.as_mut()).is_pending());
-        confirmed.publish(5);
+        applied_state.publish(5);
         assert_eq!(lagging.await, 5);
     }
 

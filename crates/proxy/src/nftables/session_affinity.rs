@@ -6,10 +6,11 @@ use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, sync::Arc};
 
 use serde_json::Value;
 
-use crate::{nft::Nft, rules::Family, ruleset::Ruleset};
+use super::nft_command::Nft;
+use crate::{rules::Family, ruleset::Ruleset};
 
 /// Clients of the sets that are in the kernel now, as commands to put behind the new table.
-pub async fn remembered(nft: &Nft, ruleset: &Ruleset, table: &str) -> String {
+pub async fn saved_clients(nft: &Nft, ruleset: &Ruleset, table: &str) -> String {
     let mut wanted: BTreeMap<Family, Vec<Arc<str>>> = BTreeMap::new();
     for (_, rules) in ruleset.services() {
         for (family, name) in rules.affinity.keys() {
