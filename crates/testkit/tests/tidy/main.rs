@@ -1,8 +1,18 @@
 //! The shape of the workspace, checked: one file per rule, each a row below.
 //! Neighbours: `ARCHITECTURE.md` names the rule that holds a sentence under "What never happens".
-//! Invariant: rules read the workspace's files and cargo's metadata, and write nothing.
+//! Rules read the workspace's files and cargo's metadata, and write nothing.
 
 mod sources;
 
+mod api_is_pure;
+mod async_locks;
 mod dependencies;
 mod file_headers;
+mod file_length;
+mod folder_width;
+mod kinds_in_one_table;
+mod module_names;
+mod never_happens;
+mod store_knows_no_kinds;
+mod unbounded_channels;
+mod words;

@@ -1,0 +1,18 @@
+//! Nothing grows without a limit: a channel has one, or a reason why what is in it can't grow.
+
+use crate::sources::{all, check};
+
+const ALLOWED: &[(&str, &str)] = &[
+    ("crates/kubelet/src/lib.rs", "wake-ups: to be bounded"),
+    ("crates/scheduler/src/scheduler.rs", "outcomes of bindings: at most one per pod that is being bound"),
+];
+
+#[test]
+fn channels_have_limits() {
+    let files = all();
+    let breaking = files.iter().filter(|file| {
+        !file.is_test()
+            && file.code().any(|(_, line)| line.contains("unbounded_channel") || line.contains("mpsc::unbounded"))
+    });
+    check("a channel has a limit", breaking.map(|file| file.path.clone()), ALLOWED);
+}
