@@ -4,6 +4,7 @@
 
 mod answers;
 mod api;
+mod change_queue;
 mod delegated;
 mod events;
 mod https;
@@ -16,10 +17,11 @@ mod work_queue;
 
 pub use answers::{read_events, read_list};
 pub use api::{Api, ListParams, Patch};
+pub use change_queue::{ObjectChange, ObjectSubscription};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};
 pub use https::{HttpsConfig, HttpsTransport, Identity};
-pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectChange, ObjectInformer, Subscription};
+pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectInformer, Subscription};
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
 pub use leader_election::{LeaderElection, lead, run_as_leader};
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};

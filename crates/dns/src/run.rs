@@ -165,12 +165,12 @@ async fn follow(
                 }
                 None => $delete(&mut zone.write(), &change.key),
             };
-            while let Ok(change) = changes.try_recv() {
+            while let Some(change) = changes.try_next() {
                 apply(&zone, change);
             }
             let until = until.clone();
             env.spawn(async move {
-                while let Some(Some(change)) = until.run_until_cancelled(changes.recv()).await {
+                while let Some(Some(change)) = until.run_until_cancelled(changes.next()).await {
                     apply(&zone, change);
                 }
             });

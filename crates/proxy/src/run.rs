@@ -11,7 +11,7 @@ use std::{
 };
 
 use api::Object;
-use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, reference};
+use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectSubscription, reference};
 use env::Env;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -22,7 +22,6 @@ use k8s_openapi::api::{
 };
 use metrics::{Family, Metrics};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -214,22 +213,22 @@ struct Proxy {
 impl Proxy {
     async fn run(
         mut self,
-        [mut services, mut slices, mut ranges, mut own]: [mpsc::UnboundedReceiver<ObjectChange>; 4],
+        [mut services, mut slices, mut ranges, mut own]: [ObjectSubscription; 4],
         mut monitor: NftMonitor,
         shutdown: CancellationToken,
     ) {
         loop {
             // Everything that is already here goes into one transaction. Where we are comes first: hints are read by it.
-            while let Ok(change) = own.try_recv() {
+            while let Some(change) = own.try_next() {
                 self.own_node(&change);
             }
-            while let Ok(change) = services.try_recv() {
+            while let Some(change) = services.try_next() {
                 self.service(&change);
             }
-            while let Ok(change) = slices.try_recv() {
+            while let Some(change) = slices.try_next() {
                 self.slice(&change);
             }
-            while let Ok(change) = ranges.try_recv() {
+            while let Some(change) = ranges.try_next() {
                 self.range(&change);
             }
             if self.retry.is_none() {
@@ -237,19 +236,19 @@ impl Proxy {
             }
             let until = self.retry.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
-                change = services.recv() => match change {
+                change = services.next() => match change {
                     Some(change) => self.service(&change),
                     None => return,
                 },
-                change = slices.recv() => match change {
+                change = slices.next() => match change {
                     Some(change) => self.slice(&change),
                     None => return,
                 },
-                change = ranges.recv() => match change {
+                change = ranges.next() => match change {
                     Some(change) => self.range(&change),
                     None => return,
                 },
-                change = own.recv() => match change {
+                change = own.next() => match change {
                     Some(change) => self.own_node(&change),
                     None => return,
                 },
@@ -299,7 +298,7 @@ impl Proxy {
         }
         self.config.node.zone = zone;
         let mut slices = self.slices.objects().subscribe();
-        while let Ok(change) = slices.try_recv() {
+        while let Some(change) = slices.try_next() {
             let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
             self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
         }
