@@ -11,7 +11,7 @@ use std::{
 };
 
 use ::api::{ApiError, Object, Reason, Resource, WatchKind, kinds};
-use env::Env;
+use env::{Backoff, Env};
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
@@ -23,8 +23,7 @@ use crate::{
     change_queue::{ChangeSender, change_queue},
 };
 
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
 /// A server that takes longer to answer is asked again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bookmarks come every minute or so: a watch that is silent for longer may have died without a word.
@@ -261,17 +260,16 @@ struct Reflector {
 impl Reflector {
     async fn run(self) {
         let mut version: Option<String> = None;
-        let mut retry = RETRY_DELAY_MIN;
+        let mut backoff = RETRY_BACKOFF;
         loop {
             match self.step(&mut version).await {
-                Ok(()) => retry = RETRY_DELAY_MIN,
+                Ok(()) => backoff.reset(),
                 Err(error) => {
                     if lost_history(&error) {
                         version = None;
                     }
                     tracing::debug!(resource = %self.resource.group_resource(), %error, "watch interrupted");
-                    self.env.sleep(retry.mul_f64(0.5 + self.env.random_fraction())).await;
-                    retry = (retry * 2).min(RETRY_DELAY_MAX);
+                    self.env.sleep(backoff.next_delay().mul_f64(0.5 + self.env.random_fraction())).await;
                 }
             }
         }

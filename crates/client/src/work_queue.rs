@@ -9,15 +9,14 @@ use std::{
     time::Duration,
 };
 
-use env::Env;
+use env::{Backoff, Env};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::queue_metrics::QueueMetrics;
 
-const BASE_DELAY: Duration = Duration::from_millis(5);
-const MAX_DELAY: Duration = Duration::from_secs(1000);
+const RATE_LIMIT: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1000));
 
 pub struct WorkQueue<T>(Arc<Shared<T>>);
 
@@ -128,7 +127,7 @@ impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
             *failures += 1;
             *failures
         };
-        let delay = BASE_DELAY.saturating_mul(1 << (failures - 1).min(20)).min(MAX_DELAY);
+        let delay = RATE_LIMIT.delay_after(failures);
         let jitter = delay.mul_f64(0.1 * self.0.env.random_fraction());
         self.add_after(key, delay + jitter);
     }

@@ -3,11 +3,13 @@
 //! Invariant: nothing else in the workspace asks the system for the time or for a random number (clippy:
 //! `disallowed_methods`).
 
+mod backoff;
 pub mod memory;
 pub mod open_files;
 mod runtime;
 pub mod system_roots;
 
+pub use backoff::Backoff;
 pub use runtime::{instant_now, sleep, spawn, spawn_blocking, timeout};
 
 use std::{

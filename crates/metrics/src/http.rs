@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use env::Env;
+use env::{Backoff, Env};
 use serve::{Limits, Slots};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,8 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_HEAD: usize = 8192;
 
 /// Between two attempts to take a port.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const BIND_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Where to listen for `address`: `0.0.0.0` stands for all of the machine's addresses, as in upstream's flags, and so for
 /// both families where one socket can have them.
@@ -36,7 +35,7 @@ pub fn everywhere(address: SocketAddr) -> SocketAddr {
 
 /// Takes the port, however long somebody else has it. `refused` is called once.
 pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::io::Error)) -> TcpListener {
-    let (mut refused, mut delay) = (Some(refused), FIRST_RETRY);
+    let (mut refused, mut backoff) = (Some(refused), BIND_BACKOFF);
     loop {
         match TcpListener::bind(everywhere(address)).await {
             Ok(listener) => return listener,
@@ -44,8 +43,7 @@ pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::i
                 if let Some(refused) = refused.take() {
                     refused(&error);
                 }
-                env.sleep(delay).await;
-                delay = (delay * 2).min(LONGEST_RETRY);
+                env.sleep(backoff.next_delay()).await;
             }
         }
     }

@@ -12,7 +12,7 @@ use std::{
 
 use api::Object;
 use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectSubscription, reference};
-use env::Env;
+use env::{Backoff, Env};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -76,8 +76,7 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
 /// Where the EndpointSlice controller says since when a change is on its way.
 const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const ZONE: &str = "topology.kubernetes.io/zone";
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(500);
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
 pub fn run(
@@ -158,7 +157,7 @@ async fn run_until(
         full_needed: true,
         full_finished: None,
         watching: true,
-        pause: RETRY_DELAY_MIN,
+        backoff: RETRY_BACKOFF,
         metrics,
         moved: BTreeSet::new(),
         triggers: Vec::new(),
@@ -202,7 +201,7 @@ struct Proxy {
     full_needed: bool,
     full_finished: Option<Duration>,
     watching: bool,
-    pause: Duration,
+    backoff: Backoff,
     metrics: Metrics,
     /// UDP frontends whose flows have to be looked at once the rules are written.
     moved: BTreeSet<Frontend>,
@@ -328,11 +327,10 @@ impl Proxy {
         // Two agents with the same table name would fight for ever; not at full speed.
         let now = self.env.monotonic();
         match self.full_finished {
-            Some(at) if now.saturating_sub(at) < self.pause => {
-                self.retry = Some(now + self.pause);
-                self.pause = (self.pause * 2).min(RETRY_DELAY_MAX);
+            Some(at) if now.saturating_sub(at) < self.backoff.coming_delay() => {
+                self.retry = Some(now + self.backoff.next_delay());
             }
-            _ => self.pause = RETRY_DELAY_MIN,
+            _ => self.backoff.reset(),
         }
     }
 
@@ -387,8 +385,7 @@ impl Proxy {
                 Err(error) => {
                     tracing::error!(%error, "failed to write the Service rules; will try again");
                     FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-                    self.retry = Some(self.env.monotonic() + self.pause);
-                    self.pause = (self.pause * 2).min(RETRY_DELAY_MAX);
+                    self.retry = Some(self.env.monotonic() + self.backoff.next_delay());
                     return;
                 }
             }

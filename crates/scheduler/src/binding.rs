@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::ApiError;
 use client::{Client, Patch, may_have_happened};
-use env::Env;
+use env::{Backoff, Env};
 use k8s_openapi::{
     api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -79,12 +79,11 @@ pub async fn prepare_claims(client: &Client, requests: Vec<ClaimRequest>) -> Res
     Ok(())
 }
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// Binds, and asks until there is an answer: with a lost one the pod may be on its node, where it needs its room.
 pub async fn bind(client: &Client, env: &Env, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
-    let (mut pause, mut doubtful) = (FIRST_PAUSE, false);
+    let (mut backoff, mut doubtful) = (RETRY_BACKOFF, false);
     loop {
         match attempt(client, pod, node).await {
             Err(error) if may_have_happened(&error) => doubtful = true,
@@ -95,8 +94,7 @@ pub async fn bind(client: &Client, env: &Env, pod: &PodInfo, node: &str) -> Resu
             },
             answer => return answer,
         }
-        env.sleep(pause.mul_f64(0.5 + env.random_fraction())).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        env.sleep(backoff.next_delay().mul_f64(0.5 + env.random_fraction())).await;
     }
 }
 

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use env::Backoff;
+
 use crate::{
     framework::{Cause, PluginSet},
     pod_info::WaitingPod,
@@ -256,8 +258,7 @@ impl Queue {
     }
 
     fn backoff_of(&self, attempts: u32) -> Duration {
-        let doubled = self.initial_backoff.saturating_mul(1 << attempts.saturating_sub(1).min(20));
-        doubled.min(self.max_backoff)
+        Backoff::new(self.initial_backoff, self.max_backoff).delay_after(attempts.max(1))
     }
 
     fn after_backoff(&self, pod: &Queued, now: Duration) -> Part {

@@ -15,7 +15,6 @@ use ::metrics::Text;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 
-use super::histogram::Histogram;
 use crate::request_info::RequestInfo;
 
 pub const SECONDS: &[f64] = &[

@@ -13,6 +13,7 @@ mod folder_width;
 mod kinds_in_one_table;
 mod module_names;
 mod never_happens;
+mod one_home;
 mod store_knows_no_kinds;
 mod unbounded_channels;
 mod words;

@@ -1,10 +1,9 @@
 //! Histograms that are counted without a lock.
-//! Used by the other files of `metrics`.
-//! Invariant: the bounds of one never change.
+//! Used by the API server for what every request counts; `Metrics` keeps the rest, under a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::metrics::{Labels, Samples};
+use crate::{Labels, Samples};
 
 /// How often values up to each bound were seen. Counting takes no lock.
 pub struct Histogram {
@@ -48,9 +47,8 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
-    use ::metrics::Text;
-
     use super::*;
+    use crate::Text;
 
     #[test]
     fn buckets_add_up() {
