@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 

@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use async_trait::async_trait;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::RwLock;
