@@ -1,6 +1,7 @@
 //! What a subscriber of an informer has not read yet: a queue that stops growing when nobody reads it.
 //! Filled by `informer`, one queue per subscriber; read by controllers, scheduler, kubelet, proxy and dns.
-//! Invariant: never longer than `FOLD_ABOVE` or four times the keys of cache and subscriber, whichever is more (test below).
+//! Invariant: never longer than `FOLD_ABOVE` or four times the keys of cache and subscriber, whichever is more (test:
+//! `changes_that_nobody_reads_become_one_per_key`).
 
 use std::{collections::VecDeque, sync::Arc};
 

@@ -1,6 +1,7 @@
 //! Events: what components tell people about objects, counted rather than repeated.
 //! Used by every component; shown by `kubectl describe`.
-//! Invariant: never blocks and never fails its caller; beyond its limits it drops the newest.
+//! Recording neither blocks nor fails its caller (type: it returns nothing and is not async); beyond its limits it
+//! drops the newest.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! A local cache of one resource, kept true by one list and one watch, shared by everyone in the process.
 //! Fed by `transport`; read by controllers, scheduler, kubelet, proxy and dns through typed views.
-//! Invariant: subscribers see the changes of a key in order and always its last one (a slow one may not see those between,
-//! see `change_queue`); a broken watch resumes or relists and misses nothing (`informer_tests`).
+//! Invariant: subscribers see the changes of a key in order and always its last one (a slow one may miss those between:
+//! `change_queue`); a broken watch resumes or relists and misses nothing (test: `informer_tests.rs`).
 
 use std::{
     collections::{BTreeSet, HashMap},

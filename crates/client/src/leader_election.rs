@@ -1,6 +1,6 @@
 //! One leader among several processes, by a Lease.
 //! Used by controllers and scheduler when more than one server runs.
-//! Invariant: the work stops before the lease can pass to another.
+//! Invariant: the work stops before the lease can pass to another (test: `leadership_passes_on_and_is_never_shared`).
 
 use std::{future::Future, time::Duration};
 

@@ -1,6 +1,6 @@
 //! How components talk to the API server: typed requests, shared informers, work queues, events, leader election.
 //! The transport is a seam: HTTPS to another process, or a call into the API server of this one.
-//! Invariant: no component reaches the store or another component except through here.
+//! Invariant: no component reaches the store or another component except through here (tidy: `dependencies`).
 
 mod answers;
 mod api;

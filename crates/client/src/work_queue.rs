@@ -1,6 +1,7 @@
 //! A queue of keys: each at most once, never processed twice at the same time, retried with growing delays.
 //! Fed by informer subscriptions; drained by controllers, the scheduler and the kubelet.
-//! Invariant: a key added while it is being processed is processed again afterwards; nothing is lost.
+//! Invariant: a key added while it is being processed is processed again afterwards (test:
+//! `a_key_is_queued_once_and_again_after_processing`).
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,6 +1,7 @@
 //! The CNI verbs: ADD, DEL, CHECK, GC, STATUS, for pods and for `loopback`.
 //! Called by `lib`; puts `ipam`, `link`, `portmap` and `nft` in order.
-//! Invariant: ADD writes the owner down before it makes anything, and every name is derived from the owner.
+//! Invariant: ADD writes the owner down before it makes anything, and every name is derived from the owner (test:
+//! `death_in_the_middle_leaks_nothing`).
 
 use std::{
     collections::{BTreeSet, HashSet},

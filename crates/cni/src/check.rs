@@ -1,6 +1,6 @@
 //! CHECK: whether everything that ADD made is still there.
 //! Called by `attach`; names follow from the owner as they do there.
-//! Invariant: changes nothing.
+//! It changes nothing.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! Forgets UDP connection tracking entries of host ports, which would go on to the pod that had the port before.
 //! Called by `attach` after the rules changed.
-//! Invariant: TCP is left alone, an open connection ends when its pod does (`UdpFlow` reads no other protocol).
+//! Invariant: TCP is left alone, an open connection ends when its pod does (type: `UdpFlow` reads no other protocol).
 
 use std::net::IpAddr;
 

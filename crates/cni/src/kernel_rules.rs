@@ -1,6 +1,6 @@
 //! Asks the kernel which rules a table has, without `nft`: a hundredth of the time.
 //! Used by `nft` to see whether a table is as it was written.
-//! Invariant: only reads.
+//! It only reads.
 
 use netfilter::{
     NLM_F_DUMP,

@@ -1,6 +1,6 @@
 //! The few netlink operations the plugin needs, on a socket bound to one network namespace.
 //! Used by `attach` and `cleanup`.
-//! Invariant: every operation that creates is safe to repeat.
+//! Every operation that creates is safe to repeat.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

@@ -1,6 +1,7 @@
 //! Asks upstream name servers about names that are not ours.
 //! Used by `server`; remembers in `cache`.
-//! Invariant: at most `CONCURRENT` questions are under way; beyond that the answer is SERVFAIL at once.
+//! Invariant: at most `CONCURRENT` questions are under way; beyond that the answer is SERVFAIL at once (test:
+//! `one_pod_has_so_many_forwarded_questions`).
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},

@@ -1,6 +1,6 @@
 //! The shell: informers into the zone, sockets out of it.
 //! Puts `index`, `server` and `forward` to work; started by the agent.
-//! Invariant: answers are given only after the first lists, so a restart never says NXDOMAIN to a name that exists.
+//! Answers are given only after the first lists, so that a restart does not say NXDOMAIN to a name that exists.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,6 +1,6 @@
 //! The wire: UDP and TCP, EDNS, truncation; answers from the zone at once, the rest through `forward`.
 //! Started by `run`; the zone is shared with it.
-//! Invariant: the zone's lock is never held across an await.
+//! Invariant: the zone's lock is never held across an await (clippy: `await_holding_lock`).
 
 use std::{
     net::SocketAddr,

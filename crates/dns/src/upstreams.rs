@@ -1,6 +1,6 @@
 //! Who is asked about names that are not ours: given once, or as the node's resolv.conf says at the moment of asking.
 //! Used by `forward`; reads the files through `resolv_conf`.
-//! Invariant: a file is read again only when it has changed; looking whether it has costs no more than its metadata.
+//! A file is read again only when it has changed; looking whether it has costs no more than its metadata.
 
 use std::{
     fs,

@@ -1,6 +1,6 @@
 //! The server as `dig` sees it: UDP, TCP, EDNS, truncation, forwarding. Loopback only.
 //! Upstream is a second server of ours with another zone.
-//! Invariant: no question leaves the machine.
+//! No question leaves the machine.
 
 use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
 

@@ -1,6 +1,7 @@
 //! The few bytes of HTTP that health checks and metrics need.
 //! Used by the proxy's and the DNS server's own ports.
-//! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept.
+//! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept (test:
+//! `a_client_that_sends_half_a_request_is_closed`).
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},

@@ -1,7 +1,8 @@
 //! Counters, gauges and histograms in Prometheus' text form, and the few bytes of HTTP that show them.
 //! Used by every component, each with one table of its families under upstream's names; the API server counts its requests
 //! with `Histogram`, without a lock.
-//! Invariant: a family has at most `SERIES_PER_FAMILY_MAX` series; what goes beyond is not counted (`series_are_bounded`).
+//! Invariant: a family has at most `SERIES_PER_FAMILY_MAX` series; what goes beyond is not counted (test:
+//! `series_are_bounded`).
 
 mod histogram;
 pub mod http;

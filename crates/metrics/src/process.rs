@@ -1,6 +1,6 @@
 //! What every Prometheus client says of its process, from the kernel and the allocator.
 //! Shown at the end of every component's metrics.
-//! Invariant: says nothing of what it can't read.
+//! What can't be read is left out.
 
 use crate::Text;
 

@@ -1,7 +1,7 @@
 //! UDP flows in the kernel's connection tracking: read from a dump, and named for a deletion.
 //! Used by `cni` for host ports and by `proxy` for Services.
-//! Invariant: a deletion always names one flow (`FlowName` is made from a flow alone). Without a name the kernel would
-//! delete all of them.
+//! Invariant: a deletion always names one flow (type: `FlowName` is made from a flow alone). Without a name the kernel
+//! would delete all of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,7 +1,6 @@
 //! Netlink messages and their attributes: how they are put together and taken apart.
 //! Used by `socket`, `conntrack` and everything that speaks to netfilter.
-//! Invariant: whatever the bytes are, reading them ends and stays inside them (the test `broken_bytes_end_it`; no
-//! indexing without a check).
+//! Invariant: whatever the bytes are, reading them ends and stays inside them (test: `broken_bytes_end_it`).
 
 /// The header of every message; that of netfilter's follows it.
 const HEADER_BYTES: usize = 16;

@@ -1,6 +1,6 @@
 //! Figures of the proxy on this machine: 10,000 Services with 5 endpoints each, in a network namespace of its own.
 //! Run by `tools/bench` as root: `cargo run --release -p minke-proxy --example figures`.
-//! Invariant: prints ratios against a goal or a bare `nft` run beside it; fails only when something does not work.
+//! Prints ratios against a goal or a bare `nft` run beside it; fails only when something does not work.
 
 #[path = "../tests/packets/feed.rs"]
 mod feed;

@@ -1,7 +1,8 @@
 //! Which pods the kernel's rules may still send new connections to, and how much of the cluster's news they hold.
 //! Written by `run` after a transaction went through; read by the agent before a pod is stopped, on this node and,
 //! through the kubelet's server, on others.
-//! Invariant: says "withdrawn" only after the kernel has accepted rules without the pod.
+//! Invariant: says "withdrawn" only of rules that were published without the pod (test:
+//! `a_pod_is_withdrawn_when_its_last_service_stops_using_it`).
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! `AppliedState` for a kubelet in another process of the same node: one question and one answer per connection.
 //! Served by `minke proxy`, asked by `minke kubelet`; the socket's directory keeps others out.
-//! Invariant: an answer is given only after the kernel has accepted rules without the pod, and whoever asks waits no
-//! longer than it wants to.
+//! Invariant: whoever asks waits no longer than it wants to, and a silent peer is closed (test:
+//! `who_asks_nothing_is_closed`).
 
 use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 

@@ -1,6 +1,7 @@
 //! Services and EndpointSlices as the proxy needs them: small, typed, indexed by Service.
 //! Fed by `run` from informers; read by `rules`.
-//! Invariant: an object the API server lets through never makes `apply` fail; what is unusable is left out.
+//! Whatever the API server lets through is taken in; what is unusable of it is left out (type: `apply_*` return no
+//! errors).
 
 use std::{
     collections::{BTreeMap, HashMap},

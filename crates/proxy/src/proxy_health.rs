@@ -1,6 +1,7 @@
 //! Whether the proxy keeps up: `/healthz` and `/livez` on a port of its own, in upstream's form.
 //! Told by `run` when work waits and when it is done; load balancers ask it whether to use this node.
-//! Invariant: a change that waits for longer than a minute makes it unhealthy, whatever the reason.
+//! Invariant: a change that waits for longer than a minute makes it unhealthy, whatever the reason (test:
+//! `a_change_that_waits_too_long_is_unhealthy`).
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

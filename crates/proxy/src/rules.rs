@@ -1,6 +1,6 @@
 //! The pure core: one Service and its endpoints in, the nftables elements and chains that serve it out.
 //! Reads `model`; `ruleset` puts the Services together and `render` writes them down.
-//! Invariant: no input or output, no time; the same state gives the same rules.
+//! Invariant: no input or output, no time; the same state gives the same rules (tidy: `pure_files`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,7 @@
 //! The rules of all Services together, and what changes in the kernel when one Service changes.
 //! Filled from `rules`; its changes are written down by `render`.
-//! Invariant: an element exists in the kernel while at least one Service claims it; the first claim gives its value.
+//! Invariant: an element exists in the kernel while at least one Service claims it; the first claim gives its value
+//! (test: `the_first_owner_of_an_address_keeps_it`).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

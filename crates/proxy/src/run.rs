@@ -1,6 +1,7 @@
 //! The runner: watches Services and EndpointSlices, applies what the pure core says, repairs what others break.
 //! Puts `model`, `rules`, `ruleset` and `render` to work; publishes through `applied_state`.
-//! Invariant: one transaction at a time; what was published as applied is in the kernel.
+//! Invariant: one transaction at a time (type: `sync` has the one `&mut Proxy`). What is published as applied is in the
+//! kernel: `publish` follows the transaction.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,6 +1,6 @@
 //! The health check ports of Services with externalTrafficPolicy Local: a load balancer asks which nodes to use.
 //! Kept by `run` in step with the applied rules.
-//! Invariant: a port that cannot be bound is told to the Service and taken once it is free; the rest goes on.
+//! A port that can't be bound is told to the Service and taken once it is free; the rest goes on.
 
 use std::{
     collections::HashMap,

@@ -1,6 +1,7 @@
 //! The one accept loop.
 //! Used by `http` and by listeners with a protocol of their own.
-//! Invariant: no error ends it. Out of file descriptors, it waits and tries again.
+//! Invariant: no error ends it; out of file descriptors, it waits and tries again (test:
+//! `running_out_of_descriptors_does_not_end_a_listener`).
 
 use std::{io, net::SocketAddr, time::Duration};
 

@@ -1,7 +1,7 @@
 //! What happens on one HTTP connection, as far as its deadlines need to know: `Tracked` is its stream, `Answer` a body
 //! that is being sent on it.
 //! Written by hyper's polling, read by `deadlines`.
-//! Invariant: nothing here waits or locks.
+//! Nothing here waits or locks: atomics only.
 
 use std::{
     io,

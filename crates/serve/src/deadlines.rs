@@ -1,6 +1,7 @@
 //! Drives one HTTP connection and ends it when its client only keeps it open.
 //! Called by `http`; looks at `activity` when a deadline may have passed, never in between.
-//! Invariant: a connection with an endless answer under way is not ended here.
+//! Invariant: a connection with an endless answer under way is not ended here (test:
+//! `who_only_waits_is_ended_and_who_is_served_is_not`).
 
 use std::{pin::Pin, time::Duration};
 

@@ -1,6 +1,6 @@
 //! HTTP over accepted connections: HTTP/2 where a TLS client asks for it, else HTTP/1.1, with upgrades.
 //! Used by every HTTP listener of ours; what is asked goes to a `Handler`.
-//! Invariant: a connection is a task of its own; nothing that happens on it ends the listener.
+//! A connection is a task of its own; nothing that happens on it ends the listener.
 
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc};
 

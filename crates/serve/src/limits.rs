@@ -1,6 +1,6 @@
 //! What a listener bears with. One value per kind of listener; upstream's numbers where it has them.
 //! Read by `slots`, `deadlines` and `http`.
-//! Invariant: nothing here changes while a listener serves.
+//! Invariant: nothing here changes while a listener serves (type: limits are copied into it).
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Places for connections: so many in all, so many for one peer.
 //! A `Slot` lives as long as its connection, upgraded or not.
-//! Invariant: a peer without connections is not remembered.
+//! Invariant: a peer without connections is not remembered (test: `a_peer_has_its_share_and_no_more`).
 
 use std::{
     collections::HashMap,

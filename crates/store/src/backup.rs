@@ -1,7 +1,8 @@
 //! Copies a whole store at one revision into a stream, and such a stream into an empty directory.
 //! `files` puts the stream into a file and calls this for `minke store backup|restore`.
 //! Invariant: a restored store has the same keys, values and versions of objects, and a revision that the old one never
-//! reached: whoever watched the old one is told that its place is gone, instead of waiting for the future.
+//! reached: whoever watched the old one is told that its place is gone, instead of waiting for the future (test:
+//! `a_backup_restores_the_same_objects_at_a_revision_never_reached`).
 
 use std::{
     io::{Read, Write},

@@ -1,6 +1,6 @@
 //! What every store must do, as tests that any backend is run through: `contract::run_all!(name => async || fixture)`.
 //! Run on memory, embedded and a real etcd in `tests/store`.
-//! Invariant: knows nothing of a backend; a case sees only `Store`.
+//! Invariant: knows nothing of a backend (type: a case sees only `dyn Store`).
 
 use std::{any::Any, collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,7 @@
 //! The embedded store as a file and as a report: what `minke store backup|restore|check` do.
 //! Over `backup` and `embedded`. A backup may be made of a store that is in use; the rest needs it to itself.
-//! Invariant: a file or a store is there whole or not at all; what is wrong is said with what to do about it.
+//! Invariant: a file or a store is there whole or not at all (test: `a_backup_comes_back_whole`); what is wrong is said
+//! with what to do about it (test: `damage_is_told_with_what_to_do`).
 
 use std::{
     fs::File,

@@ -1,6 +1,6 @@
 //! A store that lives as long as the process: for tests, simulation and throw-away clusters.
 //! The same `mvcc` core as `embedded`, written in place because there is no disk to wait for.
-//! Invariant: spawns no thread, so simulated runs stay deterministic.
+//! It spawns no thread, so simulated runs stay deterministic.
 
 use std::sync::Arc;
 

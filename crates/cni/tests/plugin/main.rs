@@ -1,6 +1,6 @@
 //! The plugin against real network namespaces: packets, host ports, masquerade, and death in the middle.
 //! Every namespace here is made by the test and removed at its end.
-//! Invariant: nothing touches the machine's own namespace.
+//! Nothing touches the machine's own namespace.
 
 mod node;
 

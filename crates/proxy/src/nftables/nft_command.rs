@@ -1,6 +1,6 @@
 //! Runs `nft`: one process per transaction, all or nothing.
 //! Used by `run`; the text comes from `render`.
-//! Invariant: a process id is on record before its transaction starts, so `monitor` never takes ours for a stranger's.
+//! A process id is on record before its transaction starts, so that `nft_monitor` does not take ours for a stranger's.
 
 use std::{
     collections::VecDeque,

@@ -1,6 +1,6 @@
 //! Changes as the text of one nftables transaction.
 //! Reads `ruleset`; fed to `nft -f -` by `nft`.
-//! Invariant: every object is created before it is named and emptied before it is deleted, whatever the changes.
+//! Every object is created before it is named and emptied before it is deleted; the kernel refuses anything else.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 

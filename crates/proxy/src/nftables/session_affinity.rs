@@ -1,6 +1,6 @@
 //! Carries session affinity over a full write of the table: clients keep their endpoint when the proxy restarts.
 //! Used by `run` just before it replaces everything.
-//! Invariant: only sets that the new rules have get their clients back.
+//! Invariant: only sets that the new rules have get their clients back (test: `clients_of_known_sets_come_back`).
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, sync::Arc};
 

@@ -1,6 +1,7 @@
 //! Which of the addresses and pod ranges that Node objects name count.
 //! Asked by `plan`, and outside by all that go by what a node says of itself.
-//! Invariant: what one node says never changes where another node's traffic goes (tests below, and of `plan`).
+//! Invariant: what one node says never changes where another node's traffic goes (test:
+//! `a_node_does_not_route_what_is_not_its_own`).
 
 use std::{collections::BTreeMap, net::IpAddr};
 

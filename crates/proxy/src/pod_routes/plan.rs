@@ -1,6 +1,6 @@
 //! How this node reaches the pods of other nodes: plain routes or VXLAN, decided from the Node objects.
 //! The pure half; `run` watches nodes and brings the kernel to the plan.
-//! Invariant: every route it makes carries its own protocol number, so stale ones are known as ours.
+//! Every route carries a protocol number of ours, so that stale ones are known. Pure (tidy: `pure_files`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

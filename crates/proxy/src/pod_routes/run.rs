@@ -1,6 +1,6 @@
 //! Brings the kernel to the plan whenever a Node changes, through `ip` and `bridge` in batches.
 //! Runs `plan` and does what it says.
-//! Invariant: touches only routes of its protocol number and its own VXLAN device.
+//! Only routes of that protocol number and our own VXLAN device are touched: other clusters and people have theirs.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, process::Stdio, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Elements that were changed one by one, straight in the kernel, are those that `nft` writes from nothing.
 //! Part of the packet tests.
-//! Invariant: compares what `nft` itself lists.
+//! Compares what `nft` itself lists.
 
 use std::collections::BTreeSet;
 

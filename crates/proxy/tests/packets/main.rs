@@ -1,6 +1,6 @@
 //! The proxy with real packets: a node, its pods and a stranger outside, each in a network namespace of its own.
 //! Every namespace here is made by the test and removed at its end.
-//! Invariant: nothing touches the machine's own namespace.
+//! Nothing touches the machine's own namespace.
 
 mod elements;
 mod feed;

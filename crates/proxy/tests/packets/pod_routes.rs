@@ -1,6 +1,6 @@
 //! Two nodes, a pod on each: reachable by routes and by VXLAN, and not after the other node is gone.
 //! Part of the packet tests for their namespaces.
-//! Invariant: nothing touches the machine's own namespace.
+//! Nothing touches the machine's own namespace.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Who may use a Service, and which of its endpoints: traffic policies, source ranges, affinity, endpoints that end.
 //! Part of the packet tests.
-//! Invariant: what is dropped here is asked for a second time from where it is served.
+//! What is dropped here is asked for a second time from where it is served.
 
 use std::collections::BTreeSet;
 

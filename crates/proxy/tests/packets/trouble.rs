@@ -1,7 +1,7 @@
 //! What goes wrong on a node is told and the rest goes on: ports in use, addresses claimed twice, endpoints by the
 //! thousand. And how the proxy's own health is told.
 //! Part of the packet tests.
-//! Invariant: every trouble here leaves the Service beside it served.
+//! Every trouble here leaves the Service beside it served.
 
 use std::{
     io::{Read, Write},

@@ -1,6 +1,6 @@
 //! UDP through Services: a client is one flow to the kernel, and a flow goes on until somebody ends it.
 //! Part of the packet tests.
-//! Invariant: every client here asks from one socket, so that only a flow that was ended can change who answers.
+//! Every client here asks from one socket, so that only a flow that was ended can change who answers.
 
 use std::{
     io::Write,

@@ -1,6 +1,6 @@
 //! A disk that lies: by seed it loses what was not synced, tears writes, reorders them, refuses, and loses power.
 //! Under the embedded store in `power_cut_tests`.
-//! Invariant: what a successful sync covered is there after a power cut; nothing else is promised. After a failed sync the
+//! What a successful sync covered is there after a power cut; nothing else is promised. After a failed sync the
 //! system's view and the disk differ, and no later sync brings them together.
 
 use std::{

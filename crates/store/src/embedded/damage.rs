@@ -1,6 +1,6 @@
 //! What is damaged in a log, and whether anything is lost by it.
 //! Found by `replay`; a start stops for what is live, `salvage` gives it up.
-//! Invariant: what cannot be told to be dead counts as live.
+//! What cannot be told to be dead counts as live.
 
 use std::{path::PathBuf, sync::Arc};
 

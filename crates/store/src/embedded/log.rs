@@ -5,7 +5,8 @@
 //! A write that failed is cut off again. A sync that failed is never tried again: the system may have dropped the pages and
 //! report success the next time. What the file held before was synced before; the next group goes to another file, and
 //! `replay` takes nothing from the old one that the new one has instead.
-//! Invariant: nothing half-written is ever followed by data in the same segment.
+//! Invariant: nothing half-written is ever followed by data in the same segment (test:
+//! `acknowledged_writes_survive_a_disk_that_lies`).
 
 use std::{
     collections::VecDeque,

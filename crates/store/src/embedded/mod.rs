@@ -1,8 +1,8 @@
 //! A store in a directory of this machine: an append-only log of checksummed records and an index of keys in memory.
 //! `sequencer` takes writes and `writer` does them, `recovery` starts from what `replay` reads back, `reclaim` gives space
 //! back, `scrub` looks for damage; reading is `mvcc::shared`. All of it over `disk`.
-//! Invariant: an acknowledged write survives a crash and a power cut; damaged data is repaired or reported, never returned
-//! or dropped silently.
+//! Invariant: an acknowledged write survives a crash and a power cut; damaged data is repaired or reported, never
+//! returned or dropped silently (test: `power_cut_tests.rs`).
 //!
 //! Why not an LSM tree: the index of keys is in memory anyway (revisions, watches), so a read is one `pread` and a
 //! group of writes one `write` and one `fdatasync`; there are no memtables, caches or background threads to pay for.

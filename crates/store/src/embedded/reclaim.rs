@@ -1,7 +1,8 @@
 //! Gives disk space back: moves what is still needed out of the oldest segment, then removes it.
 //! Run by the writer between groups, in bounded steps.
 //! Invariant: only newest versions move, so a deletion is always later in the log than what it deletes. A segment goes
-//! only when the index needs nothing of it, whatever is damaged in it.
+//! only when the index needs nothing of it, whatever is damaged in it (test: `deletions_stay_deleted_over_openings`,
+//! `the_power_may_go_at_every_step`).
 
 use crate::{
     Revision, StoreError,

@@ -1,6 +1,7 @@
 //! Reads the whole log back into a `Core` and tells a torn tail from damage.
 //! Called by `open` (which repairs a torn tail), by `check` and backups (which change nothing) and by `salvage`.
-//! Invariant: a torn group counts not at all; damage is never skipped without being told, in `Replayed::damage`.
+//! Invariant: a torn group counts not at all; damage is never skipped without being told, in `Replayed::damage` (test:
+//! `damage_is_refused_or_named_never_served`).
 
 use std::{collections::VecDeque, path::Path, sync::Arc};
 

@@ -1,6 +1,7 @@
 //! Reads what is live again, slowly, so that damage is found while somebody still has the value.
 //! Run by `writer`; the API server's cache gives values back through `RepairSource`.
-//! Invariant: a value is put in a damaged one's place only if it fits the checksum that was written with that.
+//! Invariant: a value is put in a damaged one's place only if it fits the checksum that was written with that (test:
+//! `damaged_records_are_repaired_from_memory_or_reported`).
 
 use std::{
     sync::{Arc, OnceLock},

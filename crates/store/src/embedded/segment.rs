@@ -1,6 +1,7 @@
 //! One file of the log, and the place of one record in it.
 //! Made by `log` and `replay`; the index holds `Location`s and reads values through them.
-//! Invariant: a record read back is checked against its checksum, its key and its revision.
+//! Invariant: a record read back is checked against its checksum, its key and its revision (test:
+//! `damage_is_refused_or_named_never_served`).
 
 use std::{
     io,

@@ -1,6 +1,6 @@
 //! The one thread that writes: takes everything that waits, makes it durable with one sync, then answers all.
 //! Fed by `EmbeddedStore`; `writer` does the work.
-//! Invariant: nobody is answered before what the answer rests on is on disk.
+//! Invariant: nobody is answered before what the answer rests on is on disk (test: `every_sync_is_needed`).
 
 use std::sync::{
     Arc,

@@ -1,6 +1,7 @@
 //! Writes groups of transactions, keeps house, and puts damaged records right.
 //! Run by `sequencer`, in its thread; by tests in theirs. Decides with `mvcc::group`, writes with `log`.
-//! Invariant: no reader or watcher sees a write, and no outcome is given, before it is on disk.
+//! Invariant: no reader or watcher sees a write, and no outcome is given, before it is on disk (test:
+//! `every_sync_is_needed`).
 
 use std::{path::Path, sync::Arc};
 

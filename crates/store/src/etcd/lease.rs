@@ -1,6 +1,7 @@
 //! Leases shared by keys that end at about the same time, so that a thousand events do not need a thousand leases.
 //! Asked by `EtcdStore::transact` for every put with a time to live.
-//! Invariant: a key lives at least as long as asked, and at most a twentieth (and a minute) longer.
+//! Invariant: a key lives at least as long as asked, and at most a twentieth (and a minute) longer (test:
+//! `leases_are_shared_while_their_end_fits`).
 
 use std::{future::Future, time::Duration};
 

@@ -2,8 +2,9 @@
 //! It hears of all keys, also of those outside its range: every one of them makes a revision, and who waits for that one
 //! would otherwise wait until etcd tells of its progress, once in ten minutes.
 //! Made by `EtcdStore::watch`.
-//! Invariant: delivers every revision once, whole and in order, or ends with an error. (etcd splits a revision over several
-//! answers only for a watch that asks for fragments; this one does not.)
+//! Invariant: delivers every revision once, whole and in order, or ends with an error (test: `watch_loses_nothing` of
+//! the contract, `a_watch_survives_kill_and_restart`). etcd splits a revision over several answers only for a watch
+//! that asks for fragments; this one does not.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Hands events to watchers in revision order and ends those that cannot keep up.
 //! Fed by `Core::apply`; a `Watching` stream drains one watcher.
-//! Invariant: never waits for a watcher, and keeps at most `buffer_events` events and one progress for each (the channel's
-//! own bound). A slower one gets `Unavailable`; it may watch again from where it was.
+//! Invariant: never waits for a watcher, and keeps at most `buffer_events` events and one progress for each (type: the
+//! channel's bound). A slower one gets `Unavailable`; it may watch again from where it was.
 
 use std::{
     collections::VecDeque,

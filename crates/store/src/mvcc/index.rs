@@ -1,6 +1,6 @@
 //! Every key with its newest version and the older ones that history still needs.
 //! Owned by `Core`, which decides what may be forgotten.
-//! Invariant: holds no value bytes; versions of a key are in revision order.
+//! Invariant: holds no value bytes (type: values are behind `Value`); versions of a key are in revision order.
 
 use std::{
     collections::BTreeMap,

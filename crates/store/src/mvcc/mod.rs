@@ -1,6 +1,6 @@
 //! The revisioned state that `memory` and `embedded` share: an index of keys, a bounded history, watchers, deadlines.
 //! `group` decides transactions against it, `shared` reads it, `hub` tells watchers.
-//! Invariant: knows no disk and never waits. Values are behind `Value`, in memory or in a log.
+//! Invariant: knows no disk and never waits (tidy: `pure_files`). Values are behind `Value`, in memory or in a log.
 
 pub(crate) mod group;
 pub(crate) mod hub;

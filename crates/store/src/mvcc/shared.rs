@@ -1,6 +1,6 @@
 //! The reading half of a store over `Core`, and the timer that wakes it: the same for `memory` and `embedded`.
 //! Writes come from `memory` (in place) or from the sequencer of `embedded`.
-//! Invariant: the lock is never held while waiting or while values are read for a range.
+//! Invariant: the lock is never held while waiting (clippy: `await_holding_lock`) or while values are read for a range.
 
 use std::{
     sync::{Arc, OnceLock, Weak},

@@ -25,6 +25,12 @@ impl Source {
         self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
+    /// The `//!` lines that it opens with, as one line.
+    pub fn header(&self) -> String {
+        let lines = self.text.lines().map_while(|line| line.strip_prefix("//!"));
+        lines.map(str::trim).collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether the file exists only for tests, by its name or place.
     pub fn is_test(&self) -> bool {
         let folders = ["/tests/", "/examples/", "/benches/"];

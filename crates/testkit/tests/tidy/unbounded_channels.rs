@@ -3,10 +3,8 @@
 use crate::sources::{all, check};
 
 const ALLOWED: &[(&str, &str)] = &[
-    ("crates/client/src/informer.rs", "to be bounded: changes that a subscriber has not read"),
     ("crates/kubelet/src/lib.rs", "wake-ups: to be bounded"),
     ("crates/scheduler/src/scheduler.rs", "outcomes of bindings: at most one per pod that is being bound"),
-    ("crates/store/src/mvcc/hub.rs", "to be bounded: events that a watcher has not read are counted, progress is not"),
 ];
 
 #[test]
