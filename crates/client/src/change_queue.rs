@@ -1,6 +1,6 @@
 //! What a subscriber of an informer has not read yet: a queue that stops growing when nobody reads it.
 //! Filled by `informer`, one queue per subscriber; read by controllers, scheduler, kubelet, proxy and dns.
-//! Invariant: never longer than `FOLD_ABOVE` or four times the keys of cache and subscriber, whichever is more (test:
+//! Invariant: never longer than `UNFOLDED_CHANGES_MAX` or four times the keys of cache and subscriber, whichever is more (test:
 //! `changes_that_nobody_reads_become_one_per_key`).
 
 use std::{collections::VecDeque, sync::Arc};
@@ -19,9 +19,9 @@ pub struct ObjectChange {
 }
 
 /// Up to here a subscriber gets every change; beyond, the changes of a key become one.
-const FOLD_ABOVE: usize = 8192;
+const UNFOLDED_CHANGES_MAX: usize = 8192;
 /// A queue that was longer gives its memory back when it is empty.
-const CAPACITY_KEPT: usize = 1024;
+const IDLE_CAPACITY_MAX: usize = 1024;
 
 /// A queue's two ends.
 pub fn change_queue() -> (ChangeSender, ObjectSubscription) {
@@ -53,7 +53,7 @@ impl ChangeSender {
             return false;
         }
         state.changes.push_back(change);
-        if state.changes.len() > state.fold_at.max(FOLD_ABOVE) {
+        if state.changes.len() > state.fold_at.max(UNFOLDED_CHANGES_MAX) {
             let folded = fold(std::mem::take(&mut state.changes));
             state.fold_at = folded.len() * 2;
             state.changes = folded;
@@ -111,7 +111,7 @@ impl Drop for ObjectSubscription {
 impl State {
     fn pop(&mut self) -> Option<ObjectChange> {
         let change = self.changes.pop_front();
-        if self.changes.is_empty() && self.changes.capacity() > CAPACITY_KEPT {
+        if self.changes.is_empty() && self.changes.capacity() > IDLE_CAPACITY_MAX {
             (self.changes, self.fold_at) = (VecDeque::new(), 0);
         }
         change
@@ -180,14 +180,14 @@ mod tests {
         let (sender, mut subscription) = change_queue();
         let (known, other) = (object("known", "k", 0), object("other", "o", 0));
         let mut last = known.clone();
-        for version in 1..=10 * FOLD_ABOVE {
+        for version in 1..=10 * UNFOLDED_CHANGES_MAX {
             let next = object("known", "k", version);
             sender.send(change("known", Some(&last), Some(&next)));
             let passing = object("passing", &version.to_string(), version);
             sender.send(change("passing", None, Some(&passing)));
             sender.send(change("passing", Some(&passing), None));
             last = next;
-            assert!(subscription.0.state.lock().changes.len() <= FOLD_ABOVE);
+            assert!(subscription.0.state.lock().changes.len() <= UNFOLDED_CHANGES_MAX);
         }
         let again = object("other", "o2", 9);
         sender.send(change("other", Some(&other), None));
@@ -196,7 +196,7 @@ mod tests {
             let mut state = subscription.0.state.lock();
             state.changes = fold(std::mem::take(&mut state.changes));
         }
-        let newest = format!("known k@0 k@{}", 10 * FOLD_ABOVE);
+        let newest = format!("known k@0 k@{}", 10 * UNFOLDED_CHANGES_MAX);
         assert_eq!(read(&mut subscription), [newest.as_str(), "other o@0 -", "other - o2@9"]);
     }
 

@@ -24,18 +24,18 @@ use tokio::sync::mpsc;
 use crate::{Client, Patch};
 
 /// Events waiting to be written; more are dropped.
-const MAX_WAITING: usize = 1000;
+const WAITING_EVENTS_MAX: usize = 1000;
 /// What is said within one is written together: the store syncs once for all.
-const MOMENT: Duration = Duration::from_millis(100);
-const IN_FLIGHT: usize = 32;
+const BATCH_INTERVAL: Duration = Duration::from_millis(100);
+const REQUESTS_IN_FLIGHT_MAX: usize = 32;
 /// Series remembered for counting.
-const MAX_SERIES: usize = 4096;
+const SERIES_MAX: usize = 4096;
 /// Per object: a burst, then one more every so often.
-const BURST: f64 = 25.0;
-const REFILL: Duration = Duration::from_secs(300);
+const BURST_EVENTS: f64 = 25.0;
+const REFILL_INTERVAL: Duration = Duration::from_secs(300);
 /// This many distinct messages for one reason within the window, and the rest are combined.
-const SIMILAR_MESSAGES: usize = 10;
-const SIMILAR_WINDOW: Duration = Duration::from_secs(600);
+const SIMILAR_EVENTS_MAX: usize = 10;
+const SIMILAR_INTERVAL: Duration = Duration::from_secs(600);
 
 pub type ObjectRef = ObjectReference;
 
@@ -77,7 +77,7 @@ struct Said {
 impl EventRecorder {
     /// `host` is the node for node components, empty otherwise.
     pub fn new(client: Client, env: Env, component: &str, host: &str) -> Self {
-        let (sender, mut receiver) = mpsc::channel::<Said>(MAX_WAITING);
+        let (sender, mut receiver) = mpsc::channel::<Said>(WAITING_EVENTS_MAX);
         let mut writer = Writer {
             client,
             env: env.clone(),
@@ -90,8 +90,8 @@ impl EventRecorder {
         let waiting = env.clone();
         env.spawn(async move {
             let mut said = Vec::new();
-            while receiver.recv_many(&mut said, MAX_WAITING).await > 0 {
-                waiting.next_beat(MOMENT).await;
+            while receiver.recv_many(&mut said, WAITING_EVENTS_MAX).await > 0 {
+                waiting.next_beat(BATCH_INTERVAL).await;
                 while let Ok(more) = receiver.try_recv() {
                     said.push(more);
                 }
@@ -186,9 +186,9 @@ impl Writer {
         let news = self.news(said);
         let writer = &*self;
         let written: Vec<_> =
-            stream::iter(news).map(|news| writer.send(news)).buffer_unordered(IN_FLIGHT).collect().await;
+            stream::iter(news).map(|news| writer.send(news)).buffer_unordered(REQUESTS_IN_FLIGHT_MAX).collect().await;
         for (key, series) in written.into_iter().flatten() {
-            if self.series.len() >= MAX_SERIES {
+            if self.series.len() >= SERIES_MAX {
                 self.series.clear();
             }
             self.series.insert(key, series);
@@ -280,11 +280,11 @@ impl Writer {
 
     fn take_token(&mut self, uid: &str) -> bool {
         let now = self.env.monotonic();
-        if self.tokens.len() >= MAX_SERIES {
+        if self.tokens.len() >= SERIES_MAX {
             self.tokens.clear();
         }
-        let (tokens, since) = self.tokens.entry(uid.to_string()).or_insert((BURST, now));
-        *tokens = (*tokens + (now - *since).as_secs_f64() / REFILL.as_secs_f64()).min(BURST);
+        let (tokens, since) = self.tokens.entry(uid.to_string()).or_insert((BURST_EVENTS, now));
+        *tokens = (*tokens + (now - *since).as_secs_f64() / REFILL_INTERVAL.as_secs_f64()).min(BURST_EVENTS);
         *since = now;
         let granted = *tokens >= 1.0;
         if granted {
@@ -296,15 +296,15 @@ impl Writer {
     /// The message, or a combined one when this object has said too many different things for one reason.
     fn combined(&mut self, uid: &str, said: &Said) -> String {
         let now = self.env.monotonic();
-        if self.similar.len() >= MAX_SERIES {
+        if self.similar.len() >= SERIES_MAX {
             self.similar.clear();
         }
         let entry = self.similar.entry((uid.to_string(), said.reason.clone())).or_insert((Vec::new(), now));
-        if now - entry.1 > SIMILAR_WINDOW {
+        if now - entry.1 > SIMILAR_INTERVAL {
             *entry = (Vec::new(), now);
         }
         if !entry.0.contains(&said.message) {
-            if entry.0.len() >= SIMILAR_MESSAGES {
+            if entry.0.len() >= SIMILAR_EVENTS_MAX {
                 return format!("(combined from similar events): {}", said.message);
             }
             entry.0.push(said.message.clone());
@@ -356,7 +356,7 @@ mod tests {
         let pod = ObjectRef { name: Some("p".into()), namespace: Some("n".into()), ..ObjectRef::default() };
         let check = async |said: &[&str], expected: &[(&str, &str, i64)]| {
             said.iter().for_each(|reason| recorder.normal(&pod, reason, "message"));
-            env.sleep(2 * MOMENT).await;
+            env.sleep(2 * BATCH_INTERVAL).await;
             let sent: Vec<_> = std::mem::take(&mut *sent.0.lock());
             let told = |(method, body): &(String, Value)| {
                 let reason = body["reason"].as_str().unwrap_or_default().to_string();

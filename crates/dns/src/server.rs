@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     dns_metrics::{DURATION, REQUESTS, RESPONSES, ROOT, SERVER, code_name, type_name},
-    forward::{Forwarder, PAYLOAD},
+    forward::{Forwarder, UDP_PAYLOAD_BYTES},
     index::Zone,
     zone::Answer,
 };
@@ -38,11 +38,11 @@ const TCP_CONNECTIONS_PER_PEER_MAX: usize = 64;
 const FORWARDED_MAX: usize = 1000;
 /// Of these, by one pod.
 const FORWARDED_PER_PEER_MAX: usize = 250;
-const TCP_IDLE: Duration = Duration::from_secs(10);
+const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// ExternalName may point at ExternalName; not for ever.
-const LONGEST_ALIAS_CHAIN: usize = 8;
+const ALIAS_CHAIN_MAX: usize = 8;
 /// In bytes: a name that was there before, and nothing in it.
-const SMALLEST_RECORD: usize = 12;
+const RECORD_BYTES_MIN: usize = 12;
 
 pub struct Server {
     shared: Arc<Shared>,
@@ -146,7 +146,7 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
             stream.read_exact(&mut bytes).await?;
             Ok::<_, std::io::Error>(bytes)
         };
-        let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE, question).await else { return };
+        let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE_TIMEOUT, question).await else { return };
         let asked = shared.asked("tcp", from);
         let response = match shared.begin(&bytes) {
             Begun::Nothing => return,
@@ -157,7 +157,7 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
         let bytes = encode(response, usize::from(u16::MAX));
         let length = (bytes.len() as u16).to_be_bytes();
         let answer = [&length[..], &bytes].concat();
-        let Some(Ok(())) = shared.env.timeout(TCP_IDLE, stream.write_all(&answer)).await else { return };
+        let Some(Ok(())) = shared.env.timeout(TCP_IDLE_TIMEOUT, stream.write_all(&answer)).await else { return };
     }
 }
 
@@ -240,10 +240,10 @@ impl Shared {
         let mut limit = 512;
         let mut dnssec = false;
         if let Some(asked) = &request.edns {
-            limit = usize::from(asked.max_payload().clamp(512, PAYLOAD));
+            limit = usize::from(asked.max_payload().clamp(512, UDP_PAYLOAD_BYTES));
             dnssec = asked.flags().dnssec_ok;
             let mut edns = Edns::new();
-            edns.set_max_payload(PAYLOAD);
+            edns.set_max_payload(UDP_PAYLOAD_BYTES);
             if asked.version() > 0 {
                 response.set_edns(edns);
                 response.metadata.response_code = ResponseCode::BADVERS;
@@ -272,7 +272,7 @@ impl Shared {
     fn answer_locally(&self, response: &mut Message, query: &Query) -> Option<Query> {
         let mut name: Name = query.name().clone();
         let zone = self.zone.read();
-        for _ in 0..LONGEST_ALIAS_CHAIN {
+        for _ in 0..ALIAS_CHAIN_MAX {
             match zone.answer(&name, query.query_type()) {
                 Answer::NotOurs => return Some(Query::query(name, query.query_type())),
                 Answer::Records { mut answers, additionals } => {
@@ -351,7 +351,7 @@ pub(crate) fn encode(mut response: Message, limit: usize) -> Vec<u8> {
     }
     let mut cut = response.truncate();
     let mut best = cut.to_vec().unwrap_or_default();
-    let (mut fitting, mut beyond) = (0, response.answers.len().min(limit / SMALLEST_RECORD) + 1);
+    let (mut fitting, mut beyond) = (0, response.answers.len().min(limit / RECORD_BYTES_MIN) + 1);
     while beyond - fitting > 1 {
         let middle = (fitting + beyond) / 2;
         cut.answers = response.answers[..middle].to_vec();

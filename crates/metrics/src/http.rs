@@ -18,8 +18,8 @@ use tokio::{
 
 use crate::{CONTENT_TYPE, Metrics};
 
-const PATIENCE: Duration = Duration::from_secs(5);
-const LONGEST_HEAD: usize = 8192;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const HEAD_BYTES_MAX: usize = 8192;
 
 /// Between two attempts to take a port.
 const BIND_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -58,7 +58,7 @@ pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Op
         let (stream, _, slot) = serve::accept(&listener, &slots, env).await;
         let (answer, limit) = (answer.clone(), env.clone());
         env.spawn(async move {
-            limit.timeout(PATIENCE, respond(stream, &*answer)).await;
+            limit.timeout(REQUEST_TIMEOUT, respond(stream, &*answer)).await;
             drop(slot);
         });
     }
@@ -66,7 +66,7 @@ pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Op
 
 async fn respond(mut stream: TcpStream, answer: &(impl Fn(&str) -> Option<String> + Sync)) {
     let mut head = Vec::with_capacity(512);
-    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < LONGEST_HEAD {
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD_BYTES_MAX {
         match stream.read_buf(&mut head).await {
             Ok(0) | Err(_) => return,
             Ok(_) => {}

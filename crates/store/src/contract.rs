@@ -47,7 +47,7 @@ macro_rules! __run_store_contract {
 pub use crate::__run_store_contract as run_all;
 
 /// How long a case waits for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn put(key: &str, value: &str) -> Operation {
     Operation::Put { key: key.into(), value: Bytes::copy_from_slice(value.as_bytes()), ttl_seconds: None }
@@ -87,7 +87,7 @@ fn text(value: &[u8]) -> String {
 /// The next events that came together, skipping progress.
 pub async fn next_events(stream: &mut WatchStream) -> Vec<Event> {
     loop {
-        match env::timeout(PATIENCE, stream.next()).await.expect("an event in time") {
+        match env::timeout(EVENT_TIMEOUT, stream.next()).await.expect("an event in time") {
             Some(Ok(WatchItem::Events(events))) => return events,
             Some(Ok(WatchItem::Progress(_))) => {}
             other => panic!("watch ended: {other:?}"),
@@ -304,7 +304,7 @@ pub async fn watch_tells_every_change_of_a_transaction(store: Arc<dyn Store>) {
     let mut past = watch(before + 1).await;
     let mut told = Vec::new();
     while told.len() < all.len() {
-        match env::timeout(PATIENCE, past.next()).await.expect("an event in time") {
+        match env::timeout(EVENT_TIMEOUT, past.next()).await.expect("an event in time") {
             Some(Ok(WatchItem::Events(events))) => told.extend(events),
             Some(Ok(WatchItem::Progress(reached))) => assert!(reached < all[told.len()].revision, "{reached}"),
             other => panic!("watch ended: {other:?}"),
@@ -316,7 +316,7 @@ pub async fn watch_tells_every_change_of_a_transaction(store: Arc<dyn Store>) {
 pub async fn watch_tells_progress(store: Arc<dyn Store>) {
     let current = write(&*store, vec![put("/x/a", "1")]).await;
     let mut stream = store.watch("/w/", &prefix_end("/w/"), current + 1).await.expect("a watch");
-    let first = env::timeout(PATIENCE, stream.next()).await.expect("progress in time");
+    let first = env::timeout(EVENT_TIMEOUT, stream.next()).await.expect("progress in time");
     assert!(matches!(first, Some(Ok(WatchItem::Progress(revision))) if revision == current), "{first:?}");
 }
 

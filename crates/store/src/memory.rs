@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Keys one timer tick expires before it lets others in.
-const EXPIRY_STEP: usize = 256;
+const EXPIRY_STEP_KEYS: usize = 256;
 
 pub struct MemoryStore {
     shared: Arc<Shared<Bytes>>,
@@ -61,7 +61,7 @@ fn tick(shared: &Shared<Bytes>, writing: &parking_lot::Mutex<()>) {
     shared.tell_progress();
     let _writing = writing.lock();
     shared.core.write().forget_aged(shared.env.monotonic());
-    let expired = shared.core.read().expired(shared.wall_ms(), EXPIRY_STEP);
+    let expired = shared.core.read().expired(shared.wall_ms(), EXPIRY_STEP_KEYS);
     for (key, mod_revision) in expired {
         let deletion = delete_if_unchanged(&key, mod_revision);
         if let Err(error) = transact(shared, deletion) {

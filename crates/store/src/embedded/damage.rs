@@ -12,7 +12,7 @@ use super::{
 use crate::{Revision, StoreError, mvcc::Core};
 
 /// So many are named in an error; the rest is counted.
-const NAMED: usize = 10;
+const NAMED_KEYS_MAX: usize = 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRecord {
@@ -121,13 +121,14 @@ fn needs(core: &Core<Location>, key: &str, revision: Revision, place: &Location)
 /// Fails if anything live is damaged; says how many dead records are.
 pub(crate) fn refuse_live(damage: &[Damage], core: &Core<Location>) -> Result<u64, StoreError> {
     let live: Vec<_> = damage.iter().filter(|damage| damage.is_live(core)).collect();
-    let Some(last) = live.get(..live.len().min(NAMED)).and_then(<[_]>::last) else {
+    let Some(last) = live.get(..live.len().min(NAMED_KEYS_MAX)).and_then(<[_]>::last) else {
         return Ok(damage.len() as u64);
     };
-    let mut all: Vec<String> = live.iter().take(NAMED).rev().skip(1).rev().map(|damage| damage.describe()).collect();
+    let mut all: Vec<String> =
+        live.iter().take(NAMED_KEYS_MAX).rev().skip(1).rev().map(|damage| damage.describe()).collect();
     let StoreError::Corrupted(text) = last.error() else { unreachable!("damage is corruption") };
     all.push(text);
-    if live.len() > NAMED {
+    if live.len() > NAMED_KEYS_MAX {
         all.insert(0, format!("{} places are damaged, among them", live.len()));
     }
     Err(StoreError::Corrupted(all.join("; ")))

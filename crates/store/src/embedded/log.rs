@@ -18,8 +18,8 @@ use std::{
 use bytes::BytesMut;
 
 use super::{
-    record::{GROUP_FRAME, GroupHead, KeyParts},
-    segment::{Location, SEGMENT_HEAD, Segment},
+    record::{GROUP_FRAME_BYTES, GroupHead, KeyParts},
+    segment::{Location, SEGMENT_HEAD_BYTES, Segment},
 };
 use crate::{
     Revision, StoreError,
@@ -76,7 +76,7 @@ impl Batch {
 
     fn within(mut bytes: BytesMut) -> Self {
         bytes.clear();
-        bytes.resize(GROUP_FRAME, 0);
+        bytes.resize(GROUP_FRAME_BYTES, 0);
         Self { bytes, places: Vec::new() }
     }
 
@@ -90,7 +90,7 @@ impl Batch {
 impl Log {
     pub fn create(disk: Arc<dyn Disk>, directory: &Path, segment_bytes: u64) -> io::Result<Self> {
         let segments = VecDeque::from([Segment::create(&*disk, directory, 1)?]);
-        Ok(Self::resume(disk, directory, segments, SEGMENT_HEAD, 0, 0, segment_bytes))
+        Ok(Self::resume(disk, directory, segments, SEGMENT_HEAD_BYTES, 0, 0, segment_bytes))
     }
 
     /// `end` of the last group, which is that of the file.
@@ -127,11 +127,11 @@ impl Log {
             revision,
             floor,
             oldest_segment: self.segments.front().map_or(active.id, |oldest| oldest.id),
-            length: (batch.bytes.len() - GROUP_FRAME) as u32,
+            length: (batch.bytes.len() - GROUP_FRAME_BYTES) as u32,
         };
-        let mut encoded = BytesMut::with_capacity(GROUP_FRAME);
+        let mut encoded = BytesMut::with_capacity(GROUP_FRAME_BYTES);
         head.encode(&mut encoded);
-        batch.bytes[..GROUP_FRAME].copy_from_slice(&encoded);
+        batch.bytes[..GROUP_FRAME_BYTES].copy_from_slice(&encoded);
 
         let written = active.file.write_at(&batch.bytes, self.end);
         let written = written.and_then(|()| self.reserve(&active, self.end + batch.bytes.len() as u64));
@@ -167,7 +167,7 @@ impl Log {
             self.cut_back(&active)?;
         }
         match self.tail {
-            Tail::Unknown if self.end == SEGMENT_HEAD => self.replace_empty(&active),
+            Tail::Unknown if self.end == SEGMENT_HEAD_BYTES => self.replace_empty(&active),
             Tail::Zeroes if self.end < self.segment_bytes => Ok(active),
             _ => self.begin_segment(),
         }
@@ -180,7 +180,7 @@ impl Log {
         let _ = active.file.set_len(self.end);
         let next = Segment::create(&*self.disk, &self.directory, active.id + 1)?;
         self.sealed_bytes += self.end;
-        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD, SEGMENT_HEAD, Tail::Zeroes);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, Tail::Zeroes);
         self.segments.push_back(next.clone());
         Ok(next)
     }
@@ -193,7 +193,7 @@ impl Log {
             _ => {}
         }
         let next = Segment::create(&*self.disk, &self.directory, active.id)?;
-        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD, SEGMENT_HEAD, Tail::Zeroes);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, Tail::Zeroes);
         self.segments.pop_back();
         self.segments.push_back(next.clone());
         Ok(next)

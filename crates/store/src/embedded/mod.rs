@@ -251,12 +251,12 @@ pub(crate) fn refuse_damage(replayed: &Replayed, core: &Core<Location>) -> Resul
 }
 
 /// How often a log that changes meanwhile is read again from the start.
-const READ_ATTEMPTS: u32 = 100;
+const READ_ATTEMPTS_MAX: u32 = 100;
 
 /// Everything in a store that may be in use: segments are only added to and removed, so all of them as they are at one
 /// moment are the log up to some group.
 pub(crate) fn read_all(disk: &dyn Disk, path: &Path) -> Result<(Core<Location>, Replayed), StoreError> {
-    for _ in 0..READ_ATTEMPTS {
+    for _ in 0..READ_ATTEMPTS_MAX {
         let ids = replay::segment_ids(disk, path)?;
         if ids.is_empty() {
             return Err(StoreError::Corrupted(format!("{} holds no minke store", path.display())));

@@ -12,9 +12,9 @@ use crate::{
 use super::{
     damaged,
     log::{Batch, Log},
-    record::{self, FRAME_HEAD, KeyRecord, Kind, Scanned},
+    record::{self, FRAME_HEAD_BYTES, KeyRecord, Kind, Scanned},
     scrub::{self, SharedRepairSource},
-    segment::{Location, SEGMENT_HEAD, Segment},
+    segment::{Location, SEGMENT_HEAD_BYTES, Segment},
 };
 
 /// Bytes looked at, and at most written, in one step.
@@ -52,7 +52,7 @@ impl Reclaimer {
         }
         let Some(oldest) = log.segments.front().cloned() else { return Ok(false) };
         let end = oldest.len().map_err(|e| super::unreadable(&oldest.path, &e))?;
-        let from = self.cursor.max(SEGMENT_HEAD);
+        let from = self.cursor.max(SEGMENT_HEAD_BYTES);
         let (records, next) = records(&oldest, from, end, STEP_BYTES)?;
         match survey(shared, records, floor) {
             Survey::Blocked(until) => {
@@ -105,7 +105,7 @@ fn records(
             bytes = segment.read(offset, end)?;
         }
         if record::group_at(&bytes, at).is_some() {
-            at += record::GROUP_FRAME;
+            at += record::GROUP_FRAME_BYTES;
             continue;
         }
         let (scanned, next) = record::scan(&bytes, at, bytes.len());
@@ -125,8 +125,8 @@ fn records(
 
 /// Whether the frame at `at` ends within `bytes`, by what it says itself.
 fn is_whole(bytes: &[u8], at: usize) -> bool {
-    let head = bytes.get(at..at + FRAME_HEAD).and_then(record::frame_head);
-    head.is_some_and(|(length, _)| at + FRAME_HEAD + length <= bytes.len())
+    let head = bytes.get(at..at + FRAME_HEAD_BYTES).and_then(record::frame_head);
+    head.is_some_and(|(length, _)| at + FRAME_HEAD_BYTES + length <= bytes.len())
 }
 
 fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor: Revision) -> Survey {

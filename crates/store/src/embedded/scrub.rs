@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     log::{Batch, Log},
-    record::{self, FRAME_HEAD, KeyParts, Kind},
+    record::{self, FRAME_HEAD_BYTES, KeyParts, Kind},
     segment::Location,
 };
 use crate::{
@@ -101,7 +101,7 @@ fn fits(live: &Live<Location>, key: &str, revision: Revision, value: &[u8]) -> b
         let mut encoded = BytesMut::new();
         let (created, expires_ms) = (live.created, live.expires_ms);
         KeyParts { kind, revision, created, expires_ms, key, value }.encode(&mut encoded);
-        record::frame_head(&encoded[..FRAME_HEAD]).is_some_and(|(_, checksum)| checksum == written)
+        record::frame_head(&encoded[..FRAME_HEAD_BYTES]).is_some_and(|(_, checksum)| checksum == written)
     })
 }
 

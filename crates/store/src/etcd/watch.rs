@@ -18,7 +18,7 @@ use super::{
 use crate::{Event, Revision, StoreError, WatchItem, WatchStream};
 
 /// After this long without etcd the stream ends.
-const RECONNECT_LIMIT: Duration = Duration::from_secs(60);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 struct Follower {
@@ -154,7 +154,7 @@ impl Follower {
         self.stream = None;
         let mut error = StoreError::Unavailable(reason);
         let (since, mut backoff) = self.lost.unwrap_or((self.env.monotonic(), RECONNECT_BACKOFF));
-        while self.env.monotonic() - since < RECONNECT_LIMIT {
+        while self.env.monotonic() - since < RECONNECT_TIMEOUT {
             self.env.sleep(backoff.next_delay().mul_f64(0.5 + self.env.random_fraction())).await;
             self.lost = Some((since, backoff));
             match self.connect().await {

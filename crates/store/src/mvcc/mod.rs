@@ -40,7 +40,7 @@ impl Value for Bytes {
 }
 
 /// How many history entries one step forgets, so that no lock is held long.
-const TRIM_STEP: usize = 4096;
+const TRIM_STEP_ENTRIES: usize = 4096;
 
 pub(crate) struct Core<V> {
     pub index: Index<V>,
@@ -172,7 +172,7 @@ impl<V: Value> Core<V> {
 
     /// Forgets a bounded number of unreachable versions; true if there are more.
     pub fn trim(&mut self) -> bool {
-        for _ in 0..TRIM_STEP {
+        for _ in 0..TRIM_STEP_ENTRIES {
             match self.history.front() {
                 Some((revision, _)) if *revision < self.floor => {}
                 _ => return false,

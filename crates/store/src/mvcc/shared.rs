@@ -15,10 +15,10 @@ use super::{Core, Value, group::Write, index::Found};
 use crate::{Limits, Range, RangeResult, Record, Revision, StoreError, WatchStream};
 
 /// After the timer fired, how long at least until it looks again: what was due may still be on its way to disk.
-const TIMER_PAUSE: Duration = Duration::from_millis(100);
+const TIMER_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Ranges longer than this are read off the async threads.
-const INLINE_READS: usize = 32;
+const INLINE_READS_MAX: usize = 32;
 
 pub(crate) struct Shared<V> {
     pub core: RwLock<Core<V>>,
@@ -75,7 +75,7 @@ impl<V: Value> Shared<V> {
             let (found, remaining) = core.index.range(&range.start, &range.end, range.limit, revision);
             (found, remaining, revision)
         };
-        let short = V::IN_MEMORY || found.len() <= INLINE_READS;
+        let short = V::IN_MEMORY || found.len() <= INLINE_READS_MAX;
         let read = move || found.into_iter().map(record).collect::<Result<Vec<_>, _>>();
         let records = if short {
             read()?
@@ -144,7 +144,7 @@ async fn run_timer<V: Value>(
                     () = env.sleep(due.max(pause)) => {
                         let Some(shared) = shared.upgrade() else { return };
                         tick(&shared);
-                        pause = TIMER_PAUSE;
+                        pause = TIMER_INTERVAL_MIN;
                         continue;
                     }
                     () = wake.notified() => {}
