@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use crate::{meta::Object, pods};
+use crate::common::{meta::Object, pods};
 
 const FAILURE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
