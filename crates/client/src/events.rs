@@ -62,11 +62,11 @@ pub fn reference<K: Resource + Metadata<Ty = ObjectMeta>>(object: &K) -> ObjectR
 /// One component's voice. Cheap to clone.
 #[derive(Clone)]
 pub struct EventRecorder {
-    sender: mpsc::Sender<Said>,
+    sender: mpsc::Sender<PendingEvent>,
     env: Env,
 }
 
-struct Said {
+struct PendingEvent {
     about: ObjectRef,
     kind: EventType,
     reason: String,
@@ -77,7 +77,7 @@ struct Said {
 impl EventRecorder {
     /// `host` is the node for node components, empty otherwise.
     pub fn new(client: Client, env: Env, component: &str, host: &str) -> Self {
-        let (sender, mut receiver) = mpsc::channel::<Said>(WAITING_EVENTS_MAX);
+        let (sender, mut receiver) = mpsc::channel::<PendingEvent>(WAITING_EVENTS_MAX);
         let mut writer = Writer {
             client,
             env: env.clone(),
@@ -102,8 +102,13 @@ impl EventRecorder {
     }
 
     pub fn event(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
-        let said =
-            Said { about: about.clone(), kind, reason: reason.into(), message: message.into(), at: self.env.now() };
+        let said = PendingEvent {
+            about: about.clone(),
+            kind,
+            reason: reason.into(),
+            message: message.into(),
+            at: self.env.now(),
+        };
         if self.sender.try_send(said).is_err() {
             tracing::warn!(reason, "too many events are waiting; dropped one");
         }
@@ -143,7 +148,7 @@ struct SeriesKey {
 }
 
 impl SeriesKey {
-    fn new(uid: String, said: &Said) -> Self {
+    fn new(uid: String, said: &PendingEvent) -> Self {
         Self {
             uid,
             name: said.about.name.clone().unwrap_or_default(),
@@ -162,9 +167,9 @@ struct Series {
 }
 
 /// What was said of one series in one moment.
-struct News {
+struct SeriesUpdate {
     key: SeriesKey,
-    said: Said,
+    said: PendingEvent,
     last: Timestamp,
     times: i32,
 }
@@ -182,7 +187,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn write(&mut self, said: impl Iterator<Item = Said>) {
+    async fn write(&mut self, said: impl Iterator<Item = PendingEvent>) {
         let news = self.news(said);
         let writer = &*self;
         let written: Vec<_> =
@@ -196,8 +201,8 @@ impl Writer {
     }
 
     /// What is worth telling, each series once.
-    fn news(&mut self, said: impl Iterator<Item = Said>) -> Vec<News> {
-        let mut news: Vec<News> = Vec::new();
+    fn news(&mut self, said: impl Iterator<Item = PendingEvent>) -> Vec<SeriesUpdate> {
+        let mut news: Vec<SeriesUpdate> = Vec::new();
         let mut places: HashMap<SeriesKey, usize> = HashMap::new();
         for mut said in said {
             let uid = said.about.uid.clone().unwrap_or_default();
@@ -213,7 +218,7 @@ impl Writer {
                 }
                 None => {
                     places.insert(key.clone(), news.len());
-                    news.push(News { key, last: said.at, said, times: 1 });
+                    news.push(SeriesUpdate { key, last: said.at, said, times: 1 });
                 }
             }
         }
@@ -221,7 +226,7 @@ impl Writer {
     }
 
     /// What is known of the series from now on.
-    async fn send(&self, news: News) -> Option<(SeriesKey, Series)> {
+    async fn send(&self, news: SeriesUpdate) -> Option<(SeriesKey, Series)> {
         let api = self.client.namespaced::<Event>(&news.key.namespace);
         if let Some(known) = self.series.get(&news.key) {
             let series = Series { event_name: known.event_name.clone(), count: known.count + news.times };
@@ -249,7 +254,7 @@ impl Writer {
         }
     }
 
-    fn event(&self, News { key, said, last, times }: &News) -> Event {
+    fn event(&self, SeriesUpdate { key, said, last, times }: &SeriesUpdate) -> Event {
         let suffix = format!("{:x}", unique(said.at));
         let time = |at: &Timestamp| Some(Time(at.round(jiff::Unit::Second).unwrap_or(*at)));
         Event {
@@ -294,7 +299,7 @@ impl Writer {
     }
 
     /// The message, or a combined one when this object has said too many different things for one reason.
-    fn combined(&mut self, uid: &str, said: &Said) -> String {
+    fn combined(&mut self, uid: &str, said: &PendingEvent) -> String {
         let now = self.env.monotonic();
         if self.similar.len() >= SERIES_MAX {
             self.similar.clear();

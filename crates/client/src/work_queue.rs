@@ -48,15 +48,15 @@ struct State<T> {
 
 impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
     pub fn new(env: Env) -> Self {
-        Self::make(env, None)
+        Self::build(env, None)
     }
 
     /// One that counts into `metrics` under its name.
     pub fn measured(env: Env, metrics: Metrics, name: &'static str) -> Self {
-        Self::make(env, Some(QueueMetrics::new(metrics, name)))
+        Self::build(env, Some(QueueMetrics::new(metrics, name)))
     }
 
-    fn make(env: Env, metrics: Option<QueueMetrics>) -> Self {
+    fn build(env: Env, metrics: Option<QueueMetrics>) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashMap::new(),

@@ -156,12 +156,12 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Tr
     let addresses = ipam.allocate(&conf.pod_cidrs, owner)?;
     let mut ports = HostPorts::load(&ipam)?;
     let wanted = portmap::resolve(&conf.runtime_config.port_mappings, &addresses)?;
-    if wanted != ports.of(owner) {
+    if wanted != ports.owned_by(owner) {
         ports.set(owner, wanted);
         ports.save(&ipam)?;
     }
     nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
-    conntrack::forget(ports.of(owner));
+    conntrack::forget(ports.owned_by(owner));
     let base = nft::base(conf, &ipam.entries()?).start_under(&ipam)?;
     Ok((addresses, base))
 }

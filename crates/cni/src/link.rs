@@ -47,7 +47,7 @@ impl Links {
 
     pub async fn find(&self, name: &str) -> Result<Option<Link>, Error> {
         match self.0.link().get().match_name(name).execute().try_next().await {
-            Ok(found) => Ok(found.map(|message| Link::of(&message))),
+            Ok(found) => Ok(found.map(|message| Link::from_message(&message))),
             Err(error) if code(&error) == Some(ENODEV) => Ok(None),
             Err(error) => Err(failed("find", name, &error)),
         }
@@ -253,7 +253,7 @@ fn route(message: &RouteMessage, link: &Link, any: IpAddr) -> Option<(IpNet, Opt
 }
 
 impl Link {
-    fn of(message: &LinkMessage) -> Self {
+    fn from_message(message: &LinkMessage) -> Self {
         let mut link = Self { index: message.header.index, ..Self::default() };
         for attribute in &message.attributes {
             match attribute {

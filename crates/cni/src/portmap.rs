@@ -68,7 +68,7 @@ impl HostPorts {
         gone.flat_map(|(_, ports)| ports).collect()
     }
 
-    pub fn of(&self, owner: &Owner) -> &[HostPort] {
+    pub fn owned_by(&self, owner: &Owner) -> &[HostPort] {
         self.0.get(&key(owner)).map_or(&[], Vec::as_slice)
     }
 

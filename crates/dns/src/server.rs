@@ -101,12 +101,12 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
         let asked = shared.asked("udp", from);
         match shared.begin(&buffer[..length]) {
-            Begun::Nothing => {}
-            Begun::Done { response, limit } => {
+            QueryProgress::Nothing => {}
+            QueryProgress::Done { response, limit } => {
                 shared.count(&asked, &response);
                 let _ = socket.send_to(&encode(response, limit), from).await;
             }
-            Begun::Ask(mut pending) => {
+            QueryProgress::Ask(mut pending) => {
                 let Some(slot) = shared.forwarded_slots.take(Some(from.ip())) else {
                     pending.response.metadata.response_code = ResponseCode::ServFail;
                     shared.count(&asked, &pending.response);
@@ -149,9 +149,9 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
         let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE_TIMEOUT, question).await else { return };
         let asked = shared.asked("tcp", from);
         let response = match shared.begin(&bytes) {
-            Begun::Nothing => return,
-            Begun::Done { response, .. } => response,
-            Begun::Ask(pending) => shared.finish(*pending).await,
+            QueryProgress::Nothing => return,
+            QueryProgress::Done { response, .. } => response,
+            QueryProgress::Ask(pending) => shared.finish(*pending).await,
         };
         shared.count(&asked, &response);
         let bytes = encode(response, usize::from(u16::MAX));
@@ -162,7 +162,7 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
 }
 
 /// How far a question got without waiting.
-pub(crate) enum Begun {
+pub(crate) enum QueryProgress {
     /// Not a question at all.
     Nothing,
     Done {
@@ -181,7 +181,7 @@ pub(crate) struct Pending {
 }
 
 /// A question that is being answered, as far as it is counted.
-struct Asked {
+struct CountedQuery {
     began: Duration,
     protocol: &'static str,
     family: &'static str,
@@ -202,13 +202,13 @@ impl Shared {
         }
     }
 
-    fn asked(&self, protocol: &'static str, from: SocketAddr) -> Asked {
+    fn asked(&self, protocol: &'static str, from: SocketAddr) -> CountedQuery {
         // A socket of both families shows the old one as part of the new one.
         let family = if from.ip().to_canonical().is_ipv4() { "1" } else { "2" };
-        Asked { began: self.env.monotonic(), protocol, family }
+        CountedQuery { began: self.env.monotonic(), protocol, family }
     }
 
-    fn count(&self, asked: &Asked, response: &Message) {
+    fn count(&self, asked: &CountedQuery, response: &Message) {
         let metrics = self.forwarder.metrics();
         let query = response.queries.first();
         let zone = match query {
@@ -222,16 +222,16 @@ impl Shared {
         metrics.observe(&DURATION, &[SERVER, zone, ""], took);
     }
 
-    pub(crate) fn begin(&self, bytes: &[u8]) -> Begun {
+    pub(crate) fn begin(&self, bytes: &[u8]) -> QueryProgress {
         let request = match Message::from_vec(bytes) {
             Ok(request) if request.metadata.message_type == MessageType::Query => request,
-            Ok(_) => return Begun::Nothing,
+            Ok(_) => return QueryProgress::Nothing,
             Err(_) if bytes.len() >= 12 && bytes[2] & 0x80 == 0 => {
                 let id = u16::from_be_bytes([bytes[0], bytes[1]]);
                 let response = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
-                return Begun::Done { response, limit: 512 };
+                return QueryProgress::Done { response, limit: 512 };
             }
-            Err(_) => return Begun::Nothing,
+            Err(_) => return QueryProgress::Nothing,
         };
         let mut response = Message::response(request.metadata.id, request.metadata.op_code);
         response.metadata.recursion_desired = request.metadata.recursion_desired;
@@ -247,13 +247,13 @@ impl Shared {
             if asked.version() > 0 {
                 response.set_edns(edns);
                 response.metadata.response_code = ResponseCode::BADVERS;
-                return Begun::Done { response, limit };
+                return QueryProgress::Done { response, limit };
             }
             response.set_edns(edns);
         }
         let refuse = |mut response: Message, code| {
             response.metadata.response_code = code;
-            Begun::Done { response, limit }
+            QueryProgress::Done { response, limit }
         };
         if request.metadata.op_code != OpCode::Query {
             return refuse(response, ResponseCode::NotImp);
@@ -263,8 +263,8 @@ impl Shared {
             return refuse(response, ResponseCode::Refused);
         }
         match self.answer_locally(&mut response, query) {
-            None => Begun::Done { response, limit },
-            Some(query) => Begun::Ask(Box::new(Pending { response, query, dnssec, limit })),
+            None => QueryProgress::Done { response, limit },
+            Some(query) => QueryProgress::Ask(Box::new(Pending { response, query, dnssec, limit })),
         }
     }
 

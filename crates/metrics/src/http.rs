@@ -53,7 +53,7 @@ pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::i
 /// Answers every request with what `answer` says for its path; 404 for what it does not know.
 pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
     let answer = Arc::new(answer);
-    let slots = Slots::of(&Limits::COMPONENT);
+    let slots = Slots::with_limits(&Limits::COMPONENT);
     loop {
         let (stream, _, slot) = serve::accept(&listener, &slots, env).await;
         let (answer, limit) = (answer.clone(), env.clone());

@@ -22,14 +22,14 @@ use crate::model::PodUid;
 pub struct AppliedState(Arc<Inner>);
 
 struct Inner {
-    pods: RwLock<HashMap<PodUid, Uses>>,
+    pods: RwLock<HashMap<PodUid, PodUses>>,
     applied: watch::Sender<Applied>,
     full_writes: AtomicU64,
 }
 
 /// How many Services have the pod among their endpoints, and how many send it new connections.
 #[derive(Debug, Clone, Copy, Default)]
-struct Uses {
+struct PodUses {
     known: u32,
     used: u32,
 }

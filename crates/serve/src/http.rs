@@ -21,7 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Limits, Slot, Slots, accept,
-    activity::{Activity, Tracked},
+    activity::{Activity, TrackedStream},
     deadlines,
     limits::{ERROR_RESET_STREAMS_MAX, HEADER_BYTES_MAX, RESET_STREAMS_PENDING_MAX},
 };
@@ -89,7 +89,7 @@ async fn serve<H: Handler>(
     env: Env,
     stop: CancellationToken,
 ) {
-    let (slots, drain_timeout) = (Slots::of(&limits), limits.drain_timeout);
+    let (slots, drain_timeout) = (Slots::with_limits(&limits), limits.drain_timeout);
     let server = Arc::new(Server { tls, handler, limits, env: env.clone(), stop: stop.clone() });
     let connections = TaskTracker::new();
     while let Some((stream, peer, slot)) = stop.run_until_cancelled(accept(&listener, &slots, &env)).await {
@@ -139,7 +139,7 @@ impl<H: Handler> Server<H> {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Activity::new(self.env.clone());
-        let stream = TokioIo::new(Tracked::new(stream, activity.clone(), slot));
+        let stream = TokioIo::new(TrackedStream::new(stream, activity.clone(), slot));
         let (handler, peer, began) = (self.handler.clone(), Arc::new(peer), activity.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let begun = began.begin();

@@ -13,7 +13,7 @@ mod limits;
 mod slots;
 
 pub use accept::{Accept, accept};
-pub use activity::{Answer, Tracked};
+pub use activity::{Answer, TrackedStream};
 pub use http::{Finite, Handler, Peer, serve_http, serve_https};
 pub use limits::Limits;
 pub use slots::{Slot, Slots};

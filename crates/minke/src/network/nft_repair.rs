@@ -5,13 +5,13 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use env::Env;
+use env::{Backoff, Env};
 use proxy::NftMonitor;
 use tokio_util::sync::CancellationToken;
 
 /// Two who write the same tables would fight for ever; not at full speed.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const REPAIR_DELAY_MAX: Duration = Duration::from_secs(30);
+const REPAIR_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), REPAIR_DELAY_MAX);
 
 /// Runs until shutdown. `restore` blocks, and says whether anything was missing.
 pub async fn keep(
@@ -22,12 +22,11 @@ pub async fn keep(
 ) {
     let restore = Arc::new(restore);
     let kept = async {
-        let mut pause = SHORTEST_PAUSE;
+        let mut backoff = REPAIR_BACKOFF;
         loop {
-            let Err(error) = listen(&tables, &restore, &env, &mut pause).await;
+            let Err(error) = listen(&tables, &restore, &env, &mut backoff).await;
             tracing::error!(error = format!("{error:#}"), ?tables, "failed to keep nftables rules; will try again");
-            env.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            env.sleep(backoff.next_delay()).await;
         }
     };
     shutdown.run_until_cancelled(kept).await;
@@ -37,7 +36,7 @@ async fn listen<F: Fn() -> Result<bool> + Send + Sync + 'static>(
     tables: &[String],
     restore: &Arc<F>,
     env: &Env,
-    pause: &mut Duration,
+    backoff: &mut Backoff,
 ) -> Result<std::convert::Infallible> {
     let mut monitor = NftMonitor::open_all(tables)?;
     loop {
@@ -46,12 +45,11 @@ async fn listen<F: Fn() -> Result<bool> + Send + Sync + 'static>(
         let (began, restore) = (env.monotonic(), restore.clone());
         if env::spawn_blocking(move || restore()).await?? {
             tracing::warn!(?tables, "somebody else changed our nftables rules; they were written anew");
-            env.sleep(*pause).await;
-            *pause = (*pause * 2).min(LONGEST_PAUSE);
+            env.sleep(backoff.next_delay()).await;
         } else {
             monitor.next().await?;
-            if env.monotonic() - began > LONGEST_PAUSE {
-                *pause = SHORTEST_PAUSE;
+            if env.monotonic() - began > REPAIR_DELAY_MAX {
+                backoff.reset();
             }
         }
     }

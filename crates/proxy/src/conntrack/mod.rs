@@ -49,7 +49,7 @@ impl Conntrack {
             allowed.get(frontend).is_some_and(|targets| targets.binary_search(answers).is_err())
         };
         for family in Family::ALL {
-            if !allowed.keys().any(|frontend| Family::of(frontend.ip) == family) {
+            if !allowed.keys().any(|frontend| Family::of_ip(frontend.ip) == family) {
                 continue;
             }
             let mut table = FlowTable::open()?;

@@ -11,16 +11,16 @@ use crate::{
 };
 
 /// Words of one family's table.
-struct Words {
+struct TableWords {
     table: String,
     ip: &'static str,
     address: &'static str,
 }
 
-fn words(family: Family, table: &str) -> Words {
+fn words(family: Family, table: &str) -> TableWords {
     match family {
-        Family::V4 => Words { table: format!("ip {table}"), ip: "ip", address: "ipv4_addr" },
-        Family::V6 => Words { table: format!("ip6 {table}"), ip: "ip6", address: "ipv6_addr" },
+        Family::V4 => TableWords { table: format!("ip {table}"), ip: "ip", address: "ipv4_addr" },
+        Family::V6 => TableWords { table: format!("ip6 {table}"), ip: "ip6", address: "ipv6_addr" },
     }
 }
 
@@ -46,8 +46,8 @@ pub fn nothing(table: &str) -> String {
     Family::ALL.map(|family| format!("add table {0}\ndelete table {0}\n", words(family, table).table)).concat()
 }
 
-fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
-    let Words { table, ip, address } = words;
+fn base(text: &mut String, words: &TableWords, family: Family, config: &NodeConfig) {
+    let TableWords { table, ip, address } = words;
     let mut line = |rule: String| {
         text.push_str(&rule);
         text.push('\n');
@@ -82,7 +82,7 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
     let pods: Vec<String> = config
         .pod_cidrs
         .iter()
-        .filter(|net| Family::of(net.addr()) == family)
+        .filter(|net| Family::of_ip(net.addr()) == family)
         .map(|net| net.trunc().to_string())
         .collect();
     if !pods.is_empty() {
@@ -116,7 +116,7 @@ fn base(text: &mut String, words: &Words, family: Family, config: &NodeConfig) {
 pub fn transaction(changes: &Changes, table: &str) -> String {
     let mut text = String::new();
     for ((family, name), seconds) in &changes.new_affinity {
-        let Words { table, address, .. } = words(*family, table);
+        let TableWords { table, address, .. } = words(*family, table);
         let _ =
             writeln!(text, "add set {table} {name} {{ type {address}; flags dynamic,timeout; timeout {seconds}s; }}");
     }
@@ -143,8 +143,8 @@ pub fn transaction(changes: &Changes, table: &str) -> String {
 
 /// One chain for all Services with `count` endpoints: the packet's own destination is the key. It matches no protocol:
 /// who comes here has been found in `services`, and a set in each of these rules would be read by every `nft`.
-fn balancer(text: &mut String, words: &Words, count: u32, masquerade: bool) {
-    let Words { table, ip, .. } = words;
+fn balancer(text: &mut String, words: &TableWords, count: u32, masquerade: bool) {
+    let TableWords { table, ip, .. } = words;
     let name = balancer_name(count, masquerade);
     let _ = writeln!(text, "add chain {table} {name}");
     if masquerade {
@@ -191,11 +191,11 @@ fn elements(text: &mut String, changes: &Changes, table: &str) {
 /// The map or set that a key is in.
 pub fn set_of(key: &Key) -> (Family, &'static str) {
     match key {
-        Key::Service(f) => (Family::of(f.ip), "services"),
-        Key::Unserved(f) => (Family::of(f.ip), "unserved"),
-        Key::Endpoint(f, _) => (Family::of(f.ip), "endpoints"),
-        Key::ClusterIp(ip) => (Family::of(*ip), "cluster-ips"),
-        Key::Hairpin(ip) => (Family::of(*ip), "hairpin"),
+        Key::Service(f) => (Family::of_ip(f.ip), "services"),
+        Key::Unserved(f) => (Family::of_ip(f.ip), "unserved"),
+        Key::Endpoint(f, _) => (Family::of_ip(f.ip), "endpoints"),
+        Key::ClusterIp(ip) => (Family::of_ip(*ip), "cluster-ips"),
+        Key::Hairpin(ip) => (Family::of_ip(*ip), "hairpin"),
     }
 }
 

@@ -67,7 +67,12 @@ pub struct Device {
 
 /// Takes in how a Node is now, or that it is gone. Our own pods live on when our Node object does not: what was known of
 /// ourselves holds until it says something else.
-pub fn note(config: &PodRoutesConfig, nodes: &mut BTreeMap<String, NodeNetwork>, name: String, node: Option<&Node>) {
+pub fn record_node(
+    config: &PodRoutesConfig,
+    nodes: &mut BTreeMap<String, NodeNetwork>,
+    name: String,
+    node: Option<&Node>,
+) {
     let own = name == config.node_name;
     match node.map(NodeNetwork::from_node) {
         Some(network) => {
@@ -190,7 +195,7 @@ mod tests {
             let config = config("a", &mode);
             let mut nodes = BTreeMap::new();
             let mut after = |name: &str, node: Option<Node>| {
-                note(&config, &mut nodes, name.into(), node.as_ref());
+                record_node(&config, &mut nodes, name.into(), node.as_ref());
                 plan(&config, &nodes).map(|(plan, _)| plan)
             };
             assert_eq!(after("b", Some(node(&["192.0.2.2"], &["10.244.1.0/24"]))), None, "{:?}", config.mode);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::{io::AsyncWriteExt, process::Command};
 use tokio_util::sync::CancellationToken;
 
-use super::plan::{Device, Plan, PodRoutesConfig, PodRoutesMode, note, plan};
+use super::plan::{Device, Plan, PodRoutesConfig, PodRoutesMode, plan, record_node};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -47,7 +47,7 @@ async fn run_until(config: PodRoutesConfig, informers: InformerFactory, env: Env
     let mut told = Vec::new();
     loop {
         while let Some(change) = changes.try_next() {
-            note(&config, &mut nodes, change.key, change.new.as_deref());
+            record_node(&config, &mut nodes, change.key, change.new.as_deref());
         }
         let mut failed = false;
         let planned = plan(&config, &nodes).map(|(wanted, refused)| {
@@ -69,7 +69,7 @@ async fn run_until(config: PodRoutesConfig, informers: InformerFactory, env: Env
         }
         tokio::select! {
             change = changes.next() => match change {
-                Some(change) => note(&config, &mut nodes, change.key, change.new.as_deref()),
+                Some(change) => record_node(&config, &mut nodes, change.key, change.new.as_deref()),
                 None => return,
             },
             () = env.sleep(RETRY_INTERVAL), if failed => {}

@@ -38,7 +38,7 @@ pub(crate) struct Log {
     /// Bytes in all segments but the last.
     sealed_bytes: u64,
     sequence: u64,
-    tail: Tail,
+    tail: LogTail,
     segment_bytes: u64,
     /// The memory of the last batch, for the next one.
     spare: BytesMut,
@@ -46,7 +46,7 @@ pub(crate) struct Log {
 
 /// What follows the end of the last segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tail {
+enum LogTail {
     Zeroes,
     /// Remains of a write that failed.
     Dirty,
@@ -104,7 +104,7 @@ impl Log {
         segment_bytes: u64,
     ) -> Self {
         let directory = directory.to_path_buf();
-        let (reserved, tail, spare) = (end, Tail::Zeroes, BytesMut::new());
+        let (reserved, tail, spare) = (end, LogTail::Zeroes, BytesMut::new());
         Self { disk, directory, segments, end, reserved, sealed_bytes, sequence, tail, segment_bytes, spare }
     }
 
@@ -136,13 +136,13 @@ impl Log {
         let written = active.file.write_at(&batch.bytes, self.end);
         let written = written.and_then(|()| self.reserve(&active, self.end + batch.bytes.len() as u64));
         if let Err(error) = written {
-            self.tail = Tail::Dirty;
+            self.tail = LogTail::Dirty;
             // Best effort now; `writable` insists before the next group.
             let _ = self.cut_back(&active);
             return Err(self.failed(&error));
         }
         if let Err(error) = active.file.sync(SyncPoint::Group) {
-            self.tail = Tail::Unknown;
+            self.tail = LogTail::Unknown;
             return Err(self.failed(&error));
         }
         let start = self.end;
@@ -163,12 +163,12 @@ impl Log {
     /// The last segment, fit to be written to.
     fn writable(&mut self) -> io::Result<Arc<Segment>> {
         let Some(active) = self.segments.back().cloned() else { unreachable!("a log has a segment") };
-        if self.tail == Tail::Dirty {
+        if self.tail == LogTail::Dirty {
             self.cut_back(&active)?;
         }
         match self.tail {
-            Tail::Unknown if self.end == SEGMENT_HEAD_BYTES => self.replace_empty(&active),
-            Tail::Zeroes if self.end < self.segment_bytes => Ok(active),
+            LogTail::Unknown if self.end == SEGMENT_HEAD_BYTES => self.replace_empty(&active),
+            LogTail::Zeroes if self.end < self.segment_bytes => Ok(active),
             _ => self.begin_segment(),
         }
     }
@@ -180,7 +180,7 @@ impl Log {
         let _ = active.file.set_len(self.end);
         let next = Segment::create(&*self.disk, &self.directory, active.id + 1)?;
         self.sealed_bytes += self.end;
-        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, Tail::Zeroes);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, LogTail::Zeroes);
         self.segments.push_back(next.clone());
         Ok(next)
     }
@@ -193,7 +193,7 @@ impl Log {
             _ => {}
         }
         let next = Segment::create(&*self.disk, &self.directory, active.id)?;
-        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, Tail::Zeroes);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, LogTail::Zeroes);
         self.segments.pop_back();
         self.segments.push_back(next.clone());
         Ok(next)
@@ -233,7 +233,7 @@ impl Log {
         active.file.set_len(self.end)?;
         self.reserved = self.end;
         let synced = active.file.sync(SyncPoint::CutBack);
-        self.tail = if synced.is_ok() { Tail::Zeroes } else { Tail::Unknown };
+        self.tail = if synced.is_ok() { LogTail::Zeroes } else { LogTail::Unknown };
         synced
     }
 

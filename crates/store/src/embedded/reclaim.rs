@@ -28,7 +28,7 @@ pub(crate) struct Reclaimer {
     blocked_until: Revision,
 }
 
-enum Survey {
+enum SegmentSurvey {
     Move(Vec<(Location, KeyRecord)>),
     /// History still needs something here.
     Blocked(Revision),
@@ -55,13 +55,15 @@ impl Reclaimer {
         let from = self.cursor.max(SEGMENT_HEAD_BYTES);
         let (records, next) = records(&oldest, from, end, STEP_BYTES)?;
         match survey(shared, records, floor) {
-            Survey::Blocked(until) => {
+            SegmentSurvey::Blocked(until) => {
                 // What was moved up to here stays moved.
                 *self = Self { cursor: from, blocked_until: until };
                 return Ok(false);
             }
-            Survey::Move(needed) if !needed.is_empty() => relocate(log, shared, source, needed, (revision, floor))?,
-            Survey::Move(_) => {}
+            SegmentSurvey::Move(needed) if !needed.is_empty() => {
+                relocate(log, shared, source, needed, (revision, floor))?
+            }
+            SegmentSurvey::Move(_) => {}
         }
         self.cursor = next;
         if next >= end {
@@ -129,23 +131,23 @@ fn is_whole(bytes: &[u8], at: usize) -> bool {
     head.is_some_and(|(length, _)| at + FRAME_HEAD_BYTES + length <= bytes.len())
 }
 
-fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor: Revision) -> Survey {
+fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor: Revision) -> SegmentSurvey {
     let core = shared.core.read();
     let mut needed = Vec::new();
     for (place, record) in records {
         if record.revision >= floor {
-            return Survey::Blocked(record.revision);
+            return SegmentSurvey::Blocked(record.revision);
         }
         let Some((version, _)) = core.index.version(&record.key, record.revision) else { continue };
         if !version.live.as_ref().is_some_and(|live| live.value.is_at(&place)) {
             continue;
         }
         match core.index.newest(&record.key) {
-            Some(newest) if newest.revision > record.revision => return Survey::Blocked(newest.revision),
+            Some(newest) if newest.revision > record.revision => return SegmentSurvey::Blocked(newest.revision),
             _ => needed.push((place, record)),
         }
     }
-    Survey::Move(needed)
+    SegmentSurvey::Move(needed)
 }
 
 fn relocate(

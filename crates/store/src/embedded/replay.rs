@@ -115,8 +115,15 @@ pub(crate) fn replay(
         }
         let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
         let bytes = Bytes::new();
-        let walk =
-            Walk { segment, base: SEGMENT_HEAD_BYTES, bytes, length, next_sequence, core, replayed: &mut replayed };
+        let walk = SegmentReplay {
+            segment,
+            base: SEGMENT_HEAD_BYTES,
+            bytes,
+            length,
+            next_sequence,
+            core,
+            replayed: &mut replayed,
+        };
         replayed.end = walk.run()?;
         if length > replayed.end {
             replayed.slack.push((segment.clone(), replayed.end));
@@ -194,7 +201,7 @@ fn missing(directory: &Path, id: u32) -> StoreError {
 }
 
 /// One segment on its way into the core.
-struct Walk<'a> {
+struct SegmentReplay<'a> {
     segment: &'a Arc<Segment>,
     /// Where `bytes` begins in the segment.
     base: u64,
@@ -207,7 +214,7 @@ struct Walk<'a> {
     replayed: &'a mut Replayed,
 }
 
-impl Walk<'_> {
+impl SegmentReplay<'_> {
     /// Takes in every group; where they end.
     fn run(mut self) -> Result<u64, StoreError> {
         while self.base < self.length {

@@ -19,7 +19,7 @@ use crate::{
     RepairSource, Revision, StoreError,
     mvcc::{
         Value,
-        index::{Found, Live},
+        index::{Live, RangeEntry},
         shared::Shared,
     },
 };
@@ -50,7 +50,7 @@ impl Scrubber {
         }
         let (found, more) = shared.core.read().index.first(&self.cursor, SCRUB_STEP_KEYS);
         let (mut read, mut ended) = (0, !more);
-        for Found { key, live, .. } in found {
+        for RangeEntry { key, live, .. } in found {
             if read >= SCRUB_STEP_BYTES {
                 ended = false;
                 break;

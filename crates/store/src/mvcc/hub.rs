@@ -17,7 +17,7 @@ use std::{
 use futures::Stream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::{Past, Value};
+use super::{PastEvent, Value};
 use crate::{Event, Revision, StoreError, WatchItem};
 
 /// Progress is told at most this often.
@@ -58,7 +58,7 @@ impl Hub {
         range: (String, String),
         from: Revision,
         current: Revision,
-        backlog: VecDeque<Past<V>>,
+        backlog: VecDeque<PastEvent<V>>,
     ) -> Watching<V> {
         self.watchers.retain(|watcher| !watcher.sender.is_closed());
         // An item has an event or more, so as many items as events; and one progress.
@@ -136,7 +136,7 @@ impl Watcher {
 
 /// One watch: first the past, then how far that was, then what happens.
 pub(crate) struct Watching<V> {
-    backlog: VecDeque<Past<V>>,
+    backlog: VecDeque<PastEvent<V>>,
     progress: Option<Revision>,
     receiver: Receiver<WatchItem>,
     backpressure: Arc<Backpressure>,

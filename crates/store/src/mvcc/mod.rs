@@ -237,28 +237,28 @@ impl<V: Value> Core<V> {
     }
 
     /// Events with `revision >= from` on keys in the range, values not yet read.
-    pub fn backlog(&self, start: &str, end: &str, from: Revision) -> VecDeque<Past<V>> {
+    pub fn backlog(&self, start: &str, end: &str, from: Revision) -> VecDeque<PastEvent<V>> {
         let first = self.history.partition_point(|(revision, _)| *revision < from);
         let inside = self.history.range(first..).filter(|(_, key)| start <= &**key && &**key < end);
         inside
             .filter_map(|(revision, key)| {
                 let (version, before) = self.index.version(key, *revision)?;
                 let previous = before.and_then(|b| Some((b.revision, b.live.as_ref()?.value.clone())));
-                Some(Past { revision: *revision, key: key.clone(), live: version.live.clone(), previous })
+                Some(PastEvent { revision: *revision, key: key.clone(), live: version.live.clone(), previous })
             })
             .collect()
     }
 }
 
 /// An event that happened before the watch began.
-pub(crate) struct Past<V> {
+pub(crate) struct PastEvent<V> {
     pub revision: Revision,
     pub key: Arc<str>,
     pub live: Option<Live<V>>,
     pub previous: Option<(Revision, V)>,
 }
 
-impl<V: Value> Past<V> {
+impl<V: Value> PastEvent<V> {
     pub fn read(self) -> Result<Event, StoreError> {
         let change = match &self.live {
             Some(live) => Change::Put {

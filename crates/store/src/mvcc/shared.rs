@@ -11,7 +11,7 @@ use env::Env;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use super::{Core, Value, group::Write, index::Found};
+use super::{Core, Value, group::Write, index::RangeEntry};
 use crate::{Limits, Range, RangeResult, Record, Revision, StoreError, WatchStream};
 
 /// After the timer fired, how long at least until it looks again: what was due may still be on its way to disk.
@@ -65,7 +65,7 @@ impl<V: Value> Shared<V> {
             let core = self.core.read();
             core.index.newest(key).and_then(|v| Some((v.revision, v.live.clone()?)))
         };
-        found.map(|(revision, live)| record(Found { key: key.into(), revision, live })).transpose()
+        found.map(|(revision, live)| record(RangeEntry { key: key.into(), revision, live })).transpose()
     }
 
     pub async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
@@ -115,7 +115,7 @@ impl<V> Drop for Shared<V> {
     }
 }
 
-fn record<V: Value>(found: Found<V>) -> Result<Record, StoreError> {
+fn record<V: Value>(found: RangeEntry<V>) -> Result<Record, StoreError> {
     Ok(Record {
         value: found.live.value.read(&found.key, found.revision)?,
         key: found.key.to_string(),

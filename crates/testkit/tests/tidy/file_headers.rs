@@ -4,6 +4,6 @@ use crate::sources::{all, check};
 
 #[test]
 fn every_file_opens_with_its_purpose() {
-    let without = all().into_iter().filter(|file| !file.text.starts_with("//"));
-    check("a file opens with its purpose", without.map(|file| file.path), &[]);
+    let without = all().iter().filter(|file| !file.text.starts_with("//"));
+    check("a file opens with its purpose", without.map(|file| file.path.clone()), &[]);
 }

@@ -12,9 +12,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/apiserver/src/admission", "a file per admission plugin"),
     ("crates/apiserver/src/registry", "being sorted"),
     ("crates/apiserver/tests/it", "a file per topic of one integration binary"),
-    ("crates/controllers/src", "being sorted"),
     ("crates/kubelet/src", "being sorted"),
-    ("crates/minke/src", "being sorted"),
     ("crates/scheduler/src", "being sorted"),
 ];
 

@@ -1,7 +1,7 @@
 //! The workspace's Rust files, as every rule reads them, and the one way a rule has exceptions.
 //! Neighbours: every rule of this folder.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, sync::LazyLock};
 
 use testkit::workspace_root;
 
@@ -50,7 +50,12 @@ impl Source {
 }
 
 /// Every Rust file of the workspace, in the order of their paths.
-pub fn all() -> Vec<Source> {
+pub fn all() -> &'static [Source] {
+    static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(read_all);
+    &SOURCES
+}
+
+fn read_all() -> Vec<Source> {
     let root = workspace_root();
     let mut found = Vec::new();
     for folder in ["crates", "tests"] {
