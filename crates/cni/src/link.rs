@@ -60,7 +60,7 @@ impl Links {
     pub async fn all(&self) -> Result<Vec<Link>, Error> {
         let messages: Vec<LinkMessage> =
             self.0.link().get().execute().try_collect().await.map_err(|error| failed("list", "links", &error))?;
-        Ok(messages.iter().map(Link::of).collect())
+        Ok(messages.iter().map(Link::from_message).collect())
     }
 
     /// The bridge, made when missing and still down. Its MAC is fixed, so it does not change as ports come and go.
