@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use api::placement::HostPort;
+use api::{placement::HostPort, pod_resources::ResourceList};
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use crate::{pod_info::PodInfo, resources::Resources};
