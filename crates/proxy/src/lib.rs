@@ -22,7 +22,7 @@ pub use model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInf
 pub use nftables::{
     nft_command::NftError,
     nft_monitor::{NftEvent, NftMonitor},
-    render::{full, nothing, transaction},
+    render::{delete_tables, full_tables, transaction},
 };
 pub use pod_routes::{
     ClusterRanges, NodeNetwork, Plan, PodRoutesConfig, PodRoutesError, PodRoutesMode, accepted_networks,

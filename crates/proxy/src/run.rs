@@ -71,7 +71,7 @@ impl ProxyConfig {
 
 /// Takes all rules away. Stopping does not: rules stay while the proxy restarts.
 pub async fn remove(table: &str) -> Result<(), NftError> {
-    Nft::default().apply([render::nothing(table)]).await
+    Nft::default().apply([render::delete_tables(table)]).await
 }
 
 /// Where the EndpointSlice controller says since when a change is on its way.
@@ -369,7 +369,7 @@ impl Proxy {
         }
         if self.full_needed {
             let clients = session_affinity::saved_clients(&self.nft, &self.ruleset, &self.config.table).await;
-            let text = render::full(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
+            let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
             let written = match monitor.suspended_during(self.nft.apply(text)).await {
                 // Nobody listened: who took it away again in the meantime went unheard.
                 Ok(()) => self.elements.find(&self.config.table).await.map_err(|e| NftError::Refused(e.to_string())),

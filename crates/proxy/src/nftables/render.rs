@@ -25,7 +25,7 @@ fn words(family: Family, table: &str) -> TableWords {
 }
 
 /// The whole table, in place of whatever is there: old and new change over in one instant. In pieces, as it is long.
-pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> impl Iterator<Item = String> {
+pub fn full_tables(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> impl Iterator<Item = String> {
     let mut text = String::new();
     for family in Family::ALL {
         let words = words(family, table);
@@ -42,7 +42,7 @@ pub fn full(ruleset: &Ruleset, config: &NodeConfig, table: &str) -> impl Iterato
 }
 
 /// Takes the tables away.
-pub fn nothing(table: &str) -> String {
+pub fn delete_tables(table: &str) -> String {
     Family::ALL.map(|family| format!("add table {0}\ndelete table {0}\n", words(family, table).table)).concat()
 }
 

@@ -5,7 +5,6 @@
 mod sources;
 
 mod api_is_pure;
-mod async_locks;
 mod dependencies;
 mod file_headers;
 mod file_length;
