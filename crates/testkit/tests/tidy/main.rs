@@ -6,6 +6,7 @@ mod sources;
 
 mod api_is_pure;
 mod dependencies;
+mod documents;
 mod file_headers;
 mod file_length;
 mod folder_width;
@@ -17,5 +18,6 @@ mod one_home;
 mod pure_files;
 mod store_knows_no_kinds;
 mod store_writes_through_disk;
+mod supply_chain;
 mod unbounded_channels;
 mod words;
