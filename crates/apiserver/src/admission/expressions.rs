@@ -18,8 +18,8 @@ use crate::{
         cost_estimate::{CelType, DeclType},
         types::Type,
     },
-    codec,
-    served::Set,
+    discovery::served::Set,
+    handlers::codec,
 };
 
 /// Lists below `spec` of a policy, which of their fields are expressions, and what those must evaluate to.

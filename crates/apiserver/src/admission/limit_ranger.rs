@@ -13,7 +13,7 @@ use super::{
     Attributes, Operation, Plugin,
     pod_resources::{Amounts, amounts, pod_totals},
 };
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct LimitRanger(pub Arc<Cluster>);
 

@@ -12,8 +12,8 @@ use super::{Attributes, Operation};
 use crate::{
     authz,
     cel::{self, Expression, Variables, authorizer},
-    cluster::Cluster,
-    served::Served,
+    discovery::served::Served,
+    storage::cluster::Cluster,
 };
 
 const EXEMPT: [&str; 6] = [

@@ -18,8 +18,10 @@ use super::{
 use crate::{
     authz,
     cel::{self, Expression, Variables, authorizer::Questions},
-    cluster::Cluster,
-    index::{Index, Indexed},
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
 };
 
 struct Policy {

@@ -21,7 +21,10 @@ use super::{
     Attributes, Operation, Plugin,
     pod_resources::{Amounts, amounts, at_pod_level},
 };
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
 pub struct ResourceQuota(pub Arc<Cluster>);
 

@@ -16,13 +16,14 @@ use super::{
 use crate::{
     authz,
     cel::authorizer::Questions,
-    cluster::Cluster,
-    codec,
-    index::{Index, Indexed},
+    discovery::served::Served,
+    handlers::{codec, negotiate::Media},
     metrics::in_webhooks,
-    negotiate::Media,
-    served::Served,
-    webhook::Client,
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
+    transport::service_resolver::Client,
 };
 
 /// One webhook of a configuration.

@@ -15,7 +15,7 @@ use super::{
     authorizer,
     functions::{FUNCTIONS, LIBRARIES, OF_TEXTS, TYPE_NAMES, binary, operator, unary},
 };
-use crate::codec::SchemaRef;
+use crate::handlers::codec::SchemaRef;
 
 #[derive(Clone)]
 pub enum Type {
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_found_where_it_is() {
-        let schema = crate::codec::builtin_schema();
+        let schema = crate::handlers::codec::builtin_schema();
         let deployment = schema.find_kind("apps", "v1", "Deployment").unwrap();
         let scope = [
             ("object", Type::Struct(schema, deployment)),

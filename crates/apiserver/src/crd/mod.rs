@@ -21,7 +21,7 @@ mod typed;
 
 use api::openapi::ExtraSchemas;
 
-use crate::served::{Served, Set};
+use crate::discovery::served::{Served, Set};
 
 pub use controller::start;
 pub use declared::validate as validate_rules;

@@ -16,7 +16,7 @@ use env::Env;
 use store::{Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
 
 use super::{histogram::Histogram, requests::SECONDS};
-use crate::{storage, write_health::WriteHealth};
+use crate::{server::write_health::WriteHealth, storage};
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.
 const MAX_SERIES: usize = 2048;

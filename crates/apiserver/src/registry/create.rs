@@ -12,9 +12,9 @@ use api::{ApiError, Object, field::ErrorList};
 use super::{Contested, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation};
 use crate::{
     admission::{Attributes, Operation},
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
     storage,
 };
 

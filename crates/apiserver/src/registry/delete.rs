@@ -19,10 +19,10 @@ use super::{
 use crate::{
     admission::{Attributes, Operation},
     authn::User,
-    call::Call,
     crd,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
     storage,
 };
 
@@ -379,7 +379,7 @@ fn success(served: &Served, object: &Object) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::served::ServedResources;
+    use crate::discovery::served::ServedResources;
 
     #[test]
     fn decides_by_grace_and_finalizers() {

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::served::Served;
+use crate::discovery::served::Served;
 
 pub fn is(served: &Served) -> bool {
     served.group.is_empty() && served.plural == "namespaces"

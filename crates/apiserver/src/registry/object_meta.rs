@@ -8,7 +8,7 @@ use api::ApiError;
 use env::Env;
 use jiff::Timestamp;
 
-use crate::served::Served;
+use crate::discovery::served::Served;
 
 /// Longest generated name; the suffix takes five.
 const MAX_NAME: usize = 63;

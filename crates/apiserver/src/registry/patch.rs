@@ -13,7 +13,11 @@ use super::{
     options::{FieldValidation, WriteOptions},
     update::{Change, Otherwise, Shown, Transform},
 };
-use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
+use crate::{
+    discovery::served::Served,
+    handlers::{codec, negotiate, respond::Reply},
+    request::call::Call,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PatchType {
