@@ -23,7 +23,7 @@ use crate::{
         cluster::Cluster,
         index::{Index, Indexed},
     },
-    transport::service_resolver::Client,
+    transport::webhook_config::WebhookClient,
 };
 
 /// One webhook of a configuration.
@@ -256,7 +256,7 @@ impl Webhooks {
         let version = if webhook.understands_v1 { "v1" } else { "v1beta1" };
         let api_version = format!("admission.k8s.io/{version}");
         let review = json!({ "apiVersion": api_version, "kind": "AdmissionReview", "request": request });
-        let client = Client::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
+        let client = WebhookClient::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
             .map_err(|e| format!("failed to call webhook: {e}"))?;
         let limit = Duration::from_secs(webhook.timeout_seconds);
         let answer = client.post(&review, limit).await.map_err(|e| format!("failed to call webhook: {e}"))?;

@@ -25,7 +25,7 @@ use crate::{
         call::Call,
     },
     server::config::Config,
-    transport::{kubelet_trust, trust},
+    transport::{kubelet_tls, tls_config},
 };
 
 /// The largest are the OpenAPI documents of extension servers.
@@ -277,16 +277,16 @@ async fn connect(config: &Config, target: &Target) -> Result<Box<dyn Connection>
     stream.set_nodelay(true)?;
     let tls = match &target.security {
         Security::Plain => return Ok(Box::new(stream)),
-        Security::Unverified => trust::client(None, None)?,
+        Security::Unverified => tls_config::client_config(None, None)?,
         Security::Extension(_, authority) => {
             let authority = authority.as_ref().map(|text| BASE64_STANDARD.decode(text)).transpose()?;
             // Our client certificate is what makes the identity headers believable to an extension server.
             let shown = config.proxy_client.as_ref().map(|client| client.certificate.current());
             let shown = shown.as_ref().map(|pem| (pem.certificate_pem.as_slice(), pem.key_pem.as_slice()));
-            trust::client(authority.as_deref(), shown)?
+            tls_config::client_config(authority.as_deref(), shown)?
         }
         Security::Kubelet => match &config.kubelet_client {
-            Some(client) => kubelet_trust::client(client)?,
+            Some(client) => kubelet_tls::client_config(client)?,
             None => return Err(std::io::Error::other("no credentials for kubelets are configured").into()),
         },
     };

@@ -1,55 +1,14 @@
-//! Where webhooks and extension API servers are: an URL, or a ready endpoint of a Service.
-//! Used by conversion of custom resources, by admission webhooks and by aggregation; `webhook_client` goes there.
-//! Invariant: the name to verify comes from the configuration, never from the address.
+//! Where Services are: a ready endpoint of one, by its EndpointSlices.
+//! Asked for webhooks and extension API servers, and by the proxy subresource of Services.
+//! Invariant: an address that means something else on this machine than elsewhere is never returned.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::net::IpAddr;
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
 use api::names;
-use env::Env;
 
-use crate::{
-    storage::cluster::Cluster,
-    transport::{trust, webhook_client::Endpoint},
-};
-
-/// A webhook ready to be asked.
-pub struct Client {
-    endpoint: Endpoint,
-    env: Env,
-}
-
-impl Client {
-    /// From a `clientConfig` with `url` or `service`, and `caBundle` unless the system's authorities vouch for it.
-    pub fn from_config(cluster: &Cluster, config: &Value) -> Result<Self, String> {
-        Ok(Self { endpoint: endpoint(cluster, config)?, env: cluster.env.clone() })
-    }
-
-    /// Sends a document and reads one back.
-    pub async fn post(&self, document: &Value, timeout: Duration) -> Result<Value, String> {
-        self.endpoint.post(&self.env, timeout, document).await
-    }
-}
-
-fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
-    let bundle = config["caBundle"].as_str().unwrap_or_default();
-    let ca_pem = BASE64_STANDARD.decode(bundle).map_err(|e| format!("caBundle is not base64: {e}"))?;
-    let tls = Arc::new(trust::client(Some(&ca_pem), None)?);
-    if let Some(url) = config["url"].as_str() {
-        let url = url.parse().map_err(|e| format!("invalid URL {url:?}: {e}"))?;
-        return Ok(Endpoint { url, address: None, tls, authorization: None });
-    }
-    let service = &config["service"];
-    let text = |field: &str| service[field].as_str().unwrap_or_default();
-    let (namespace, name) = (text("namespace"), text("name"));
-    let port = service["port"].as_u64().unwrap_or(443);
-    let address = Some(resolve(cluster, namespace, name, &port.to_string())?);
-    let url = format!("https://{name}.{namespace}.svc:{port}/{}", text("path").trim_start_matches('/'));
-    let url = url.parse().map_err(|e| format!("invalid path {:?}: {e}", text("path")))?;
-    Ok(Endpoint { url, address, tls, authorization: None })
-}
+use crate::storage::cluster::Cluster;
 
 /// A ready endpoint of a Service's port (by number or name; empty: the only one). It works before any proxy has
 /// programmed the Service's own address.

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use env::Env;
 
-use crate::transport::trust;
+use crate::transport::tls_config;
 
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
@@ -135,7 +135,7 @@ pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
     Ok(Endpoint {
         url: cluster.server.parse().map_err(|e| attempt(format!("{}: {e}", cluster.server)))?,
         address: None,
-        tls: Arc::new(trust::client(authority, identity).map_err(attempt)?),
+        tls: Arc::new(tls_config::client_config(authority, identity).map_err(attempt)?),
         authorization: authorization.map(|mut a| {
             a.set_sensitive(true);
             a

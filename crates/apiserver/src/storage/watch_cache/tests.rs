@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
-use store::{MemoryStore, Operation, Transaction};
+use store::{Change, MemoryStore, Operation, Transaction};
 
-use super::*;
+use super::{event_ring::TYPED_EVENTS_MAX, *};
 
 async fn put(store: &dyn Store, name: &str) -> Revision {
     let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "a" } });
@@ -54,7 +54,7 @@ async fn keeps_no_parsed_form_of_what_everyone_has_seen() {
     cache.wait_for(kept).await.unwrap();
     let kept = parsed("two");
     put(&*store, "one").await;
-    for _ in 0..FOLLOWED - 2 {
+    for _ in 0..TYPED_EVENTS_MAX - 2 {
         put(&*store, "three").await;
     }
     cache.wait_until_fresh().await.unwrap();
@@ -134,9 +134,12 @@ async fn the_cache_gives_back_what_the_store_lost() {
     drop(cache);
     // Whoever follows the store for the cache hears of this, and lets it go.
     put(&*store, "last").await;
-    while Arc::strong_count(&store) > 1 {
-        tokio::task::yield_now().await;
-    }
+    let let_go = async {
+        while Arc::strong_count(&store) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    Env::real().timeout(Duration::from_secs(10), let_go).await.expect("the cache still holds the store");
     drop(store);
     let again = store::EmbeddedStore::open(directory.path(), Env::real()).unwrap();
     assert_eq!(again.get("/registry/configmaps/a/damaged").await.unwrap(), Some(record));

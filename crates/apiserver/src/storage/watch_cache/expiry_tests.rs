@@ -29,7 +29,7 @@ async fn started() -> (Arc<dyn Store>, Arc<WatchCache>) {
 fn ring(cache: &WatchCache, prefix: &str) -> (usize, usize) {
     let resource = cache.resource(prefix);
     let state = resource.state.read();
-    (state.ring.len(), state.ring_bytes)
+    state.ring.held()
 }
 
 /// A moment at which everything that happened so far is old.
@@ -46,10 +46,10 @@ async fn changes_leave_the_ring_when_they_are_old() {
     let first = put(&*store, "/registry/configmaps/a/x", 10).await;
     let last = put(&*store, "/registry/configmaps/a/x", 10).await;
     cache.wait_for(last).await.unwrap();
-    cache.forget_aged(cache.env.monotonic());
+    cache.expire(cache.env.monotonic());
     assert_eq!(ring(&cache, CONFIG_MAPS).0, 2, "young changes stay");
     assert_eq!(follower.ready(10).unwrap().len(), 2);
-    cache.forget_aged(later(&cache));
+    cache.expire(later(&cache));
     assert_eq!(ring(&cache, CONFIG_MAPS), (0, 0));
     // Whoever has seen everything goes on; whoever has not must list again.
     assert_eq!(follower.ready(10).unwrap().len(), 0);
@@ -71,17 +71,17 @@ async fn the_cache_of_a_deleted_custom_resource_goes() {
     let known = |prefix: &str| cache.resources.read().contains_key(prefix);
     let watched = cache.resource(WIDGETS).subscribe(gone).unwrap();
     cache.resource(CONFIG_MAPS);
-    cache.forget_aged(later(&cache));
+    cache.expire(later(&cache));
     assert!(known(WIDGETS), "somebody watches it");
     drop(watched);
-    cache.forget_aged(later(&cache));
+    cache.expire(later(&cache));
     assert!(!known(WIDGETS) && known(CONFIG_MAPS), "built-in kinds stay");
     // Made again, it is known again, and nothing is lost.
     let again = put(&*store, key, 10).await;
     cache.wait_for(again).await.unwrap();
     let events = cache.resource(WIDGETS).subscribe(gone).unwrap().ready(10).unwrap();
     assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [again]);
-    cache.forget_aged(later(&cache));
+    cache.expire(later(&cache));
     assert!(known(WIDGETS), "it has objects");
 }
 

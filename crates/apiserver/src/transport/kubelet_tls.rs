@@ -1,34 +1,39 @@
 //! Whom we believe to be a kubelet when we open TLS to one.
-//! Used by `streaming`; other connections are for `trust`.
+//! Used by `proxy::streaming`; other connections are for `tls_config`.
 //! Invariant: an authority that signs for others as well is believed only about certificates of nodes, so that no other
 //! server of the cluster, and not this one either, passes for a kubelet.
 
 use std::sync::Arc;
 
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, Error, RootCertStore,
     client::{
         WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        danger::{ServerCertVerified, ServerCertVerifier as _},
     },
     crypto::CryptoProvider,
 };
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{server::config::KubeletClient, transport::trust};
+use super::{
+    server_verifier::{CertificatePolicy, Shown},
+    tls_config,
+};
+use crate::server::config::KubeletClient;
 
-pub fn client(config: &KubeletClient) -> Result<ClientConfig, String> {
+pub fn client_config(config: &KubeletClient) -> Result<ClientConfig, String> {
     let shown = config.certificate.current();
     let identity = (shown.certificate_pem.as_slice(), shown.key_pem.as_slice());
     let authority = config.ca_pem.as_slice();
     if authority.is_empty() || config.former_ca_pem.is_empty() {
         // Upstream does not check kubelets either where nobody says who vouches for them.
-        return trust::client(Some(authority).filter(|pem| !pem.is_empty()), Some(identity));
+        return tls_config::client_config(Some(authority).filter(|pem| !pem.is_empty()), Some(identity));
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let [own, former] = [authority, &config.former_ca_pem].map(|pem| verifier(trust::roots(pem)?, &provider));
-    trust::verified(Arc::new(Kubelets { own: own?, former: former? }), provider, Some(identity))
+    let [own, former] =
+        [authority, &config.former_ca_pem].map(|pem| verifier(tls_config::parse_roots(pem)?, &provider));
+    tls_config::with_policy(KubeletPolicy { own: own?, former: former? }, provider, Some(identity))
 }
 
 fn verifier(roots: RootCertStore, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, String> {
@@ -37,7 +42,7 @@ fn verifier(roots: RootCertStore, provider: &Arc<CryptoProvider>) -> Result<Arc<
 }
 
 #[derive(Debug)]
-struct Kubelets {
+struct KubeletPolicy {
     own: Arc<WebPkiServerVerifier>,
     former: Arc<WebPkiServerVerifier>,
 }
@@ -52,43 +57,17 @@ fn is_nodes(leaf: &CertificateDer<'_>) -> bool {
         && matches!(names.as_slice(), [Ok(name)] if name.starts_with("system:node:"))
 }
 
-impl ServerCertVerifier for Kubelets {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        chain: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        match self.own.verify_server_cert(leaf, chain, name, ocsp, now) {
-            Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) if is_nodes(leaf) => {
-                self.former.verify_server_cert(leaf, chain, name, ocsp, now)
+impl CertificatePolicy for KubeletPolicy {
+    fn accept(&self, shown: &Shown<'_>, now: UnixTime) -> Result<ServerCertVerified, Error> {
+        let verify = |authority: &WebPkiServerVerifier| {
+            authority.verify_server_cert(shown.leaf, shown.intermediates, shown.name, shown.ocsp, now)
+        };
+        match verify(&self.own) {
+            Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) if is_nodes(shown.leaf) => {
+                verify(&self.former)
             }
             other => other,
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.own.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.own.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.own.supported_verify_schemes()
     }
 }
 
@@ -98,6 +77,8 @@ mod tests {
 
     use env::Env;
     use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+
+    use rustls_pki_types::ServerName;
 
     use super::*;
 
@@ -113,8 +94,9 @@ mod tests {
     fn the_api_server_itself_does_not_pass_for_a_kubelet() {
         let [(own_pem, own), (former_pem, former), (_, stranger)] = ["own", "former", "stranger"].map(authority);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let [own_roots, former_roots] = [own_pem, former_pem].map(|pem| trust::roots(pem.as_bytes()).unwrap());
-        let kubelets = Kubelets {
+        let [own_roots, former_roots] =
+            [own_pem, former_pem].map(|pem| tls_config::parse_roots(pem.as_bytes()).unwrap());
+        let policy = KubeletPolicy {
             own: verifier(own_roots, &provider).unwrap(),
             former: verifier(former_roots, &provider).unwrap(),
         };
@@ -125,8 +107,9 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, name);
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
             let leaf = params.signed_by(&KeyPair::generate().unwrap(), by).unwrap();
-            let shown = ServerName::try_from(address).unwrap();
-            let found = kubelets.verify_server_cert(leaf.der(), &[], &shown, &[], now);
+            let name_called = ServerName::try_from(address).unwrap();
+            let shown = Shown { leaf: leaf.der(), intermediates: &[], name: &name_called, ocsp: &[] };
+            let found = policy.accept(&shown, now);
             assert_eq!(found.is_ok(), good, "{group} {name} {address}: {found:?}");
         };
         check(&own, "system:nodes", "system:node:n", "192.0.2.1", true);
