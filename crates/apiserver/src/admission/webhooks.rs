@@ -240,7 +240,7 @@ impl Webhooks {
         }
         let questions = Questions::default();
         loop {
-            let held = webhook.conditions.hold(seen, &matching::variables(&self.cluster, a, seen, &questions));
+            let held = webhook.conditions.hold(&matching::variables(&self.cluster, a, seen, &questions));
             if !questions.settle(&self.authorizer).await {
                 return held;
             }

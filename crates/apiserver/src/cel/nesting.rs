@@ -2,21 +2,25 @@
 //! Used by `Expression::compile`.
 //! Invariant: needs no stack itself; whatever it lets through, parser, checker and evaluator have the stack for.
 
+use super::error::CelError;
+
 /// Code points of one expression; upstream's limit.
 const EXPRESSION_SIZE_MAX: usize = 100_000;
 /// Levels of the tree of one expression. Upstream's is 250: its stacks grow, ours have a size.
 const EXPRESSION_DEPTH_MAX: usize = 100;
 
 /// Why an expression is not even parsed.
-pub fn check(source: &str) -> Result<(), String> {
+pub fn check(source: &str) -> Result<(), CelError> {
     let size = source.chars().count();
     if size > EXPRESSION_SIZE_MAX {
-        return Err(format!(
+        return Err(CelError::Compilation(format!(
             "compilation failed: expression code point size exceeds limit: size: {size}, limit {EXPRESSION_SIZE_MAX}"
-        ));
+        )));
     }
     match depth(source) > EXPRESSION_DEPTH_MAX {
-        true => Err(format!("compilation failed: expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}")),
+        true => Err(CelError::Compilation(format!(
+            "compilation failed: expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"
+        ))),
         false => Ok(()),
     }
 }

@@ -5,7 +5,6 @@
 mod behavior;
 mod check;
 mod controller;
-pub mod cost;
 mod declared;
 mod definition;
 pub mod escape;

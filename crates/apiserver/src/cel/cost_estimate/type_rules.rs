@@ -1,40 +1,16 @@
-//! What type a part of an expression has, as far as its cost depends on it.
-//! Used by `estimator`.
+//! What the cost of an expression depends on in the types of its parts, and the types that calls return.
+//! Used by `estimator` and `calls`.
 //! Invariant: `Dyn` may be anything.
 
 use std::sync::Arc;
 
 use kube_cel::cel::common::ast::LiteralValue;
 
-use super::{
-    super::{functions::FUNCTIONS, types::Type},
-    decl_type::{DeclType, Kind},
-};
+use super::decl_type::{DeclType, Kind};
+use crate::cel::{functions::FUNCTIONS, types::Type};
 
-#[derive(Debug, Clone)]
-pub enum CelType {
-    Dyn,
-    Null,
-    Bool,
-    Int,
-    Uint,
-    Double,
-    String,
-    Bytes,
-    Duration,
-    Timestamp,
-    /// What `type()` returns.
-    Type,
-    /// Of Kubernetes' own libraries.
-    Opaque(&'static str),
-    Optional(Box<CelType>),
-    List(Box<CelType>),
-    Map(Box<CelType>),
-    Object(Arc<DeclType>),
-}
-
-impl CelType {
-    pub fn declared(declared: &Arc<DeclType>) -> Self {
+impl Type {
+    pub fn from_decl_type(declared: &Arc<DeclType>) -> Self {
         match &declared.kind {
             Kind::Dyn => Self::Dyn,
             Kind::Bool => Self::Bool,
@@ -44,13 +20,13 @@ impl CelType {
             Kind::Bytes => Self::Bytes,
             Kind::Duration => Self::Duration,
             Kind::Timestamp => Self::Timestamp,
-            Kind::List(element) => Self::List(Box::new(Self::declared(element))),
-            Kind::Map(element) => Self::Map(Box::new(Self::declared(element))),
-            Kind::Object(_) => Self::Object(declared.clone()),
+            Kind::List(element) => Self::List(Box::new(Self::from_decl_type(element))),
+            Kind::Map(element) => Self::Map(Box::new(Self::from_decl_type(element))),
+            Kind::Object(_) => Self::Declared(declared.clone()),
         }
     }
 
-    pub fn literal(literal: &LiteralValue) -> Self {
+    pub fn from_literal(literal: &LiteralValue) -> Self {
         match literal {
             LiteralValue::Boolean(_) => Self::Bool,
             LiteralValue::Bytes(_) => Self::Bytes,
@@ -104,7 +80,7 @@ impl CelType {
 
     pub fn field(&self, name: &str) -> Self {
         match self {
-            Self::Object(declared) => declared.field(name).map_or(Self::Dyn, Self::declared),
+            Self::Declared(declared) => declared.field(name).map_or(Self::Dyn, Self::from_decl_type),
             Self::Map(element) => (**element).clone(),
             Self::Optional(inner) => inner.field(name).optional(),
             _ => Self::Dyn,
@@ -141,7 +117,7 @@ impl CelType {
     }
 
     /// What a function returns.
-    pub fn returned(name: &str, target: Option<&Self>, arguments: &[Self]) -> Self {
+    pub fn returned_by(name: &str, target: Option<&Self>, arguments: &[Self]) -> Self {
         let first = || target.or(arguments.first()).cloned().unwrap_or(Self::Dyn);
         match name {
             "value" | "orValue" => target
@@ -160,23 +136,15 @@ impl CelType {
             },
             "lists.range" => Self::List(Box::new(Self::Int)),
             "getQuery" => Self::Map(Box::new(Self::List(Box::new(Self::String)))),
-            "add" | "sub" => Self::Opaque("kubernetes.Quantity"),
+            "add" | "sub" => Self::Named("kubernetes.Quantity"),
             "validate" => Self::List(Box::new(Self::String)).optional(),
-            "format.named" => Self::Opaque("kubernetes.NamedFormat").optional(),
+            "format.named" => Self::Named("kubernetes.NamedFormat").optional(),
             "strings.quote" | "jsonpatch.escapeKey" => Self::String,
             "sets.contains" | "sets.intersects" | "sets.equivalent" | "ip.isCanonical" => Self::Bool,
-            "type" => Self::Type,
+            "type" => Self::TypeType,
             _ => match FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, returned)| returned) {
-                Some(Type::Bool) => Self::Bool,
-                Some(Type::Int) => Self::Int,
-                Some(Type::Uint) => Self::Uint,
-                Some(Type::Double) => Self::Double,
-                Some(Type::String) => Self::String,
-                Some(Type::Bytes) => Self::Bytes,
-                Some(Type::Duration) => Self::Duration,
-                Some(Type::Timestamp) => Self::Timestamp,
-                Some(Type::Named(name)) => Self::Opaque(name),
-                _ => Self::Dyn,
+                Some(Type::Null) | None => Self::Dyn,
+                Some(known) => known.clone(),
             },
         }
     }
