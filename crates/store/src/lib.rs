@@ -8,12 +8,14 @@ mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod files;
+pub mod layer;
 pub mod memory;
 mod mvcc;
 
 pub use backup::{backup, restore};
 pub use embedded::{CheckReport, EmbeddedStore, LostRecord, SalvageReport, check, salvage};
 pub use etcd::{EtcdStore, EtcdTls};
+pub use layer::StoreLayer;
 pub use memory::MemoryStore;
 
 use std::{pin::Pin, time::Duration};
