@@ -15,6 +15,7 @@ use kubelet::configuration::Configuration;
 use crate::{
     instance::{DEFAULT_DATA_DIRECTORY, Instance},
     kubelet_flags::Kubelet,
+    logging::Logging,
     security_flags::Security,
     store_flags::StoreFlags,
 };
@@ -23,6 +24,8 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "minke", version, propagate_version = true)]
 pub struct Flags {
+    #[command(flatten)]
+    pub logging: Logging,
     #[command(subcommand)]
     pub command: Command,
 }
