@@ -8,6 +8,7 @@ use kube_cel::cel::{
 };
 
 use super::{
+    authorizer,
     error::CelError,
     functions::{FUNCTIONS, LIBRARIES, STRING_FUNCTIONS, TYPE_NAMES, binary, operator, unary},
     types::Type,
@@ -261,7 +262,7 @@ impl Checker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cel::{Expression, authorizer};
+    use crate::cel::Expression;
 
     #[test]
     fn what_cannot_work_is_found_where_it_is() {

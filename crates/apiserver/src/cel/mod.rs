@@ -34,6 +34,7 @@ use self::{
     traversal::children_mut,
     types::Type,
 };
+use crate::server::blocking::off_worker;
 
 /// What evaluating one expression may cost.
 pub const CALL_LIMIT: u64 = 1_000_000;
@@ -109,7 +110,7 @@ impl Expression {
             })
         };
         let run = || metering::metered(limit, guarded);
-        let (result, cost) = if self.has_loops { off_the_worker(run) } else { run() };
+        let (result, cost) = if self.has_loops { off_worker(run) } else { run() };
         (result, cost.saturating_add(self.parts))
     }
 
@@ -146,15 +147,6 @@ pub fn spend(budget: &mut u64, cost: u64) -> Result<(), CelError> {
     let left = budget.checked_sub(cost);
     *budget = left.unwrap_or(0);
     left.map(drop).ok_or(CelError::OutOfBudget)
-}
-
-/// Lets the other tasks of this worker go elsewhere first, where there is an elsewhere.
-fn off_the_worker<T>(run: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(run),
-        _ => run(),
-    }
 }
 
 /// The name of a message that the expression makes: there are none here, and the evaluator has no answer to them.

@@ -5,6 +5,7 @@
 use std::{ops::Deref, sync::Arc};
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::Value;
 
 use api::{
@@ -46,8 +47,8 @@ pub fn decode(bytes: &[u8], media: Media, schema: Option<(&Schema, TypeId)>) -> 
     api::codec::decode(bytes, content, schema)
 }
 
-pub fn yaml(value: &Value) -> Bytes {
-    api::codec::encode(value, ContentType::Yaml).unwrap_or_default().into()
+pub fn yaml(value: &impl Serialize) -> Bytes {
+    api::codec::encode_yaml(value).unwrap_or_default().into()
 }
 
 /// One object in protobuf, in its envelope. `None`: this type has no protobuf form.

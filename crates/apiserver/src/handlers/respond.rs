@@ -3,12 +3,16 @@
 //! Invariant: an object's bytes are copied at most once on their way out, and never encoded again as JSON.
 //! Lists of built-in kinds leave the type out of their items, as upstream does: it is cut off the front.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{cell::RefCell, collections::VecDeque, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{StreamExt, stream::BoxStream};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Body as _;
+use serde::{
+    Serialize, Serializer,
+    ser::{SerializeMap, SerializeSeq},
+};
 use serde_json::{Value, json};
 
 use api::{ApiError, Object, WatchEvent, WatchKind, codec::protobuf};
@@ -126,7 +130,7 @@ pub fn value_response(status: StatusCode, value: &Value, output: Output) -> Resp
     bytes_response(status, bytes, media)
 }
 
-fn json_bytes(value: &Value, pretty: bool) -> Bytes {
+fn json_bytes(value: &impl Serialize, pretty: bool) -> Bytes {
     let encoded = if pretty { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
     let mut bytes = encoded.expect("a JSON value always encodes");
     // As upstream: what is laid out for people ends with its last brace.
@@ -245,28 +249,58 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
     }
 }
 
-/// `value` with `items` as its `field`. In plain JSON they are encoded one by one: as values they would weigh many
-/// times the answer.
+/// `value` with `items` as its `field`. Each is made when it is written: as values they would weigh many times the
+/// answer. Only protobuf is written from its end, and needs them all.
 fn value_with(mut value: Value, field: &str, items: impl Iterator<Item = Value>, output: Output) -> Response<Body> {
-    if output.media != Media::Json || output.pretty {
+    if output.media == Media::Protobuf {
         value[field] = items.collect();
         return value_response(StatusCode::OK, &value, output);
     }
-    if let Some(fields) = value.as_object_mut() {
-        fields.remove(field);
+    value[field] = Value::Null;
+    let by_hand = output.media == Media::Yaml || output.pretty;
+    let document = ListDocument { value: &value, field, in_order: by_hand, items: RefCell::new(Some(items)) };
+    match output.media {
+        Media::Yaml => bytes_response(StatusCode::OK, codec::yaml(&document), Media::Yaml),
+        _ => bytes_response(StatusCode::OK, json_bytes(&document, output.pretty), Media::Json),
     }
-    let mut encoded = value.to_string().into_bytes();
-    // There is a kind at least, so another field goes after a comma.
-    encoded.pop();
-    encoded.extend_from_slice(format!(",{}:[", json!(field)).as_bytes());
-    for (at, item) in items.enumerate() {
-        if at > 0 {
-            encoded.push(b',');
+}
+
+/// A document with one list whose items are made while it is written, once.
+struct ListDocument<'a, I> {
+    value: &'a Value,
+    field: &'a str,
+    /// The list stands where its name has it; else it comes last.
+    in_order: bool,
+    items: RefCell<Option<I>>,
+}
+
+impl<I: Iterator<Item = Value>> Serialize for ListDocument<'_, I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut document = serializer.serialize_map(None)?;
+        for (name, value) in self.value.as_object().into_iter().flatten() {
+            match name == self.field {
+                false => document.serialize_entry(name, value)?,
+                true if self.in_order => document.serialize_entry(name, &Items(&self.items))?,
+                true => {}
+            }
         }
-        serde_json::to_writer(&mut encoded, &item).expect("writing JSON to memory does not fail");
+        if !self.in_order {
+            document.serialize_entry(self.field, &Items(&self.items))?;
+        }
+        document.end()
     }
-    encoded.extend_from_slice(b"]}\n");
-    bytes_response(StatusCode::OK, encoded.into(), Media::Json)
+}
+
+struct Items<'a, I>(&'a RefCell<Option<I>>);
+
+impl<I: Iterator<Item = Value>> Serialize for Items<'_, I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for item in self.0.take().into_iter().flatten() {
+            list.serialize_element(&item)?;
+        }
+        list.end()
+    }
 }
 
 fn protobuf_list(list: &ListReply, metadata: &Value) -> Result<Response<Body>, ApiError> {

@@ -22,7 +22,6 @@ use crate::{
         negotiate,
         respond::{Reply, content_response},
     },
-    openapi::merge,
     registry::not_found_path,
     request::{body::Body, call::Call},
     server::pipeline::ApiServer,

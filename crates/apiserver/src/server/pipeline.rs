@@ -8,6 +8,7 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
 use http_body::Body as _;
 use parking_lot::Mutex;
+use tracing::Instrument;
 
 use api::{ApiError, Reason};
 use env::Env;
@@ -23,7 +24,10 @@ use crate::{
     authz::{self, Decision},
     bootstrap, crd, discovery,
     discovery::served::ServedResources,
-    filters::in_flight::{InFlight, Place},
+    filters::{
+        in_flight::{InFlight, Place},
+        request_log,
+    },
     handlers::{
         debug, negotiate, not_found,
         respond::{self, Reply, TotalBytes},
@@ -147,10 +151,11 @@ impl ApiServer {
             Some("All") => "All",
             Some(_) => "invalid",
         };
+        let span = request_log::request_span(&method, &info, audit_id.as_ref());
         let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
-        let (served, webhooks) = metrics::handled(guarded).await;
+        let (served, webhooks) = metrics::handled(guarded).instrument(span.clone()).await;
         let mut response = served.unwrap_or_else(|_| {
-            tracing::error!(path = info.path, verb = info.verb, "a handler panicked");
+            span.in_scope(|| tracing::error!(path = info.path, verb = info.verb, "a handler panicked"));
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
             respond::error_response(&error, negotiate::Output::JSON)
         });
@@ -164,7 +169,9 @@ impl ApiServer {
         let pieces = response.extensions_mut().remove::<TotalBytes>().map(|TotalBytes(bytes)| bytes);
         let bytes = pieces.or_else(|| response.body().size_hint().exact());
         let requests = &self.metrics.requests;
-        requests.answered(labels, response.status().as_u16(), self.env.monotonic() - start, webhooks, bytes);
+        let (status, latency) = (response.status().as_u16(), self.env.monotonic() - start);
+        requests.answered(labels, status, latency, webhooks, bytes);
+        request_log::answered(&span, &info, status, latency);
         // A watch counts itself, wherever its events go.
         if info.is_long_running() && info.verb != "watch" {
             let open = requests.open(labels);
@@ -194,6 +201,7 @@ impl ApiServer {
         if let Err(e) = self.impersonate(&mut call).await {
             return respond::error(&call, &e);
         }
+        request_log::identified(&call.user);
         let long = call.info.is_long_running();
         let limit = match self.time_limit(&call, long) {
             Ok(limit) => limit,
