@@ -1,5 +1,5 @@
 //! What an operator can set for the controllers, with upstream's defaults.
-//! Read by `table` (which controllers run) and by single controllers.
+//! Read by `descriptors` (which controllers run) and by single controllers.
 //! Invariant: plain data; nothing here is looked up from the system.
 
 use std::{sync::Arc, time::Duration};

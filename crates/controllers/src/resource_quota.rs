@@ -20,10 +20,12 @@ use k8s_openapi::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    indexes,
-    meta::{self, Object},
-    pods::until,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        indexes,
+        meta::{self, Object},
+        pods::until,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// Every quota is counted anew after this long.
@@ -110,7 +112,7 @@ fn on_overdue(setup: &Setup, pods: &Informer<Pod>, quotas: &Informer<ResourceQuo
     });
 }
 
-fn wake(quotas: &Informer<ResourceQuota>, namespace: &str, queue: &crate::shell::Queue) {
+fn wake(quotas: &Informer<ResourceQuota>, namespace: &str, queue: &crate::runner::Queue) {
     for quota in quotas.by_index(indexes::NAMESPACE, namespace) {
         queue.add(quota.key());
     }

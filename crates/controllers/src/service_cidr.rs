@@ -13,9 +13,11 @@ use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use serde_json::json;
 
 use crate::{
-    meta::{Object, time},
-    pods,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        meta::{Object, time},
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";

@@ -2,55 +2,21 @@
 //! Every other crate is a library; this one knows which of them run together.
 //! Invariant: no behaviour of a component lives here.
 
-mod access;
-mod agent;
-mod authorities;
-mod ca_pin;
-mod clusters;
+mod certificates;
+mod cluster;
 mod commands;
-mod component_port;
 mod components;
-mod container_runtime;
-mod demo;
-mod dns_endpoints;
-mod dns_service;
-mod down;
-mod file_modes;
+mod control_plane;
 mod flags;
-mod host;
-mod images;
-mod instance;
-mod join;
-mod join_token;
-mod kept_rules;
-mod kubeconfigs;
-mod kubelet_flags;
-mod kubelet_serving_ca;
-mod leader_identity;
 mod logging;
-mod lost_attachments;
-mod nodes;
-mod own_node;
-mod perseverance;
-mod pki;
-mod pod_network;
-mod ports;
-mod preflight;
-mod process;
-mod ranges;
-mod report;
-mod security_flags;
-mod server;
-mod service_proxy;
-mod serving_approver;
-mod store_flags;
-mod sysctls;
-mod up;
-mod withdrawal;
+mod network;
+mod node;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use crate::cluster::file_modes;
 
 fn main() -> ExitCode {
     let called_as = std::env::args().next().unwrap_or_default();

@@ -50,7 +50,7 @@ impl Bench {
         let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
         let server = ApiServer::new(Config::in_process(key), Arc::new(store), env.clone()).await.expect("a server");
         env.spawn(api::views::tend(env.clone()));
-        let admin = local::client(&server, "admin", MASTERS);
+        let admin = in_process::client(&server, "admin", MASTERS);
         let bench = Self { server, admin, env, directory };
         bench.many(0..NODES, |number| bench.node(number)).await;
         bench
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     fn component(&self, user: &str) -> (Client, InformerFactory, CancellationToken, DropGuard) {
-        let (client, shutdown) = (local::client(&self.server, user, MASTERS), CancellationToken::new());
+        let (client, shutdown) = (in_process::client(&self.server, user, MASTERS), CancellationToken::new());
         let informers = InformerFactory::new(client.clone(), self.env.clone(), shutdown.clone());
         (client, informers, shutdown.clone(), shutdown.drop_guard())
     }

@@ -86,7 +86,7 @@ impl Reach {
     fn now(&self) -> Result<(Running, Client), ApiError> {
         let running = self.server.running.lock().clone().ok_or_else(|| unreachable("connection refused"))?;
         let groups: Vec<&str> = self.groups.iter().map(String::as_str).collect();
-        let client = local::client(&running.server, &self.user, &groups);
+        let client = in_process::client(&running.server, &self.user, &groups);
         Ok((running, client))
     }
 }

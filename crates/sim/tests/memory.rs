@@ -47,7 +47,7 @@ impl ControlPlane {
         env.spawn(api::views::tend(env.clone()));
         let stopped = CancellationToken::new();
         let component = |user: &str| {
-            let client = local::client(&server, user, MASTERS);
+            let client = in_process::client(&server, user, MASTERS);
             (client.clone(), InformerFactory::new(client, env.clone(), stopped.clone()))
         };
         let (client, informers) = component("system:kube-controller-manager");
@@ -56,7 +56,7 @@ impl ControlPlane {
         let (client, informers) = component("system:kube-scheduler");
         let scheduling = scheduler::run(scheduler::Config::default(), client, informers, env.clone(), stopped.clone());
         env.spawn(async move { scheduling.await.map_err(|e| e.to_string()).expect("the scheduler runs") });
-        Self { admin: local::client(&server, "admin", MASTERS), env, stopped }
+        Self { admin: in_process::client(&server, "admin", MASTERS), env, stopped }
     }
 
     fn stop(self) {

@@ -17,7 +17,7 @@ async fn the_verdict_on_each_node_can_be_asked_for() {
     let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
     let store = Arc::new(store::MemoryStore::new(env.clone()));
     let server = ApiServer::new(Config::in_process(key), store, env.clone()).await.unwrap();
-    let (admin, never) = (local::client(&server, "admin", &["system:masters"]), CancellationToken::new());
+    let (admin, never) = (in_process::client(&server, "admin", &["system:masters"]), CancellationToken::new());
     let config = scheduler::Config::default();
     let verdicts = config.diagnoses.clone();
     server.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));

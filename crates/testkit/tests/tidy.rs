@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use testkit::{dependencies, workspace_root};
 
-/// Dependencies point one way. Only `minke`, `local`, `sim`, `fuzz` and tests see both the server and its clients.
+/// Dependencies point one way. Only `minke`, `in_process`, `sim`, `fuzz` and tests see both the server and its clients.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("env", &[]),
     ("serve", &["env"]),
@@ -29,7 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 fn dependencies_point_one_way() {
     let found = dependencies();
     for (name, uses) in &found {
-        if ["minke", "sim", "local", "fuzz"].contains(&name.as_str()) {
+        if ["minke", "sim", "in_process", "fuzz"].contains(&name.as_str()) {
             continue;
         }
         let (_, allowed) =

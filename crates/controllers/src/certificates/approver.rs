@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::signing::{self, KUBELET_CLIENT, condition};
 use crate::{
-    meta::time,
-    shell::{Context, Controller, Outcome, Setup},
+    common::meta::time,
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

@@ -10,9 +10,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use crate::{
-    meta::{Object, delete_options},
-    pods::until,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        meta::{Object, delete_options},
+        pods::until,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// After the certificate was handed out, or it was said that there won't be one.

@@ -13,8 +13,8 @@ use k8s_openapi::{
 
 use super::signing::{self, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY, condition};
 use crate::{
-    meta::time,
-    shell::{Context, Controller, Outcome, Setup},
+    common::meta::time,
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// Upstream's floor for `expirationSeconds`.

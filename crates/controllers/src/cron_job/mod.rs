@@ -18,11 +18,13 @@ use k8s_openapi::{
 use plan::{Action, job_name, plan, surplus};
 
 use crate::{
-    indexes,
+    common::{
+        indexes,
+        meta::{self, Object, delete_in_background, time},
+        pod_control::namespace_terminating,
+    },
     job::finished,
-    meta::{self, Object, delete_in_background, time},
-    pod_control::namespace_terminating,
-    shell::{Context, Controller, Outcome, Setup},
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";

@@ -8,7 +8,10 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 
 use super::schedule::Schedule;
-use crate::{job::finished, meta::Object, pods::until};
+use crate::{
+    common::{meta::Object, pods::until},
+    job::finished,
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {

@@ -18,14 +18,16 @@ use plan::{Input, Plan};
 use serde_json::json;
 
 use crate::{
-    expectations::Expectations,
-    indexes,
-    meta::{self, Object, labels},
-    ownership,
-    pod_control::PodControl,
-    pods, revisions,
-    selector::Selector,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        expectations::Expectations,
+        indexes,
+        meta::{self, Object, labels},
+        ownership,
+        pod_control::PodControl,
+        pods, revisions,
+        selector::Selector,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

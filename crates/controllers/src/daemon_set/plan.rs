@@ -15,7 +15,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, PodSpec, Toleration},
 };
 
-use crate::{
+use crate::common::{
     meta::{Object, count, scaled},
     pods,
     revisions::HASH_LABEL,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn pod(name: &str, node: usize, hash: &str, ready: bool) -> Arc<Pod> {
-        let mut pod = crate::pods::testing::pod(name, ready.then_some("2026-01-01T00:00:00Z"));
+        let mut pod = crate::common::pods::testing::pod(name, ready.then_some("2026-01-01T00:00:00Z"));
         pod.spec.as_mut().unwrap().node_name = Some(format!("n{node}"));
         pod.metadata.labels = Some([(HASH_LABEL.to_string(), hash.to_string())].into());
         Arc::new(pod)

@@ -19,13 +19,15 @@ use plan::{Action, Input, plan};
 use serde_json::json;
 
 use crate::{
-    expectations::Expectations,
-    indexes,
-    meta::{self, Object, delete_in_background, labels},
-    ownership,
-    pod_control::namespace_terminating,
-    selector::Selector,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        expectations::Expectations,
+        indexes,
+        meta::{self, Object, delete_in_background, labels},
+        ownership,
+        pod_control::namespace_terminating,
+        selector::Selector,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 
 use super::{sets::*, status::Conditions};
-use crate::{meta::Object, pods};
+use crate::common::{meta::Object, pods};
 
 pub struct Input<'a> {
     pub deployment: &'a Deployment,

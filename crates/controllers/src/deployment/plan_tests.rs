@@ -245,7 +245,7 @@ fn recreate_waits_for_old_pods() {
     world.set_image("a:2");
     world.step();
     assert_eq!(world.sizes(), [0]);
-    let mut pod = crate::pods::testing::pod("old", None);
+    let mut pod = crate::common::pods::testing::pod("old", None);
     pod.metadata.owner_references = Some(vec![world.sets[0].as_controller()]);
     let creates = |plan: Plan| plan.actions.iter().any(|a| matches!(a, Action::Create(_)));
     assert!(!creates(world.plan(&[Arc::new(pod.clone())])));

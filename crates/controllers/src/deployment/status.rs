@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 
 use super::sets::{self, available, max_unavailable, wanted};
-use crate::{
+use crate::common::{
     meta::{Object, count, time},
     pods::until,
 };

@@ -20,11 +20,13 @@ use k8s_openapi::{
 };
 
 use crate::{
-    indexes,
-    meta::{self, Object, labels},
-    objects,
-    selector::Selector,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        indexes,
+        meta::{self, Object, labels},
+        objects,
+        selector::Selector,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// Pods come under this prefix, budgets under their own keys.

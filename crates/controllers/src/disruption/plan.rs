@@ -16,7 +16,7 @@ use k8s_openapi::{
     },
 };
 
-use crate::{
+use crate::common::{
     meta::{Object, scaled, time},
     pods,
 };
@@ -178,7 +178,7 @@ mod tests {
             }))
             .unwrap();
             let pod = |name: String, ready: bool| {
-                Arc::new(crate::pods::testing::pod(&name, ready.then_some("2026-01-01T00:00:00Z")))
+                Arc::new(crate::common::pods::testing::pod(&name, ready.then_some("2026-01-01T00:00:00Z")))
             };
             let pods: Vec<_> = (0..ready)
                 .map(|i| pod(format!("r{i}"), true))

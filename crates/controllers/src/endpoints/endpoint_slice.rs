@@ -14,9 +14,8 @@ use super::{
     slice_plan::{MANAGER, plan},
 };
 use crate::{
-    indexes,
-    meta::Object,
-    shell::{Controller, Outcome, Setup},
+    common::{indexes, meta::Object},
+    runner::{Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

@@ -16,10 +16,12 @@ use super::{
     subsets::subsets,
 };
 use crate::{
-    indexes,
-    meta::{Object, split},
-    pod_control::namespace_terminating,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        indexes,
+        meta::{Object, split},
+        pod_control::namespace_terminating,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";

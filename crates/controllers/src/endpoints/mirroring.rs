@@ -20,8 +20,8 @@ use super::{
     slice_plan::{MANAGED_BY, Plan, SERVICE_NAME, Template, Wanted, arrange},
 };
 use crate::{
-    meta::Object,
-    shell::{Controller, Outcome, Setup},
+    common::meta::Object,
+    runner::{Controller, Outcome, Setup},
 };
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";

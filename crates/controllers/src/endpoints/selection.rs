@@ -14,10 +14,12 @@ use k8s_openapi::{
 };
 
 use crate::{
-    indexes,
-    meta::{Object, labels},
-    pods,
-    shell::Queue,
+    common::{
+        indexes,
+        meta::{Object, labels},
+        pods,
+    },
+    runner::Queue,
 };
 
 pub const HEADLESS: &str = "service.kubernetes.io/headless";

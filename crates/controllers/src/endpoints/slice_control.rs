@@ -10,10 +10,12 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::slice_plan::{MANAGED_BY, Plan, SERVICE_NAME};
 use crate::{
-    expectations::Expectations,
-    meta::{self, Object, delete_options},
-    pod_control::namespace_terminating,
-    shell::{Context, Setup},
+    common::{
+        expectations::Expectations,
+        meta::{self, Object, delete_options},
+        pod_control::namespace_terminating,
+    },
+    runner::{Context, Setup},
 };
 
 const SERVICE: &str = "service";

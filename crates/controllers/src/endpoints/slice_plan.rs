@@ -16,7 +16,7 @@ use k8s_openapi::{
 };
 
 use super::selection::{self, HEADLESS, LAST_CHANGE};
-use crate::{meta::Object, pods};
+use crate::common::{meta::Object, pods};
 
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";

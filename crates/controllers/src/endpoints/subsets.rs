@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Pod, Service};
 
 use super::selection;
-use crate::pods;
+use crate::common::pods;
 
 const MAX_ADDRESSES: usize = 1000;
 
@@ -79,8 +79,8 @@ mod tests {
             }))
             .unwrap()
         };
-        let mut ready = crate::pods::testing::pod("a", Some("2026-01-01T00:00:00Z"));
-        let mut unready = crate::pods::testing::pod("b", None);
+        let mut ready = crate::common::pods::testing::pod("a", Some("2026-01-01T00:00:00Z"));
+        let mut unready = crate::common::pods::testing::pod("b", None);
         ready.status.as_mut().unwrap().pod_ips = serde_json::from_value(json!([{ "ip": "10.1.0.1" }])).unwrap();
         unready.status.as_mut().unwrap().pod_ips = serde_json::from_value(json!([{ "ip": "10.1.0.2" }])).unwrap();
         let pods = [Arc::new(ready), Arc::new(unready)];
@@ -104,7 +104,7 @@ mod tests {
         // Those that are not ready come first by name.
         let pod = |number: usize| {
             let since = (number >= 10).then_some("2026-01-01T00:00:00Z");
-            let mut pod = crate::pods::testing::pod(&format!("p{number:05}"), since);
+            let mut pod = crate::common::pods::testing::pod(&format!("p{number:05}"), since);
             let ip = format!("10.1.{}.{}", number / 250, number % 250 + 1);
             pod.status.as_mut().unwrap().pod_ips = serde_json::from_value(json!([{ "ip": ip }])).unwrap();
             Arc::new(pod)

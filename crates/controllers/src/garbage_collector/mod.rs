@@ -15,9 +15,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
-    meta::delete_options,
-    objects, resources,
-    shell::{Context, Controller, Outcome, Queue, Setup},
+    common::{meta::delete_options, objects, resources},
+    runner::{Context, Controller, Outcome, Queue, Setup},
 };
 
 /// A key that is no uid: the custom resources have changed.

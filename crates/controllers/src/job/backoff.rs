@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use crate::{meta::Object, pods};
+use crate::common::{meta::Object, pods};
 
 const FIRST: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(600);

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{backoff::finished_at, policy::Ruling};
-use crate::meta::Object;
+use crate::common::meta::Object;
 
 pub const COUNTED: &str = "batch.kubernetes.io/job-index-failure-count";
 pub const IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";

@@ -27,14 +27,16 @@ pub use plan::finished;
 pub use ttl::make as make_ttl;
 
 use crate::{
-    expectations::Expectations,
-    indexes as pod_indexes,
-    meta::{self, Object, labels},
-    ownership,
-    pod_control::PodControl,
-    pods,
-    selector::Selector,
-    shell::{Context, Controller, Outcome, Queue, Setup},
+    common::{
+        expectations::Expectations,
+        indexes as pod_indexes,
+        meta::{self, Object, labels},
+        ownership,
+        pod_control::PodControl,
+        pods,
+        selector::Selector,
+    },
+    runner::{Context, Controller, Outcome, Queue, Setup},
 };
 
 const MANAGER: &str = "kubernetes.io/job-controller";

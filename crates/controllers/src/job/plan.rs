@@ -23,7 +23,7 @@ use super::{
     indexes::{self, Indexes},
     policy,
 };
-use crate::{
+use crate::common::{
     meta::{Object, count, time},
     pods,
 };

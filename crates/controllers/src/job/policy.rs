@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 
 use super::indexes::{Indexes, parse};
-use crate::{meta::Object, pods};
+use crate::common::{meta::Object, pods};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ruling {

@@ -11,9 +11,11 @@ use k8s_openapi::api::batch::v1::Job;
 
 use super::finished;
 use crate::{
-    meta::{Object, delete_options, split},
-    pods::until,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        meta::{Object, delete_options, split},
+        pods::until,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

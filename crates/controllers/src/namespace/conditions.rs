@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NamespaceCondition, NamespaceStatus};
 
-use crate::meta::time;
+use crate::common::meta::time;
 
 /// What a round of deletions left behind.
 #[derive(Debug, Default, PartialEq)]

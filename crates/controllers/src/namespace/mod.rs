@@ -15,9 +15,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
-    meta::Object,
-    objects,
-    shell::{Context, Controller, Outcome, Queue, Setup},
+    common::{meta::Object, objects},
+    runner::{Context, Controller, Outcome, Queue, Setup},
 };
 
 const FINALIZER: &str = "kubernetes";

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::ranges::Range;
-use crate::shell::{Context, Controller, Outcome, Setup};
+use crate::runner::{Context, Controller, Outcome, Setup};
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let nodes = setup.informer::<Node>();

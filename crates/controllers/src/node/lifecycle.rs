@@ -23,10 +23,12 @@ use super::{
     zones::{Admission, Zones},
 };
 use crate::{
-    indexes,
-    meta::{Object, time},
-    pods,
-    shell::{Context, Controller, Outcome, Queue, Setup},
+    common::{
+        indexes,
+        meta::{Object, time},
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Queue, Setup},
 };
 
 const LEASES: &str = "kube-node-lease";

@@ -11,10 +11,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
 use crate::{
-    indexes,
-    meta::{Object, delete_options, time},
-    pods,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        indexes,
+        meta::{Object, delete_options, time},
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// Upstream's quarantine: a node may come back, or the cache may be behind.

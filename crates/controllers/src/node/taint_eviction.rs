@@ -21,10 +21,12 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::{
-    indexes,
-    meta::{Object, delete_options, time},
-    pods,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        indexes,
+        meta::{Object, delete_options, time},
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// By node, then by key and value: when a taint without a date was first seen. People rarely give one.

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::{
-    meta::Object,
-    shell::{Context, Controller, Outcome, Setup},
+    common::meta::Object,
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 const TTL: &str = "node.alpha.kubernetes.io/ttl";

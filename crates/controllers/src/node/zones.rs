@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 use k8s_openapi::api::core::v1::Node;
 
 use super::conditions;
-use crate::meta::Object;
+use crate::common::meta::Object;
 
 /// One node in this time.
 const USUAL_PAUSE: Duration = Duration::from_secs(10);

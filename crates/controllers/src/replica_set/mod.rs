@@ -23,14 +23,16 @@ use plan::{Counts, Crowding, plan};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    expectations::Expectations,
-    indexes,
-    meta::{self, Object, labels},
-    ownership,
-    pod_control::PodControl,
-    pods,
-    selector::Selector,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        expectations::Expectations,
+        indexes,
+        meta::{self, Object, labels},
+        ownership,
+        pod_control::PodControl,
+        pods,
+        selector::Selector,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 /// What ReplicaSets and ReplicationControllers have in common.

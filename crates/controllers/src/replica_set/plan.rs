@@ -15,7 +15,7 @@ use k8s_openapi::api::{
     core::v1::Pod,
 };
 
-use crate::{
+use crate::common::{
     meta::{Object, count, labels, time},
     pods,
 };
@@ -111,7 +111,7 @@ fn conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pods::testing::pod;
+    use crate::common::pods::testing::pod;
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()

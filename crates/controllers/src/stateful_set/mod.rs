@@ -18,13 +18,15 @@ use plan::{Action, Input, Why};
 use serde_json::json;
 
 use crate::{
-    indexes,
-    meta::{self, Object, delete_options, labels},
-    ownership,
-    pod_control::namespace_terminating,
-    revisions,
-    selector::Selector,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        indexes,
+        meta::{self, Object, delete_options, labels},
+        ownership,
+        pod_control::namespace_terminating,
+        revisions,
+        selector::Selector,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

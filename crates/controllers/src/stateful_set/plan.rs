@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     core::v1::Pod,
 };
 
-use crate::{
+use crate::common::{
     meta::{Object, count},
     pods,
     revisions::HASH_LABEL,
@@ -292,7 +292,7 @@ mod tests {
     /// `ordinal`, revision, and a letter: `r`eady, `u`nready, `p`ending, `t`erminating, `f`ailed.
     fn pod((ordinal, revision, state): &(i32, &str, char)) -> Arc<Pod> {
         let ready = matches!(state, 'r' | 't').then_some("2026-01-01T00:00:00Z");
-        let mut pod = crate::pods::testing::pod(&format!("db-{ordinal}"), ready);
+        let mut pod = crate::common::pods::testing::pod(&format!("db-{ordinal}"), ready);
         pod.metadata.labels = Some([(HASH_LABEL.to_string(), revision.to_string())].into());
         match state {
             't' => pod.metadata.deletion_timestamp = Some(Timestamp::UNIX_EPOCH.into()),

@@ -18,9 +18,11 @@ use super::{
     protection::{USERS, by_claim, claims_of},
 };
 use crate::{
-    meta::{self, Object},
-    pods,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        meta::{self, Object},
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -42,7 +44,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     });
     let wake_pending = {
         let claims = claims.clone();
-        move |queue: &crate::shell::Queue| {
+        move |queue: &crate::runner::Queue| {
             for claim in claims.list().iter().filter(|c| !bound(c)) {
                 queue.add(claim.key());
             }

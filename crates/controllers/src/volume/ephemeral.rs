@@ -12,10 +12,12 @@ use k8s_openapi::{
 };
 
 use crate::{
-    meta::{self, Object},
-    pod_control::namespace_terminating,
-    pods,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        meta::{self, Object},
+        pod_control::namespace_terminating,
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {

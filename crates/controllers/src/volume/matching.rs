@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 
-use crate::{
+use crate::common::{
     meta::{Object, labels},
     selector::Selector,
 };

@@ -15,9 +15,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::{
-    meta::{self, Object},
-    pods,
-    shell::{Context, Controller, Outcome, Setup},
+    common::{
+        meta::{self, Object},
+        pods,
+    },
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";

@@ -58,8 +58,8 @@ impl Cluster {
         let store = Arc::new(store::MemoryStore::new(env.clone()));
         let server = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
         let (counts, shutdown) = (Counts::default(), CancellationToken::new());
-        let admin = local::client(&server, "admin", &["system:masters"]);
-        let ours = counts.between(local::client(&server, "system:kube-controller-manager", &["system:masters"]));
+        let admin = in_process::client(&server, "admin", &["system:masters"]);
+        let ours = counts.between(in_process::client(&server, "system:kube-controller-manager", &["system:masters"]));
         let informers = |client: &Client| InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         tokio::spawn(node::run(admin.clone(), informers(&admin), env.clone()));
         tokio::spawn(controllers::run(config, ours.clone(), informers(&ours), env.clone(), shutdown.clone()));

@@ -8,13 +8,15 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Planner, index_of, tracked};
 use crate::{
+    common::{
+        meta::{Object, count},
+        pods,
+    },
     job::{
         failures::{self, Failures},
         indexes::Indexes,
         policy::{self, Ruling},
     },
-    meta::{Object, count},
-    pods,
 };
 
 impl Planner<'_> {

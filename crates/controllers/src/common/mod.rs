@@ -1,0 +1,13 @@
+//! What several controllers share: metadata, selectors, indexes, owner references, pods and their making, revisions.
+//! Used by the controllers; runs nothing by itself.
+
+pub mod expectations;
+pub mod indexes;
+pub mod meta;
+pub mod objects;
+pub mod ownership;
+pub mod pod_control;
+pub mod pods;
+pub mod resources;
+pub mod revisions;
+pub mod selector;

@@ -1,0 +1,194 @@
+//! The one runner of all controllers: informers feed a queue of keys, workers reconcile them, failures back off.
+//! Rows of `descriptors` are made with `Setup` and run here.
+//! Invariant: no worker starts before every cache it reads has been filled; a panic is one key's failure.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use api::ApiError;
+use async_trait::async_trait;
+use client::{
+    Change, Client, EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectInformer, WorkQueue,
+};
+use env::Env;
+use futures::{FutureExt, future::BoxFuture};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Config, common::resources::Resources, descriptors};
+
+/// When to look again although nothing changed.
+pub type Outcome = Result<Option<Duration>, ApiError>;
+pub type Queue = WorkQueue<String>;
+
+#[async_trait]
+pub trait Controller: Send + Sync + 'static {
+    async fn reconcile(&self, key: &str) -> Outcome;
+}
+
+/// What every controller gets.
+#[derive(Clone)]
+pub struct Context {
+    pub config: Arc<Config>,
+    pub client: Client,
+    pub informers: InformerFactory,
+    pub env: Env,
+    pub shutdown: CancellationToken,
+    pub resources: Resources,
+}
+
+impl Context {
+    pub fn recorder(&self, component: &str) -> EventRecorder {
+        EventRecorder::new(self.client.clone(), self.env.clone(), component, "")
+    }
+}
+
+/// The making of one controller: its queue, and the informers that it must wait for.
+pub struct Setup {
+    pub context: Context,
+    pub queue: Queue,
+    caches: Vec<ObjectInformer>,
+}
+
+impl Setup {
+    fn new(context: Context, queue: &'static str) -> Self {
+        let queue = Queue::measured(context.env.clone(), context.config.metrics.clone(), queue);
+        Self { context, queue, caches: Vec::new() }
+    }
+
+    /// An informer that is filled before the first reconcile.
+    pub fn informer<K>(&mut self) -> Informer<K>
+    where
+        K: k8s_openapi::Resource + DeserializeOwned + Send + Sync + 'static,
+    {
+        let informer = self.context.informers.informer_with::<K>(ListParams::default());
+        self.caches.push(informer.objects().clone());
+        informer
+    }
+
+    /// One more cache to wait for.
+    pub fn wait_for(&mut self, informer: &ObjectInformer) {
+        self.caches.push(informer.clone());
+    }
+
+    /// Turns each change into keys.
+    pub fn on<K>(&self, informer: &Informer<K>, mut map: impl FnMut(&Change<K>, &Queue) + Send + 'static)
+    where
+        K: DeserializeOwned + Send + Sync + 'static,
+    {
+        let (mut changes, queue) = (informer.subscribe(), self.queue.clone());
+        self.pump(async move {
+            while let Some(change) = changes.next().await {
+                map(&change, &queue);
+            }
+        });
+    }
+
+    /// The same for objects that are read as they are, whatever their kind.
+    pub fn on_objects(&self, informer: &ObjectInformer, mut map: impl FnMut(&ObjectChange, &Queue) + Send + 'static) {
+        let (mut changes, queue) = (informer.subscribe(), self.queue.clone());
+        self.pump(async move {
+            while let Some(change) = changes.recv().await {
+                map(&change, &queue);
+            }
+        });
+    }
+
+    /// Every change adds its own key.
+    pub fn on_keys<K>(&self, informer: &Informer<K>)
+    where
+        K: DeserializeOwned + Send + Sync + 'static,
+    {
+        self.on_objects(informer.objects(), |change, queue| queue.add(change.key.clone()));
+    }
+
+    fn pump(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let shutdown = self.context.shutdown.clone();
+        self.context.env.spawn(async move {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+}
+
+/// Runs the enabled controllers until `shutdown`.
+pub fn run(
+    config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(run_all(config, client, informers, env, shutdown))
+}
+
+async fn run_all(config: Config, client: Client, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
+    let resources = Resources::new(&informers);
+    let context = Context { config: Arc::new(config), client, informers, env, shutdown, resources };
+    let (mut running, mut caches) = (Vec::new(), Vec::new());
+    for row in descriptors::CONTROLLERS {
+        if !context.config.enabled(row.name, row.on_by_default) {
+            continue;
+        }
+        let mut setup = Setup::new(context.clone(), row.queue);
+        let controller = (row.make)(&mut setup);
+        caches.extend(setup.caches.iter().cloned());
+        running.push(context.env.spawn(run_one(row.name, row.workers, setup, controller)));
+    }
+    context.config.caches.set(caches);
+    context.shutdown.cancelled().await;
+    for task in running {
+        if let Err(error) = task.await {
+            tracing::error!(%error, "a controller did not end well");
+        }
+    }
+}
+
+async fn run_one(name: &'static str, workers: usize, setup: Setup, controller: Arc<dyn Controller>) {
+    let Setup { context, queue, caches } = setup;
+    for cache in &caches {
+        cache.synced().await;
+    }
+    tracing::debug!(controller = name, "started");
+    let workers: Vec<_> = (0..workers)
+        .map(|_| context.env.spawn(work(name, queue.clone(), controller.clone(), context.shutdown.clone())))
+        .collect();
+    context.shutdown.cancelled().await;
+    queue.close();
+    for worker in workers {
+        if let Err(error) = worker.await {
+            tracing::error!(controller = name, %error, "a worker did not end well");
+        }
+    }
+}
+
+async fn work(name: &'static str, queue: Queue, controller: Arc<dyn Controller>, shutdown: CancellationToken) {
+    while let Some(key) = queue.get().await {
+        let attempt = AssertUnwindSafe(controller.reconcile(&key)).catch_unwind();
+        let outcome = tokio::select! {
+            biased;
+            outcome = attempt => outcome,
+            () = shutdown.cancelled() => return,
+        };
+        match outcome.unwrap_or_else(|_| Err(ApiError::internal("the controller panicked"))) {
+            Ok(again) => {
+                queue.forget(&key);
+                if let Some(delay) = again {
+                    queue.add_after(key.clone(), delay);
+                }
+            }
+            Err(error) => {
+                // Another writer was first: the cache will show it, so this is no news to anyone.
+                if error.is_conflict() || error.is_already_exists() {
+                    tracing::debug!(controller = name, key, %error, "trying again");
+                } else {
+                    tracing::warn!(controller = name, key, failures = queue.failures(&key), %error, "reconcile failed");
+                }
+                queue.add_rate_limited(key.clone());
+            }
+        }
+        queue.done(&key);
+    }
+}

@@ -1,0 +1,14 @@
+//! One cluster on this machine: its names and places, addresses and ports, files, processes and further nodes.
+//! Used by `commands`, `control_plane` and `node` before and while they run something.
+
+pub mod clusters;
+pub mod file_modes;
+pub mod host;
+pub mod instance;
+pub mod leader_identity;
+pub mod nodes;
+pub mod ports;
+pub mod preflight;
+pub mod process;
+pub mod ranges;
+pub mod sysctls;

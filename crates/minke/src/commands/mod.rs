@@ -1,0 +1,293 @@
+//! What each command does, in a few lines each; the work is in the other modules.
+//! Called by `main`.
+//! Invariant: every long-running command ends cleanly on SIGTERM.
+
+pub mod demo;
+pub mod down;
+pub mod images;
+pub mod report;
+pub mod up;
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, Result, bail};
+use client::{Client, HttpsTransport, InformerFactory, from_kubeconfig};
+use env::Env;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    certificates::{kubeconfigs, pki::Pki},
+    cluster::{
+        clusters, file_modes,
+        instance::Instance,
+        leader_identity::LeaderIdentity,
+        nodes, ports, preflight,
+        process::{self, PidFile},
+        ranges, sysctls,
+    },
+    commands::report::Reporter,
+    components::Components,
+    control_plane::{
+        component_port::{self, Health},
+        server,
+    },
+    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, kubelet_flags, scheduler_config},
+    node::{access::Access, agent, container_runtime::Runtime, service_proxy},
+    runtime,
+};
+
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Up(flags) => up::up(*flags),
+        Command::Down(flags) => down::down(&flags),
+        Command::Server(flags) => runtime()?.block_on(run_server(flags, true)),
+        Command::Apiserver(flags) => runtime()?.block_on(run_server(flags, false)),
+        Command::ControllerManager(flags) => runtime()?.block_on(run_controller_manager(flags)),
+        Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(flags)),
+        Command::Agent(flags) => {
+            if let Some(netns) = &flags.netns {
+                nodes::enter(netns)?;
+            }
+            runtime()?.block_on(run_agent(flags, Parts::All))
+        }
+        Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
+        Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
+        Command::Node(command) => nodes::run(command),
+        Command::Image(command) => runtime()?.block_on(run_image(command)),
+        Command::Store(command) => runtime()?.block_on(run_store(command)),
+    }
+}
+
+/// What a command's components are started with.
+struct Process {
+    env: Env,
+    shutdown: CancellationToken,
+    report: Reporter,
+    components: Components,
+}
+
+/// Runs what `start` starts until the process is told to stop, or one of its components fails.
+async fn until_stopped<T>(start: impl AsyncFnOnce(&Process) -> Result<T>) -> Result<()> {
+    let (env, shutdown) = (Env::real(), CancellationToken::new());
+    let (report, components) = (Reporter::new(env.clone()), Components::new(&env, &shutdown));
+    env.spawn(api::views::tend(env.clone()));
+    let process = Process { env, shutdown, report, components };
+    let running = async {
+        let running = start(&process).await?;
+        process.report.ready();
+        process::until_stopped().await?;
+        Ok(running)
+    };
+    let ended = process.components.unless_failed(running).await;
+    process.shutdown.cancel();
+    // What it held (locks, supervision) is let go after everything was told to stop.
+    ended.map(drop).inspect_err(|error| process.report.failed(&format!("{error:#}")))
+}
+
+async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
+    until_stopped(async |Process { env, shutdown, report, components }| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        scheduler_config(flags.scheduler_config.as_deref())?;
+        let pid = PidFile::take(&instance)?;
+        ranges::settle_apart(&mut flags, &instance)?;
+        let plane = server::start_api(&flags, &instance, env, shutdown, report, components).await?;
+        if whole {
+            server::start_controllers(&plane, &flags, &instance, env, shutdown, components).await?;
+        }
+        Ok((pid, plane))
+    })
+    .await
+}
+
+/// With credentials that are read anew when the file changes.
+fn connect(kubeconfig: &Path, name: &str, env: &Env, shutdown: &CancellationToken) -> Result<Client> {
+    let connection = from_kubeconfig(kubeconfig, name)?;
+    kubeconfigs::follow(kubeconfig, &connection.identity, env, shutdown);
+    Ok(Client::new(HttpsTransport::new(connection)?))
+}
+
+/// The words of `--controllers`, each of which must name one that there is.
+fn known_controllers(words: &[String]) -> Result<Vec<String>> {
+    let is_known = |word: &str| word == "*" || controllers::names().any(|name| name == word);
+    match words.iter().find(|word| !is_known(word.strip_prefix('-').unwrap_or(word))) {
+        Some(unknown) => bail!("{unknown:?} is not in the list of known controllers"),
+        None => Ok(words.to_vec()),
+    }
+}
+
+async fn run_controller_manager(flags: Remote) -> Result<()> {
+    until_stopped(async |Process { env, shutdown, components, .. }| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let client = connect(&flags.kubeconfig, "minke-controller-manager", env, shutdown)?;
+        let pki = Pki::open(&instance.pki(), env.clone())?;
+        let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
+        config.controllers = known_controllers(&flags.controllers)?;
+        let address = (flags.bind_address, flags.secure_port).into();
+        let client_ca = flags.client_ca_file.as_deref();
+        let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
+        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
+        let identity = match flags.leader_elect {
+            true => Some(LeaderIdentity::take(&instance, "controller-manager", env)?),
+            false => None,
+        };
+        let name = identity.as_ref().map(|identity| identity.name.clone());
+        server::run_controllers(config, client, env, shutdown, name, components);
+        Ok(identity)
+    })
+    .await
+}
+
+async fn run_scheduler(flags: Scheduler) -> Result<()> {
+    until_stopped(async |Process { env, shutdown, components, .. }| {
+        let (mut config, kubeconfig) = flags.settings()?;
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let client = connect(&kubeconfig, "minke-scheduler", env, shutdown)?;
+        let address = (flags.bind_address, flags.secure_port).into();
+        let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+        let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
+        let client_ca = flags.client_ca_file.as_deref();
+        let health = Health::of_scheduler(elects, shutdown, informers.clone());
+        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
+        let identity = match elects {
+            true => Some(LeaderIdentity::take(&instance, "scheduler", env)?),
+            false => None,
+        };
+        if let (Some(identity), Some(election)) = (&identity, &mut config.leader_election) {
+            election.identity = Some(identity.name.clone());
+        }
+        server::run_scheduler(config, client, informers, env, shutdown, components);
+        Ok(identity)
+    })
+    .await
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    All,
+    Kubelet,
+    Proxy,
+}
+
+async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
+    preflight::root()?;
+    preflight::node_tools()?;
+    until_stopped(async |Process { env, shutdown, report, components }| {
+        flags.node.node_ip = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
+        // Who is not let in starts nothing and leaves nothing.
+        let prepare = |flags: &Agent| -> Result<()> {
+            file_modes::make_run_directory(&instance)?;
+            if flags.netns.is_none() { sysctls::record(&instance) } else { Ok(()) }
+        };
+        if parts == Parts::Proxy {
+            ports::settle_proxy_alone(&mut flags.node, &instance)?;
+            let access = Access::open(&flags, &instance, env, shutdown).await?;
+            prepare(&flags)?;
+            let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
+            let name = agent::node_name(&flags.node)?;
+            let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
+            service_proxy::answer_kubelet(&config, &instance, env, shutdown);
+            service_proxy::start(&config, env, shutdown, &informers, components);
+            return Ok(None);
+        }
+        kubelet_flags::check(&flags.node)?;
+        let pid = PidFile::take(&instance)?;
+        // A kubelet alone leaves pod networks to others.
+        if parts == Parts::All {
+            let local = ranges::local(&flags.node, &instance)?;
+            ranges::check(&flags.pod_cidr, &flags.service_cidr, &local, &ranges::name_servers())?;
+            ports::settle_node(&mut flags.node, flags.dns, &instance)?;
+        }
+        let access = Access::open(&flags, &instance, env, shutdown).await?;
+        prepare(&flags)?;
+        if parts == Parts::All {
+            clusters::record(&instance, &flags.pod_cidr, &flags.service_cidr)?;
+        }
+        let runtime = Runtime::start(&flags.node, &instance, env).await?;
+        let node = agent::Node::remote(&flags, access, runtime, &instance)?;
+        match parts {
+            Parts::Kubelet => Arc::new(node).start_kubelet_alone(env, shutdown, components)?,
+            _ => node.start(env, shutdown, report, components).await?,
+        }
+        Ok(Some(pid))
+    })
+    .await
+}
+
+/// The sockets of every containerd of the cluster on this machine. A stopped node has none.
+fn runtimes(instance: &Instance) -> Vec<(String, std::path::PathBuf)> {
+    let own = ("this machine".to_string(), instance.containerd_socket());
+    let others = instance.nodes().into_iter().map(|(name, node)| (format!("node {name}"), node.containerd_socket()));
+    std::iter::once(own).chain(others).filter(|(_, socket)| socket.exists()).collect()
+}
+
+async fn run_image(command: Image) -> Result<()> {
+    match command {
+        Image::Import { data, files } => {
+            let runtimes = runtimes(&data.instance());
+            if runtimes.is_empty() {
+                bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
+            }
+            let display = crate::commands::report::Display::new("importing");
+            for file in &files {
+                let (archive, _kept) = images::plain(file)?;
+                let mut names = Vec::new();
+                for (node, socket) in &runtimes {
+                    display.waiting(&format!("importing {} into {node}", file.display()));
+                    names = images::import(socket, &archive).await.with_context(|| format!("on {node}"))?;
+                }
+                if names.is_empty() {
+                    bail!("{} holds no image for this machine", file.display());
+                }
+                for name in names {
+                    println!("{name}");
+                }
+            }
+            display.finish();
+            Ok(())
+        }
+        Image::Ls { data } => {
+            let runtimes = runtimes(&data.instance());
+            if runtimes.is_empty() {
+                bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
+            }
+            for (node, socket) in &runtimes {
+                if runtimes.len() > 1 {
+                    println!("{node}:");
+                }
+                images::list(socket).await.with_context(|| format!("{node} does not answer"))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn run_store(command: Store) -> Result<()> {
+    let done = match command {
+        Store::Backup { data, file } => store::files::backup(&data.instance().store(), &file)?,
+        Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file)?,
+        Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store())?,
+        Store::Check { data, salvage: false } => store::files::check(&data.instance().store())?,
+    };
+    println!("{done}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_controllers_that_there_are_can_be_chosen() {
+        let check = |words: &[&str]| known_controllers(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>());
+        assert_eq!(check(&["*", "-job-controller"]).unwrap(), ["*", "-job-controller"]);
+        assert!(check(&["deployment-controller"]).is_ok());
+        let error = check(&["*", "-jobs"]).unwrap_err().to_string();
+        assert_eq!(error, "\"-jobs\" is not in the list of known controllers");
+    }
+}

@@ -1,0 +1,320 @@
+//! The control plane in this process: store, API server, controllers, scheduler.
+//! Started by `up`, `minke server` and the single-component commands.
+//! Invariant: controllers and scheduler reach the API server only through `client`.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use apiserver::{ApiServer, config};
+use client::{Client, InformerFactory, LeaderElection, lead};
+use env::Env;
+use ipnet::IpNet;
+use proxy::ClusterRanges;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    certificates::{
+        authorities::Authority,
+        kubeconfigs, kubelet_serving_ca,
+        pki::{Leaf, Pki, write_private},
+    },
+    cluster::{host, instance::Instance, leader_identity::LeaderIdentity, ports, preflight},
+    commands::report::Reporter,
+    components::Components,
+    control_plane::{
+        dns_endpoints, join_token,
+        serving_approver::{self, Reserved},
+    },
+    flags::{self, Choice},
+    network::dns_service,
+};
+
+pub const MASTERS: &str = "system:masters";
+const DOMAIN: &str = "cluster.local";
+
+/// A running API server and what others need to join it.
+pub struct ControlPlane {
+    pub api: Arc<ApiServer>,
+    pub pki: Arc<Pki>,
+    pub address: SocketAddr,
+}
+
+/// Opens the store and serves the API. Returns once it answers.
+pub async fn start_api(
+    flags: &flags::Server,
+    instance: &Instance,
+    env: &Env,
+    shutdown: &CancellationToken,
+    report: &Reporter,
+    components: &Components,
+) -> Result<ControlPlane> {
+    let port = flags.port.unwrap_or(ports::API_PORT);
+    let listener = preflight::listen(SocketAddr::new(flags.bind_address, port), "--port")?;
+    let port = listener.local_addr()?.port();
+    let advertise = advertise_address(flags)?;
+    let pki = Pki::open(&instance.pki(), env.clone())?;
+    let store = flags.store.open(instance, env).await?;
+    let config = api_config(flags, &pki, advertise, port)?;
+    let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
+    let address = SocketAddr::new(advertise, port);
+    write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
+    kubeconfigs::keep(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let (serving, until) = (api.clone(), shutdown.clone());
+    components.run("the API server", async move { serving.serve(listener, until.cancelled_owned()).await });
+    report.step(&format!("API server ready on port {port}"));
+    Ok(ControlPlane { api, pki, address })
+}
+
+/// Where pods and other machines reach the API server: an address that can be an endpoint of the `kubernetes` Service.
+pub fn advertise_address(flags: &flags::Server) -> Result<IpAddr> {
+    let services = flags.service_cidr.first();
+    let address = match flags.advertise_address {
+        Some(address) => address,
+        None if !flags.bind_address.is_unspecified() => flags.bind_address,
+        None => host::address_like(services)?,
+    };
+    match services.filter(|services| services.addr().is_ipv4() != address.is_ipv4()) {
+        Some(services) => bail!(
+            "pods can't reach an API server at {address} by the first address of --service-cidr {services}, which is of \
+             the other family: choose another with --advertise-address"
+        ),
+        None => Ok(address),
+    }
+}
+
+/// Names and addresses that the API server's certificate is for, and no other.
+fn serving_names(flags: &flags::Server, advertise: IpAddr) -> Result<(Vec<String>, Vec<IpAddr>)> {
+    let service_ip = first_address(&flags.service_cidr)?;
+    let mut addresses = vec![service_ip, advertise, Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let more = [Some(flags.bind_address), host::address(false).ok(), host::address(true).ok()].into_iter().flatten();
+    for address in more.filter(|a| !a.is_unspecified()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    let names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ];
+    Ok((names.map(str::to_string).to_vec(), addresses))
+}
+
+fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+    let (dns_names, addresses) = serving_names(flags, advertise)?;
+    let serving = pki.rotating(Leaf {
+        name: "apiserver".into(),
+        common_name: "kube-apiserver".into(),
+        dns_names,
+        addresses,
+        server: true,
+        ..Leaf::default()
+    })?;
+    let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS));
+    let mut config = config::Config::in_process(pki.service_account_key()?);
+    config.advertise_address = advertise;
+    config.port = port;
+    config.service_cidrs = flags.service_cidr.clone();
+    config.node_ports = port_range(&flags.service_node_port_range)?;
+    config.serving_certificate = Some(Arc::new(serving));
+    config.client_ca_pem = pki.ca_pem().as_bytes().to_vec();
+    config.kubelet_client = Some(config::KubeletClient {
+        certificate: client_certificate(pki, leaf)?,
+        ca_pem: pki.authority_pem(Authority::KubeletServing)?.into_bytes(),
+        // Nodes that joined when it signed for all keep their certificates until they are renewed.
+        former_ca_pem: pki.ca_pem().as_bytes().to_vec(),
+    });
+    let front_proxy = Leaf::client("front-proxy-client", "front-proxy-client", None);
+    config.proxy_client = Some(config::ProxyClient {
+        certificate: client_certificate(pki, Leaf { authority: Authority::FrontProxy, ..front_proxy })?,
+        ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
+    });
+    flags.security.apply(&mut config)?;
+    Ok(config)
+}
+
+/// One that renews itself.
+fn client_certificate(pki: &Arc<Pki>, leaf: Leaf) -> Result<config::ClientCertificate> {
+    let pem = pki.leaf(&leaf)?;
+    let certificate = config::ClientCertificate::new(pem.certificate.into_bytes(), pem.key.into_bytes());
+    let renewed = certificate.clone();
+    pki.on_renewal(leaf, move |pem| renewed.renew(pem.certificate.into_bytes(), pem.key.into_bytes()));
+    Ok(certificate)
+}
+
+fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>> {
+    let parse = || -> Option<(u16, u16)> {
+        let (from, to) = text.split_once('-')?;
+        Some((from.parse().ok()?, to.parse().ok()?))
+    };
+    match parse() {
+        Some((from, to)) if from <= to => Ok(from..=to),
+        _ => bail!("--service-node-port-range {text} is not a range: write it as 30000-32767"),
+    }
+}
+
+/// The address of the `kubernetes` Service: the first of the range.
+pub fn first_address(service_cidrs: &[IpNet]) -> Result<IpAddr> {
+    nth_address(service_cidrs.first().context("--service-cidr is empty")?, 1)
+}
+
+/// The cluster DNS addresses: the tenth of each range, as everywhere.
+pub fn dns_addresses(service_cidrs: &[IpNet]) -> Result<Vec<IpAddr>> {
+    service_cidrs.iter().map(|cidr| nth_address(cidr, 10)).collect()
+}
+
+fn nth_address(cidr: &IpNet, n: usize) -> Result<IpAddr> {
+    let address = match cidr {
+        IpNet::V4(net) => IpAddr::from((u32::from(net.network()) + n as u32).to_be_bytes()),
+        IpNet::V6(net) => IpAddr::from((u128::from(net.network()) + n as u128).to_be_bytes()),
+    };
+    if !cidr.contains(&address) {
+        bail!("--service-cidr {cidr} is too small: give it at least 16 addresses");
+    }
+    Ok(address)
+}
+
+/// Where programs on this machine reach the API server.
+fn server_url_here(bind: IpAddr, address: SocketAddr) -> String {
+    let local = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
+    format!("https://{}", SocketAddr::new(local, address.port()))
+}
+
+/// Starts the controllers and the scheduler as clients of the API server in this process, and lets nodes join.
+pub async fn start_controllers(
+    plane: &ControlPlane,
+    flags: &flags::Server,
+    instance: &Instance,
+    env: &Env,
+    shutdown: &CancellationToken,
+    components: &Components,
+) -> Result<()> {
+    let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
+    let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    plane.api.show_metrics(config.metrics.clone());
+    // Others may share an etcd; the embedded store has one server only.
+    let identity = match flags.store.is_shared() {
+        true => Some(LeaderIdentity::take(instance, "server", env)?),
+        false => None,
+    };
+    let name = identity.as_ref().map(|identity| identity.name.clone());
+    run_controllers(config, controllers, env, shutdown, name.clone(), components);
+    let admin = in_process::client(&plane.api, "kubernetes-admin", &[MASTERS]);
+    let cluster = ClusterRanges { pods: flags.pod_cidr.clone(), services: flags.service_cidr.clone() };
+    let (names, addresses) = serving_names(flags, plane.address.ip())?;
+    let reserved = Reserved::new(names, addresses, cluster.clone(), cluster_domain());
+    env.spawn(serving_approver::run(admin.clone(), reserved, env.clone(), shutdown.clone()));
+    let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
+    if name.is_some() {
+        scheduling.leader_election.get_or_insert_default().identity = name;
+    }
+    plane.api.show_metrics(scheduling.metrics.clone());
+    let verdicts = scheduling.diagnoses.clone();
+    plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
+    let client = in_process::client(&plane.api, "system:kube-scheduler", &[]);
+    let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    run_scheduler(scheduling, client, informers, env, shutdown, components);
+    if let Some(identity) = identity {
+        // Held for as long as they may lead.
+        let until = shutdown.clone();
+        env.spawn(async move {
+            until.cancelled().await;
+            drop(identity);
+        });
+    }
+    join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
+    let authority = plane.pki.authority_pem(Authority::KubeletServing)?;
+    kubelet_serving_ca::publish(&admin, &authority).await.context("failed to publish the kubelets' authority")?;
+    match flags.dns {
+        Choice::Minke => {
+            env.spawn(dns_endpoints::run(admin.clone(), cluster, env.clone(), shutdown.clone()));
+            let addresses = dns_addresses(&flags.service_cidr)?;
+            dns_service::publish(&admin, &addresses).await.context("failed to publish the DNS service")
+        }
+        Choice::None => dns_endpoints::remove_all(&admin).await.context("failed to make room for another DNS"),
+    }
+}
+
+pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {
+    let kubelets = pki.certifier(Authority::KubeletServing)?;
+    Ok(controllers::Config {
+        cluster_cidrs: pod_cidrs.to_vec(),
+        service_cidrs: service_cidrs.to_vec(),
+        certificate_authority: Some(controllers::CertificateAuthority {
+            certificate_pem: pki.ca_pem().to_string(),
+            key_pem: pki.ca_key_pem().to_string(),
+        }),
+        kubelet_serving_authority: Some(controllers::CertificateAuthority {
+            certificate_pem: kubelets.certificate_pem,
+            key_pem: kubelets.key_pem,
+        }),
+        root_ca_pem: Some(pki.ca_pem().to_string()),
+        service_account_key_pem: Some(pki.service_account_key()?),
+        ..controllers::Config::default()
+    })
+}
+
+/// With an identity, runs them only while this process leads.
+pub fn run_controllers(
+    config: controllers::Config,
+    client: Client,
+    env: &Env,
+    shutdown: &CancellationToken,
+    identity: Option<String>,
+    components: &Components,
+) {
+    let (env, shutdown) = (env.clone(), shutdown.clone());
+    components.run("the controller manager", async move {
+        let start = |term: CancellationToken| {
+            let informers = InformerFactory::new(client.clone(), env.clone(), term.clone());
+            controllers::run(config.clone(), client.clone(), informers, env.clone(), term)
+        };
+        match identity {
+            None => start(shutdown).await,
+            Some(identity) => {
+                let election = LeaderElection::new("kube-controller-manager", identity);
+                lead(&election, &client, &env, &shutdown, start).await;
+            }
+        }
+        Ok::<_, std::convert::Infallible>(())
+    });
+}
+
+pub fn run_scheduler(
+    config: scheduler::Config,
+    client: Client,
+    informers: InformerFactory,
+    env: &Env,
+    shutdown: &CancellationToken,
+    components: &Components,
+) {
+    components.run("the scheduler", scheduler::run(config, client, informers, env.clone(), shutdown.clone()));
+}
+
+pub fn cluster_domain() -> String {
+    DOMAIN.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_addresses_and_port_ranges() {
+        let cidr: Vec<IpNet> = vec!["10.96.0.0/12".parse().unwrap()];
+        assert_eq!(first_address(&cidr).unwrap().to_string(), "10.96.0.1");
+        let both: Vec<IpNet> = vec![cidr[0], "fd02::/112".parse().unwrap()];
+        let dns: Vec<String> = dns_addresses(&both).unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(dns, ["10.96.0.10", "fd02::a"]);
+        let tiny: Vec<IpNet> = vec!["10.96.0.0/30".parse().unwrap()];
+        assert!(dns_addresses(&tiny).unwrap_err().to_string().contains("too small"));
+        assert_eq!(port_range("30000-32767").unwrap(), 30000..=32767);
+        assert!(port_range("32767").unwrap_err().to_string().contains("write it as"));
+    }
+}

@@ -1,0 +1,430 @@
+//! The flags of `minke kubelet`, under upstream's names, and the KubeletConfiguration file they are laid over.
+//! Turned into an `Agent` by `commands`; the fields themselves are checked by `kubelet::configuration`.
+//! Invariant: a flag wins over the file, and both pass the same table.
+
+mod fields;
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, FromArgMatches};
+use fields::{FIELDS, Form, OTHERS};
+use ipnet::IpNet;
+use kubelet::configuration::Configuration;
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+
+use crate::{
+    certificates::{
+        ca_pin,
+        pki::{Current, write_public},
+    },
+    cluster::file_modes,
+    flags::{self, DataDirectory, Join},
+    logging::Logging,
+};
+
+#[derive(Debug, Clone, Args)]
+pub struct Kubelet {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Upstream's kubelet has these too; `main` reads them with those of every command.
+    #[command(flatten)]
+    pub logging: Logging,
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1); flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory of further ones (*.conf), each laid over those before it by name
+    #[arg(long, value_name = "DIR")]
+    pub config_dir: Option<PathBuf>,
+    /// Credentials for the API server
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["server", "bootstrap_kubeconfig"])]
+    pub kubeconfig: Option<PathBuf>,
+    /// Credentials to ask for a certificate with, used when the file of --kubeconfig is not there
+    #[arg(long, value_name = "FILE")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// API server to join, as https://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with_all = ["kubeconfig", "bootstrap_kubeconfig"])]
+    pub server: Option<String>,
+    #[command(flatten)]
+    pub join: Join,
+    /// Name of this node [default: the host name]
+    #[arg(long, visible_alias = "node-name", value_name = "NAME")]
+    pub hostname_override: Option<String>,
+    /// Addresses of this node: one, or one of each family
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
+    /// Labels to register the node with, as KEY=VALUE,…
+    #[arg(long, value_name = "LABELS", default_value = "")]
+    pub node_labels: String,
+    /// Addresses of services, of which the cluster's DNS has the tenth unless --cluster-dns says otherwise
+    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
+    pub service_cidr: Vec<IpNet>,
+    /// Where volumes and everything else of the pods is [default: below --data-dir]
+    #[arg(long, value_name = "DIR")]
+    pub root_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub fields: Fields,
+}
+
+/// The flags of the table that were given.
+#[derive(Debug, Clone, Default)]
+pub struct Fields(BTreeMap<&'static str, String>);
+
+impl Args for Fields {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        fields::all().fold(command, |command, (flag, form, help)| {
+            let argument = clap::Arg::new(flag).long(flag).help(help);
+            let argument = match flag {
+                // As other commands call it.
+                "port" => argument.alias("kubelet-port"),
+                _ => argument,
+            };
+            command.arg(match form {
+                // As Go reads them: `--flag` alone is true.
+                Form::Flag => argument.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                Form::Number => argument.allow_negative_numbers(true),
+                _ => argument,
+            })
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Fields {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let given = |flag: &'static str| Some((flag, matches.get_one::<String>(flag)?.clone()));
+        Ok(Self(fields::all().filter_map(|(flag, ..)| given(flag)).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn value(form: Form, text: &str) -> Result<Value> {
+    let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let pairs = |by: char| -> Result<serde_json::Map<String, Value>> {
+        let pair = |part: &str| match part.split_once(by) {
+            Some((key, value)) => Ok((key.trim().to_string(), json!(value.trim()))),
+            None => bail!("{part:?} has no {by:?}"),
+        };
+        parts().map(pair).collect()
+    };
+    Ok(match form {
+        Form::Text => json!(text),
+        Form::Flag => json!(text.parse::<bool>().with_context(|| format!("{text:?} is neither true nor false"))?),
+        Form::Number => json!(text.parse::<i64>().with_context(|| format!("{text:?} is not a number"))?),
+        Form::List => parts().collect(),
+        Form::Map => pairs('=')?.into(),
+        Form::Thresholds => pairs('<')?.into(),
+        Form::Headers => pairs(':')?.into_iter().map(|(name, value)| (name, json!([value]))).collect(),
+        Form::Gates => {
+            let gate = |(name, value): (String, Value)| {
+                let on = value.as_str().and_then(|text| text.parse::<bool>().ok());
+                Ok((name.clone(), json!(on.with_context(|| format!("{name} is neither true nor false"))?)))
+            };
+            pairs('=')?.into_iter().map(gate).collect::<Result<serde_json::Map<_, _>>>()?.into()
+        }
+        Form::Taints => parts().map(taint).collect::<Result<_>>()?,
+    })
+}
+
+fn taint(text: &str) -> Result<Value> {
+    let Some((rest, effect)) = text.rsplit_once(':') else { bail!("{text:?} is not KEY=VALUE:EFFECT") };
+    if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        bail!("{effect:?} is not an effect: use NoSchedule, PreferNoSchedule or NoExecute");
+    }
+    let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
+    Ok(json!({ "key": key, "value": value, "effect": effect }))
+}
+
+impl Kubelet {
+    /// The file with the flags laid over it.
+    pub fn configuration(&self) -> Result<Configuration> {
+        let mut configuration = match &self.config {
+            Some(path) => Configuration::load(path).map_err(anyhow::Error::msg)?,
+            None => Configuration::default(),
+        };
+        for file in self.drop_ins()? {
+            configuration.lay_over(Configuration::load(&file).map_err(anyhow::Error::msg)?);
+        }
+        for (flag, field, form, _) in FIELDS {
+            if let Some(text) = self.fields.0.get(flag) {
+                configuration.set(field, value(*form, text).with_context(|| format!("--{flag}"))?);
+            }
+        }
+        Ok(configuration)
+    }
+
+    /// The files of the directory of drop-ins, in their order.
+    fn drop_ins(&self) -> Result<Vec<PathBuf>> {
+        let Some(directory) = &self.config_dir else { return Ok(vec![]) };
+        let failed = || format!("--config-dir: failed to read {}", directory.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(directory).with_context(failed)? {
+            let path = entry.with_context(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "conf") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// Says which of the flags that are no fields do nothing here, and refuses what can't be had.
+    fn check_others(&self) -> Result<()> {
+        for (flag, form, possible, _) in OTHERS {
+            let Some(text) = self.fields.0.get(flag) else { continue };
+            value(*form, text).with_context(|| format!("--{flag}"))?;
+            if possible.is_empty() {
+                tracing::info!(flag = format!("--{flag}"), "a flag that has no effect here");
+            } else if !possible.contains(&text.as_str()) {
+                bail!("--{flag}: {text} is not supported: it is not built yet");
+            }
+        }
+        Ok(())
+    }
+
+    /// As the agent that this kubelet is.
+    pub fn agent(&self) -> Result<flags::Agent> {
+        self.check_others()?;
+        let configuration = self.configuration()?;
+        // Said before anything starts.
+        configuration.apply(&mut kubelet::Config::default()).map_err(anyhow::Error::msg)?;
+        let mut agent = flags::Agent::of_kubelet(self.data.clone())?;
+        let text = |field: &str| configuration.get(field).and_then(Value::as_str).map(str::to_string);
+        agent.node.node_name = self.hostname_override.clone();
+        agent.node.node_ip = self.node_ip.clone();
+        agent.node.container_runtime_endpoint = text("containerRuntimeEndpoint").filter(|t| !t.is_empty());
+        agent.node.kubelet = flags::KubeletSettings {
+            labels: labels(&self.node_labels)?,
+            root_dir: self.root_dir.clone(),
+            configuration,
+        };
+        agent.kubeconfig = self.kubeconfig.clone().filter(|file| file.exists() || self.bootstrap_kubeconfig.is_none());
+        agent.service_cidr = self.service_cidr.clone();
+        agent.server = self.server.clone();
+        agent.join = self.join.clone();
+        if let (None, Some(file)) = (&agent.kubeconfig, &self.bootstrap_kubeconfig) {
+            self.bootstrap(&mut agent, file)?;
+        }
+        Ok(agent)
+    }
+
+    /// Joins with what a bootstrap kubeconfig has: a server, its authority and a token.
+    fn bootstrap(&self, agent: &mut flags::Agent, file: &Path) -> Result<()> {
+        let connection = client::from_kubeconfig(file, "minke-kubelet")?;
+        let token = connection.identity.bearer_token.as_ref().map(|token| token.read().clone());
+        let token = token.with_context(|| format!("{} has no token to join with", file.display()))?;
+        let pki = self.data.instance().pki();
+        file_modes::private_directory(&pki)?;
+        let authority = pki.join("bootstrap-ca.crt");
+        let pem: String = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
+        write_public(&authority, &pem)?;
+        agent.server = Some(connection.server.clone());
+        agent.join.token_of_kubeconfig = Some(token);
+        agent.join.ca_file = Some(authority);
+        Ok(())
+    }
+}
+
+/// Says what is wrong with a node's configuration before anything is started.
+pub fn check(flags: &flags::Node) -> Result<()> {
+    apply(flags, &mut kubelet::Config::default())
+}
+
+/// Gives a node's configuration its effect, files that it names included.
+pub fn apply(flags: &flags::Node, config: &mut kubelet::Config) -> Result<()> {
+    let configuration = flags.configuration()?;
+    let idle = configuration.apply(config).map_err(anyhow::Error::msg)?;
+    if !idle.is_empty() {
+        tracing::info!(fields = idle.join(", "), "fields of the configuration that have no effect here");
+    }
+    let settings = &flags.kubelet;
+    config.labels.extend(settings.labels.clone());
+    if let Some(root) = &settings.root_dir {
+        config.root_dir = root.clone();
+    }
+    let file = |field: &str| -> Result<Option<Vec<u8>>> {
+        let Some(path) = configuration.get(field).and_then(Value::as_str).filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
+        std::fs::read(path).map(Some).with_context(|| format!("{field}: failed to read {path}"))
+    };
+    if let Some(pem) = file("authentication.x509.clientCAFile")? {
+        config.client_ca_pem = pem;
+    }
+    match (file("tlsCertFile")?, file("tlsPrivateKeyFile")?) {
+        (Some(chain), Some(key)) => {
+            let certificate = client::certified_key(&chain, &key).map_err(anyhow::Error::msg).context("tlsCertFile")?;
+            config.serving_certificate = Some(Arc::new(Current(Arc::new(RwLock::new(Arc::new(certificate))))));
+        }
+        (None, None) => {}
+        _ => bail!("tlsCertFile and tlsPrivateKeyFile must be given together"),
+    }
+    Ok(())
+}
+
+/// Of those that begin like Kubernetes' own, a node may give itself only these.
+fn labels(text: &str) -> Result<BTreeMap<String, String>> {
+    let mut labels = BTreeMap::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let Some((key, value)) = part.split_once('=') else { bail!("--node-labels: {part:?} is not KEY=VALUE") };
+        let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
+        let within = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
+        let known = [
+            "kubernetes.io/hostname",
+            "kubernetes.io/os",
+            "kubernetes.io/arch",
+            "node.kubernetes.io/instance-type",
+            "topology.kubernetes.io/region",
+            "topology.kubernetes.io/zone",
+        ];
+        let allowed = within("kubelet.kubernetes.io") || within("node.kubernetes.io") || known.contains(&key);
+        if (within("kubernetes.io") || within("k8s.io")) && !allowed {
+            bail!("--node-labels: unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [{key}]");
+        }
+        labels.insert(key.to_string(), value.to_string());
+    }
+    Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::flags::{Command, Flags};
+
+    fn parse(arguments: &[&str]) -> Kubelet {
+        let flags = Flags::try_parse_from(["minke", "kubelet", "--kubeconfig", "/k"].iter().chain(arguments));
+        let Command::Kubelet(kubelet) = flags.expect("valid flags").command else { panic!("kubelet") };
+        *kubelet
+    }
+
+    #[test]
+    fn flags_become_fields() {
+        let check = |arguments: &[&str], field: &str, expected: Value| {
+            let configuration = parse(arguments).configuration().expect("a configuration");
+            assert_eq!(configuration.get(field), Some(&expected), "{arguments:?}");
+        };
+        check(&["--max-pods=7"], "maxPods", json!(7));
+        check(&["--cluster-dns", "10.0.0.10,10.0.0.11"], "clusterDNS", json!(["10.0.0.10", "10.0.0.11"]));
+        check(&["--rotate-certificates"], "rotateCertificates", json!(true));
+        check(&["--register-node=false"], "registerNode", json!(false));
+        check(&["--system-reserved", "cpu=100m,memory=1Gi"], "systemReserved", json!({"cpu": "100m", "memory": "1Gi"}));
+        check(&["--eviction-hard", "memory.available<5%"], "evictionHard", json!({"memory.available": "5%"}));
+        check(&["--manifest-url-header", "a:b"], "staticPodURLHeader", json!({"a": ["b"]}));
+        let taint = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
+        check(&["--register-with-taints", "a=b:NoSchedule"], "registerWithTaints", taint);
+        check(&["--client-ca-file", "/ca"], "authentication.x509.clientCAFile", json!("/ca"));
+        check(&["--feature-gates=A=true,B=false"], "featureGates", json!({"A": true, "B": false}));
+        check(&["--node-status-max-images", "-1"], "nodeStatusMaxImages", json!(-1));
+        check(&["--fail-swap-on", "-v", "2"], "failSwapOn", json!(true));
+    }
+
+    /// Those of upstream's kubelet 1.35, without what it says it has by mistake (cAdvisor's).
+    const UPSTREAM: &str = "address allowed-unsafe-sysctls anonymous-auth authentication-token-webhook \
+        authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl \
+        authorization-webhook-cache-unauthorized-ttl bootstrap-kubeconfig cert-dir cgroup-driver cgroup-root \
+        cgroups-per-qos client-ca-file cloud-provider cluster-dns cluster-domain config config-dir \
+        container-log-max-files container-log-max-size container-runtime-endpoint contention-profiling cpu-cfs-quota \
+        cpu-cfs-quota-period cpu-manager-policy cpu-manager-policy-options cpu-manager-reconcile-period \
+        enable-controller-attach-detach enable-debugging-handlers enable-server enforce-node-allocatable event-burst \
+        event-qps eviction-hard eviction-max-pod-grace-period eviction-minimum-reclaim \
+        eviction-pressure-transition-period eviction-soft eviction-soft-grace-period exit-on-lock-contention \
+        experimental-allocatable-ignore-eviction experimental-mounter-path fail-cgroupv1 fail-swap-on feature-gates \
+        file-check-frequency hairpin-mode healthz-bind-address healthz-port hostname-override http-check-frequency \
+        image-credential-provider-bin-dir image-credential-provider-config image-gc-high-threshold \
+        image-gc-low-threshold image-service-endpoint kernel-memcg-notification kube-api-burst kube-api-content-type \
+        kube-api-qps kube-reserved kube-reserved-cgroup kubeconfig kubelet-cgroups local-storage-capacity-isolation \
+        lock-file log-flush-frequency logging-format make-iptables-util-chains manifest-url manifest-url-header \
+        max-open-files max-pods maximum-dead-containers maximum-dead-containers-per-container memory-manager-policy \
+        minimum-container-ttl-duration minimum-image-ttl-duration node-ip node-labels node-status-max-images \
+        node-status-update-frequency oom-score-adj pod-cidr pod-manifest-path pod-max-pids pods-per-core port \
+        protect-kernel-defaults provider-id qos-reserved read-only-port register-node register-with-taints \
+        registry-burst registry-qps reserved-cpus reserved-memory resolv-conf root-dir rotate-certificates \
+        rotate-server-certificates runonce runtime-cgroups runtime-request-timeout seccomp-default \
+        serialize-image-pulls streaming-connection-idle-timeout sync-frequency system-cgroups system-reserved \
+        system-reserved-cgroup tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file \
+        topology-manager-policy topology-manager-policy-options topology-manager-scope v vmodule volume-plugin-dir \
+        volume-stats-agg-period";
+
+    #[test]
+    fn upstreams_flags_are_all_known() {
+        let command = Kubelet::augment_args(clap::Command::new("kubelet"));
+        let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let missing: Vec<&str> = UPSTREAM.split_whitespace().filter(|flag| !known.contains(flag)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn a_flag_without_effect_says_so() {
+        for (flag, field, form, help) in FIELDS {
+            let text = match form {
+                Form::Number => "1",
+                Form::Flag => "true",
+                Form::Gates => "A=true",
+                _ => "",
+            };
+            let mut configuration = Configuration::default();
+            configuration.set(field, value(*form, text).unwrap());
+            let idle = configuration.apply(&mut kubelet::Config::default()).is_ok_and(|idle| !idle.is_empty());
+            assert_eq!(idle || *flag == "sync-frequency", help.contains("Has no effect"), "--{flag}: {help}");
+        }
+        for (flag, _, possible, help) in OTHERS {
+            assert_eq!(possible.is_empty(), help.contains("Has no effect"), "--{flag}: {help}");
+        }
+    }
+
+    #[test]
+    fn wrong_flags_say_what_is_wrong() {
+        let check = |arguments: &[&str], expected: &str| {
+            let error = format!("{:#}", parse(arguments).agent().map(drop).expect_err("an error"));
+            assert!(error.contains(expected), "{arguments:?}: {error}");
+        };
+        check(&["--max-pods=x"], "--max-pods: \"x\" is not a number");
+        check(&["--register-with-taints=a"], "--register-with-taints: \"a\" is not KEY=VALUE:EFFECT");
+        check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
+        check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
+        check(&["--feature-gates=A=maybe"], "--feature-gates: A is neither true nor false");
+        check(&["--node-labels=kubernetes.io/x=1"], "unknown 'kubernetes.io' or 'k8s.io' labels");
+        check(&["--config=/nonexistent/file"], "failed to load kubelet config file");
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.yaml");
+        let text =
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 5\npodsPerCore: 2\n";
+        std::fs::write(&file, text).unwrap();
+        let over = directory.path().join("over.d");
+        std::fs::create_dir(&over).unwrap();
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        for (name, more) in [("2.conf", "podsPerCore: 4"), ("1.conf", "podsPerCore: 3\nport: 7"), ("x.txt", "port: 8")]
+        {
+            std::fs::write(over.join(name), format!("{head}{more}\n")).unwrap();
+        }
+        let check = |more: &[&str], expected: (u32, u32, u16)| {
+            let arguments = ["--config", file.to_str().unwrap(), "--max-pods=9", "--hostname-override=n"];
+            let agent = parse(&[&arguments, more].concat()).agent().unwrap();
+            let mut config = kubelet::Config::default();
+            agent.node.kubelet.configuration.apply(&mut config).unwrap();
+            assert_eq!((config.max_pods, config.pods_per_core, config.port), expected);
+            assert_eq!(agent.node.node_name.as_deref(), Some("n"));
+        };
+        check(&[], (9, 2, 10250));
+        check(&["--config-dir", over.to_str().unwrap()], (9, 4, 7));
+    }
+}

@@ -1,0 +1,532 @@
+//! Every command and flag, with the help people read.
+//! Parsed by `main`; flags of components have upstream's names where there are any.
+//! Invariant: starts nothing; only reads what was typed.
+
+pub mod kubelet_flags;
+pub mod security_flags;
+pub mod store_flags;
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+use ipnet::{IpNet, Ipv4Net};
+use kubelet::configuration::Configuration;
+
+use crate::{
+    cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
+    flags::{kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    logging::Logging,
+};
+
+/// Kubernetes in one small binary.
+#[derive(Debug, Parser)]
+#[command(name = "minke", version, propagate_version = true)]
+pub struct Flags {
+    #[command(flatten)]
+    pub logging: Logging,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a cluster on this machine and wait until it is ready
+    Up(Box<Up>),
+    /// Stop the cluster and remove everything it made outside its data directory
+    Down(Down),
+    /// Run the control plane: API server, controllers and scheduler
+    Server(Server),
+    /// Run a node: kubelet, service proxy and DNS, with its own containerd
+    Agent(Agent),
+    /// Run the API server alone
+    Apiserver(Server),
+    /// Run the controllers alone
+    ControllerManager(Remote),
+    /// Run the scheduler alone
+    Scheduler(Scheduler),
+    /// Run the kubelet alone, with upstream's flags and its configuration file
+    Kubelet(Box<Kubelet>),
+    /// Run the service proxy alone
+    Proxy(Agent),
+    /// Look at the nodes that `up --nodes` made on this machine, and disturb them
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Work with the images on the cluster's nodes
+    #[command(subcommand)]
+    Image(Image),
+    /// Back up, restore or check the embedded store
+    #[command(subcommand)]
+    Store(Store),
+}
+
+impl Command {
+    /// Commands that do their work, print and end.
+    pub fn only_prints(&self) -> bool {
+        match self {
+            Self::Up(up) => !up.foreground,
+            other => matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_)),
+        }
+    }
+
+    /// Whether a kubelet is part of the process.
+    pub fn runs_kubelet(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Kubelet(_))
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct DataDirectory {
+    /// Where the cluster keeps everything
+    #[arg(long = "data-dir", value_name = "DIR", default_value = DEFAULT_DATA_DIRECTORY, env = "MINKE_DATA_DIR")]
+    pub path: PathBuf,
+}
+
+impl DataDirectory {
+    pub fn instance(&self) -> Instance {
+        Instance::new(Path::new(&self.path))
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Server {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Address the API server listens on
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Address other machines and pods reach the API server at [default: this machine's first address]
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
+    /// Port of the API server [default: 6443, or a free one beside another cluster]
+    #[arg(long)]
+    pub port: Option<u16>,
+    #[command(flatten)]
+    pub store: StoreFlags,
+    /// Addresses of pods; each node gets a part [default: 10.244.0.0/16, or free ones beside another cluster]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub pod_cidr: Vec<IpNet>,
+    /// Addresses of services [default: 10.96.0.0/12, or free ones beside another cluster]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub service_cidr: Vec<IpNet>,
+    /// Ports for services of type NodePort
+    #[arg(long, value_name = "FROM-TO", default_value = "30000-32767")]
+    pub service_node_port_range: String,
+    /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
+    #[arg(long, value_name = "SERVER", default_value = "minke")]
+    pub dns: Choice,
+    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub security: Security,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Node {
+    /// Name of this node [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// CRI socket of a runtime that is already there; minke then starts no containerd
+    #[arg(long, value_name = "SOCKET")]
+    pub container_runtime_endpoint: Option<String>,
+    /// Port of the kubelet; 0 takes a free one [default: 10250, or a free one beside another cluster]
+    #[arg(long)]
+    pub kubelet_port: Option<u16>,
+    /// Port of the kubelet's health check on loopback; 0 turns it off [default: 10248, or a free one]
+    #[arg(long)]
+    pub healthz_port: Option<u16>,
+    /// Port of the service proxy's health check; 0 turns it off [default: 10256, or a free one]
+    #[arg(long)]
+    pub proxy_healthz_port: Option<u16>,
+    /// Port of the service proxy's metrics on loopback; 0 turns it off [default: 10249, or a free one]
+    #[arg(long)]
+    pub proxy_metrics_port: Option<u16>,
+    /// Port of the cluster DNS's metrics, where this node answers DNS; 0 turns it off [default: 9153, or a free one]
+    #[arg(long)]
+    pub dns_metrics_port: Option<u16>,
+    /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
+    #[arg(long, value_name = "PLUGIN", default_value = "minke")]
+    pub cni: Choice,
+    /// How pods reach those of other nodes: `routes` when nodes share a link, else `vxlan`
+    #[arg(long, value_name = "NETWORK", default_value = "routes")]
+    pub pod_network: PodNetwork,
+    /// Address of this node, or one of each family [default: this machine's first of each family that pods have]
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
+    /// Percent of disk usage beyond which unused images are removed; 100 turns that off
+    #[arg(long, value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub image_gc_high_threshold: u8,
+    /// When pods are evicted, as SIGNAL<LEAST,… (`memory.available<100Mi,nodefs.available<10%`); empty: never
+    /// [default: upstream's]
+    #[arg(long, value_name = "THRESHOLDS")]
+    pub eviction_hard: Option<String>,
+    /// Directory of static pod manifests
+    #[arg(long, value_name = "DIR")]
+    pub pod_manifest_path: Option<PathBuf>,
+    /// URL of static pod manifests
+    #[arg(long, value_name = "URL")]
+    pub manifest_url: Option<String>,
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelet of this node; wins over the flags here
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    #[arg(skip)]
+    pub kubelet: KubeletSettings,
+}
+
+/// What only `minke kubelet` can be told.
+#[derive(Debug, Clone, Default)]
+pub struct KubeletSettings {
+    pub configuration: Configuration,
+    pub labels: BTreeMap<String, String>,
+    pub root_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub server: Server,
+    #[command(flatten)]
+    pub node: Node,
+    /// How many nodes to run on this machine; each but the first in its own network namespace
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub nodes: u8,
+    /// Addresses of the nodes when there are several [default: a /24 of 198.18.0.0/15 that follows from the data directory]
+    #[arg(long, value_name = "CIDR")]
+    pub node_cidr: Option<Ipv4Net>,
+    /// Stay in the foreground and log to the terminal
+    #[arg(long)]
+    pub foreground: bool,
+    /// Also run a demo Deployment of 3 replicas and wait until its Service answers
+    #[arg(long)]
+    pub demo: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Down {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Also remove the data directory: every object and image
+    #[arg(long)]
+    pub purge: bool,
+}
+
+// What a node needs to join a cluster it has no credentials for. No doc comment: clap would show it as --help.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Join {
+    // Only to say why it is refused: everybody on the machine sees the command line of a process.
+    #[arg(long = "token", value_name = "ID.SECRET", hide = true, value_parser = refuse_token)]
+    _token: Option<String>,
+    /// File that holds the bootstrap token to join with, `-` for standard input; needed the first time only
+    /// [default: the environment's MINKE_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// That of a bootstrap kubeconfig.
+    #[arg(skip)]
+    pub token_of_kubeconfig: Option<String>,
+    /// The cluster's certificate authority
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Fingerprint of that authority's public key, in place of the file
+    #[arg(long, value_name = "sha256:HEX", conflicts_with = "ca_file")]
+    pub ca_hash: Option<String>,
+}
+
+fn refuse_token(_: &str) -> Result<String, &'static str> {
+    Err("everybody on this machine could read it from the list of processes: write the token to a file and give \
+         --token-file FILE, or pipe it in with --token-file -")
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Agent {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Credentials for the API server, instead of joining with a token
+    #[arg(long, value_name = "FILE", required_unless_present = "server")]
+    pub kubeconfig: Option<PathBuf>,
+    /// API server to join, as https://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
+    pub server: Option<String>,
+    #[command(flatten)]
+    pub join: Join,
+    /// Network namespace to run in
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    pub node: Node,
+    /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
+    #[arg(long, value_name = "SERVER", default_value = "minke")]
+    pub dns: Choice,
+    /// Addresses of pods in the whole cluster
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
+    pub pod_cidr: Vec<IpNet>,
+    /// Addresses of services
+    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
+    pub service_cidr: Vec<IpNet>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Remote {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Credentials for the API server
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// Addresses of pods; each node gets a part
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
+    pub pod_cidr: Vec<IpNet>,
+    /// Addresses of services
+    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
+    pub service_cidr: Vec<IpNet>,
+    /// Whether to wait for the Lease that only one of several controller managers holds
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+    /// Which controllers run: `*` is all, `name` one more, `-name` one less
+    #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
+    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Its port; 0 is none
+    #[arg(long, default_value_t = 10257)]
+    pub secure_port: u16,
+    /// Authorities of the certificates by which clients are known there [default: those of the API server]
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Scheduler {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// Credentials for the API server [default: those that the configuration file names]
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    pub kubeconfig: Option<PathBuf>,
+    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub leader_elect: Option<bool>,
+    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Its port; 0 is none
+    #[arg(long, default_value_t = 10259)]
+    pub secure_port: u16,
+    /// Authorities of the certificates by which clients are known there [default: those of the API server]
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+}
+
+/// Our own, or somebody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    Minke,
+    None,
+}
+
+impl Choice {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Minke => "minke",
+            Self::None => "none",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodNetwork {
+    Routes,
+    Vxlan,
+}
+
+impl PodNetwork {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Routes => "routes",
+            Self::Vxlan => "vxlan",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct NamedNode {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum NodeCommand {
+    /// List the cluster's nodes on this machine
+    Ls {
+        #[command(flatten)]
+        data: DataDirectory,
+    },
+    /// End a node with all its containers, as if its machine lost power
+    Stop(NamedNode),
+    /// Start a stopped node
+    Start(NamedNode),
+    /// Pull a node's network cable
+    Cut(NamedNode),
+    /// Plug it in again
+    Heal(NamedNode),
+    /// Print the command that joins another machine to this cluster
+    JoinCommand {
+        #[command(flatten)]
+        data: DataDirectory,
+    },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Image {
+    /// Import OCI or docker archives, plain or compressed (gzip, zstd)
+    Import {
+        #[command(flatten)]
+        data: DataDirectory,
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// List the images of every node
+    Ls {
+        #[command(flatten)]
+        data: DataDirectory,
+    },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Store {
+    /// Write a consistent snapshot of a cluster's store to a file, also while the cluster runs, and verify it
+    Backup {
+        #[command(flatten)]
+        data: DataDirectory,
+        file: PathBuf,
+    },
+    /// Fill an empty store from a snapshot. Its revision rises far above the old one's, so that watches start again
+    Restore {
+        #[command(flatten)]
+        data: DataDirectory,
+        file: PathBuf,
+    },
+    /// Read everything and verify every checksum
+    Check {
+        #[command(flatten)]
+        data: DataDirectory,
+        /// If something that is needed is damaged, keep the rest, so that the store starts again, and say what is lost
+        #[arg(long)]
+        salvage: bool,
+    },
+}
+
+impl Agent {
+    /// With every flag as it is when it is not given.
+    pub fn of_kubelet(data: DataDirectory) -> anyhow::Result<Self> {
+        let command = Self::augment_args(clap::Command::new("kubelet"));
+        let matches = command.try_get_matches_from(["kubelet", "--kubeconfig", "none"])?;
+        Ok(Self { data, kubeconfig: None, ..Self::from_arg_matches(&matches)? })
+    }
+}
+
+impl Scheduler {
+    /// What the file says, and whose credentials count.
+    pub fn settings(&self) -> anyhow::Result<(scheduler::Config, PathBuf)> {
+        let mut config = scheduler_config(self.config.as_deref())?;
+        let election = config.leader_election.get_or_insert_default();
+        election.leader_elect = self.leader_elect.unwrap_or(election.leader_elect);
+        match self.kubeconfig.clone().or_else(|| config.kubeconfig.clone()) {
+            Some(kubeconfig) => Ok((config, kubeconfig)),
+            None => anyhow::bail!("no credentials: give --kubeconfig, or clientConnection.kubeconfig in the file"),
+        }
+    }
+}
+
+/// From a KubeSchedulerConfiguration file, if there is one.
+pub fn scheduler_config(path: Option<&Path>) -> anyhow::Result<scheduler::Config> {
+    Ok(path.map(scheduler::Config::load).transpose()?.unwrap_or_default())
+}
+
+impl Node {
+    /// What the kubelet's configuration says, from whichever command.
+    pub fn configuration(&self) -> anyhow::Result<Configuration> {
+        match &self.kubelet_config {
+            Some(path) => Configuration::load(path).map_err(anyhow::Error::msg),
+            None => Ok(self.kubelet.configuration.clone()),
+        }
+    }
+
+    /// `--eviction-hard` by signal; `None` leaves the defaults.
+    pub fn eviction_thresholds(&self) -> anyhow::Result<Option<BTreeMap<String, String>>> {
+        let Some(text) = &self.eviction_hard else { return Ok(None) };
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let threshold = |part: &str| match part.split_once('<') {
+            Some((signal, least)) => Ok((signal.trim().to_string(), least.trim().to_string())),
+            None => anyhow::bail!("--eviction-hard {part:?} is not SIGNAL<LEAST: write it as memory.available<100Mi"),
+        };
+        parts.map(threshold).collect::<anyhow::Result<_>>().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheduler_is_configured_by_a_file() {
+        let directory = std::env::temp_dir().join(format!("minke-scheduler-flags-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("config.yaml");
+        let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+        let check = |text: &str, arguments: &[&str]| {
+            std::fs::write(&file, format!("{head}{text}")).unwrap();
+            let typed = ["minke", "scheduler", "--config", file.to_str().unwrap()];
+            let flags = Flags::try_parse_from(typed.iter().chain(arguments)).expect("valid flags");
+            let Command::Scheduler(flags) = flags.command else { panic!("scheduler") };
+            flags.settings().map(|(config, path)| {
+                let leads = config.leader_election.is_some_and(|election| election.leader_elect);
+                (config.profiles.len(), path.display().to_string(), leads)
+            })
+        };
+        let two = "profiles: [{schedulerName: a}, {schedulerName: b}]\n";
+        assert_eq!(check(two, &["--kubeconfig", "/flag"]).unwrap(), (2, "/flag".into(), true));
+        assert_eq!(check("clientConnection: {kubeconfig: /file}\n", &[]).unwrap(), (1, "/file".into(), true));
+        let alone = "clientConnection: {kubeconfig: /file}\nleaderElection: {leaderElect: false}\n";
+        assert!(!check(alone, &[]).unwrap().2);
+        assert!(check(alone, &["--leader-elect"]).unwrap().2);
+        assert!(!check(two, &["--kubeconfig", "/flag", "--leader-elect=false"]).unwrap().2);
+        assert!(check("", &[]).unwrap_err().to_string().contains("clientConnection.kubeconfig"));
+        let wrong = check("profiles: [{plugin: {}}]\n", &[]).unwrap_err().to_string();
+        assert!(wrong.contains("config.yaml") && wrong.contains("profiles[0].plugin"), "{wrong}");
+        assert!(Flags::try_parse_from(["minke", "scheduler"]).is_err(), "neither file nor credentials");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_token_is_never_on_a_command_line() {
+        let parse = |arguments: &[&str]| {
+            let typed = ["minke", "agent", "--server", "https://a:6443"];
+            Flags::try_parse_from(typed.iter().chain(arguments)).map(drop)
+        };
+        let refused = parse(&["--token", "abcdef.0123456789abcdef"]).unwrap_err().to_string();
+        assert!(refused.contains("list of processes") && refused.contains("--token-file"), "{refused}");
+        assert!(parse(&["--token-file", "-"]).is_ok());
+    }
+
+    #[test]
+    fn eviction_thresholds_are_upstreams_syntax() {
+        let check = |arguments: &[&str]| {
+            let flags = Flags::try_parse_from(["minke", "up"].iter().chain(arguments)).expect("valid flags");
+            let Command::Up(up) = flags.command else { panic!("up") };
+            up.node.eviction_thresholds()
+        };
+        assert_eq!(check(&[]).unwrap(), None);
+        assert_eq!(check(&["--eviction-hard", ""]).unwrap(), Some(BTreeMap::new()));
+        let two = check(&["--eviction-hard", "memory.available<1Gi,nodefs.available<5%"]).unwrap().unwrap();
+        assert_eq!((two["memory.available"].as_str(), two["nodefs.available"].as_str()), ("1Gi", "5%"));
+        assert!(check(&["--eviction-hard", "memory"]).unwrap_err().to_string().contains("write it as"));
+    }
+}

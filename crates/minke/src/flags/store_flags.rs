@@ -1,0 +1,185 @@
+//! Where objects are kept, as flags: the embedded store, or an etcd under upstream's names.
+//! Part of the flags of every command that serves the API; opened by `server`.
+//! Invariant: a file that can't be used stops the start; what it holds is never shown.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use env::Env;
+use store::{EtcdTls, Store};
+
+use crate::cluster::{file_modes, instance::Instance};
+
+/// Below which every key is anyway: upstream's default.
+const USUAL_PREFIX: &str = "/registry";
+
+#[derive(Debug, Clone, Args)]
+pub struct StoreFlags {
+    /// Where objects are kept: `embedded`, or `etcd=URL[,URL…]`
+    #[arg(long, value_name = "STORE", default_value = "embedded")]
+    store: String,
+    /// etcd servers that keep the objects, as http[s]://HOST:PORT
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    etcd_servers: Vec<String>,
+    /// Authorities of the etcd servers' certificates, as PEM
+    #[arg(long, value_name = "FILE")]
+    etcd_cafile: Option<PathBuf>,
+    /// Certificate to show to the etcd servers, as PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    etcd_certfile: Option<PathBuf>,
+    /// Key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    etcd_keyfile: Option<PathBuf>,
+    /// Goes before every key in etcd, so that several clusters can share one; keys begin with /registry by themselves
+    #[arg(long, value_name = "PREFIX", default_value = USUAL_PREFIX)]
+    etcd_prefix: String,
+}
+
+/// What the flags say.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    Embedded,
+    Etcd { servers: Vec<String>, prefix: String },
+}
+
+impl StoreFlags {
+    /// Whether other servers may use the same store.
+    pub fn is_shared(&self) -> bool {
+        self.store != "embedded" || !self.etcd_servers.is_empty()
+    }
+
+    fn place(&self) -> Result<Place> {
+        let servers = match self.store.split_once('=').unwrap_or((&self.store, "")) {
+            ("embedded", "") => self.etcd_servers.clone(),
+            ("etcd", urls) if !urls.is_empty() && self.etcd_servers.is_empty() => {
+                urls.split(',').map(str::to_string).collect()
+            }
+            ("etcd", _) if !self.etcd_servers.is_empty() => bail!("give either --store etcd= or --etcd-servers"),
+            _ => bail!("--store {} is not known: use `embedded` or `etcd=URL`", self.store),
+        };
+        if servers.is_empty() {
+            let files = [&self.etcd_cafile, &self.etcd_certfile, &self.etcd_keyfile];
+            if files.iter().any(|file| file.is_some()) || self.etcd_prefix != USUAL_PREFIX {
+                bail!("flags for etcd need --etcd-servers");
+            }
+            return Ok(Place::Embedded);
+        }
+        if let Some(plain) = servers.iter().find(|server| !server.starts_with("https://"))
+            && (self.etcd_cafile.is_some() || self.etcd_certfile.is_some())
+        {
+            bail!("{plain} is not https://: --etcd-cafile and --etcd-certfile would have no effect");
+        }
+        let prefix = match self.etcd_prefix.trim_end_matches('/') {
+            "" | USUAL_PREFIX => String::new(),
+            other if other.starts_with('/') => other.to_string(),
+            other => format!("/{other}"),
+        };
+        Ok(Place::Etcd { servers, prefix })
+    }
+
+    /// None where the servers are spoken to in the clear.
+    fn tls(&self, servers: &[String]) -> Result<Option<EtcdTls>> {
+        if !servers.iter().any(|server| server.starts_with("https://")) {
+            return Ok(None);
+        }
+        let ca = self.etcd_cafile.as_deref().context("https:// servers need --etcd-cafile")?;
+        let identity = match (&self.etcd_certfile, &self.etcd_keyfile) {
+            (Some(certificate), Some(key)) => {
+                Some((read(certificate, "--etcd-certfile")?, read(key, "--etcd-keyfile")?))
+            }
+            _ => None,
+        };
+        if let Some((certificate, key)) = &identity {
+            let pair = client::certified_key(certificate, key).map_err(anyhow::Error::msg);
+            pair.context("--etcd-certfile and --etcd-keyfile can't be used")?;
+        }
+        Ok(Some(EtcdTls { ca: read(ca, "--etcd-cafile")?, identity, server_name: None }))
+    }
+
+    pub async fn open(&self, instance: &Instance, env: &Env) -> Result<Arc<dyn Store>> {
+        match self.place()? {
+            Place::Embedded => {
+                file_modes::private_directory(&instance.store())?;
+                Ok(Arc::new(store::EmbeddedStore::open(instance.store(), env.clone())?))
+            }
+            Place::Etcd { servers, prefix } => {
+                let tls = self.tls(&servers)?;
+                let etcd = store::EtcdStore::connect(&servers, &prefix, tls, env.clone()).await;
+                Ok(Arc::new(etcd.with_context(|| format!("etcd at {} can't be reached", servers.join(",")))?))
+            }
+        }
+    }
+}
+
+fn read(path: &Path, flag: &str) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("failed to read {flag} {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::certificates::pki::{Leaf, Pki};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        store: StoreFlags,
+    }
+
+    fn parse(line: &str) -> Result<StoreFlags> {
+        Ok(Line::try_parse_from(std::iter::once("minke").chain(line.split_whitespace()))?.store)
+    }
+
+    #[test]
+    fn etcd_flags_have_upstreams_names() {
+        let check = |line: &str, expected: Result<(&str, &str), &str>| {
+            let found = parse(line).and_then(|flags| flags.place());
+            match (found, expected) {
+                (Ok(Place::Embedded), Ok(("", ""))) => {}
+                (Ok(Place::Etcd { servers, prefix }), Ok((wanted, before))) => {
+                    assert_eq!((servers.join(",").as_str(), prefix.as_str()), (wanted, before), "{line}");
+                }
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{line}: {error}"),
+                (found, expected) => panic!("{line}: {found:?}, expected {expected:?}"),
+            }
+        };
+        check("", Ok(("", "")));
+        check("--store etcd=http://a:2379,http://b:2379", Ok(("http://a:2379,http://b:2379", "")));
+        check("--etcd-servers http://a:2379,http://b:2379", Ok(("http://a:2379,http://b:2379", "")));
+        check("--etcd-servers http://a:2379 --etcd-prefix /registry/", Ok(("http://a:2379", "")));
+        check("--etcd-servers http://a:2379 --etcd-prefix second", Ok(("http://a:2379", "/second")));
+        check("--store etcd=http://a:2379 --etcd-prefix /second/", Ok(("http://a:2379", "/second")));
+        check("--store etcd=http://a:2379 --etcd-servers http://b:2379", Err("either"));
+        check("--store paper", Err("use `embedded` or `etcd=URL`"));
+        check("--etcd-prefix /second", Err("need --etcd-servers"));
+        check("--etcd-servers http://a:2379 --etcd-cafile /ca", Err("would have no effect"));
+        check("--etcd-servers https://a:2379 --etcd-certfile /c", Err("--etcd-keyfile"));
+        assert!(parse("--etcd-servers http://a:2379").unwrap().is_shared() && !parse("").unwrap().is_shared());
+    }
+
+    #[test]
+    fn etcd_over_tls_needs_files_that_can_be_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(directory.path(), Env::real()).unwrap();
+        pki.leaf(&Leaf::client("etcd", "etcd-client", None)).unwrap();
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let servers = ["https://a:2379".to_string()];
+        let tls = |more: &str| parse(&format!("--etcd-servers https://a:2379 {more}")).unwrap().tls(&servers);
+        let said = |more: &str| tls(more).map(drop).expect_err("an error").to_string();
+        assert!(said("").contains("--etcd-cafile"));
+        let ca = format!("--etcd-cafile {}", file("ca.crt"));
+        assert!(tls(&ca).unwrap().unwrap().identity.is_none());
+        let own = format!("{ca} --etcd-certfile {} --etcd-keyfile {}", file("etcd.crt"), file("etcd.key"));
+        assert!(tls(&own).unwrap().unwrap().identity.is_some());
+        let wrong = format!("{ca} --etcd-certfile {} --etcd-keyfile {}", file("etcd.crt"), file("etcd.crt"));
+        assert!(said(&wrong).contains("can't be used"), "{}", said(&wrong));
+        assert!(said(&format!("--etcd-cafile {}", file("none"))).contains("failed to read --etcd-cafile"));
+    }
+}

@@ -1,0 +1,9 @@
+//! A node in this process: how it joins the cluster, and what runs on it.
+//! Started by `commands`; its pod network is in `network`.
+
+pub mod access;
+pub mod agent;
+pub mod container_runtime;
+pub mod join;
+pub mod own_node;
+pub mod service_proxy;
