@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Du
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
-use crate::{configuration::Configuration, endpoint_gate::EndpointGate, image_manager::pull_records::Verification};
+use crate::{
+    configuration::Configuration, endpoint_gate::EndpointGate, images::image_manager::pull_records::Verification,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {

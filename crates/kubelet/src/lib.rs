@@ -3,60 +3,22 @@
 //! Invariant: one worker per pod; what decides (`pod_actions`, `pod_status`, `container_config`) is pure, what acts
 //! decides nothing.
 
-mod admission;
-mod allocation;
-mod allocation_manager;
-mod allocation_state;
-pub mod backoff;
 pub mod config;
 pub mod configuration;
-pub mod container_config;
-mod container_gc;
-mod container_logs;
-pub mod container_manager;
-pub mod directories;
-mod disk;
 pub mod endpoint_gate;
-mod eviction;
-mod exits;
-mod file_work;
-mod housekeeping;
-mod http_probe;
-mod image_gc;
-pub mod image_manager;
-mod instrumented;
-mod log_file;
-mod log_rotation;
+mod files;
+mod images;
+mod logs;
 #[cfg(test)]
 mod no_api;
-mod node_metrics;
-pub mod node_status;
-pub mod pleg;
-pub mod pod_actions;
-pub mod pod_manager;
-pub mod pod_spec;
-mod pod_start;
-pub mod pod_status;
-pub mod pod_workers;
-pub mod probe_manager;
-pub mod quantity;
-pub mod referenced_objects;
-mod remove_tree;
-mod resizes;
-pub mod restart;
-mod runtime_features;
-pub mod runtime_manager;
-pub mod runtime_status;
-mod safe_open;
-mod security_admission;
+mod node;
+mod pod;
+pub mod resources;
+mod runtime;
 pub mod server;
-mod server_view;
 pub mod sources;
 mod stats;
-pub mod status_manager;
-pub mod sync_loop;
-mod user_namespaces;
-pub mod volume_manager;
+mod volumes;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -69,19 +31,34 @@ use client::{Client, EventRecorder, InformerFactory, ListParams};
 pub use config::{CgroupDriver, Config};
 use cri::{RemoteRuntime, Runtime};
 use env::Env;
+use files::{directories, file_work};
 use futures::future::BoxFuture;
-use image_manager::pull_records::PullRecords;
+use images::{image_gc, image_manager, image_manager::pull_records::PullRecords};
 use k8s_openapi::api::core::v1::{Pod, Service};
+use logs::log_rotation;
 use metrics::Metrics;
-use node_status::{Machine, NodeStatusManager, default_address};
+use node::{
+    housekeeping, node_status,
+    node_status::{Machine, NodeStatusManager, default_address},
+};
 use parking_lot::Mutex;
-use pod_workers::{PodWorkers, Shared};
+use pod::{
+    pod_manager,
+    pod_workers::{PodWorkers, Shared},
+    probe_manager, status_manager, sync_loop,
+};
+use resources::{allocation_manager, container_manager, eviction};
+use runtime::{
+    backoff, container_config, exits, instrumented, pleg, runtime_features, runtime_manager, user_namespaces,
+};
+use server::server_view;
 use tokio::{
     net::TcpListener,
     sync::{Notify, mpsc},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use volumes::{referenced_objects, volume_manager};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
 use crate::{
     config::{CgroupDriver, Config, Reserved},
-    image_manager::pull_records::Verification,
+    images::image_manager::pull_records::Verification,
 };
 
 pub enum Meaning {
@@ -254,7 +254,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
 /// Known signals only, and the words are kept for messages.
 fn thresholds(target: &mut std::collections::BTreeMap<String, String>, value: &Value) -> Result<(), String> {
     let wanted = map(value)?;
-    crate::eviction::parse(&wanted, &Default::default(), &Default::default())?;
+    crate::resources::eviction::parse(&wanted, &Default::default(), &Default::default())?;
     *target = wanted;
     Ok(())
 }

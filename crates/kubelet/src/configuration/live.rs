@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Configuration;
 use crate::{
     config::{CgroupDriver, Config},
-    image_manager::{go_duration, pull_records::Verification},
+    images::image_manager::{go_duration, pull_records::Verification},
 };
 
 /// Values that follow from the node's present settings; `null` where there is nothing to show.

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
-use crate::quantity;
+use crate::resources::quantity;
 
 fn expected<T>(what: &str, found: &Value) -> Result<T, String> {
     Err(format!("expected {what}, found {found}"))

@@ -8,7 +8,7 @@ use env::Env;
 use http::Method;
 use metrics::Metrics;
 
-use crate::node_metrics::{HTTP_DURATION, HTTP_INFLIGHT, HTTP_REQUESTS};
+use crate::node::node_metrics::{HTTP_DURATION, HTTP_INFLIGHT, HTTP_REQUESTS};
 
 #[rustfmt::skip]
 const PATHS: [&str; 13] = [

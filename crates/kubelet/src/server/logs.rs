@@ -18,7 +18,11 @@ use tokio::{
     io::{AsyncReadExt, AsyncSeekExt},
 };
 
-use crate::{exits::ExitOf, log_file, log_rotation, safe_open};
+use crate::{
+    files::safe_open,
+    logs::{log_file, log_rotation},
+    runtime::exits::ExitOf,
+};
 
 const CHUNK: usize = 64 << 10;
 /// A runtime splits longer lines into partial ones of 16 KiB.
@@ -351,7 +355,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exits::Exits;
+    use crate::runtime::exits::Exits;
 
     const FILE: &str = "2026-01-01T00:00:00.1Z stdout F one\n2026-01-01T00:00:01.1Z stderr F two\n\
         2026-01-01T00:00:02.1Z stdout P thr\n2026-01-01T00:00:02.1Z stdout F ee\n";

@@ -10,6 +10,7 @@ mod logs;
 mod pages;
 mod port_channels;
 mod ranges;
+pub(crate) mod server_view;
 mod spdy;
 mod streaming;
 mod websocket;
@@ -34,7 +35,7 @@ use serve::{Handler, Peer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, endpoint_gate::EndpointGate, exits::ExitOf};
+use crate::{config::Config, endpoint_gate::EndpointGate, runtime::exits::ExitOf};
 use auth::Auth;
 use logs::LogOptions;
 use streaming::Protocol;

@@ -25,7 +25,7 @@ use super::{
     ranges::{self, Answer},
     text,
 };
-use crate::{config::Config, configuration::live, safe_open};
+use crate::{config::Config, configuration::live, files::safe_open};
 
 /// What a file begins with tells whether it is text.
 const SNIFFED: usize = 512;

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use super::{MANIFEST_BYTES_MAX, Origin, Source, StaticPods, parse};
-use crate::{config::Config, safe_open};
+use crate::{config::Config, files::safe_open};
 
 /// Editors write in several steps: wait for the dust to settle.
 const SETTLE: Duration = Duration::from_millis(50);

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{Source, references::api_reference};
-use crate::pod_spec::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
+use crate::pod::pod_spec::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 
 /// Where a manifest was found, and when, on which node.
 pub struct Origin<'a> {

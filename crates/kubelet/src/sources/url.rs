@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::{MANIFEST_BYTES_MAX, Origin, Source, StaticPods, parse};
 use crate::{
     config::Config,
-    http_probe::{self, HttpRequest},
+    pod::http_probe::{self, HttpRequest},
 };
 
 /// For the connection, the question and the whole answer.

@@ -12,9 +12,8 @@ use super::{
     render::{Pods, Text, image_of, started},
 };
 use crate::{
-    container_config::resources::{QUOTA_PERIOD, linux_resources},
-    pod_spec,
-    pod_workers::Shared,
+    pod::{pod_spec, pod_workers::Shared},
+    runtime::container_config::resources::{QUOTA_PERIOD, linux_resources},
 };
 
 /// One container with everything that is told of it.

@@ -9,17 +9,19 @@ use cri::v1;
 use metrics::{Family, Metrics, Text};
 
 use crate::{
-    container_config::POD_UID,
-    node_metrics::{
+    node::node_metrics::{
         ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, IN_PROGRESS_RESIZES, MIRROR_PODS, NODE_NAME, PENDING_RESIZES,
         RUNNING_CONTAINERS, RUNNING_PODS, VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES, VOLUME_INODES_FREE,
         VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
     },
-    pod_spec,
-    pod_status::{condition, is_terminal},
-    pod_workers::Shared,
-    resizes::{IN_PROGRESS, PENDING},
-    volume_manager::plugin_name,
+    pod::{
+        pod_spec,
+        pod_status::{condition, is_terminal},
+        pod_workers::Shared,
+    },
+    resources::resizes::{IN_PROGRESS, PENDING},
+    runtime::container_config::POD_UID,
+    volumes::volume_manager::plugin_name,
 };
 
 /// `/metrics`.

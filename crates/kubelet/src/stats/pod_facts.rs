@@ -11,10 +11,9 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use crate::{
-    container_config,
-    disk::{self, Disk, Usage},
-    pod_spec,
-    pod_workers::Shared,
+    files::disk::{self, Disk, Usage},
+    pod::{pod_spec, pod_workers::Shared},
+    runtime::container_config,
 };
 
 #[derive(Debug, Default)]

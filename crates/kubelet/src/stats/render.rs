@@ -17,9 +17,8 @@ use super::{
     pod_facts::{Interface, PodFacts, VolumeUsage},
 };
 use crate::{
-    disk::{Disk, Usage},
-    pod_spec,
-    pod_workers::Shared,
+    files::disk::{Disk, Usage},
+    pod::{pod_spec, pod_workers::Shared},
 };
 
 pub fn summary(

@@ -117,8 +117,8 @@ impl Node {
         self.end().await;
     }
 
-    fn groups(&self) -> kubelet::container_manager::ContainerManager {
-        kubelet::container_manager::ContainerManager::new(&self.group, kubelet::CgroupDriver::Cgroupfs)
+    fn groups(&self) -> kubelet::resources::container_manager::ContainerManager {
+        kubelet::resources::container_manager::ContainerManager::new(&self.group, kubelet::CgroupDriver::Cgroupfs)
     }
 
     /// Whether the page of metrics has this line; `config.read_only_port` is where it is asked for.

@@ -133,7 +133,7 @@ async fn pods_live_and_end() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     containerd.stop().await;
-    let groups = kubelet::container_manager::ContainerManager::new(CGROUP, kubelet::CgroupDriver::Cgroupfs);
+    let groups = kubelet::resources::container_manager::ContainerManager::new(CGROUP, kubelet::CgroupDriver::Cgroupfs);
     let _ = groups.remove_all();
     if let Err(failure) = outcome {
         std::panic::resume_unwind(failure.into_panic());

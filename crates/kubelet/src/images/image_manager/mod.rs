@@ -1,0 +1,405 @@
+//! Makes images present: pull policies, credentials, parallel pulls without duplicates, back-off, Events.
+//! Called by `runtime_manager` before a container is created; `image_gc` removes what is unused.
+//! Invariant: a present image costs no call to the runtime; the cache is dropped whenever the runtime says that images
+//! changed.
+
+mod credentials;
+pub mod pull_records;
+mod reference;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use client::{EventRecorder, ObjectRef};
+use credentials::Credential;
+use cri::{Runtime, v1};
+use env::Env;
+use k8s_openapi::api::core::v1::{Container, Secret};
+use metrics::Metrics;
+use parking_lot::Mutex;
+use pull_records::PullRecords;
+use tokio::sync::Semaphore;
+
+use crate::{
+    node::node_metrics::{IMAGE_PULL_DURATION, image_size},
+    pod::{pod_start::Pulls, pod_status::WaitingReason},
+    runtime::{backoff::Backoff, container_config::security::ImageUser},
+};
+
+/// A present image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PresentImage {
+    pub id: String,
+    pub user: ImageUser,
+    pub size: u64,
+}
+
+pub struct ImageManager {
+    runtime: Arc<dyn Runtime>,
+    env: Env,
+    recorder: EventRecorder,
+    metrics: Metrics,
+    present: Mutex<HashMap<String, PresentImage>>,
+    /// One lock per image that is being pulled: others wait for it instead of pulling too.
+    pulling: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    slots: Semaphore,
+    backoff: Backoff,
+    last_errors: Mutex<HashMap<String, String>>,
+    failed_at: Mutex<HashMap<String, Duration>>,
+    pulls: Pulls,
+    records: PullRecords,
+}
+
+impl ImageManager {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        env: Env,
+        recorder: EventRecorder,
+        max_parallel_pulls: usize,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            runtime,
+            env,
+            recorder,
+            metrics,
+            present: Mutex::default(),
+            pulling: Mutex::default(),
+            slots: Semaphore::new(max_parallel_pulls.max(1)),
+            backoff: Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
+            last_errors: Mutex::default(),
+            failed_at: Mutex::default(),
+            pulls: Pulls::default(),
+            records: PullRecords::default(),
+        }
+    }
+
+    pub fn with_records(self, records: PullRecords) -> Self {
+        Self { records, ..self }
+    }
+
+    /// An image was removed.
+    pub fn forget_image(&self, id: &str) {
+        self.records.forget(id);
+    }
+
+    /// The runtime said that images changed.
+    pub fn invalidate(&self) {
+        self.present.lock().clear();
+    }
+
+    async fn lookup(&self, image: &str) -> Result<Option<PresentImage>, cri::Error> {
+        if let Some(found) = self.present.lock().get(image) {
+            return Ok(Some(found.clone()));
+        }
+        let answer = self.runtime.image_status(v1::ImageSpec { image: image.into(), ..Default::default() }).await?;
+        let found = answer.map(|image| PresentImage {
+            id: image.id,
+            user: ImageUser { uid: image.uid.map(|uid| uid.value), username: image.username },
+            size: image.size,
+        });
+        if let Some(found) = &found {
+            self.present.lock().insert(image.into(), found.clone());
+        }
+        Ok(found)
+    }
+
+    /// Makes the container's image present, or says why the container must wait.
+    pub async fn ensure(
+        &self,
+        about: &ObjectRef,
+        pod_uid: &str,
+        container: &Container,
+        pull_secrets: &[Arc<Secret>],
+    ) -> Result<PresentImage, WaitingReason> {
+        let named = container.image.as_deref().unwrap_or_default();
+        let image = reference::with_default_tag(named).map_err(|why| {
+            let message = format!("Failed to apply default image tag {named:?}: {why}");
+            self.recorder.warning(about, "InspectFailed", message.clone());
+            WaitingReason { reason: "InvalidImageName".into(), message }
+        })?;
+        let present = self.lookup(&image).await.map_err(|error| {
+            let message = format!("Failed to inspect image {image:?}: {error}");
+            self.recorder.warning(about, "InspectFailed", message.clone());
+            WaitingReason { reason: "ImageInspectError".into(), message }
+        })?;
+        let policy = container.image_pull_policy.as_deref().unwrap_or(reference::default_policy(&image));
+        let credentials = credentials::matching(&image, pull_secrets);
+        let present = present.filter(|found| !self.records.must_pull(&image, &found.id, &credentials));
+        match (policy, present) {
+            ("Never", None) => {
+                let message = format!("Container image {named:?} is not present with pull policy of Never");
+                self.recorder.warning(about, "ErrImageNeverPull", message.clone());
+                Err(WaitingReason { reason: "ErrImageNeverPull".into(), message })
+            }
+            ("IfNotPresent" | "Never", Some(found)) => {
+                let message =
+                    format!("Container image {named:?} already present on machine and can be accessed by the pod");
+                self.recorder.normal(about, "Pulled", message);
+                Ok(found)
+            }
+            (policy, _) => {
+                let began = self.env.monotonic();
+                let pulled = self.pull(about, pod_uid, named, &image, policy, credentials).await;
+                self.pulls.note(pod_uid, began, self.env.monotonic());
+                pulled
+            }
+        }
+    }
+
+    async fn pull(
+        &self,
+        about: &ObjectRef,
+        pod_uid: &str,
+        named: &str,
+        image: &str,
+        policy: &str,
+        credentials: Vec<Credential>,
+    ) -> Result<PresentImage, WaitingReason> {
+        let key = format!("{pod_uid}_{image}");
+        if let Some(wait) = self.waiting(&key) {
+            let mut message = format!("Back-off pulling image {named:?}");
+            self.recorder.normal(about, "BackOff", message.clone());
+            if let Some(last) = self.last_errors.lock().get(&key) {
+                message = format!("{message}: {last}");
+            }
+            tracing::debug!(image, ?wait, "pulling waits");
+            return Err(WaitingReason { reason: "ImagePullBackOff".into(), message });
+        }
+        self.recorder.normal(about, "Pulling", format!("Pulling image {named:?}"));
+        let began = self.env.monotonic();
+        let lock = {
+            let mut pulling = self.pulling.lock();
+            pulling.retain(|_, lock| Arc::strong_count(lock) > 1);
+            pulling.entry(image.into()).or_default().clone()
+        };
+        let turn = lock.lock().await;
+        // Whoever held the lock may have pulled it for us.
+        if policy != "Always"
+            && let Ok(Some(found)) = self.lookup(image).await
+            && !self.records.must_pull(image, &found.id, &credentials)
+        {
+            self.recorder.normal(about, "Pulled", self.success(named, began, began, found.size));
+            return Ok(found);
+        }
+        let slot = self.slots.acquire().await;
+        let pulls_since = self.env.monotonic();
+        let result = self.try_credentials(image, &credentials).await;
+        drop(slot);
+        let error = match result {
+            Ok(credential) => {
+                self.present.lock().remove(image);
+                match self.lookup(image).await {
+                    Ok(Some(found)) => {
+                        self.records.pulled(image, &found.id, credential);
+                        self.backoff.reset(&key);
+                        self.last_errors.lock().remove(&key);
+                        let took = self.env.monotonic().saturating_sub(pulls_since).as_secs_f64();
+                        self.metrics.observe(&IMAGE_PULL_DURATION, &[image_size(found.size)], took);
+                        self.recorder.normal(about, "Pulled", self.success(named, pulls_since, began, found.size));
+                        return Ok(found);
+                    }
+                    Ok(None) => "the image is not there after it was pulled".to_string(),
+                    Err(error) => error.to_string(),
+                }
+            }
+            Err(error) => runtimes_words(&error.to_string()),
+        };
+        self.records.failed(image);
+        drop(turn);
+        let now = self.env.monotonic();
+        self.backoff.next(&key, now, now);
+        self.failed_at.lock().insert(key.clone(), now);
+        self.recorder.warning(about, "Failed", format!("Failed to pull image {named:?}: {error}"));
+        let waiting = pull_failure(named, &error);
+        self.last_errors.lock().insert(key, format!("{}: {}", waiting.reason, waiting.message));
+        Err(waiting)
+    }
+
+    /// The credential that served, if one was needed.
+    async fn try_credentials<'a>(
+        &self,
+        image: &str,
+        credentials: &'a [Credential],
+    ) -> Result<Option<&'a Credential>, cri::Error> {
+        self.records.begin(image).map_err(|error| {
+            cri::Error::Other(format!("failed to record image pull intent for container image {image:?}: {error}"))
+        })?;
+        let mut last = None;
+        let none = credentials.is_empty().then_some(None);
+        for credential in credentials.iter().map(Some).chain(none) {
+            let spec = v1::ImageSpec { image: image.into(), ..Default::default() };
+            match self.runtime.pull_image(spec, credential.map(|c| c.auth.clone()), None).await {
+                Ok(_) => return Ok(credential),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| cri::Error::Other("there was nothing to try".into())))
+    }
+
+    fn success(&self, image: &str, pulls_since: Duration, began: Duration, size: u64) -> String {
+        let now = self.env.monotonic();
+        format!(
+            "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {size} bytes.",
+            go_duration(now.saturating_sub(pulls_since)),
+            go_duration(now.saturating_sub(began))
+        )
+    }
+
+    /// How long until the pod may try again, for the worker's next wake-up.
+    pub fn retry_in(&self, pod_uid: &str, container: &Container) -> Option<Duration> {
+        let image = reference::with_default_tag(container.image.as_deref()?).ok()?;
+        self.waiting(&format!("{pod_uid}_{image}"))
+    }
+
+    fn waiting(&self, key: &str) -> Option<Duration> {
+        let failed = *self.failed_at.lock().get(key)?;
+        self.backoff.remaining(key, failed, self.env.monotonic()).map(|(left, _)| left)
+    }
+
+    /// How long the pod has waited for images.
+    pub fn pulling_time(&self, pod_uid: &str) -> Duration {
+        self.pulls.total(pod_uid)
+    }
+
+    /// The pod is gone.
+    pub fn forget(&self, pod_uid: &str) {
+        let prefix = format!("{pod_uid}_");
+        self.backoff.forget(&prefix);
+        self.pulls.forget(pod_uid);
+        self.last_errors.lock().retain(|key, _| !key.starts_with(&prefix));
+        self.failed_at.lock().retain(|key, _| !key.starts_with(&prefix));
+    }
+}
+
+/// A code that says that nothing is known only hides what is said.
+fn runtimes_words(error: &str) -> String {
+    error.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(error).to_string()
+}
+
+/// Reasons that a runtime may give, and how they go on in a sentence.
+const REASONS: [(&str, &str); 2] = [
+    ("RegistryUnavailable", "the registry is unavailable"),
+    ("SignatureValidationFailed", "the signature validation failed"),
+];
+
+/// Whether a container waits for its image because a pull has just failed.
+pub fn is_failed_pull(reason: &str) -> bool {
+    reason == "ErrImagePull" || REASONS.iter().any(|(known, _)| *known == reason)
+}
+
+/// What a pod waits for whose image could not be pulled.
+fn pull_failure(image: &str, error: &str) -> WaitingReason {
+    let given = REASONS.iter().find_map(|(reason, words)| Some((reason, words, error.strip_prefix(reason)?)));
+    match given {
+        Some((reason, words, more)) => WaitingReason {
+            reason: reason.to_string(),
+            message: format!("image pull failed for {image} because {words}{more}"),
+        },
+        None => WaitingReason { reason: "ErrImagePull".into(), message: error.into() },
+    }
+}
+
+/// As Go prints durations rounded to milliseconds: "1.234s", "87ms", "2m3.5s".
+pub fn go_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if (1..1000).contains(&millis) {
+        return format!("{millis}ms");
+    }
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let seconds = format!("{}.{:03}", rest / 1000, rest % 1000);
+    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
+    match (minutes / 60, minutes % 60) {
+        (0, 0) => format!("{seconds}s"),
+        (0, minutes) => format!("{minutes}m{seconds}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cri::fake::FakeRuntime;
+    use serde_json::json;
+
+    use super::*;
+    use crate::no_api::NoApi;
+
+    /// An image that one pod pulled with its secret is not for others that have none.
+    #[tokio::test]
+    async fn images_pulled_with_a_secret_are_pulled_again_for_others() {
+        let runtime = Arc::new(FakeRuntime::default());
+        runtime.add_pullable("r.example/private:1", 1);
+        runtime.add_image("r.example/preloaded:1", 1);
+        let env = Env::real();
+        let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
+        let images = ImageManager::new(runtime.clone(), env, recorder, 1, Metrics::default());
+        let secret = |uid: &str, password: &str| {
+            let config = json!({"auths": {"r.example": {"username": "u", "password": password}}}).to_string();
+            let data = k8s_openapi::ByteString(config.into_bytes());
+            let mut secret = Secret { data: Some([(".dockerconfigjson".into(), data)].into()), ..Default::default() };
+            secret.metadata.uid = Some(uid.into());
+            Arc::new(secret)
+        };
+        let pulls = || runtime.calls().iter().filter(|call| call.starts_with("pull_image")).count();
+        let check = async |image: &str, policy: &str, secrets: &[Arc<Secret>], refused: bool, expected: usize| {
+            let container =
+                Container { image: Some(image.into()), image_pull_policy: Some(policy.into()), ..Container::default() };
+            let found = images.ensure(&ObjectRef::default(), "uid", &container, secrets).await;
+            assert_eq!((found.is_err(), pulls()), (refused, expected), "{image} {policy} {secrets:?}");
+        };
+        check("r.example/preloaded:1", "IfNotPresent", &[], false, 0).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("a", "x")], false, 1).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("a", "x")], false, 1).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("b", "x")], false, 1).await;
+        check("r.example/private:1", "IfNotPresent", &[secret("c", "y")], false, 2).await;
+        check("r.example/private:1", "Never", &[], true, 2).await;
+        // The registry lets it be had without a secret, so everyone may have it.
+        check("r.example/private:1", "IfNotPresent", &[], false, 3).await;
+        check("r.example/private:1", "Never", &[], false, 3).await;
+    }
+
+    /// What the runtime says is said once, and again while the next try waits.
+    #[tokio::test]
+    async fn pods_show_the_words_of_the_runtime() {
+        let env = Env::real();
+        let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
+        let runtime = Arc::new(FakeRuntime::default());
+        let images = ImageManager::new(runtime.clone(), env, recorder, 1, Metrics::default());
+        for (number, (error, reason, message)) in [
+            ("rpc error: code = NotFound desc = no", "ErrImagePull", "rpc error: code = NotFound desc = no"),
+            ("rpc error: code = Unknown desc = no", "ErrImagePull", "no"),
+            (
+                "rpc error: code = Unknown desc = RegistryUnavailable: no route",
+                "RegistryUnavailable",
+                "image pull failed for r.example/a:2 because the registry is unavailable: no route",
+            ),
+            (
+                "rpc error: code = Unknown desc = SignatureValidationFailed: not signed",
+                "SignatureValidationFailed",
+                "image pull failed for r.example/a:3 because the signature validation failed: not signed",
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            runtime.fail_next("pull_image", cri::Error::Other(error.into()));
+            let image = format!("r.example/a:{number}");
+            let container = Container { image: Some(image.clone()), ..Container::default() };
+            let next = format!("Back-off pulling image {image:?}: {reason}: {message}");
+            for (reason, message) in [(reason, message), ("ImagePullBackOff", next.as_str())] {
+                let waiting = images.ensure(&ObjectRef::default(), "uid", &container, &[]).await.unwrap_err();
+                assert_eq!((waiting.reason.as_str(), waiting.message.as_str()), (reason, message));
+            }
+        }
+    }
+
+    #[test]
+    fn durations_look_like_gos() {
+        let check = |millis, expected: &str| assert_eq!(go_duration(Duration::from_millis(millis)), expected);
+        check(0, "0s");
+        check(87, "87ms");
+        check(1234, "1.234s");
+        check(2000, "2s");
+        check(123_500, "2m3.5s");
+        check(3_600_000, "1h0m0s");
+    }
+}

@@ -1,0 +1,7 @@
+//! Container logs on disk: `container_logs` knows their places and links, `log_rotation` keeps them small, `log_file`
+//! knows when one is complete.
+//! Served by `server::logs`.
+
+pub(crate) mod container_logs;
+pub(crate) mod log_file;
+pub(crate) mod log_rotation;

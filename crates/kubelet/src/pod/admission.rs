@@ -1,0 +1,299 @@
+//! Whether this node can run a pod that it was given: the last check before anything is made for it.
+//! Called once per pod by `pod_workers`.
+//! Invariant: pure; a refused pod fails with a reason that controllers and people know.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::placement;
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+
+use crate::{
+    pod::{pod_spec, pod_status::is_terminal},
+    resources::quantity,
+    runtime::container_config::{resources, sysctl_name},
+};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+    pub message: String,
+}
+
+/// Kernel settings that belong to a pod alone, by upstream's list.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+/// Pods of other operating systems are not for this node.
+pub fn admit_os(pod: &Pod) -> Result<(), Refusal> {
+    let refuse = |reason: &str, message: &str| Err(Refusal { reason: reason.into(), message: message.into() });
+    if pod.metadata.labels.iter().flatten().any(|(key, os)| key == "kubernetes.io/os" && os != "linux") {
+        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return refuse("PodOSSelectorNodeLabelDoesNotMatch", message);
+    }
+    match &pod_spec::spec(pod).os {
+        Some(os) if os.name != "linux" => {
+            refuse("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses kernel settings that this node does not allow, or that would not be the pod's own.
+pub fn admit_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
+    let spec = pod_spec::spec(pod);
+    for sysctl in spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
+        let name = sysctl_name(&sysctl.name);
+        let listed =
+            allowed.iter().map(|pattern| sysctl_name(pattern)).any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == pattern,
+            });
+        if !SAFE_SYSCTLS.contains(&name.as_str()) && !listed {
+            return Err(Refusal {
+                reason: "SysctlForbidden".into(),
+                message: format!("forbidden sysctl: {name:?} not allowlisted"),
+            });
+        }
+        let shared = |host: Option<bool>, what: &str| match host {
+            Some(true) => Err(Refusal {
+                reason: "SysctlForbidden".into(),
+                message: format!("forbidden sysctl: {name:?} not allowed with host {what} enabled"),
+            }),
+            _ => Ok(()),
+        };
+        if name.starts_with("net.") {
+            shared(spec.host_network, "net")?;
+        } else if name.starts_with("kernel.shm")
+            || name.starts_with("kernel.msg")
+            || name == "kernel.sem"
+            || name.starts_with("fs.mqueue.")
+        {
+            shared(spec.host_ipc, "ipc")?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a pod that runs here can have other resources; else upstream's reason, "Deferred" or "Infeasible", and why.
+pub fn admit_resize(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), (&'static str, String)> {
+    if pod_spec::is_static(pod) {
+        return Err(("Infeasible", "In-place resize of static-pods is not supported".into()));
+    }
+    if let Some(message) = beyond_node(pod, node) {
+        return Err(("Infeasible", message));
+    }
+    admit(pod, others, node).map_err(|refusal| ("Deferred", refusal.message))
+}
+
+/// Why a pod could not even have this node to itself: more memory or processors than there are.
+fn beyond_node(pod: &Pod, node: &Node) -> Option<String> {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
+    let requested = requests(pod);
+    ["memory", "cpu"].into_iter().find_map(|name| {
+        let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        let capacity = allocatable.get(name).and_then(read).unwrap_or(0);
+        let requested = requested.get(name).copied().unwrap_or(0);
+        let message =
+            || format!("Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}");
+        (requested > capacity).then(message)
+    })
+}
+
+/// `others` are the pods of the node that were admitted before.
+pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
+    let active: Vec<&Arc<Pod>> = others.iter().filter(|other| occupies(other)).collect();
+    predicates(pod, &active, node)?;
+    let too_much = |name: &str, requested: i64, used: i64, capacity: i64| {
+        Err(Refusal {
+            reason: format!("OutOf{name}"),
+            message: format!(
+                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+            ),
+        })
+    };
+    if let Some(capacity) = allocatable.get("pods").and_then(quantity::value)
+        && active.len() as i64 + 1 > capacity
+    {
+        return too_much("pods", 1, active.len() as i64, capacity);
+    }
+    let requested = requests(pod);
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for other in active {
+        for (name, amount) in requests(other) {
+            *used.entry(name).or_default() += amount;
+        }
+    }
+    for (name, amount) in requested {
+        let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        // A resource that this node knows nothing of may belong to the cluster: its scheduler has counted it.
+        if name.contains('/') && !name.contains("kubernetes.io/") && !allocatable.contains_key(&name) {
+            continue;
+        }
+        let capacity = allocatable.get(&name).and_then(read).unwrap_or(0);
+        let used = used.get(&name).copied().unwrap_or(0);
+        if amount > 0 && used + amount > capacity {
+            return too_much(&name, amount, used, capacity);
+        }
+    }
+    Ok(())
+}
+
+/// What the scheduler checks as well, for pods that came past it.
+fn predicates(pod: &Pod, others: &[&Arc<Pod>], node: &Node) -> Result<(), Refusal> {
+    let spec = pod_spec::spec(pod);
+    let refuse = |name: &str, why: &str| {
+        Err(Refusal { reason: name.into(), message: format!("Predicate {name} failed: {why}") })
+    };
+    // Nobody could place a static pod elsewhere.
+    if !pod_spec::is_static(pod) {
+        if !placement::matches(spec, node) {
+            return refuse("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+        }
+        if !placement::tolerated(spec, node, |taint| taint.effect == "NoExecute") {
+            return refuse("TaintToleration", "node(s) had taints that the pod didn't tolerate");
+        }
+    }
+    if others.iter().any(|other| placement::ports_clash(spec, pod_spec::spec(other))) {
+        return refuse("NodePorts", "node(s) didn't have free ports for the requested pod ports");
+    }
+    Ok(())
+}
+
+fn occupies(pod: &Pod) -> bool {
+    !pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(is_terminal)
+}
+
+/// What the pod asks for in all: apps and sidecars, or the largest step of initialization.
+pub fn requests(pod: &Pod) -> BTreeMap<String, i64> {
+    let of = |container: &Container| -> BTreeMap<String, i64> {
+        let requests = container.resources.as_ref().and_then(|r| r.requests.clone()).unwrap_or_default();
+        let read = |(name, q): (String, _)| {
+            let amount = if name == "cpu" { quantity::milli(&q) } else { quantity::value(&q) };
+            (name, amount.unwrap_or(0))
+        };
+        requests.into_iter().map(read).collect()
+    };
+    let add = |total: &mut BTreeMap<String, i64>, more: &BTreeMap<String, i64>| {
+        for (name, amount) in more {
+            *total.entry(name.clone()).or_default() += amount;
+        }
+    };
+    let (mut sidecars, mut peak) = (BTreeMap::new(), BTreeMap::new());
+    let raise = |peak: &mut BTreeMap<String, i64>, level: &BTreeMap<String, i64>| {
+        for (name, amount) in level {
+            let entry = peak.entry(name.clone()).or_default();
+            *entry = (*entry).max(*amount);
+        }
+    };
+    for container in pod_spec::init_containers(pod) {
+        if pod_spec::is_sidecar(container) {
+            add(&mut sidecars, &of(container));
+            raise(&mut peak, &sidecars);
+        } else {
+            let mut step = sidecars.clone();
+            add(&mut step, &of(container));
+            raise(&mut peak, &step);
+        }
+    }
+    let mut total = sidecars;
+    for container in pod_spec::containers(pod) {
+        add(&mut total, &of(container));
+    }
+    raise(&mut peak, &total);
+    let spec = pod_spec::spec(pod);
+    if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+        for name in own.keys() {
+            let list = Some(own.clone());
+            let amount = if name == "cpu" { resources::cpu_milli(&list) } else { resources::bytes(&list, name) };
+            peak.insert(name.clone(), amount.unwrap_or(0));
+        }
+    }
+    for (name, amount) in spec.overhead.iter().flatten() {
+        let amount = if name == "cpu" { quantity::milli(amount) } else { quantity::value(amount) };
+        *peak.entry(name.clone()).or_default() += amount.unwrap_or(0);
+    }
+    peak
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn pods_of_other_systems_are_refused() {
+        let check = |pod: Value, expected: Option<&str>| {
+            let found = admit_os(&serde_json::from_value(pod.clone()).unwrap()).err().map(|refusal| refusal.reason);
+            assert_eq!(found.as_deref(), expected, "{pod}");
+        };
+        let of = |os: &str| json!({"spec": {"containers": [], "os": {"name": os}}});
+        check(json!({"spec": {"containers": []}}), None);
+        check(of("linux"), None);
+        check(of("windows"), Some("PodOSNotSupported"));
+        let label = json!({"metadata": {"labels": {"kubernetes.io/os": "windows"}}});
+        check(label, Some("PodOSSelectorNodeLabelDoesNotMatch"));
+    }
+
+    #[test]
+    fn kernel_settings_of_others_are_refused() {
+        let check = |spec: Value, allowed: &[&str], expected: Option<&str>| {
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let found = admit_sysctls(&pod, &allowed).err().map(|r| r.message);
+            assert_eq!(found.as_deref(), expected, "{spec}");
+        };
+        let asks =
+            |name: &str| json!({"containers": [], "securityContext": {"sysctls": [{"name": name, "value": "1"}]}});
+        check(asks("kernel.shm_rmid_forced"), &[], None);
+        check(asks("kernel/shm_rmid_forced"), &[], None);
+        check(asks("kernel.msgmax"), &[], Some("forbidden sysctl: \"kernel.msgmax\" not allowlisted"));
+        check(asks("kernel.msgmax"), &["kernel.msg*"], None);
+        let mut host = asks("net.ipv4.tcp_syncookies");
+        host["hostNetwork"] = true.into();
+        check(host, &[], Some("forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host net enabled"));
+    }
+
+    #[test]
+    fn pods_that_do_not_fit_are_refused() {
+        let pod = |spec: Value| -> Pod { serde_json::from_value(json!({"spec": spec})).unwrap() };
+        let node: Node = serde_json::from_value(json!({"metadata": {"labels": {"disk": "ssd"}},
+            "status": {"allocatable": {"pods": "2", "cpu": "2", "memory": "1Gi", "example.com/gpu": "1"}}}))
+        .unwrap();
+        let asks = |cpu: &str| json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": cpu}}}]});
+        let check = |spec: Value, others: &[Value], expected: Option<&str>| {
+            let others: Vec<Arc<Pod>> = others.iter().map(|o| Arc::new(pod(o.clone()))).collect();
+            let result = admit(&pod(spec), &others, &node);
+            assert_eq!(result.err().map(|r| r.reason).as_deref(), expected);
+        };
+        check(asks("1"), &[asks("1")], None);
+        check(asks("1500m"), &[asks("1")], Some("OutOfcpu"));
+        check(asks("0"), &[asks("1"), asks("1")], Some("OutOfpods"));
+        let beyond = "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000";
+        assert_eq!(beyond_node(&pod(asks("3")), &node).as_deref(), Some(beyond));
+        assert_eq!(beyond_node(&pod(asks("2")), &node), None);
+        check(json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), &[], None);
+        check(json!({"containers": [], "nodeSelector": {"disk": "tape"}}), &[], Some("NodeAffinity"));
+        let port = |n: i32| json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": n}]}]});
+        check(port(8080), &[port(8081)], None);
+        check(port(8080), &[port(8080)], Some("NodePorts"));
+        let extended =
+            |name: &str, n: &str| json!({"containers": [{"name": "a", "resources": {"requests": {name: n}}}]});
+        check(extended("example.com/gpu", "2"), &[], Some("OutOfexample.com/gpu"));
+        check(extended("example.com/license", "2"), &[], None);
+        check(extended("hugepages-2Mi", "2Mi"), &[], Some("OutOfhugepages-2Mi"));
+    }
+}

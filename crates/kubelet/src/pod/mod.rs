@@ -1,0 +1,18 @@
+//! A pod on this node, from the source that names it to the status that the API shows: `sync_loop` brings changes to
+//! `pod_manager` and `pod_workers`; `admission` and `security_admission` refuse what can't run here; `pod_actions`
+//! decides, `pod_status` describes, `status_manager` reports, `probe_manager` probes.
+//! Containers are in `runtime`, volumes in `volumes`, what pods may use in `resources`.
+
+pub(crate) mod admission;
+pub(crate) mod http_probe;
+pub mod pod_actions;
+pub mod pod_manager;
+pub mod pod_spec;
+pub(crate) mod pod_start;
+pub mod pod_status;
+pub mod pod_workers;
+pub mod probe_manager;
+pub mod restart;
+pub(crate) mod security_admission;
+pub mod status_manager;
+pub mod sync_loop;

@@ -1,0 +1,144 @@
+//! Mirror pods: the API server's image of each static pod, so that others can see it.
+//! Part of `sync_loop`.
+//! Invariant: a mirror never influences what runs; a wrong or deleted one is replaced.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, OwnerReference, Preconditions},
+};
+
+use crate::pod::{
+    pod_spec::{self, CONFIG_HASH, CONFIG_MIRROR, is_mirror_of},
+    pod_workers::Shared,
+};
+
+/// Makes the mirror of a static pod in the background.
+pub fn ensure(shared: &Arc<Shared>, pod: &Arc<Pod>) {
+    let (shared, pod) = (shared.clone(), pod.clone());
+    shared.env.clone().spawn(async move {
+        let mut delay = std::time::Duration::from_millis(200);
+        // Only as long as the pod is wanted.
+        while shared.pods.contains(pod_spec::uid(&pod)) {
+            match create(&shared, &pod).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to make a mirror pod");
+                    shared.env.sleep(delay).await;
+                    delay = (delay * 2).min(std::time::Duration::from_secs(10));
+                }
+            }
+        }
+    });
+}
+
+async fn create(shared: &Arc<Shared>, pod: &Pod) -> Result<(), api::ApiError> {
+    let api = shared.client.namespaced::<Pod>(pod_spec::namespace(pod));
+    let mut mirror = pod.clone();
+    mirror.metadata.uid = None;
+    let hash = pod_spec::annotation(pod, CONFIG_HASH).unwrap_or_default().to_string();
+    mirror.metadata.annotations.get_or_insert_default().insert(CONFIG_MIRROR.into(), hash);
+    let node = shared.node.lock().metadata.clone();
+    mirror.metadata.owner_references = node.uid.map(|uid| {
+        vec![OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: node.name.unwrap_or_default(),
+            uid,
+            controller: Some(true),
+            ..Default::default()
+        }]
+    });
+    // A node may look only at pods that are there and its own, so it asks for one after it could not be made.
+    let made = match api.create(&mirror).await {
+        Err(error) if error.is_already_exists() => {
+            let existing = api.get(pod_spec::name(pod)).await?;
+            let stale = !is_mirror_of(&existing, pod) || existing.metadata.deletion_timestamp.is_some();
+            // What only has the name of a mirror is somebody's own.
+            if stale && pod_spec::is_mirror(&existing) {
+                delete(shared, &existing).await?;
+            }
+            if stale {
+                return Err(error);
+            }
+            existing
+        }
+        other => other?,
+    };
+    changed(shared, Arc::new(made));
+    Ok(())
+}
+
+async fn delete(shared: &Shared, mirror: &Pod) -> Result<(), api::ApiError> {
+    let options = DeleteOptions {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
+        ..Default::default()
+    };
+    let api = shared.client.namespaced::<Pod>(pod_spec::namespace(mirror));
+    match api.delete(pod_spec::name(mirror), &options).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The API server has this mirror now.
+pub fn changed(shared: &Arc<Shared>, mirror: Arc<Pod>) {
+    let (namespace, name) = (pod_spec::namespace(&mirror), pod_spec::name(&mirror));
+    let owner = shared.pods.by_name(namespace, name).filter(|pod| pod_spec::is_static(pod));
+    let fresh = shared.pods.mirror(namespace, name).is_none_or(|old| old.metadata.uid != mirror.metadata.uid);
+    shared.pods.set_mirror(mirror.clone());
+    match owner {
+        Some(pod) if !is_mirror_of(&mirror, &pod) || mirror.metadata.deletion_timestamp.is_some() => {
+            discard(shared, mirror);
+        }
+        Some(pod) if fresh => {
+            // What was computed before there was a mirror is shown now.
+            if let Some(mut status) = shared.statuses.get(pod_spec::uid(&pod)) {
+                shared.statuses.forget(pod_spec::uid(&pod));
+                status.observed_generation = mirror.metadata.generation;
+                shared.statuses.set(&pod, status);
+            }
+        }
+        Some(_) => {}
+        None => orphaned_mirror(shared, mirror),
+    }
+}
+
+/// A mirror without a manifest: at the start the manifests may simply not be read yet.
+fn orphaned_mirror(shared: &Arc<Shared>, mirror: Arc<Pod>) {
+    let shared = shared.clone();
+    shared.env.clone().spawn(async move {
+        shared.env.sleep(std::time::Duration::from_secs(2)).await;
+        let owner = shared.pods.by_name(pod_spec::namespace(&mirror), pod_spec::name(&mirror));
+        if owner.is_none_or(|pod| !pod_spec::is_static(&pod)) {
+            discard(&shared, mirror);
+        }
+    });
+}
+
+fn discard(shared: &Arc<Shared>, mirror: Arc<Pod>) {
+    let shared = shared.clone();
+    shared.env.clone().spawn(async move {
+        if let Err(error) = delete(&shared, &mirror).await {
+            tracing::warn!(pod = pod_spec::display(&mirror), %error, "failed to delete a mirror pod");
+        }
+    });
+}
+
+/// Someone removed the mirror: it comes back as long as its pod is there.
+pub fn removed(shared: &Arc<Shared>, mirror: &Arc<Pod>) {
+    let (namespace, name) = (pod_spec::namespace(mirror), pod_spec::name(mirror));
+    shared.pods.remove_mirror(namespace, name);
+    if let Some(pod) = shared.pods.by_name(namespace, name).filter(|pod| pod_spec::is_static(pod)) {
+        ensure(shared, &pod);
+    }
+}
+
+/// The static pod is gone: so goes its mirror.
+pub fn orphaned(shared: &Arc<Shared>, pod: &Arc<Pod>) {
+    if let Some(mirror) = shared.pods.mirror(pod_spec::namespace(pod), pod_spec::name(pod)) {
+        discard(shared, mirror);
+    }
+}

@@ -1,0 +1,173 @@
+//! Stops containers and whole pods within their grace period.
+//! Part of `runtime_manager`.
+//! Invariant: the preStop hook, the stop signal and the wait together take no longer than the grace period, save two
+//! seconds for a process whose hook used it all up.
+
+use std::time::Duration;
+
+use futures::future::{BoxFuture, Shared, join_all};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    RuntimeManager, container_reference,
+    hooks::{self, Place},
+};
+use crate::{
+    logs::container_logs,
+    pod::pod_spec::{self, Kind},
+    runtime::runtime_status::{ContainerStatus, PodRuntimeStatus},
+};
+
+/// Least time between a hook that overran and the kill.
+const MINIMUM_SECONDS: i64 = 2;
+
+#[derive(Debug, Clone, Default)]
+pub struct KillOrder {
+    /// For the Event; empty says only that it stops.
+    pub message: String,
+    pub grace_period_seconds: i64,
+    /// The stop signal is sent after it, while the hook may run before.
+    pub withdrawal: Option<Shared<BoxFuture<'static, ()>>>,
+    /// Cancelled by the ends of containers that stop before this one: only its hook doesn't wait for them.
+    pub after: Vec<CancellationToken>,
+}
+
+impl RuntimeManager {
+    /// Stops one container and waits for its end; false when it may still run.
+    pub async fn kill_container(
+        &self,
+        pod: &Pod,
+        id: &str,
+        name: &str,
+        container: Option<(Kind, &Container)>,
+        pod_ips: &[String],
+        order: &KillOrder,
+    ) -> bool {
+        let kind = container.map_or(Kind::App, |(kind, _)| kind);
+        let about = container_reference(pod, kind, name);
+        let text = match order.message.as_str() {
+            "" => format!("Stopping container {name}"),
+            message => message.to_string(),
+        };
+        self.recorder.normal(&about, "Killing", text);
+        let mut left = order.grace_period_seconds;
+        if left > 0 {
+            let began = self.env.monotonic();
+            let pre_stop = container.and_then(|(_, c)| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
+            let hook = async {
+                if let Some((container, hook)) = pre_stop {
+                    self.pre_stop(pod, kind, container, hook, id, pod_ips, left).await;
+                }
+            };
+            let withdrawal = async {
+                if let Some(withdrawal) = order.withdrawal.clone() {
+                    self.env.timeout(Duration::from_secs(left as u64), withdrawal).await;
+                }
+            };
+            tokio::join!(hook, withdrawal);
+            left -= (self.env.monotonic() - began).as_secs() as i64;
+        }
+        if left > 0 {
+            let began = self.env.monotonic();
+            let turn = join_all(order.after.iter().map(CancellationToken::cancelled));
+            self.env.timeout(Duration::from_secs(left as u64), turn).await;
+            left -= (self.env.monotonic() - began).as_secs() as i64;
+        }
+        if order.grace_period_seconds > 0 {
+            left = left.max(MINIMUM_SECONDS);
+        }
+        match self.runtime.stop_container(id, left).await {
+            Err(error) if !error.is_not_found() => {
+                tracing::warn!(pod = pod_spec::display(pod), container = name, %error, "failed to stop a container");
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Runs the hook, for no longer than the grace period.
+    #[allow(clippy::too_many_arguments)]
+    async fn pre_stop(
+        &self,
+        pod: &Pod,
+        kind: Kind,
+        container: &Container,
+        hook: &LifecycleHandler,
+        id: &str,
+        pod_ips: &[String],
+        grace: i64,
+    ) {
+        let limit = Duration::from_secs(grace as u64);
+        let place = Place { pod, container, container_id: id, pod_ips };
+        if let Err(error) = hooks::run(self, hook, place, Some(limit)).await {
+            let about = container_reference(pod, kind, &container.name);
+            self.recorder.warning(&about, "FailedPreStopHook", "PreStopHook failed");
+            tracing::warn!(pod = pod_spec::display(pod), container = container.name, error, "preStop hook failed");
+        }
+    }
+
+    /// Stops all containers (sidecars after the apps, in reverse order, though all hooks run at once), then the sandboxes.
+    pub async fn kill_pod(&self, pod: &Pod, status: &PodRuntimeStatus, order: &KillOrder) -> cri::Result<()> {
+        self.kill_containers(pod, status, order).await;
+        self.stop_sandboxes(status).await
+    }
+
+    pub async fn stop_sandboxes(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
+        let stops = status.sandboxes.iter().filter(|sandbox| sandbox.ready).map(|sandbox| async {
+            match self.stops.take(self.runtime.stop_pod_sandbox(&sandbox.id)).await {
+                Err(error) if !error.is_not_found() => Err(error),
+                _ => Ok(()),
+            }
+        });
+        join_all(stops).await.into_iter().collect()
+    }
+
+    async fn kill_containers(&self, pod: &Pod, status: &PodRuntimeStatus, order: &KillOrder) {
+        let ips = status.ips(pod, &self.host_ips);
+        // Sidecars stop after all others, the last started first.
+        let position = |c: &ContainerStatus| {
+            let own = |i: &Container| i.name == c.name && pod_spec::is_sidecar(i);
+            pod_spec::init_containers(pod).iter().position(own)
+        };
+        let mut running: Vec<(Option<usize>, &ContainerStatus)> = status.running().map(|c| (position(c), c)).collect();
+        running.sort_by_key(|(position, _)| position.map_or(usize::MIN, |position| usize::MAX - position));
+        let ends: Vec<CancellationToken> = running.iter().map(|_| CancellationToken::new()).collect();
+        let kills = running.iter().zip(&ends).enumerate().map(|(number, ((position, observed), end))| {
+            let after = position.map_or(vec![], |_| ends[..number].to_vec());
+            let order = KillOrder { after, ..order.clone() };
+            async move {
+                self.kill_observed(pod, observed, ips, order).await;
+                end.cancel();
+            }
+        });
+        join_all(kills).await;
+    }
+
+    async fn kill_observed(&self, pod: &Pod, observed: &ContainerStatus, ips: &[String], order: KillOrder) {
+        let found = pod_spec::find_container(pod, &observed.name);
+        let container = found.as_ref().map(|(kind, container)| (*kind, container));
+        // Its sandbox is stopped next, and whatever is still in there with it.
+        self.kill_container(pod, &observed.id, &observed.name, container, ips, &order).await;
+    }
+
+    /// Removes every trace of the pod from the runtime.
+    pub async fn remove_pod(&self, pod: &Pod, status: &PodRuntimeStatus) -> cri::Result<()> {
+        let remove = async {
+            for sandbox in &status.sandboxes {
+                self.runtime.stop_pod_sandbox(&sandbox.id).await?;
+                self.runtime.remove_pod_sandbox(&sandbox.id).await?;
+            }
+            let alone = |c: &&ContainerStatus| !status.sandboxes.iter().any(|s| s.id == c.sandbox_id);
+            for container in status.containers.iter().filter(alone) {
+                self.runtime.remove_container(&container.id).await?;
+            }
+            for container in &status.containers {
+                container_logs::unlink(&self.config, pod, &container.name, &container.id).await;
+            }
+            Ok(())
+        };
+        // Behind those that are being stopped: nobody waits for what is removed.
+        self.stops.take(remove).await
+    }
+}

@@ -1,0 +1,310 @@
+//! What the node and its pods use: processor, memory, disk, network.
+//! Read by `server_view` for `/stats/summary` and the metrics pages.
+//! Invariant: costs nothing while nobody asks.
+
+mod cadvisor;
+mod counters;
+mod pod_facts;
+mod render;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use api::ApiError;
+use cri::v1;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::{files::disk::Disk, pod::pod_workers::Shared, runtime::container_config::POD_UID};
+
+/// Two samples this far apart are enough for a rate.
+const SHORTEST_SPAN: Duration = Duration::from_millis(500);
+/// An older sample says nothing about now.
+const LONGEST_SPAN: Duration = Duration::from_secs(120);
+
+const LONGEST_RETRY: Duration = Duration::from_millis(400);
+
+/// Processor time used so far, at some moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct CpuSample {
+    pub at: Duration,
+    pub nanoseconds: u64,
+}
+
+impl CpuSample {
+    /// Nanoseconds of processor time per second since `earlier`.
+    fn rate_since(&self, earlier: &CpuSample) -> Option<u64> {
+        let span = self.at.checked_sub(earlier.at)?;
+        let used = self.nanoseconds.checked_sub(earlier.nanoseconds)?;
+        (span >= SHORTEST_SPAN && span <= LONGEST_SPAN).then(|| (used as f64 / span.as_secs_f64()) as u64)
+    }
+}
+
+/// Everything measured at one moment.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub node: NodeUsage,
+    pub containers: Vec<ContainerUsage>,
+}
+
+#[derive(Default, Clone)]
+pub(crate) struct NodeUsage {
+    pub cpu_nanoseconds: u64,
+    pub cpu_rate: Option<u64>,
+    pub memory_total: u64,
+    pub memory_available: u64,
+    pub disk_total: u64,
+    pub disk_available: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub received: u64,
+    pub sent: u64,
+    /// Total and free.
+    pub swap: (u64, u64),
+    /// Seconds of Unix time.
+    pub booted: i64,
+    pub most_processes: Option<i64>,
+    pub processes: Option<i64>,
+}
+
+/// The file system that images are on, and what they use of it.
+pub(crate) struct ImageDisk {
+    pub disk: Disk,
+    pub used_bytes: u64,
+    pub used_inodes: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct ContainerUsage {
+    pub uid: String,
+    pub id: String,
+    pub name: String,
+    /// When it was measured, in milliseconds of Unix time.
+    pub at_milliseconds: i64,
+    pub cpu_nanoseconds: u64,
+    pub cpu_rate: Option<u64>,
+    pub working_set: u64,
+    pub usage: u64,
+    pub rss: u64,
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Available and used, where the runtime tells.
+    pub swap: Option<(u64, u64)>,
+    pub disk_used: u64,
+    pub inodes_used: u64,
+}
+
+pub struct Stats {
+    shared: Arc<Shared>,
+    last: Mutex<HashMap<String, CpuSample>>,
+}
+
+const NODE: &str = "";
+
+impl Stats {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, last: Mutex::default() }
+    }
+
+    pub async fn summary(&self) -> Result<Value, ApiError> {
+        let measured = self.measure().await?;
+        let (facts, images) = tokio::join!(pod_facts::gather(&self.shared, true), self.image_disk());
+        Ok(render::summary(&self.shared, &measured, &facts, images, self.shared.env.now()))
+    }
+
+    async fn image_disk(&self) -> Option<ImageDisk> {
+        let answer = self.shared.runtime.runtime.image_fs_info().await.ok()?;
+        let system = answer.image_filesystems.into_iter().next()?;
+        let disk = Disk::of(std::path::Path::new(&system.fs_id?.mountpoint))?;
+        let value = |number: Option<v1::UInt64Value>| number.map_or(0, |n| n.value);
+        Some(ImageDisk { disk, used_bytes: value(system.used_bytes), used_inodes: value(system.inodes_used) })
+    }
+
+    /// Pages have counters only, so one sample is enough.
+    pub async fn metrics(&self, page: &str) -> Result<String, ApiError> {
+        match page {
+            "metrics" => return counters::page(&self.shared).await,
+            "probes" => return Ok(counters::probes(&self.shared)),
+            _ => {}
+        }
+        let measured = self.sample().await?;
+        let now = self.shared.env.now();
+        if page != "cadvisor" {
+            return Ok(render::metrics(&self.shared, &measured, page, now));
+        }
+        let facts = pod_facts::gather(&self.shared, false).await;
+        let mut text = render::Text::default();
+        let pods = render::pods(&self.shared);
+        cadvisor::page(&mut text, &self.shared, &measured, &pods, &facts, now.as_millisecond());
+        Ok(text.into_string())
+    }
+
+    /// A rate needs two samples: the first question waits for the second one.
+    async fn measure(&self) -> Result<Measured, ApiError> {
+        let fresh = self.last.lock().get(NODE).is_none_or(|s| self.shared.env.monotonic() - s.at > LONGEST_SPAN);
+        if fresh {
+            self.sample().await?;
+            self.shared.env.sleep(SHORTEST_SPAN).await;
+        }
+        self.sample().await
+    }
+
+    async fn sample(&self) -> Result<Measured, ApiError> {
+        let shared = &self.shared;
+        let listed = self.list().await.map_err(|error| ApiError::internal(error.to_string()))?;
+        let now = shared.env.monotonic();
+        let mut node = node_usage(&shared.config.root_dir);
+        node.cpu_rate = self.rate(NODE, CpuSample { at: now, nanoseconds: node.cpu_nanoseconds });
+        let mut containers = Vec::new();
+        for stats in listed {
+            // The runtime also lists containers that have ended: those use no processor any more.
+            let (Some(attributes), Some(cpu)) = (&stats.attributes, &stats.cpu) else { continue };
+            let Some(uid) = attributes.labels.get(POD_UID) else { continue };
+            let mut usage = container_usage(&stats, uid, shared.env.now().as_millisecond());
+            let at = Duration::from_nanos(cpu.timestamp.max(0) as u64);
+            usage.cpu_rate = self.rate(&attributes.id, CpuSample { at, nanoseconds: usage.cpu_nanoseconds });
+            containers.push(usage);
+        }
+        // Containers that are gone are forgotten.
+        let mut last = self.last.lock();
+        if last.len() > 2 * containers.len() + 16 {
+            last.retain(|key, _| key == NODE);
+        }
+        Ok(Measured { node, containers })
+    }
+
+    /// Some runtimes fail to list anything while one container is being removed, so they are asked again.
+    async fn list(&self) -> cri::Result<Vec<v1::ContainerStats>> {
+        let shared = &self.shared;
+        let mut delay = Duration::from_millis(50);
+        loop {
+            match shared.runtime.runtime.list_container_stats(None).await {
+                Err(error) if delay <= LONGEST_RETRY => {
+                    tracing::debug!(%error, "failed to list what containers use");
+                    shared.env.sleep(delay).await;
+                    delay *= 2;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The rate since the last sample, which this one replaces once it is far enough from it.
+    fn rate(&self, key: &str, sample: CpuSample) -> Option<u64> {
+        let mut last = self.last.lock();
+        let rate = last.get(key).and_then(|earlier| sample.rate_since(earlier));
+        if rate.is_some() || !last.contains_key(key) || last[key].at + LONGEST_SPAN < sample.at {
+            last.insert(key.into(), sample);
+        }
+        rate
+    }
+}
+
+fn container_usage(stats: &v1::ContainerStats, uid: &str, now_milliseconds: i64) -> ContainerUsage {
+    let value = |number: &Option<v1::UInt64Value>| number.as_ref().map_or(0, |n| n.value);
+    let cpu = stats.cpu.unwrap_or_default();
+    let memory = stats.memory.unwrap_or_default();
+    let disk = stats.writable_layer.clone().unwrap_or_default();
+    ContainerUsage {
+        uid: uid.into(),
+        id: stats.attributes.as_ref().map(|a| a.id.clone()).unwrap_or_default(),
+        name: stats.attributes.as_ref().and_then(|a| a.metadata.as_ref()).map(|m| m.name.clone()).unwrap_or_default(),
+        at_milliseconds: Some(cpu.timestamp / 1_000_000).filter(|ms| *ms > 0).unwrap_or(now_milliseconds),
+        cpu_nanoseconds: value(&cpu.usage_core_nano_seconds),
+        cpu_rate: None,
+        working_set: value(&memory.working_set_bytes),
+        usage: value(&memory.usage_bytes).max(value(&memory.working_set_bytes)),
+        rss: value(&memory.rss_bytes),
+        page_faults: value(&memory.page_faults),
+        major_page_faults: value(&memory.major_page_faults),
+        swap: stats.swap.as_ref().map(|swap| (value(&swap.swap_available_bytes), value(&swap.swap_usage_bytes))),
+        disk_used: value(&disk.used_bytes),
+        inodes_used: value(&disk.inodes_used),
+    }
+}
+
+fn node_usage(root: &std::path::Path) -> NodeUsage {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let meminfo = read("/proc/meminfo");
+    let (memory_total, memory_available) = memory(&meminfo);
+    let stat = read("/proc/stat");
+    let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    let (received, sent) = network(&read("/proc/net/dev"));
+    let mut usage = NodeUsage {
+        cpu_nanoseconds: cpu(&stat),
+        booted: booted(&stat),
+        swap: (kilobytes(&meminfo, "SwapTotal:"), kilobytes(&meminfo, "SwapFree:")),
+        most_processes: limits.iter().filter_map(|file| read(file).trim().parse().ok()).min(),
+        processes: processes(&read("/proc/loadavg")),
+        memory_total,
+        memory_available,
+        received,
+        sent,
+        ..Default::default()
+    };
+    if let Ok(fs) = nix::sys::statvfs::statvfs(root) {
+        usage.disk_total = fs.blocks() * fs.fragment_size();
+        usage.disk_available = fs.blocks_available() * fs.fragment_size();
+        usage.inodes = fs.files();
+        usage.inodes_free = fs.files_free();
+    }
+    usage
+}
+
+/// Busy time of all processors in nanoseconds; the kernel counts in hundredths of a second.
+fn cpu(stat: &str) -> u64 {
+    let line = stat.lines().find(|line| line.starts_with("cpu ")).unwrap_or_default();
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    // Idle and iowait are not busy; guest time is in user time already.
+    let busy: u64 = fields.iter().take(8).enumerate().filter(|(i, _)| *i != 3 && *i != 4).map(|(_, v)| v).sum();
+    busy * 10_000_000
+}
+
+fn kilobytes(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find(|line| line.starts_with(name));
+    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes * 1024)
+}
+
+pub(crate) fn memory(meminfo: &str) -> (u64, u64) {
+    (kilobytes(meminfo, "MemTotal:"), kilobytes(meminfo, "MemAvailable:"))
+}
+
+fn booted(stat: &str) -> i64 {
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
+    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0)
+}
+
+/// All that there are, from "0.00 0.01 0.05 1/234 5678".
+fn processes(loadavg: &str) -> Option<i64> {
+    loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// Bytes received and sent over everything but loopback.
+fn network(dev: &str) -> (u64, u64) {
+    let lines = dev.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
+    lines.fold((0, 0), |(received, sent), (_, rest)| {
+        let fields: Vec<u64> = rest.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        (received + fields.first().unwrap_or(&0), sent + fields.get(8).unwrap_or(&0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_files_and_rates() {
+        assert_eq!(cpu("cpu  10 1 5 100 50 0 2 0 3 0\ncpu0 1 1 1\n"), 180_000_000);
+        assert_eq!(memory("MemTotal: 4 kB\nMemAvailable: 3 kB\n"), (4096, 3072));
+        let dev = "Inter-| x\n face |bytes\n lo: 9 0 0 0 0 0 0 0 9 0\n eth0: 5 0 0 0 0 0 0 0 7 0\n";
+        assert_eq!(network(dev), (5, 7));
+        assert_eq!(booted("cpu 1\nbtime 1700000000\nprocesses 9\n"), 1_700_000_000);
+        assert_eq!(processes("0.00 0.01 0.05 1/234 5678\n"), Some(234));
+        assert_eq!(kilobytes("SwapTotal: 8 kB\nSwapFree: 3 kB\n", "SwapFree:"), 3072);
+        let at = |seconds, nanoseconds| CpuSample { at: Duration::from_secs(seconds), nanoseconds };
+        let check = |a: CpuSample, b: CpuSample, expected| assert_eq!(b.rate_since(&a), expected);
+        check(at(0, 0), at(2, 1000), Some(500));
+        check(at(0, 0), at(0, 1000), None);
+        check(at(0, 5), at(2, 1), None);
+        check(at(0, 0), at(600, 1), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! The ConfigMaps and Secrets that pods of this node name, each watched on its own for as long as a pod names it.
+//! Read by `pod_workers` and `volume_manager`; a change wakes the pods concerned.
+//! Invariant: never lists or watches objects that no pod of this node names.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use api::{Object, Resource, WatchKind, kinds};
+use client::{Client, ListParams};
+use env::Env;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+
+use crate::{pod::pod_spec, runtime::container_config::environment::References, volumes::volume_manager};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    secret: bool,
+    namespace: String,
+    name: String,
+}
+
+/// What is known of an object: nothing yet, that there is none, or its newest version.
+type Known = Option<Option<Arc<Object>>>;
+
+struct Entry {
+    /// UIDs of the pods that name it.
+    users: HashSet<String>,
+    known: watch::Receiver<Known>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+pub struct ReferencedObjects {
+    client: Client,
+    env: Env,
+    entries: Arc<Mutex<HashMap<Key, Entry>>>,
+    /// Receives the UIDs of pods whose objects changed.
+    wake: mpsc::UnboundedSender<String>,
+}
+
+/// How long a pod waits for the first answer about its objects.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(500);
+
+impl ReferencedObjects {
+    pub fn new(client: Client, env: Env, wake: mpsc::UnboundedSender<String>) -> Self {
+        Self { client, env, entries: Arc::default(), wake }
+    }
+
+    /// Everything the pod names, as it is now. Registers the pod for changes.
+    pub async fn get(&self, pod: &Pod) -> Result<References, String> {
+        let (config_maps, secrets) = volume_manager::referenced(pod);
+        let mut references = References::default();
+        // All are asked for before any is waited for.
+        let maps: Vec<_> = config_maps.into_iter().map(|name| (self.register(pod, false, &name), name)).collect();
+        let secrets: Vec<_> = secrets.into_iter().map(|name| (self.register(pod, true, &name), name)).collect();
+        for (known, name) in maps {
+            let object = self.wait(known, "configmap", &name).await?;
+            let typed = object.map(|o| o.typed::<ConfigMap>()).transpose().map_err(|error| error.to_string())?;
+            references.config_maps.insert(name, typed);
+        }
+        for (known, name) in secrets {
+            let object = self.wait(known, "secret", &name).await?;
+            let typed = object.map(|o| o.typed::<Secret>()).transpose().map_err(|error| error.to_string())?;
+            references.secrets.insert(name, typed);
+        }
+        Ok(references)
+    }
+
+    /// One Secret of the pod's namespace, for pulling images.
+    pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Option<Arc<Secret>>, String> {
+        let known = self.register(pod, true, name);
+        let object = self.wait(known, "secret", name).await?;
+        object.map(|o| o.typed::<Secret>()).transpose().map_err(|error| error.to_string())
+    }
+
+    async fn wait(
+        &self,
+        mut known: watch::Receiver<Known>,
+        kind: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, String> {
+        let answer = self.env.timeout(FIRST_ANSWER, known.wait_for(Option::is_some)).await;
+        match answer {
+            Some(Ok(value)) => Ok(value.clone().flatten()),
+            _ => Err(format!("failed to sync {kind} cache: timed out waiting for {name:?}")),
+        }
+    }
+
+    fn register(&self, pod: &Pod, secret: bool, name: &str) -> watch::Receiver<Known> {
+        let key = Key { secret, namespace: pod_spec::namespace(pod).into(), name: name.into() };
+        let mut entries = self.entries.lock();
+        let entry = entries.entry(key.clone()).or_insert_with(|| {
+            let (sender, known) = watch::channel(None);
+            let follower = Follower {
+                client: self.client.clone(),
+                env: self.env.clone(),
+                key,
+                sender,
+                entries: self.entries.clone(),
+                wake: self.wake.clone(),
+            };
+            Entry { users: HashSet::new(), known, task: self.env.spawn(follower.run()) }
+        });
+        entry.users.insert(pod_spec::uid(pod).to_string());
+        entry.known.clone()
+    }
+
+    pub fn stop_all(&self) {
+        for (_, entry) in self.entries.lock().drain() {
+            entry.task.abort();
+        }
+    }
+
+    /// The pod is gone: what only it named is no longer watched.
+    pub fn forget(&self, uid: &str) {
+        self.entries.lock().retain(|_, entry| {
+            entry.users.remove(uid);
+            if entry.users.is_empty() {
+                entry.task.abort();
+            }
+            !entry.users.is_empty()
+        });
+    }
+}
+
+/// Follows one object.
+struct Follower {
+    client: Client,
+    env: Env,
+    key: Key,
+    sender: watch::Sender<Known>,
+    entries: Arc<Mutex<HashMap<Key, Entry>>>,
+    wake: mpsc::UnboundedSender<String>,
+}
+
+impl Follower {
+    async fn run(self) {
+        loop {
+            if let Err(error) = self.follow().await {
+                tracing::debug!(name = self.key.name, %error, "watching a referenced object failed");
+            }
+            self.env.sleep(RETRY).await;
+        }
+    }
+
+    fn resource(&self) -> &'static Resource {
+        if self.key.secret { kinds::of::<Secret>() } else { kinds::of::<ConfigMap>() }
+    }
+
+    async fn follow(&self) -> Result<(), api::ApiError> {
+        let params = ListParams::fields(format!("metadata.name={}", self.key.name));
+        let (resource, namespace) = (self.resource(), Some(self.key.namespace.as_str()));
+        let transport = self.client.transport();
+        let list = transport.list(resource, namespace, &params).await?;
+        self.set(list.objects.into_iter().next());
+        let mut events = transport.watch(resource, namespace, &params, &list.resource_version).await?;
+        while let Some(event) = events.next().await {
+            let event = event?;
+            match event.kind {
+                WatchKind::Added | WatchKind::Modified => self.set(Some(event.object)),
+                WatchKind::Deleted => self.set(None),
+                WatchKind::Bookmark => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, object: Option<Arc<Object>>) {
+        let version = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.json().clone());
+        let before = self.sender.borrow().clone();
+        if before.as_ref().is_some_and(|old| version(old) == version(&object)) {
+            return;
+        }
+        let first = before.is_none();
+        let _ = self.sender.send(Some(object));
+        if first {
+            // Whoever asked is waiting for the answer already.
+            return;
+        }
+        let entries = self.entries.lock();
+        for uid in entries.get(&self.key).iter().flat_map(|entry| &entry.users) {
+            let _ = self.wake.send(uid.clone());
+        }
+    }
+}
