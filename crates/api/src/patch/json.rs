@@ -355,7 +355,7 @@ mod tests {
         let long = json!({ "a": vec![0; 300_000] });
         let error = json_patch(&long, front(MAX_JSON_PATCH_OPERATIONS).to_string().as_bytes()).unwrap_err();
         assert_eq!(error.code, 422);
-        let cause = error.details.unwrap()["causes"][0]["message"].to_string();
+        let cause = error.details.as_ref().unwrap()["causes"][0]["message"].to_string();
         assert!(cause.contains("the patch moves more than 20000000 items of lists"), "{cause}");
         let removals = Value::from(vec![json!({"op": "remove", "path": "/a/0"}); MAX_JSON_PATCH_OPERATIONS]);
         assert_eq!(json_patch(&long, removals.to_string().as_bytes()).unwrap_err().code, 422);
