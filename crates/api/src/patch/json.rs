@@ -1,7 +1,7 @@
 //! JSON patch (RFC 6902), with the reach and the words of the library upstream uses: indices may be negative, and every
 //! failure names the operation and the path.
 //! Used through `patch`.
-//! Invariant: a patch of more than `MAX_JSON_PATCH_OPERATIONS` is refused before any of it is done; nothing is copied
+//! Invariant: a patch of more than `JSON_PATCH_OPERATIONS_MAX` is refused before any of it is done; nothing is copied
 //! beyond `COPY_BYTES_MAX`, and no more than `MOVED_ITEMS_MAX` list items make room for others.
 
 use std::{fmt, io};
@@ -18,7 +18,7 @@ use crate::{
     depth::{self, NESTING_DEPTH_MAX, TOO_DEEP},
 };
 
-pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
+pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 /// What the copies of one patch may add in total, as JSON: otherwise a short patch fills the memory. Upstream's limit.
 const COPY_BYTES_MAX: usize = 3 << 20;
 /// List items that the insertions and removals of one patch may move in total: ten thousand of them at the front of a
@@ -72,13 +72,13 @@ impl<'de> Deserialize<'de> for Operations {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Operations, A::Error> {
                 let mut kept = Vec::new();
-                while kept.len() < MAX_JSON_PATCH_OPERATIONS
+                while kept.len() < JSON_PATCH_OPERATIONS_MAX
                     && let Some(operation) = items.next_element()?
                 {
                     kept.push(operation);
                 }
                 let mut count = kept.len();
-                while count >= MAX_JSON_PATCH_OPERATIONS && items.next_element::<IgnoredAny>()?.is_some() {
+                while count >= JSON_PATCH_OPERATIONS_MAX && items.next_element::<IgnoredAny>()?.is_some() {
                     count += 1;
                 }
                 Ok(Operations { kept, count })
@@ -105,9 +105,9 @@ pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
             _ => format!("error decoding patch: {e}"),
         })
     })?;
-    if operations.count > MAX_JSON_PATCH_OPERATIONS {
+    if operations.count > JSON_PATCH_OPERATIONS_MAX {
         let message = format!(
-            "The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {}",
+            "The allowed maximum operations in a JSON patch is {JSON_PATCH_OPERATIONS_MAX}, got {}",
             operations.count
         );
         return Err(ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: {message}")));
@@ -353,14 +353,14 @@ mod tests {
     fn a_patch_that_moves_the_items_of_long_lists_again_and_again_is_refused() {
         let front = |count: usize| Value::from(vec![json!({"op": "add", "path": "/a/0", "value": 1}); count]);
         let long = json!({ "a": vec![0; 300_000] });
-        let error = json_patch(&long, front(MAX_JSON_PATCH_OPERATIONS).to_string().as_bytes()).unwrap_err();
+        let error = json_patch(&long, front(JSON_PATCH_OPERATIONS_MAX).to_string().as_bytes()).unwrap_err();
         assert_eq!(error.code, 422);
         let cause = error.details.as_ref().unwrap()["causes"][0]["message"].to_string();
         assert!(cause.contains("the patch moves more than 20000000 items of lists"), "{cause}");
-        let removals = Value::from(vec![json!({"op": "remove", "path": "/a/0"}); MAX_JSON_PATCH_OPERATIONS]);
+        let removals = Value::from(vec![json!({"op": "remove", "path": "/a/0"}); JSON_PATCH_OPERATIONS_MAX]);
         assert_eq!(json_patch(&long, removals.to_string().as_bytes()).unwrap_err().code, 422);
         // At the end nothing moves, and short lists are no matter.
-        let end = Value::from(vec![json!({"op": "add", "path": "/a/-", "value": 1}); MAX_JSON_PATCH_OPERATIONS]);
+        let end = Value::from(vec![json!({"op": "add", "path": "/a/-", "value": 1}); JSON_PATCH_OPERATIONS_MAX]);
         assert_eq!(json_patch(&long, end.to_string().as_bytes()).unwrap()["a"].as_array().unwrap().len(), 310_000);
         let short = json_patch(&json!({ "a": [] }), front(5_000).to_string().as_bytes()).unwrap();
         assert_eq!(short["a"].as_array().unwrap().len(), 5_000);
@@ -396,7 +396,7 @@ mod tests {
             "error in add for path: '/a/b/7': Unable to access invalid index: 7: invalid index referenced",
         );
         check(json!([{"op": "swap", "path": "/x"}]), 422, "Unexpected kind: swap");
-        let many = vec![json!({"op": "test", "path": "/x"}); MAX_JSON_PATCH_OPERATIONS + 1];
+        let many = vec![json!({"op": "test", "path": "/x"}); JSON_PATCH_OPERATIONS_MAX + 1];
         check(
             Value::from(many),
             413,

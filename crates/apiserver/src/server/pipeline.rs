@@ -10,7 +10,7 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{ApiError, Reason};
+use api::{ApiError, Reason, Verb};
 use env::Env;
 use store::Store;
 
@@ -155,7 +155,7 @@ impl ApiServer {
         let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
         let (served, webhooks) = metrics::handled(guarded).instrument(span.clone()).await;
         let mut response = served.unwrap_or_else(|_| {
-            span.in_scope(|| tracing::error!(path = info.path, verb = info.verb, "a handler panicked"));
+            span.in_scope(|| tracing::error!(path = info.path, verb = info.verb.as_str(), "a handler panicked"));
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
             respond::error_response(&error, negotiate::Output::JSON)
         });
@@ -173,7 +173,7 @@ impl ApiServer {
         requests.answered(labels, status, latency, webhooks, bytes);
         request_log::answered(&span, &info, status, latency);
         // A watch counts itself, wherever its events go.
-        if info.is_long_running() && info.verb != "watch" {
+        if info.is_long_running() && info.verb != Verb::Watch {
             let open = requests.open(labels);
             return response.map(|body| body::with(body, open));
         }

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use api::quantity;
 use claims::{Behind, Ownership, Uses};
 use client::{Client, EventRecorder};
 use env::Env;
@@ -34,7 +35,6 @@ use crate::{
     files::{directories, file_work::FileWork},
     node::node_metrics::STORAGE_DURATION,
     pod::pod_spec,
-    resources::quantity,
     runtime::container_config::{
         downward::NodeFacts,
         environment::{self, References},
