@@ -4,7 +4,7 @@ use super::{
     Row,
     Verdict::{Absent, Open, Operator, Pass},
     facts::{nothing, one_process, that},
-    tls_hello::tls,
+    tls_hello::{STRONG, TLS_1_2, hello, tls},
 };
 
 pub const NODES: &[Row] = &[
