@@ -12,6 +12,7 @@ mod ttl;
 use std::{collections::HashMap, sync::Arc};
 
 use api::ApiError;
+use api::selectors::LabelSelector;
 use async_trait::async_trait;
 use backoff::Backoff;
 use client::{Informer, Patch, reference};
@@ -34,7 +35,6 @@ use crate::{
         ownership,
         pod_control::PodControl,
         pods,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Queue, Setup},
 };
@@ -102,9 +102,9 @@ fn wake_adopters(jobs: &Informer<Job>, pod: &Pod, queue: &Queue) {
 }
 
 /// `None` for one that cannot be read, or that would take every pod.
-fn selector(job: &Job) -> Option<Selector> {
-    let selector = Selector::new(job.spec.as_ref()?.selector.as_ref()?).ok()?;
-    Some(selector).filter(|s| !s.selects_everything())
+fn selector(job: &Job) -> Option<LabelSelector> {
+    let selector = LabelSelector::from_meta(Some(job.spec.as_ref()?.selector.as_ref()?)).ok()?;
+    Some(selector).filter(|s| !s.is_empty())
 }
 
 fn tracked(pod: &Pod) -> bool {
