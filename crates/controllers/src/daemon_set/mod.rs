@@ -6,8 +6,7 @@ mod plan;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use api::ApiError;
-use api::selectors::LabelSelector;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{Informer, Patch, reference};
 use k8s_openapi::api::{

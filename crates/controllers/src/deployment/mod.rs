@@ -8,8 +8,7 @@ mod status;
 
 use std::{sync::Arc, time::Duration};
 
-use api::ApiError;
-use api::selectors::LabelSelector;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, ObjectRef, Patch, may_have_happened, reference};
 use k8s_openapi::api::{

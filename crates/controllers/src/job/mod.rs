@@ -11,8 +11,7 @@ mod ttl;
 
 use std::{collections::HashMap, sync::Arc};
 
-use api::ApiError;
-use api::selectors::LabelSelector;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use backoff::Backoff;
 use client::{Informer, Patch, reference};

@@ -6,8 +6,7 @@ mod plan;
 
 use std::{marker::PhantomData, sync::Arc};
 
-use api::ApiError;
-use api::selectors::LabelSelector as Selector;
+use api::{ApiError, selectors::LabelSelector as Selector};
 use async_trait::async_trait;
 use client::{Informer, reference};
 use k8s_openapi::{

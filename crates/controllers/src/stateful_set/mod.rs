@@ -7,8 +7,7 @@ mod pod;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::ApiError;
-use api::selectors::LabelSelector;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use k8s_openapi::api::{

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use api::quantity::Quantity;
-use api::selectors::LabelSelector;
+use api::{quantity::Quantity, selectors::LabelSelector};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 
 use crate::common::meta::{Object, labels};
