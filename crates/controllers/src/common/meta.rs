@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::{
     util::intstr::IntOrString,
 };
 
-pub use api::accessor::{Accessor as Object, controller_of, key, labels_of as labels, split_key as split};
+pub use api::accessor::{Accessor as Object, key, labels_of as labels, split_key as split};
 
 /// Whole seconds, the precision that objects keep.
 pub fn time(now: Timestamp) -> Time {
