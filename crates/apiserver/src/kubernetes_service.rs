@@ -98,6 +98,8 @@ impl Keeper {
             let put = version(&put_right(server, PARTS[part].1, found, wanted).await?);
             server.cluster.cache.wait_for(put.unwrap_or_default()).await?;
             self.good[part] = put;
+            // Two servers that know different sets of servers would each write over the other without end.
+            fresh = false;
         }
         Ok(())
     }
