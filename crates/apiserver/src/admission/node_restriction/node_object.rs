@@ -10,7 +10,7 @@ use api::ApiError;
 use super::target;
 use crate::{
     admission::{Attributes, Operation},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 /// Labels in Kubernetes' own name space a kubelet may set on its node.

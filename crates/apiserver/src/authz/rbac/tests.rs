@@ -7,7 +7,7 @@ use http::{Method, Request};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{ApiServer, Config, body};
+use crate::{ApiServer, Config, request::body};
 
 async fn server() -> Arc<ApiServer> {
     let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
@@ -159,7 +159,7 @@ async fn components_may_do_their_work_and_no_more() {
 /// Not a benchmark, but it fails if a decision starts to cost by the number of bindings.
 #[test]
 fn decisions_do_not_grow_with_the_cluster() {
-    use crate::index::Index;
+    use crate::storage::index::Index;
     let mut grants = Grants::default();
     let object = |value: Value| api::Object::from_value(&value).unwrap();
     for i in 0..1000 {
