@@ -12,7 +12,7 @@ use k8s_openapi::{
 
 /// What a container without a request is taken to need when nodes are compared (never when they are filtered).
 const DEFAULT_MILLI_CPU: i64 = 100;
-const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+const DEFAULT_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -150,7 +150,7 @@ fn container_requests(
             resources.milli_cpu = resources.milli_cpu.max(DEFAULT_MILLI_CPU);
         }
         if !asks("memory") {
-            resources.memory = resources.memory.max(DEFAULT_MEMORY);
+            resources.memory = resources.memory.max(DEFAULT_MEMORY_BYTES);
         }
     }
     resources
@@ -202,6 +202,6 @@ mod tests {
                 .unwrap();
         let (exact, with_defaults) = pod_requests(&pod);
         assert_eq!(exact, Resources::default());
-        assert_eq!((with_defaults.milli_cpu, with_defaults.memory), (200, 2 * DEFAULT_MEMORY));
+        assert_eq!((with_defaults.milli_cpu, with_defaults.memory), (200, 2 * DEFAULT_MEMORY_BYTES));
     }
 }
