@@ -1,6 +1,6 @@
 //! Typed requests for one kind in one namespace (or all).
 //! Used by every component; carried out by `transport`.
-//! Invariant: errors are the server's own `Status`.
+//! Errors are the server's own `Status`.
 
 use std::marker::PhantomData;
 
@@ -103,7 +103,7 @@ impl<K> Clone for Api<K> {
 
 impl<K: k8s_openapi::Resource> Api<K> {
     pub(crate) fn new(client: Client, namespace: Option<String>) -> Self {
-        Self { client, namespace, resource: kinds::of::<K>(), kind: PhantomData }
+        Self { client, namespace, resource: kinds::resource_of::<K>(), kind: PhantomData }
     }
 
     fn path(&self, name: Option<&str>, subresource: Option<&str>) -> String {

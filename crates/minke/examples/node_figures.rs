@@ -1,6 +1,6 @@
 //! Figures of a running cluster's node against its bare runtime: pods up and down, one by one and many at once.
 //! Run by `tools/bench` with the cluster's data directory; prints rows of `figure|value|goal`.
-//! Invariant: what it makes in the runtime and in the cluster it removes again.
+//! What it makes in the runtime and in the cluster it removes again.
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
@@ -163,7 +163,7 @@ impl Figures {
         let mut changes = pods.subscribe();
         let mut events = self.runtime.events().await?;
         let env = self.env.clone();
-        let exit = tokio::spawn(async move {
+        let exit = env::spawn(async move {
             while let Some(Ok(event)) = events.next().await {
                 if matches!(event, RuntimeEvent::Exited { .. }) {
                     return env.monotonic();

@@ -1,13 +1,13 @@
 //! A node and what is on it: pods, requested amounts, ports, images, claims in use.
 //! Kept by `cache`; read by every plugin; cloned only to try preemption and nominated pods.
-//! Invariant: the sums equal the sums over `pods`.
+//! The sums equal the sums over `pods`.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use api::placement::HostPort;
+use api::{placement::HostPort, pod_resources::ResourceList};
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use crate::{pod_info::PodInfo, resources::Resources};

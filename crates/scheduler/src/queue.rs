@@ -1,12 +1,14 @@
 //! Pods that wait: ready (active), too soon to try again (back-off), unschedulable until something helps, and gated.
 //! Fed and drained by `scheduler`; plugins say which events help.
-//! Invariant: a pod is in exactly one part; time moves pods only when `next_deadline` has come.
+//! A pod is in exactly one part; time moves pods only when `next_deadline` has come.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
+
+use env::Backoff;
 
 use crate::{
     framework::{EventLabel, PluginSet, QueueSortKey, QueueSortPlugin, QueueingHint},
@@ -265,8 +267,7 @@ impl Queue {
     }
 
     fn backoff_of(&self, attempts: u32) -> Duration {
-        let doubled = self.initial_backoff.saturating_mul(1 << attempts.saturating_sub(1).min(20));
-        doubled.min(self.max_backoff)
+        Backoff::new(self.initial_backoff, self.max_backoff).delay_after(attempts.max(1))
     }
 
     fn after_backoff(&self, pod: &QueuedPodInfo, now: Duration) -> Part {

@@ -1,6 +1,6 @@
 //! Field ownership (`metadata.managedFields`) and server-side apply.
 //! Called by `apiserver` on every write; the schema says what a field is, custom resources bring their own.
-//! Invariant: ownership never decides what an update writes, only what an apply may change or remove.
+//! Ownership never decides what an update writes, only what an apply may change or remove.
 
 mod apply;
 mod compare;
@@ -33,7 +33,7 @@ use serde_json::{Map, Value};
 use crate::schema::{Node, Schema, TypeId};
 
 pub use apply::apply;
-pub use managers::{MAX_UPDATE_MANAGERS, Managers};
+pub use managers::{Managers, UPDATE_MANAGERS_MAX};
 pub use path::PathElement;
 pub use scale::{from_scale, to_scale};
 pub use set::Set;

@@ -1,13 +1,14 @@
 //! The three patches of the API: JSON patch, merge patch and strategic merge patch.
 //! Used by `apiserver` (PATCH) and `cli`; server-side apply is in `managed_fields`.
-//! Invariant: pure; the document that comes in is never half-patched, an error leaves nothing behind.
+//! Invariant: pure; the document that comes in is never half-patched, an error leaves nothing behind (tidy:
+//! `pure_files`).
 
 mod json;
 mod merge;
 mod order;
 mod strategic;
 
-pub use json::{MAX_JSON_PATCH_OPERATIONS, json_patch};
+pub use json::{JSON_PATCH_OPERATIONS_MAX, json_patch};
 pub use merge::{merge_diff, merge_patch};
 pub use strategic::strategic;
 

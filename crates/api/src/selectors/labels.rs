@@ -1,6 +1,6 @@
 //! Label selectors: `a=b,c!=d,e in (f,g),h,!i,j>1`, and `metav1.LabelSelector`.
 //! Words come from `lexer`.
-//! Invariant: requirements are sorted by key; every key and value in them is legal.
+//! Requirements are sorted by key; every key and value in them is legal.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -411,7 +411,7 @@ mod tests {
         check("a=-", "unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must be");
         check(&"a".repeat(MAX + 1), "selector is too long");
     }
-    const MAX: usize = super::super::MAX_SELECTOR_BYTES;
+    const MAX: usize = super::super::SELECTOR_BYTES_MAX;
 
     #[test]
     fn label_selectors_of_objects_match() {

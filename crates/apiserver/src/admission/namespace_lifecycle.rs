@@ -1,6 +1,6 @@
 //! Nothing is made in a namespace that does not exist or is going away, and the three founding ones stay.
 //! A row of the table in `admission`.
-//! Invariant: never refuses an update or a deletion inside a namespace.
+//! Never refuses an update or a deletion inside a namespace.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use api::ApiError;
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct NamespaceLifecycle(pub Arc<Cluster>);
 

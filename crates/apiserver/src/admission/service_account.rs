@@ -1,6 +1,6 @@
 //! Pods run as a ServiceAccount that exists, and find its token mounted.
 //! A row of the table in `admission`.
-//! Invariant: mirror pods and pods that opted out get no token.
+//! Mirror pods and pods that opted out get no token.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Object};
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct ServiceAccount(pub Arc<Cluster>);
 

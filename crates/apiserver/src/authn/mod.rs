@@ -1,6 +1,6 @@
 //! Who sends a request: a chain of authenticators, the first that recognizes the credentials wins.
 //! Called by `pipeline`; the user it finds goes on to `authz` and `admission`.
-//! Invariant: wrong credentials are an error; absent credentials are not.
+//! Wrong credentials are an error; absent credentials are not.
 
 pub mod legacy_tokens;
 pub mod service_account;
@@ -34,8 +34,8 @@ use self::{
     x509::{Authorities, FrontProxy},
 };
 use crate::{
-    cluster::Cluster,
-    config::{Config, RequestHeader},
+    server::config::{Config, RequestHeader},
+    storage::cluster::Cluster,
 };
 
 pub use files::{PasswordFile, TokenFile};

@@ -1,6 +1,6 @@
 //! ServiceAccount tokens: the keys, and believing what they signed.
 //! A row of the chain in `authn`; `token_request` signs with the same keys.
-//! Invariant: a token is believed only while the account (and what it is bound to) exists with that uid.
+//! A token is believed only while the account (and what it is bound to) exists with that uid.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,10 @@ use super::{
     jwks,
     legacy_tokens::{self, Shown},
 };
-use crate::{cluster::Cluster, config::ServiceAccounts, expiring::Expiring};
+use crate::{
+    server::config::ServiceAccounts,
+    storage::{cluster::Cluster, expiring::Expiring},
+};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claims {

@@ -1,6 +1,6 @@
 //! A remote service says whose token it is: TokenReview over HTTPS, answers believed for a while.
 //! A row of the chain in `authn`.
-//! Invariant: tokens are kept as digests only; a service that cannot be asked believes nothing.
+//! Tokens are kept as digests only; a service that cannot be asked believes nothing.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use env::Env;
 
 use super::{Believed, TokenAuthenticator, user_from_info};
 use crate::{
-    config::Webhook,
-    expiring::Expiring,
-    webhook_client::{self, Endpoint},
+    server::config::Webhook,
+    storage::expiring::Expiring,
+    transport::webhook_client::{self, Endpoint},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! Client certificates: CN is the user, O are the groups; or the proxy in front, which names the user in headers.
 //! Rows of the chain in `authn`.
-//! Invariant: a certificate is believed only if an authority of its own row signed it and it is valid now.
+//! A certificate is believed only if an authority of its own row signed it and it is valid now.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
     Credentials, PeerCertificates, User,
     identity_headers::{self, values},
 };
-use crate::{config::RequestHeader, expiring::Expiring};
+use crate::{server::config::RequestHeader, storage::expiring::Expiring};
 
 /// Checking signatures costs more than the rest of a small request; within this time it is done once.
 const BELIEVED_FOR: Duration = Duration::from_secs(60);

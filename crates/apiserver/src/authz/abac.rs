@@ -1,6 +1,6 @@
 //! Attribute-based access control: a file with one policy per line.
 //! A row of the modes in `authz`.
-//! Invariant: a file with an error is refused whole, and the error names the line.
+//! A file with an error is refused whole, and the error names the line.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ impl Policy {
     }
 
     fn allows(&self, a: &Attributes) -> bool {
-        let reads = matches!(a.verb.as_str(), "get" | "list" | "watch");
+        let reads = a.verb.is_read();
         if !self.is_about(&a.user) || (self.readonly && !reads) {
             return false;
         }

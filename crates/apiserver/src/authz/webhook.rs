@@ -1,6 +1,6 @@
 //! A remote service decides: SubjectAccessReview over HTTPS, answers believed for a while.
 //! A row of the modes in `authz`.
-//! Invariant: a service that cannot be asked allows nothing.
+//! A service that cannot be asked allows nothing.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use env::Env;
 use super::{Attributes, Authorizer, Decision, Rules};
 use crate::{
     authn::User,
-    config::Webhook,
-    expiring::Expiring,
-    webhook_client::{self, Endpoint},
+    server::config::Webhook,
+    storage::expiring::Expiring,
+    transport::webhook_client::{self, Endpoint},
 };
 
 const CACHED: usize = 8192;

@@ -1,6 +1,6 @@
 //! What was asked of this server: requests, watches and other long answers, by verb and resource.
 //! Filled by `pipeline`, `respond` and `registry::watch`; shown by `Metrics::render`.
-//! Invariant: labels come from a bounded set: paths and object names never become labels.
+//! Labels come from a bounded set: paths and object names never become labels.
 
 use std::{
     hash::Hash,
@@ -11,12 +11,13 @@ use std::{
     time::Duration,
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 
-use super::histogram::Histogram;
-use crate::request_info::RequestInfo;
+use api::Verb;
+
+use crate::request::request_info::RequestInfo;
 
 pub const SECONDS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
@@ -57,14 +58,14 @@ impl<'a> Labels<'a> {
     /// `method` and `apply` (whether the body is one) make the verb that upstream reports.
     pub fn new(info: &'a RequestInfo, method: &http::Method, apply: bool, dry_run: &'static str) -> Self {
         let scope = match info.is_resource {
-            _ if !info.name.is_empty() || info.verb == "create" => "resource",
+            _ if !info.name.is_empty() || info.verb == Verb::Create => "resource",
             _ if !info.namespace.is_empty() => "namespace",
             true => "cluster",
             false => "",
         };
         let verb = match method.as_str() {
             _ if info.is_resource && CONNECTS.contains(&info.subresource.as_str()) => "CONNECT",
-            _ if info.verb == "watch" => "WATCH",
+            _ if info.verb == Verb::Watch => "WATCH",
             "GET" | "HEAD" if matches!(scope, "namespace" | "cluster") => "LIST",
             "GET" | "HEAD" => "GET",
             "PATCH" if apply => "APPLY",

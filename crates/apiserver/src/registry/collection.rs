@@ -1,6 +1,6 @@
 //! `deletecollection`: everything a selection names, deleted one by one.
 //! Part of `registry`.
-//! Invariant: an object that vanished meanwhile is no failure.
+//! An object that vanished meanwhile is no failure.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use api::ApiError;
 
 use super::{Registry, Selection, delete::Deleted, options::DeleteOptions};
-use crate::{call::Call, respond::Reply, served::Served};
+use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
 const AT_ONCE: usize = 16;
 

@@ -1,6 +1,6 @@
 //! `pods/eviction`: a deletion that asks the disruption budgets first.
 //! Part of `registry`; what a budget says is `disruption_budget`'s.
-//! Invariant: a budget is charged, compare-and-set, before its pod is deleted.
+//! A budget is charged, compare-and-set, before its pod is deleted.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
     options::{DeleteOptions, WriteOptions},
     subresource::created,
 };
-use crate::{call::Call, respond::Reply, served::Served};
+use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
 /// How often a pod that changes while it is being judged is judged anew.
 const MAX_ATTEMPTS: usize = 20;

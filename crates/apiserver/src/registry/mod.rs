@@ -1,6 +1,6 @@
 //! One registry for all kinds: what each verb does to the objects of a resource.
 //! Called by `pipeline` after authorization; reads `watch_cache`, writes `store`.
-//! Invariant: every write is compare-and-set on the revision it was decided on.
+//! Every write is compare-and-set on the revision it was decided on.
 
 pub mod custom;
 
@@ -22,7 +22,7 @@ mod reviews;
 mod scale;
 mod selection;
 mod service;
-mod service_repair;
+pub(crate) mod service_repair;
 mod subresource;
 mod update;
 mod watch;
@@ -33,29 +33,28 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, Reason};
+use api::{ApiError, Object, Reason, Verb};
 use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
     admission, authn, authz,
-    call::Call,
-    cluster::Cluster,
-    codec,
-    config::Config,
+    discovery::served::Served,
+    handlers::{
+        codec,
+        negotiate::{self, Forms},
+        not_found,
+        respond::Reply,
+    },
     metrics::Metrics,
-    negotiate::{self, Forms},
-    not_found,
-    request_info::RequestInfo,
-    respond::Reply,
-    served::Served,
+    request::{call::Call, request_info::RequestInfo},
+    server::config::Config,
     storage,
-    watch_cache::store_error,
+    storage::{cluster::Cluster, watch_cache::store_error},
 };
 
 pub use object_meta::timestamp;
 pub use selection::Selection;
 pub use service::{Allocations, nth as service_address};
-pub use service_repair::follow as repair_services;
 
 pub struct Registry {
     pub config: Arc<Config>,
@@ -107,15 +106,15 @@ impl Registry {
             return Box::pin(self.review(call, &served, body)).await;
         }
         // Boxed one by one: otherwise every request would carry the state of the largest of them.
-        match info.verb.as_str() {
-            "get" => self.get(call, &served).await,
-            "list" => Box::pin(self.list(call, &served)).await,
-            "watch" => Box::pin(self.watch(call, &served)).await,
-            "create" => Box::pin(self.create(call, &served, &body)).await,
-            "update" => Box::pin(self.put(call, &served, &body)).await,
-            "patch" => Box::pin(self.patch(call, &served, &body)).await,
-            "delete" => Box::pin(self.delete(call, &served, &body)).await,
-            "deletecollection" => Box::pin(self.delete_collection(call, &served, &body)).await,
+        match info.verb {
+            Verb::Get => self.get(call, &served).await,
+            Verb::List => Box::pin(self.list(call, &served)).await,
+            Verb::Watch => Box::pin(self.watch(call, &served)).await,
+            Verb::Create => Box::pin(self.create(call, &served, &body)).await,
+            Verb::Update => Box::pin(self.put(call, &served, &body)).await,
+            Verb::Patch => Box::pin(self.patch(call, &served, &body)).await,
+            Verb::Delete => Box::pin(self.delete(call, &served, &body)).await,
+            Verb::DeleteCollection => Box::pin(self.delete_collection(call, &served, &body)).await,
             _ => Err(not_allowed_path()),
         }
     }
@@ -124,15 +123,15 @@ impl Registry {
     fn check_scope(&self, served: &Served, call: &Call) -> Result<(), ApiError> {
         let info = &call.info;
         if out_of_scope(served, info) {
-            return Err(match info.verb.as_str() {
-                "create" | "deletecollection" if served.namespaced() => not_allowed_path(),
+            return Err(match info.verb {
+                Verb::Create | Verb::DeleteCollection if served.namespaced() => not_allowed_path(),
                 _ => not_found_path(),
             });
         }
         // Objects are made in their collection, and changed by their name.
-        let misplaced = match info.verb.as_str() {
-            "create" => info.subresource.is_empty() && !info.name.is_empty(),
-            "update" | "patch" => info.name.is_empty(),
+        let misplaced = match info.verb {
+            Verb::Create => info.subresource.is_empty() && !info.name.is_empty(),
+            Verb::Update | Verb::Patch => info.name.is_empty(),
             _ => false,
         };
         if misplaced {
@@ -199,8 +198,7 @@ impl Registry {
         (more, others): (Vec<Compare>, Vec<Operation>),
     ) -> Result<Written, ApiError> {
         let value = object.map(storage::encode).unwrap_or_default();
-        let ttl_seconds =
-            (served.plural == "events" && served.custom.is_none()).then(|| self.config.limits.event_ttl.as_secs());
+        let ttl_seconds = served.behavior.has_event_ttl().then(|| self.config.limits.event_ttl.as_secs());
         let operation = match object {
             Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
             None => Operation::Delete { key: key.to_string() },
@@ -237,7 +235,7 @@ impl Registry {
 
 /// Whether the path lacks the namespace that a kind needs, or has one that it does not have.
 fn out_of_scope(served: &Served, info: &RequestInfo) -> bool {
-    let whole = matches!(info.verb.as_str(), "list" | "watch");
+    let whole = matches!(info.verb, Verb::List | Verb::Watch);
     match served.namespaced() {
         true => info.namespace.is_empty() && !whole,
         false => !info.namespace.is_empty() && info.resource != "namespaces",

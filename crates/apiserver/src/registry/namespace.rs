@@ -1,14 +1,8 @@
 //! What is particular about namespaces: they are emptied before they go.
 //! Used by `delete`, `update` and the `finalize` subresource.
-//! Invariant: a namespace is never removed while `spec.finalizers` holds anything.
+//! A namespace is never removed while `spec.finalizers` holds anything.
 
 use serde_json::Value;
-
-use crate::served::Served;
-
-pub fn is(served: &Served) -> bool {
-    served.group.is_empty() && served.plural == "namespaces"
-}
 
 /// Whether something still has to empty it.
 pub fn held(namespace: &Value) -> bool {

@@ -1,6 +1,6 @@
 //! The options of writes and deletions, from the query and from the body.
 //! Read by every verb that changes something.
-//! Invariant: an unknown value is refused, never guessed.
+//! An unknown value is refused, never guessed.
 
 use http::header;
 use serde_json::{Value, json};
@@ -10,7 +10,10 @@ use api::{
     field::{ErrorList, Path},
 };
 
-use crate::{call::Call, codec, negotiate};
+use crate::{
+    handlers::{codec, negotiate},
+    request::call::Call,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {
@@ -86,12 +89,7 @@ fn agent_manager(agent: &str) -> String {
     if name.is_empty() { "unknown".into() } else { name }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Propagation {
-    Orphan,
-    Background,
-    Foreground,
-}
+pub use api::kinds::Propagation;
 
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {

@@ -1,13 +1,13 @@
 //! `scale`: replicas and selector of a workload, in one shape for all kinds.
 //! Part of `registry`.
-//! Invariant: writing a Scale changes the replicas of its object and nothing else.
+//! Writing a Scale changes the replicas of its object and nothing else.
 
 use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, selectors::LabelSelector};
+use api::{ApiError, Object, Verb, selectors::LabelSelector};
 
 use super::{
     Registry, not_allowed_path, object_meta,
@@ -15,7 +15,11 @@ use super::{
     patch::PatchType,
     update::{Change, Shown, Transform},
 };
-use crate::{call::Call, codec, respond::Reply, served::Served};
+use crate::{
+    discovery::served::Served,
+    handlers::{codec, respond::Reply},
+    request::call::Call,
+};
 
 /// Where a kind keeps what a Scale shows; JSON pointers.
 struct Paths {
@@ -46,7 +50,7 @@ fn pointer(path: &str) -> String {
 
 impl Registry {
     pub(super) async fn scale(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
-        if call.info.verb == "get" {
+        if call.info.verb == Verb::Get {
             let object = self.get_object(call, served).await?.value();
             if let Some(custom) = served.custom.as_ref().filter(|_| object.pointer(&paths(served).spec).is_none()) {
                 let path = &custom.scale.spec_replicas;
@@ -55,12 +59,12 @@ impl Registry {
             return Ok(Reply::Value(StatusCode::OK, scale_of(served, &object)));
         }
         let options = WriteOptions::from_query(call, "UpdateOptions")?;
-        let (_, object) = match call.info.verb.as_str() {
-            "update" => {
+        let (_, object) = match call.info.verb {
+            Verb::Update => {
                 let scale = self.decode_as(call, body, "autoscaling", "v1", "Scale")?;
                 self.change_scale(call, served, &options, &|old| put(served, old, &scale)).await?
             }
-            "patch" => {
+            Verb::Patch => {
                 let kind = PatchType::from_call(call, served)?;
                 let transform = |old: &Value| put(served, old, &patched(kind, &scale_of(served, old), body)?);
                 self.change_scale(call, served, &options, &transform).await?
@@ -96,7 +100,7 @@ impl Registry {
 fn patched(kind: PatchType, scale: &Value, body: &[u8]) -> Result<Value, ApiError> {
     let schema = codec::builtin_schema();
     let document =
-        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::negotiate::Media::Yaml, None)?.value) };
+        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::handlers::negotiate::Media::Yaml, None)?.value) };
     match (kind, schema.find_kind("autoscaling", "v1", "Scale")) {
         (PatchType::Json, _) => api::patch::json_patch(scale, body),
         (PatchType::Strategic, Some(id)) => api::patch::strategic(&schema, id, scale, &document()?),

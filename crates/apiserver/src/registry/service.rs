@@ -1,7 +1,7 @@
 //! Service addresses and node ports: handed out once each, written together with the Service that holds them.
 //! Used by `create`, `update` and `delete`; the ranges come from `config` and from ServiceCIDR objects.
-//! Invariant: two Services never hold the same address or port, however many servers create them at once: every
-//! address is an IPAddress object and every port a key of its own, made in the transaction that writes the Service.
+//! Two Services never hold the same address or port, however many servers create them at once: every address is an
+//! IPAddress object and every port a key of its own, made in the transaction that writes the Service.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,17 +17,20 @@ use serde_json::{Value, json};
 use api::{
     ApiError, Object,
     field::{ErrorList, Path},
+    kinds::Allocates,
 };
 use env::Env;
 use store::{Compare, Operation};
 
 use super::object_meta;
 use crate::{
-    cluster::Cluster,
-    config::Config,
-    index::{Index, Indexed},
-    served::Served,
+    discovery::served::Served,
+    server::config::Config,
     storage,
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
 };
 
 /// Beside the objects: a port is no object upstream either.
@@ -156,8 +159,8 @@ impl Allocation {
     }
 }
 
-fn is_service(served: &Served) -> bool {
-    served.group.is_empty() && served.plural == "services"
+fn allocates(served: &Served) -> bool {
+    served.behavior.allocates() == Allocates::ServiceAddressesAndPorts
 }
 
 fn invalid(name: &str, path: Path, value: Value, detail: String) -> ApiError {
@@ -178,7 +181,7 @@ impl Allocations {
 
     /// Whether objects of this kind hold anything.
     pub fn concern(&self, served: &Served) -> bool {
-        is_service(served)
+        allocates(served)
     }
 
     /// For a write that is only tried: what the store would refuse, as far as is known here.
@@ -188,14 +191,14 @@ impl Allocations {
     }
 
     pub async fn for_create(&self, served: &Served, object: &mut Value) -> Result<Allocation, ApiError> {
-        match is_service(served) {
+        match allocates(served) {
             true => self.allocate(object, &[]).await,
             false => Ok(Allocation::default()),
         }
     }
 
     pub async fn for_update(&self, served: &Served, new: &mut Value, old: &Value) -> Result<Allocation, ApiError> {
-        match is_service(served) && new["spec"] != old["spec"] {
+        match allocates(served) && new["spec"] != old["spec"] {
             true => self.allocate(new, &holdings(old)).await,
             false => Ok(Allocation::default()),
         }
@@ -203,7 +206,7 @@ impl Allocations {
 
     /// Everything an object holds, to go with it.
     pub fn for_delete(&self, served: &Served, object: &Value) -> Allocation {
-        let freed = if is_service(served) { holdings(object) } else { Vec::new() };
+        let freed = if allocates(served) { holdings(object) } else { Vec::new() };
         Allocation { taken: Vec::new(), freed }
     }
 

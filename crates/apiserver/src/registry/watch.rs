@@ -1,6 +1,6 @@
 //! `watch`: the changes of a resource from a given moment on, seen through selectors.
 //! Part of `registry`; reads positions of `watch_cache`.
-//! Invariant: nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
+//! Nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,13 +15,15 @@ use super::{
     read::{Freshness, check_watch_options},
 };
 use crate::{
-    call::Call,
-    cluster::Cluster,
+    discovery::served::Served,
+    handlers::respond::{EventStream, Reply},
     metrics::{Labels, Open},
-    respond::{EventStream, Reply},
-    served::Served,
+    request::call::Call,
     storage,
-    watch_cache::{CacheEvent, Entry, Subscription, too_old},
+    storage::{
+        cluster::Cluster,
+        watch_cache::{CacheEvent, Entry, Subscription, too_old},
+    },
 };
 
 const BATCH: usize = 64;

@@ -1,6 +1,6 @@
 //! An extension API server behind an APIService: another server of ours, over TLS, that believes the headers of the
 //! first.
-//! Invariant: the extension server decides by the identity the first one vouches for, and by nothing a client says.
+//! The extension server decides by the identity the first one vouches for, and by nothing a client says.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ async fn until(mut ask: impl AsyncFnMut() -> Answer, holds: impl Fn(&Answer) -> 
         if holds(&answer) {
             return answer;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        env::sleep(Duration::from_millis(20)).await;
     }
     panic!("never: {}", ask().await.value);
 }

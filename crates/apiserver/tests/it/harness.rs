@@ -1,6 +1,6 @@
 //! A server over a memory store and a client that says what it means in one line.
 //! Used by every module here.
-//! Invariant: every test has its own server.
+//! Every test has its own server.
 
 use std::sync::Arc;
 
@@ -130,7 +130,7 @@ impl Server {
             if holds(&found) {
                 return found.value;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            env::sleep(std::time::Duration::from_millis(20)).await;
         }
         panic!("{path} never came to be as it should: {}", self.get(path).await.value);
     }

@@ -1,6 +1,6 @@
 //! A server on a loopback port over TLS, with the files stock clients need to reach it.
 //! Used by `aggregation`, `kubectl`, `clients` and `identities`.
-//! Invariant: everything is gone with the value.
+//! Everything is gone with the value.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -109,6 +109,6 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Listening {
     let user = apiserver::authn::User::new("admin", &["system:masters"]);
     assert_eq!(server.handle(ApiServer::in_process_request(user, request)).await.status(), 201);
     let api = server.clone();
-    tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
+    env::spawn(async move { server.serve(listener, std::future::pending()).await });
     Listening { directory, port, api, authority }
 }

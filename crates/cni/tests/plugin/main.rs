@@ -1,6 +1,6 @@
 //! The plugin against real network namespaces: packets, host ports, masquerade, and death in the middle.
 //! Every namespace here is made by the test and removed at its end.
-//! Invariant: nothing touches the machine's own namespace.
+//! Nothing touches the machine's own namespace.
 
 mod node;
 
@@ -61,7 +61,7 @@ fn pods_reach_each_other_and_the_world() {
     started.recv().unwrap();
     let answer = inside(&out, || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         socket.send_to(b"there?", "192.0.2.1:8083").unwrap();
         socket.recv_from(&mut [0; 9]).unwrap().0
     });
@@ -97,7 +97,7 @@ fn pods_reach_each_other_and_the_world() {
 fn time_of_add() -> Duration {
     let node = Node::new("time");
     node.pod("a");
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     node.call("ADD", "a", &node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]))).unwrap();
     began.elapsed()
 }

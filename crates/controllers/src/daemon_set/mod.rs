@@ -6,9 +6,10 @@ mod plan;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{Informer, Patch, reference};
+use env::Backoff;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet},
     core::v1::{Affinity, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod},
@@ -25,7 +26,6 @@ use crate::{
         ownership,
         pod_control::PodControl,
         pods, revisions,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -76,8 +76,8 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     Arc::new(DaemonSets { context, sets, pods, nodes, history, control, failures: Mutex::default() })
 }
 
-fn selector(set: &DaemonSet) -> Option<Selector> {
-    set.spec.as_ref().and_then(|s| Selector::new(&s.selector).ok()).filter(|s| !s.selects_everything())
+fn selector(set: &DaemonSet) -> Option<LabelSelector> {
+    set.spec.as_ref().and_then(|s| LabelSelector::from_meta(Some(&s.selector)).ok()).filter(|s| !s.is_empty())
 }
 
 struct DaemonSets {
@@ -147,15 +147,15 @@ impl Controller for DaemonSets {
     }
 }
 
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LAST_WAIT: Duration = Duration::from_secs(15 * 60);
+const FAILURE_BACKOFF_MAX: Duration = Duration::from_secs(15 * 60);
+const FAILURE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), FAILURE_BACKOFF_MAX);
 
 impl DaemonSets {
     /// Nodes where a pod failed so lately that the next one that fails is left there, and how long.
     fn resting(&self, key: &str) -> HashMap<String, Duration> {
         let now = self.context.env.monotonic();
         let mut failures = self.failures.lock();
-        failures.retain(|_, (_, until)| *until + 2 * LAST_WAIT > now);
+        failures.retain(|_, (_, until)| *until + 2 * FAILURE_BACKOFF_MAX > now);
         let of_set = failures.iter().filter(|((set, _), (_, until))| set == key && *until > now);
         of_set.map(|((_, node), (_, until))| (node.clone(), *until - now)).collect()
     }
@@ -167,12 +167,12 @@ impl DaemonSets {
         for pod in plan.finished.iter().filter(|pod| pods::phase(pod) == "Failed") {
             let id = (key.to_string(), pods::node_name(pod).to_string());
             let (count, until) = failures.entry(id).or_insert((0, now));
-            *until = now + FIRST_WAIT.saturating_mul(1 << (*count).min(20)).min(LAST_WAIT);
             *count += 1;
+            *until = now + FAILURE_BACKOFF.delay_after(*count);
         }
     }
 
-    async fn claim(&self, set: &DaemonSet, selector: &Selector) -> Result<Vec<Arc<Pod>>, ApiError> {
+    async fn claim(&self, set: &DaemonSet, selector: &LabelSelector) -> Result<Vec<Arc<Pod>>, ApiError> {
         let mut pods = self.pods.by_index(indexes::CONTROLLER, set.uid());
         pods.extend(self.pods.by_index(indexes::ORPHAN, set.namespace()));
         let claims = ownership::claims(pods, set.meta(), |pod| selector.matches(labels(pod.meta())));

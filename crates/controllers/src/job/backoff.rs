@@ -9,8 +9,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::common::{meta::Object, pods};
 
-const FIRST: Duration = Duration::from_secs(10);
-const LAST: Duration = Duration::from_secs(600);
+const FAILURE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Backoff {
@@ -23,7 +22,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// With what has ended since.
-    pub fn with(&self, succeeded: &[&Pod], failed: &[&Pod]) -> Self {
+    pub fn record(&self, succeeded: &[&Pod], failed: &[&Pod]) -> Self {
         let mut new = self.clone();
         let fresh = |pod: &&&Pod| !self.counted.contains(pod.uid());
         let success = succeeded.iter().filter(fresh).map(|p| finished_at(p)).max();
@@ -46,8 +45,7 @@ impl Backoff {
 
 /// How long to wait yet after so many failures in a row, the last of them at that time.
 pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Option<Duration> {
-    let wait = FIRST.saturating_mul(1 << failures.checked_sub(1)?.min(10)).min(LAST);
-    Some(pods::until(now, last + wait)).filter(|left| !left.is_zero())
+    Some(pods::until(now, last + FAILURE_BACKOFF.delay_after(failures))).filter(|left| failures > 0 && !left.is_zero())
 }
 
 /// The end of the last container where all have ended, else when the pod was no longer ready, else its deletion.
@@ -93,16 +91,16 @@ mod tests {
         let check = |backoff: &Backoff, second: i64| backoff.left(start + jiff::SignedDuration::from_secs(second));
         let seconds = |n: u64| Some(Duration::from_secs(n));
         let (a, b, c) = (pod("a", 0), pod("b", 15), pod("c", 40));
-        let one = Backoff::default().with(&[], &[&a]);
+        let one = Backoff::default().record(&[], &[&a]);
         assert_eq!((check(&one, 0), check(&one, 4), check(&one, 10)), (seconds(10), seconds(6), None));
-        assert_eq!(one.with(&[], &[&a]), one, "seen again");
-        let two = one.with(&[], &[&a, &b]);
+        assert_eq!(one.record(&[], &[&a]), one, "seen again");
+        let two = one.record(&[], &[&a, &b]);
         assert_eq!(check(&two, 15), seconds(20));
         // It is gone, and remembered.
-        let three = two.with(&[], &[]).with(&[], &[&c]);
+        let three = two.record(&[], &[]).record(&[], &[&c]);
         assert_eq!(check(&three, 40), seconds(40));
-        assert_eq!(check(&three.with(&[&pod("d", 41)], &[]), 41), None);
-        let after = three.with(&[&pod("d", 41)], &[&pod("e", 39), &pod("f", 42)]);
+        assert_eq!(check(&three.record(&[&pod("d", 41)], &[]), 41), None);
+        let after = three.record(&[&pod("d", 41)], &[&pod("e", 39), &pod("f", 42)]);
         assert_eq!(check(&after, 42), seconds(10), "only what came after the success");
     }
 

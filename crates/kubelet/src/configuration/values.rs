@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
-use crate::resources::quantity;
+use api::quantity;
 
 fn expected<T>(what: &str, found: &Value) -> Result<T, String> {
     Err(format!("expected {what}, found {found}"))
@@ -48,7 +48,7 @@ pub fn bytes(text: &str) -> Result<i64, String> {
 }
 
 pub fn milli(text: &str) -> Result<i64, String> {
-    quantity::milli(&Quantity(text.into())).ok_or_else(|| format!("{text:?} is not a quantity"))
+    quantity::milli_value(&Quantity(text.into())).ok_or_else(|| format!("{text:?} is not a quantity"))
 }
 
 pub fn duration(value: &Value) -> Result<Duration, String> {

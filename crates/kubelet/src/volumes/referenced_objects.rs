@@ -150,7 +150,7 @@ impl Follower {
     }
 
     fn resource(&self) -> &'static Resource {
-        if self.key.secret { kinds::of::<Secret>() } else { kinds::of::<ConfigMap>() }
+        if self.key.secret { kinds::resource_of::<Secret>() } else { kinds::resource_of::<ConfigMap>() }
     }
 
     async fn follow(&self) -> Result<(), api::ApiError> {

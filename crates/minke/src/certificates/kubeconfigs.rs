@@ -1,7 +1,7 @@
-//! The kubeconfig files of the cluster: written and renewed by the control plane (`keep`), read anew by the components
+//! The kubeconfig files of the cluster: written and renewed by the control plane (`keep_renewed`), read anew by the components
 //! that use one (`follow`).
 //! Used by `server` on one side, `commands` and `access` on the other.
-//! Invariant: neither a renewal nor a new file needs a restart.
+//! Neither a renewal nor a new file needs a restart.
 
 use std::{
     fs,
@@ -39,7 +39,13 @@ fn files(instance: &Instance) -> Vec<(PathBuf, Leaf)> {
 }
 
 /// Writes them, and again with new certificates at two thirds of the life of the old ones.
-pub fn keep(instance: &Instance, pki: &Arc<Pki>, server: &str, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+pub fn keep_renewed(
+    instance: &Instance,
+    pki: &Arc<Pki>,
+    server: &str,
+    env: &Env,
+    shutdown: &CancellationToken,
+) -> Result<()> {
     file_modes::private_directory(&instance.data.join("kubeconfig"))?;
     let files = files(instance);
     let mut wait = write(&files, pki, server, env)?;
@@ -91,7 +97,7 @@ async fn follow_changes(path: &Path, identity: &Identity, env: &Env) -> Result<(
     let mut changes = inotify.into_event_stream(vec![0; 4096])?;
     loop {
         let file = path.to_path_buf();
-        match tokio::task::spawn_blocking(move || client::from_kubeconfig(&file, "")).await? {
+        match env::spawn_blocking(move || client::from_kubeconfig(&file, "")).await? {
             Ok(read) => take_over(identity, &read.identity),
             // Half of a file, perhaps; what we have still counts.
             Err(error) => tracing::warn!(%error, "a kubeconfig can't be used; the credentials from before are kept"),
@@ -135,7 +141,7 @@ mod tests {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let pki = Pki::open(&instance.pki(), env.clone()).unwrap();
         let shutdown = CancellationToken::new();
-        keep(&instance, &pki, "https://127.0.0.1:6443", &env, &shutdown).unwrap();
+        keep_renewed(&instance, &pki, "https://127.0.0.1:6443", &env, &shutdown).unwrap();
         let paths: Vec<PathBuf> = files(&instance).into_iter().map(|(path, _)| path).collect();
         let texts = || paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>();
         let first = texts();
@@ -173,7 +179,7 @@ mod tests {
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move {
+        env::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let stream = tls.accept(stream).await.unwrap();
@@ -185,7 +191,7 @@ mod tests {
                     async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
                 });
                 let builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-                tokio::spawn(async move {
+                env::spawn(async move {
                     let _: Result<(), _> =
                         builder.serve_connection(hyper_util::rt::TokioIo::new(stream), service).await;
                 });
@@ -246,10 +252,10 @@ mod tests {
                 if !Arc::ptr_eq(&certificate.read(), &first) {
                     return;
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                env::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), changed).await.expect("the renewed certificate");
+        env::timeout(Duration::from_secs(120), changed).await.expect("the renewed certificate");
         assert_ne!(certificate.read().cert, first.cert);
         shutdown.cancel();
     }

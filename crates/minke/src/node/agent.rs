@@ -1,6 +1,6 @@
 //! A node in this process: containerd, pod network, kubelet, service proxy and cluster DNS.
 //! Started by `up` beside the control plane, and by `minke agent` apart from it.
-//! Invariant: reaches the cluster only through `client`.
+//! Reaches the cluster only through `client`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -31,7 +31,7 @@ use crate::{
     flags::{self, Choice, kubelet_flags},
     network::{
         dns_service,
-        endpoint_drain::{KubeletAuthorities, OwnRules, Withdrawal},
+        endpoint_drain::{ClusterEndpointDrain, KubeletAuthorities, OwnRules},
         ipam_gc,
         pod_network::{self, Network},
     },
@@ -140,7 +140,7 @@ impl Node {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
         let proxy = node.proxy_config();
-        let gate = node.gate(OwnRules::Here(proxy.confirmed.clone()), &informers, env);
+        let gate = node.gate(OwnRules::Here(proxy.applied_state.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers, components);
         node.start_kubelet(env, shutdown, gate, components)?;
         let ready = node.ready(env, shutdown).await;
@@ -164,7 +164,7 @@ impl Node {
     /// What holds a pod's stop signal back until no node's rules use the pod.
     fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointGate> {
         let nodes = informers.informer::<NodeObject>();
-        Arc::new(Withdrawal::new(
+        Arc::new(ClusterEndpointDrain::new(
             self.own.name.clone(),
             own,
             Box::new(move || nodes.list()),
@@ -246,9 +246,9 @@ impl Node {
             Choice::Minke => {
                 let cluster = ClusterRanges { pods: self.pod_cidrs.clone(), services: self.service_cidrs.clone() };
                 let cluster_cidrs = cluster.pods.iter().chain(&cluster.services).copied().collect();
-                let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, cluster);
-                env.spawn(proxy::run_mesh(mesh, informers.clone(), env.clone(), shutdown.clone()));
-                let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.confirmed.clone());
+                let routes = pod_network::pod_routes(&self.flags, &self.instance, &self.own.name, cluster);
+                env.spawn(proxy::run_pod_routes(routes, informers.clone(), env.clone(), shutdown.clone()));
+                let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.applied_state.clone());
                 // Before the kubelet can ask for more.
                 let held = network.attachments();
                 env.spawn(async move { node.run_network(network, held, shared, &task_env, &until).await });
@@ -279,7 +279,7 @@ impl Node {
                 self.free_lost_attachments(held, conflist, env, shutdown);
             }
             let gateways = ranges.iter().map(cni::gateway);
-            let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
+            let listen = gateways.map(|ip| SocketAddr::new(ip, api::cluster_dns::PORT)).collect();
             Box::pin(self.serve_dns(listen, informers.clone(), env, until))
         };
         network.follow(&self.own, env, shutdown, serve).await;

@@ -1,7 +1,7 @@
 //! What goes wrong on a node is told and the rest goes on: ports in use, addresses claimed twice, endpoints by the
 //! thousand. And how the proxy's own health is told.
 //! Part of the packet tests.
-//! Invariant: every trouble here leaves the Service beside it served.
+//! Every trouble here leaves the Service beside it served.
 
 use std::{
     io::{Read, Write},
@@ -11,13 +11,13 @@ use std::{
 
 use serde_json::json;
 
-use crate::{Node, PATIENCE, eventually, feed::Feed, inside};
+use crate::{Node, WAIT_TIMEOUT, eventually, feed::Feed, inside};
 
 /// Asked again while nobody listens yet, and when the server gave up on a client that was slow.
 pub fn http(node: &Node, from: &str, to: &'static str, path: &'static str) -> String {
     let ask = move || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(to)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -101,5 +101,5 @@ fn thousands_of_endpoints() {
     assert!(node.nft("list chain ip mk-proxy svc/d/web/tcp/80").contains("mod 3000"));
     node.endpoints("web", "TCP", &["10.244.0.2"]);
     assert!(node.ask("-b", "10.96.0.10:80").starts_with("a "));
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }

@@ -1,6 +1,6 @@
 //! A small API server in memory: objects, a log of changes to watch, bindings, status patches, deletes.
 //! Drives the scheduler's tests through `client::Transport`; can be told to refuse or delay bindings.
-//! Invariant: refuses to bind a pod twice, as the real one does.
+//! Refuses to bind a pod twice, as the real one does.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -92,8 +92,8 @@ impl Server {
                 changes.changed().await.unwrap();
             }
         };
-        let done = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
-        assert!(done.is_ok(), "{what} never happened: {:#?}", self.all("pods"));
+        let done = env::timeout(std::time::Duration::from_secs(60), wait).await;
+        assert!(done.is_some(), "{what} never happened: {:#?}", self.all("pods"));
     }
 
     fn bind(&self, key: &str, body: &Value) -> Result<Value, ApiError> {

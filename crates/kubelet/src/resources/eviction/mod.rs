@@ -121,7 +121,7 @@ impl EvictionManager {
     /// Removes what nobody uses; true when that was enough.
     async fn reclaimed(&self, threshold: &Threshold) -> bool {
         if let Err(error) = container_gc::collect(&self.workers).await {
-            tracing::warn!(error, "failed to remove dead containers");
+            tracing::warn!(%error, "failed to remove dead containers");
         }
         self.images.remove_all_unused(&self.workers).await;
         let seen = self.observe().await;
@@ -234,7 +234,7 @@ impl EvictionManager {
                 .map(|(name, layer)| (name.clone(), layer + local_storage::bytes_below(&logs.join(&name))))
                 .collect(),
         };
-        tokio::task::spawn_blocking(measure).await.unwrap_or_default()
+        env::spawn_blocking(measure).await.unwrap_or_default()
     }
 
     /// Ends pods that have gone beyond their own limits of disk.
