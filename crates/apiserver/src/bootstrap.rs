@@ -1,4 +1,4 @@
-//! What every cluster has from the start: founding namespaces, the `kubernetes` Service, system priorities.
+//! What every cluster has from the start: system namespaces, the `kubernetes` Service, system priorities.
 //! Run by `pipeline` before the server is ready.
 //! Invariant: goes through the registry like any client; what exists already is left alone.
 
