@@ -1,6 +1,6 @@
 //! The transport into the API server of this process: no sockets, no copies, but the whole pipeline.
 //! Glues `client` to `apiserver` for `minke`, for `sim` and for tests.
-//! Invariant: skips TLS and nothing else; every request carries its component's own identity.
+//! Skips TLS and nothing else; every request carries its component's own identity.
 
 use std::sync::Arc;
 

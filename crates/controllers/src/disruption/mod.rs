@@ -24,7 +24,6 @@ use crate::{
         indexes,
         meta::{self, Object, labels},
         objects,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -86,8 +85,8 @@ fn unmanaged(selector: &str) -> String {
 }
 
 /// No selector selects nothing; an empty one everything.
-fn selector(budget: &PodDisruptionBudget) -> Option<Selector> {
-    Selector::new(budget.spec.as_ref()?.selector.as_ref()?).ok()
+fn selector(budget: &PodDisruptionBudget) -> Option<LabelSelector> {
+    LabelSelector::from_meta(Some(budget.spec.as_ref()?.selector.as_ref()?)).ok()
 }
 
 struct Disruption {

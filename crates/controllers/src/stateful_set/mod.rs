@@ -7,7 +7,7 @@ mod pod;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use k8s_openapi::api::{
@@ -24,7 +24,6 @@ use crate::{
         ownership,
         pod_control::namespace_terminating,
         revisions,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -68,8 +67,10 @@ struct StatefulSets {
 impl Controller for StatefulSets {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(set) = self.sets.get(key) else { return Ok(None) };
-        let Some(selector) = set.spec.as_ref().and_then(|s| Selector::new(&s.selector).ok()) else { return Ok(None) };
-        if selector.selects_everything() || set.deleting() {
+        let Some(selector) = set.spec.as_ref().and_then(|s| LabelSelector::from_meta(Some(&s.selector)).ok()) else {
+            return Ok(None);
+        };
+        if selector.is_empty() || set.deleting() {
             return Ok(None);
         }
         let (client, now) = (&self.context.client, self.context.env.now());
@@ -124,7 +125,7 @@ impl Controller for StatefulSets {
 }
 
 impl StatefulSets {
-    async fn claim(&self, set: &StatefulSet, selector: &Selector) -> Result<Vec<Arc<Pod>>, ApiError> {
+    async fn claim(&self, set: &StatefulSet, selector: &LabelSelector) -> Result<Vec<Arc<Pod>>, ApiError> {
         let mut pods = self.pods.by_index(indexes::CONTROLLER, set.uid());
         pods.extend(self.pods.by_index(indexes::ORPHAN, set.namespace()));
         let ours = |pod: &Pod| selector.matches(labels(pod.meta())) && plan::ordinal(set, pod).is_some();

@@ -23,7 +23,6 @@ const HOMES: &[Home] = &[
             ("crates/kubelet/src/pod/pod_workers/terminate.rs", "to use env::Backoff"),
             ("crates/kubelet/src/pod/status_manager/mod.rs", "to use env::Backoff"),
             ("crates/kubelet/src/pod/sync_loop/mirror.rs", "to use env::Backoff"),
-            ("crates/sim/src/node.rs", "to use env::Backoff"),
         ],
     },
     Home {
