@@ -3,6 +3,8 @@
 //! Invariant: no I/O, no clock, no randomness, no async (tidy: `pure_files`).
 
 pub mod accessor;
+pub mod cluster_dns;
+pub mod cluster_ranges;
 pub mod codec;
 pub mod depth;
 pub mod field;

@@ -12,16 +12,14 @@ pub mod server;
 pub mod storage;
 
 mod aggregator;
-mod bootstrap;
 mod crd;
 mod discovery;
 mod filters;
-mod flow_control;
 mod handlers;
-mod kubernetes_service;
 mod metrics;
 mod metrics_api;
 mod openapi;
+mod post_start_hooks;
 mod proxy;
 mod transport;
 

@@ -22,7 +22,7 @@ use api::openapi::ExtraSchemas;
 
 use crate::discovery::served::{Served, Set};
 
-pub use controller::start;
+pub use controller::Definitions;
 pub use declared::validate as validate_rules;
 
 pub use api::kinds::CUSTOM_RESOURCE_CLEANUP_FINALIZER as FINALIZER;

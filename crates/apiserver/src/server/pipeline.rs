@@ -16,13 +16,12 @@ use store::Store;
 
 use crate::{
     admission, aggregator,
-    aggregator::local_services,
     authn::{
         self, Credentials, User,
         service_account::{Keys, ServiceAccountTokens},
     },
     authz::{self, Decision},
-    bootstrap, crd, discovery,
+    discovery,
     discovery::served::ServedResources,
     filters::{
         in_flight::{InFlight, Place},
@@ -32,10 +31,9 @@ use crate::{
         debug, negotiate, not_found,
         respond::{self, Reply, TotalBytes},
     },
-    kubernetes_service,
     metrics::{self, Labels, Measured, Metrics},
-    metrics_api, openapi,
-    registry::{Allocations, Registry, not_found_path, repair_services},
+    metrics_api, openapi, post_start_hooks,
+    registry::{Allocations, Registry, not_found_path},
     request::{
         body::{self, Body},
         call::{Call, InProcess},
@@ -120,12 +118,7 @@ impl ApiServer {
             config,
             env,
         });
-        bootstrap::run(&server).await?;
-        repair_services(&server.cluster).await?;
-        crd::start(&server).await;
-        aggregator::start(&server);
-        kubernetes_service::start(&server);
-        local_services::start(&server);
+        post_start_hooks::start(&server).await?;
         server.health.bootstrapped();
         Ok(server)
     }

@@ -82,6 +82,11 @@ pub fn node_name() -> Result<String> {
     Ok(name)
 }
 
+/// The same until the machine boots again, and told to nobody but the programs on it and the Node objects that run there.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -139,7 +139,7 @@ async fn run(
     let switch = match flags.nodes {
         1 => None,
         _ => {
-            let switch = Switch::make(instance, &flags)?;
+            let switch = Switch::create(instance, &flags)?;
             env.spawn(switch.keep_rules(env, shutdown));
             // This machine too is known to the others by its address on the switch.
             if flags.node.node_ip.is_empty() {

@@ -5,7 +5,6 @@
 pub mod bootstrap;
 pub mod escalation;
 
-mod aggregation;
 mod grants;
 mod rule;
 
@@ -20,7 +19,6 @@ use crate::{
     storage::{cluster::Cluster, index::Indexed},
 };
 
-pub use aggregation::follow as follow_aggregation;
 pub use grants::{Grants, RoleRef};
 pub use rule::{Rule, missing, quoted};
 

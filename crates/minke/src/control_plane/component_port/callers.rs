@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use parking_lot::Mutex;
 
 /// Authorities are looked up again after this long, when somebody shows a certificate.
-const KNOWN_FOR: Duration = Duration::from_secs(60);
+const AUTHORITIES_TTL: Duration = Duration::from_secs(60);
 
 pub struct Callers {
     client: Client,
@@ -46,7 +46,7 @@ impl Callers {
 
     async fn look_up(&self) {
         let now = self.env.monotonic();
-        if self.known.lock().0.is_some_and(|since| now < since + KNOWN_FOR) {
+        if self.known.lock().0.is_some_and(|since| now < since + AUTHORITIES_TTL) {
             return;
         }
         let maps = self.client.namespaced::<ConfigMap>("kube-system");
