@@ -1,6 +1,6 @@
 //! What controllers ask of pods: are they alive, ready, available, and who goes first.
 //! Used by every workload controller and by the endpoint controllers.
-//! Invariant: pure readings of one version of a pod.
+//! Invariant: pure readings of one version of a pod (tidy: `pure_files`).
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! What a service selects and which ports of a pod it means.
 //! Shared by both endpoint controllers.
-//! Invariant: pure; a pod's change that can't change any endpoint is recognised as such.
+//! Invariant: pure; a pod's change that can't change any endpoint is recognised as such (tidy: `pure_files`).
 
 use std::{collections::BTreeMap, sync::Arc};
 

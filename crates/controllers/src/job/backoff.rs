@@ -1,6 +1,6 @@
 //! How long a job waits after failures before it makes another pod: 10 s, 20 s, 40 s …, until one succeeds.
 //! Moved forward by the job core, kept by the controller: pods that were deleted can't be counted any more.
-//! Invariant: a pod counts once.
+//! A pod counts once.
 
 use std::{collections::BTreeSet, time::Duration};
 
