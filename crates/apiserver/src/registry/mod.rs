@@ -1,6 +1,6 @@
 //! One registry for all kinds: what each verb does to the objects of a resource.
 //! Called by `pipeline` after authorization; reads `watch_cache`, writes `store`.
-//! Invariant: every write is compare-and-set on the revision it was decided on.
+//! Every write is compare-and-set on the revision it was decided on.
 
 pub mod custom;
 
@@ -22,7 +22,7 @@ mod reviews;
 mod scale;
 mod selection;
 mod service;
-mod service_repair;
+pub(crate) mod service_repair;
 mod subresource;
 mod update;
 mod watch;
@@ -55,7 +55,6 @@ use crate::{
 pub use object_meta::timestamp;
 pub use selection::Selection;
 pub use service::{Allocations, nth as service_address};
-pub use service_repair::follow as repair_services;
 
 pub struct Registry {
     pub config: Arc<Config>,

@@ -1,6 +1,6 @@
 //! The order of a request, in one function.
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
-//! Invariant: nothing reaches a handler that was not authenticated and authorized.
+//! Nothing reaches a handler that was not authenticated and authorized.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -16,13 +16,12 @@ use store::Store;
 
 use crate::{
     admission, aggregator,
-    aggregator::local_services,
     authn::{
         self, Credentials, User,
         service_account::{Keys, ServiceAccountTokens},
     },
     authz::{self, Decision},
-    bootstrap, crd, discovery,
+    discovery,
     discovery::served::ServedResources,
     filters::{
         in_flight::{InFlight, Place},
@@ -32,10 +31,9 @@ use crate::{
         debug, negotiate, not_found,
         respond::{self, Reply, TotalBytes},
     },
-    kubernetes_service,
     metrics::{self, Labels, Measured, Metrics},
-    metrics_api, openapi,
-    registry::{Allocations, Registry, not_found_path, repair_services},
+    metrics_api, openapi, post_start_hooks,
+    registry::{Allocations, Registry, not_found_path},
     request::{
         body::{self, Body},
         call::{Call, InProcess},
@@ -120,12 +118,7 @@ impl ApiServer {
             config,
             env,
         });
-        bootstrap::run(&server).await?;
-        repair_services(&server.cluster).await?;
-        crd::start(&server).await;
-        aggregator::start(&server);
-        kubernetes_service::start(&server);
-        local_services::start(&server);
+        post_start_hooks::start(&server).await?;
         server.health.bootstrapped();
         Ok(server)
     }
