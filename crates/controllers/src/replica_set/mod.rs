@@ -19,7 +19,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use plan::{Counts, Crowding, plan};
+use plan::{Counts, PodsPerNode, plan};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -161,12 +161,12 @@ impl<K: Replicated> Replicas<K> {
     }
 
     /// How many pods of this set and of its siblings under the same owner run on each node.
-    fn crowding(&self, set: &K) -> Crowding {
+    fn crowding(&self, set: &K) -> PodsPerNode {
         let siblings = match set.controller() {
             Some(owner) => self.sets.by_index(indexes::CONTROLLER, &owner.uid).iter().map(|s| s.uid().into()).collect(),
             None => vec![set.uid().to_string()],
         };
-        let mut crowding = Crowding::new();
+        let mut crowding = PodsPerNode::new();
         for pod in siblings.iter().flat_map(|uid| self.pods.by_index(indexes::CONTROLLER, uid)) {
             if pods::active(&pod) {
                 *crowding.entry(pods::node_name(&pod).to_string()).or_default() += 1;

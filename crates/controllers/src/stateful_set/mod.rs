@@ -14,7 +14,7 @@ use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec},
 };
-use plan::{Action, Input, Why};
+use plan::{Action, DeletionReason, Input};
 use serde_json::json;
 
 use crate::{
@@ -101,7 +101,7 @@ impl Controller for StatefulSets {
                     self.create(&set, &template, ordinal, &revision).await
                 }
                 Action::MakeClaims { ordinal } => self.make_claims(&set, ordinal).await,
-                Action::Delete { pod, why } => self.delete(&set, &pod, why).await,
+                Action::Delete { pod, reason } => self.delete(&set, &pod, reason).await,
             };
             if result.is_err() {
                 break;
@@ -186,18 +186,18 @@ impl StatefulSets {
         Ok(())
     }
 
-    async fn delete(&self, set: &StatefulSet, pod: &Pod, why: Why) -> Result<(), ApiError> {
+    async fn delete(&self, set: &StatefulSet, pod: &Pod, reason: DeletionReason) -> Result<(), ApiError> {
         let about = reference(set);
-        let kind = match why {
-            Why::Failed => Some(("RecreatingFailedPod", "failed")),
-            Why::Succeeded => Some(("RecreatingTerminatedPod", "terminated")),
+        let kind = match reason {
+            DeletionReason::Failed => Some(("RecreatingFailedPod", "failed")),
+            DeletionReason::Succeeded => Some(("RecreatingTerminatedPod", "terminated")),
             _ => None,
         };
         if let Some((reason, word)) = kind {
             let message = format!("StatefulSet {} is recreating {word} Pod {}", set.key(), pod.name());
             self.recorder.warning(&about, reason, message);
         }
-        if why == Why::Scaled
+        if reason == DeletionReason::Scaled
             && let Some(ordinal) = plan::ordinal(set, pod)
         {
             self.own_claims(set, ordinal, Some(pod)).await?;
