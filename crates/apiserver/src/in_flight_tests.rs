@@ -38,14 +38,14 @@ fn request(method: Method, path: &str, token: &str, body: crate::Body) -> Reques
 async fn create(server: &Arc<ApiServer>, path: &str, token: &str, name: &str) -> u16 {
     let object = json!({ "metadata": { "name": name } }).to_string();
     let sent = server.handle(request(Method::POST, path, token, body::full(object)));
-    tokio::time::timeout(PATIENCE, sent).await.expect("an answer").status().as_u16()
+    env::timeout(PATIENCE, sent).await.expect("an answer").status().as_u16()
 }
 
 /// Sends `bytes` of a body, and then nothing more.
 fn stuck(server: &Arc<ApiServer>, bytes: usize) -> tokio::task::JoinHandle<u16> {
     let begun = futures::stream::iter([Ok(Bytes::from(vec![b' '; bytes]))]).chain(futures::stream::pending());
     let (server, body) = (server.clone(), body::stream(begun));
-    tokio::spawn(
+    env::spawn(
         async move { server.handle(request(Method::POST, CONFIG_MAPS, "ordinary", body)).await.status().as_u16() },
     )
 }
@@ -56,7 +56,7 @@ async fn held(server: &Arc<ApiServer>, bytes: usize) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.expect("the bytes arrive");
+    env::timeout(PATIENCE, wait).await.expect("the bytes arrive");
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn slow_bodies_take_no_place_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_never_ends_is_cut_off() {
     let server = server(|_| {}).await;
-    let request = tokio::time::timeout(Duration::from_secs(24 * 3600), stuck(&server, 1));
+    let request = env::timeout(Duration::from_secs(24 * 3600), stuck(&server, 1));
     assert_eq!(request.await.expect("an answer").unwrap(), 504);
     assert_eq!(server.in_flight.body_bytes.in_use(), 0);
 }

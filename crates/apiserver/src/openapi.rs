@@ -64,7 +64,7 @@ impl Documents {
         if let Some(found) = self.find(generation, name) {
             return Ok(found);
         }
-        let document = tokio::task::spawn_blocking(make).await.map_err(|_| failed())?;
+        let document = env::spawn_blocking(make).await.map_err(|_| failed())?;
         let mut made = self.made.lock();
         if made.generation == generation {
             made.documents.insert(name.to_string(), document.clone());

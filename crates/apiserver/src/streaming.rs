@@ -106,7 +106,7 @@ pub async fn exchange(config: &Config, target: Target, method: Method) -> Result
     let connection = connect(config, &target).await.map_err(|e| e.to_string())?;
     let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(connection));
     let (mut sender, driver) = handshake.await.map_err(|e| e.to_string())?;
-    tokio::spawn(driver);
+    env::spawn(driver);
     let mut request = Request::new(Full::default());
     *request.method_mut() = method;
     *request.uri_mut() = target.path_and_query.parse().map_err(|e| format!("{e}"))?;
@@ -122,21 +122,21 @@ pub async fn exchange(config: &Config, target: Target, method: Method) -> Result
 }
 
 pub async fn forward(call: &Call, config: &Config, target: Target, body: Body) -> Result<Response<Body>, ApiError> {
-    let connection = tokio::time::timeout(CONNECT_TIMEOUT, connect(config, &target)).await;
+    let connection = env::timeout(CONNECT_TIMEOUT, connect(config, &target)).await;
     let unreachable = |why: String| {
         let place = target.place();
         ApiError::new(Reason::ServiceUnavailable, format!("error trying to reach service: dial tcp {place}: {why}"))
     };
     let connection = match connection {
-        Ok(connected) => connected.map_err(|e| unreachable(e.to_string()))?,
-        Err(_) => return Err(unreachable("i/o timeout".into())),
+        Some(connected) => connected.map_err(|e| unreachable(e.to_string()))?,
+        None => return Err(unreachable("i/o timeout".into())),
     };
     let (mut sender, driver) = hyper::client::conn::http1::Builder::new()
         .preserve_header_case(true)
         .handshake::<_, Body>(TokioIo::new(connection))
         .await
         .map_err(|e| unreachable(e.to_string()))?;
-    tokio::spawn(async move {
+    env::spawn(async move {
         if let Err(error) = driver.with_upgrades().await {
             tracing::debug!(%error, "a proxied connection ended");
         }
@@ -252,7 +252,7 @@ fn switch(call: &Call, response: Response<hyper::body::Incoming>) -> Result<Resp
     let mut answer = Response::new(crate::body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *answer.headers_mut() = response.headers().clone();
-    tokio::spawn(async move {
+    env::spawn(async move {
         let (client, server) = match tokio::join!(client, hyper::upgrade::on(response)) {
             (Ok(client), Ok(server)) => (client, server),
             (Err(error), _) | (_, Err(error)) => return tracing::debug!(%error, "an upgrade failed"),

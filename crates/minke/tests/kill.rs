@@ -99,7 +99,7 @@ async fn what_clients_were_told_holds_under_kill_9() {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let client = RegisterClient::new(admin.clone(), env.clone(), history.clone(), NAMESPACE);
-            tokio::spawn(work(client, data.clone(), stop.clone()))
+            env::spawn(work(client, data.clone(), stop.clone()))
         })
         .collect();
     for number in 0..kills {

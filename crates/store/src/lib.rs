@@ -1,6 +1,7 @@
 //! Revisioned keys, compare-and-set and watch: what the API server keeps its objects in.
 //! `memory`, `embedded` and `etcd` implement the one trait here and pass the one suite in `contract`.
-//! Invariant: knows nothing of Kubernetes; values are opaque bytes. A write is durable before it is acknowledged.
+//! Invariant: knows nothing of Kubernetes; values are opaque bytes (tidy: `store_knows_no_kinds`). A write is durable
+//! before it is acknowledged (test: `every_sync_is_needed`).
 
 pub mod backup;
 pub mod contract;

@@ -1,6 +1,6 @@
 //! A store that lives as long as the process: for tests, simulation and throw-away clusters.
 //! The same `mvcc` core as `embedded`, written in place because there is no disk to wait for.
-//! Invariant: spawns no thread, so simulated runs stay deterministic.
+//! It spawns no thread, so simulated runs stay deterministic.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Keys one timer tick expires before it lets others in.
-const EXPIRY_STEP: usize = 256;
+const EXPIRY_STEP_KEYS: usize = 256;
 
 pub struct MemoryStore {
     shared: Arc<Shared<Bytes>>,
@@ -83,7 +83,7 @@ fn tick(shared: &Shared<Bytes>, writing: &parking_lot::Mutex<()>) {
     shared.tell_progress();
     let _writing = writing.lock();
     shared.core.write().forget_aged(shared.env.monotonic());
-    let expired = shared.core.read().expired(shared.wall_ms(), EXPIRY_STEP);
+    let expired = shared.core.read().expired(shared.wall_ms(), EXPIRY_STEP_KEYS);
     for (key, mod_revision) in expired {
         let deletion = delete_if_unchanged(&key, mod_revision);
         if let Err(error) = transact(shared, deletion) {

@@ -2,7 +2,6 @@
 //! Filled by `pipeline` and what it calls; shown at `/metrics`.
 //! Invariant: labels come from a bounded set: paths and object names never become labels.
 
-mod histogram;
 mod process;
 mod requests;
 mod stored;

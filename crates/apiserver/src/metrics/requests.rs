@@ -11,13 +11,12 @@ use std::{
     time::Duration,
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 
 use api::Verb;
 
-use super::histogram::Histogram;
 use crate::request_info::RequestInfo;
 
 pub const SECONDS: &[f64] = &[

@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use async_trait::async_trait;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::RwLock;
@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use env::Env;
 use store::{Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
 
-use super::{histogram::Histogram, requests::SECONDS};
+use super::requests::SECONDS;
 use crate::{storage, write_health::WriteHealth};
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.

@@ -97,10 +97,10 @@ async fn readyz_fails_while_writes_fail() {
     disk.is_full.store(false, Ordering::SeqCst);
     let recovered = async {
         while code(&s, "/readyz").await != 200 {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            env::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), recovered).await.expect("ready again");
+    env::timeout(std::time::Duration::from_secs(60), recovered).await.expect("ready again");
     let attempts = disk.attempts.load(Ordering::SeqCst);
     assert_eq!(code(&s, "/readyz").await, 200);
     assert_eq!(disk.attempts.load(Ordering::SeqCst), attempts, "a healthy store is not written to");

@@ -40,7 +40,7 @@ impl FileWork {
     ) -> Result<T, String> {
         let turn = async {
             let done = self.take(&key).await?;
-            let task = tokio::task::spawn_blocking(move || {
+            let task = env::spawn_blocking(move || {
                 let result = work();
                 drop(done);
                 result

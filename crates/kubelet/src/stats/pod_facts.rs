@@ -76,7 +76,7 @@ pub async fn gather(shared: &Arc<Shared>, with_disks: bool) -> HashMap<String, P
         let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), of_pod(&shared, &pod, with_disks));
         shared.pods.list().into_iter().map(of).collect()
     };
-    tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    env::spawn_blocking(work).await.unwrap_or_default()
 }
 
 fn of_pod(shared: &Shared, pod: &Pod, with_disks: bool) -> PodFacts {

@@ -85,13 +85,13 @@ async fn roles_and_bindings_decide_and_guard_themselves() {
     extra["metadata"]["labels"] = json!({ "rbac.authorization.k8s.io/aggregate-to-view": "true" });
     assert_eq!(send(&server, &admin, Method::POST, &format!("{RBAC}/clusterroles"), extra).await.0, 201);
     let view = format!("{RBAC}/clusterroles/view");
-    let found = tokio::time::timeout(Duration::from_secs(120), async {
+    let found = env::timeout(Duration::from_secs(120), async {
         loop {
             let (_, view) = send(&server, &admin, Method::GET, &view, Value::Null).await;
             if view["rules"].to_string().contains("widgets") {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            env::sleep(Duration::from_millis(10)).await;
         }
     });
     found.await.expect("view collects the new role");

@@ -382,7 +382,7 @@ impl VolumeManager {
         self.tokens.forget(uid);
         let directory = self.pods_dir.join(uid);
         // However long it takes: nothing but this pod's end waits for it.
-        match tokio::task::spawn_blocking(move || file_system::remove(&directory)).await {
+        match env::spawn_blocking(move || file_system::remove(&directory)).await {
             Ok(result) => result.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
@@ -395,7 +395,7 @@ impl VolumeManager {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
         };
-        tokio::task::spawn_blocking(list).await.unwrap_or_default()
+        env::spawn_blocking(list).await.unwrap_or_default()
     }
 }
 
