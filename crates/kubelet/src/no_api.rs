@@ -1,6 +1,6 @@
 //! An API server that is not there, or that only answers questions, for tests.
 //! Used by tests next to the code.
-//! Invariant: nothing can be listed or watched.
+//! Nothing can be listed or watched.
 
 use api::ApiError;
 use bytes::Bytes;

@@ -1,7 +1,6 @@
 //! Removes unused images when the disk they are on gets full.
 //! Run by `housekeeping`; `eviction` asks for it before it ends a pod.
-//! Invariant: never removes an image that a container uses, that is pinned, that is the sandbox's, or that has only
-//! just come.
+//! Never removes an image that a container uses, that is pinned, that is the sandbox's, or that has only just come.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,6 +19,20 @@ struct Seen {
     used: Duration,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum ImageGcError {
+    #[error("{0}")]
+    Runtime(#[from] cri::Error),
+    #[error("{0}")]
+    FreeDiskSpace(String),
+}
+
+impl ImageGcError {
+    pub fn event_reason(&self) -> &'static str {
+        "ImageGCFailed"
+    }
+}
+
 #[derive(Default)]
 pub struct ImageGc {
     seen: Mutex<HashMap<String, Seen>>,
@@ -27,16 +40,16 @@ pub struct ImageGc {
 
 impl ImageGc {
     /// Frees what brings usage back below the marks, if it has passed them.
-    pub async fn collect(&self, workers: &PodWorkers) -> Result<(), String> {
+    pub async fn collect(&self, workers: &PodWorkers) -> Result<(), ImageGcError> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
-        let unused = self.look(workers).await.map_err(|error| error.to_string())?;
+        let unused = self.look(workers).await?;
         let config = &shared.config;
         let unused = match config.image_max_age {
             Some(age) => self.remove_older(workers, unused, age).await,
             None => unused,
         };
-        let info = runtime.image_fs_info().await.map_err(|error| error.to_string())?;
+        let info = runtime.image_fs_info().await?;
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
         // A runtime that does not say where images are leaves nothing to measure.
         let Some(disk) = place.and_then(|place| Disk::of(place.as_ref())) else { return Ok(()) };
@@ -48,9 +61,10 @@ impl ImageGc {
         if freed >= wanted {
             return Ok(());
         }
-        let message = too_full(disk.bytes, disk.bytes_free, freed);
-        shared.recorder.warning(&client::reference(&*shared.node.lock()), "FreeDiskSpaceFailed", message.clone());
-        Err(message)
+        let error = ImageGcError::FreeDiskSpace(too_full(disk.bytes, disk.bytes_free, freed));
+        let node = client::reference(&*shared.node.lock());
+        shared.recorder.warning(&node, "FreeDiskSpaceFailed", error.to_string());
+        Err(error)
     }
 
     /// Removes those unused for longer than `age`; the rest is left to the marks.

@@ -1,7 +1,6 @@
 //! Removes what nobody wants any more: sandboxes, directories, logs and groups of pods that are gone.
 //! Run by `lib` at the start and at a slow rate.
-//! Invariant: touches only pods that this node made, that no source and no worker knows, and only after the sources
-//! were heard.
+//! Touches only pods that this node made, that no source and no worker knows, and only after the sources were heard.
 
 use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
@@ -23,16 +22,16 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     loop {
         remove_orphans(&workers).await;
         if let Err(error) = container_gc::collect(&workers).await {
-            tell(&workers, "ContainerGCFailed", error);
+            tell(&workers, error.event_reason(), error.to_string());
         }
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
             let result = images.collect(&workers).await;
             match result {
                 // Once may be a runtime that has only just come up.
-                Err(error) if images_failed => tell(&workers, "ImageGCFailed", error),
+                Err(error) if images_failed => tell(&workers, error.event_reason(), error.to_string()),
                 Err(error) => {
-                    tracing::warn!(error, "failed to look after images");
+                    tracing::warn!(%error, "failed to look after images");
                     images_failed = true;
                 }
                 Ok(()) => images_failed = false,

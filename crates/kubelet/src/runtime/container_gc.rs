@@ -1,6 +1,6 @@
 //! Removes dead containers beyond the last one of each name, logs included, and dead sandboxes that were replaced.
 //! Run by `housekeeping`.
-//! Invariant: the newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
+//! The newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
 
 use std::collections::HashMap;
 
@@ -15,40 +15,60 @@ use crate::{
 /// Dead incarnations that are kept beside a newer one.
 const KEEP_DEAD: usize = 1;
 
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerGcError {
+    #[error("{0}")]
+    Runtime(#[from] cri::Error),
+    #[error("{0}")]
+    Logs(std::io::Error),
+    #[error("failed to remove container {id:?}: {error}")]
+    Container { id: String, error: Box<ContainerGcError> },
+    #[error("failed to remove sandbox {id:?}: {error}")]
+    Sandbox { id: String, error: cri::Error },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Several(Vec<ContainerGcError>),
+}
+
+impl ContainerGcError {
+    pub fn event_reason(&self) -> &'static str {
+        "ContainerGCFailed"
+    }
+}
+
 /// Does as much as it can, and says what it could not do.
-pub async fn collect(workers: &PodWorkers) -> Result<(), String> {
+pub async fn collect(workers: &PodWorkers) -> Result<(), ContainerGcError> {
     let runtime = &workers.shared.runtime.runtime;
     let mut problems = Vec::new();
-    let mut containers = runtime.list_containers(None).await.map_err(|error| error.to_string())?;
+    let mut containers = runtime.list_containers(None).await?;
     let ours = |labels: &HashMap<String, String>| labels.get(POD_UID).is_some_and(|uid| workers.knows(uid));
     containers.retain(|container| ours(&container.labels));
     for id in superfluous(&containers) {
         if let Err(error) = remove(workers, &id).await {
-            problems.push(format!("failed to remove container {id:?}: {error}"));
+            problems.push(ContainerGcError::Container { id, error: Box::new(error) });
         }
     }
-    let mut sandboxes = runtime.list_pod_sandboxes(None).await.map_err(|error| error.to_string())?;
+    let mut sandboxes = runtime.list_pod_sandboxes(None).await?;
     sandboxes.retain(|sandbox| ours(&sandbox.labels));
     let occupied: Vec<String> = containers.iter().map(|c| c.pod_sandbox_id.clone()).collect();
     for id in replaced(&sandboxes).into_iter().filter(|id| !occupied.contains(id)) {
         if let Err(error) = runtime.remove_pod_sandbox(&id).await {
-            problems.push(format!("failed to remove sandbox {id:?}: {error}"));
+            problems.push(ContainerGcError::Sandbox { id, error });
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems.join(", ")) }
+    if problems.is_empty() { Ok(()) } else { Err(ContainerGcError::Several(problems)) }
 }
 
 /// Its logs go first: those of a container that nobody knows any more would stay for good.
-async fn remove(workers: &PodWorkers, id: &str) -> Result<(), String> {
+async fn remove(workers: &PodWorkers, id: &str) -> Result<(), ContainerGcError> {
     let runtime = &workers.shared.runtime.runtime;
     match runtime.container_status(id, false).await {
         Ok(answer) => container_logs::remove(&workers.shared.config, answer.status.unwrap_or_default())
             .await
-            .map_err(|error| error.to_string())?,
+            .map_err(ContainerGcError::Logs)?,
         Err(error) if error.is_not_found() => return Ok(()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     }
-    runtime.remove_container(id).await.map_err(|error| error.to_string())
+    Ok(runtime.remove_container(id).await?)
 }
 
 /// Ids of the dead containers to remove.

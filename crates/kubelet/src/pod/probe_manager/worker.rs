@@ -1,7 +1,6 @@
 //! Probes one container in one way, for as long as it runs.
 //! Part of `probe_manager`.
-//! Invariant: a result changes only after as many attempts in a row as the thresholds ask for; one that could not be
-//! made is none.
+//! A result changes only after as many attempts in a row as the thresholds ask for; one that could not be made is none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{
     ProbeKind, Results,
-    attempt::{self, Found},
+    attempt::{self, Found, ProbeError},
     schedule::{Attempt, ProbeSchedule},
 };
 use crate::{
@@ -128,7 +127,7 @@ impl Worker {
     /// `None` when the probe could not be made.
     async fn attempt(&self, probe: &Probe, timeout: Duration, attempt: Attempt) -> Option<ProbeResult> {
         let began = self.env.monotonic();
-        let mut outcome = Err(String::new());
+        let mut outcome = Err(ProbeError::MissingHandler);
         for _ in 0..RETRIES {
             outcome = attempt::attempt(
                 &*self.runtime,
