@@ -83,7 +83,7 @@ async fn remove_orphans(workers: &PodWorkers) {
     shared.allocations.retain(wanted);
     for uid in shared.volumes.pods_on_disk().await.into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
         if let Err(error) = shared.volumes.tear_down(&uid).await {
-            tracing::warn!(uid, error, "failed to remove an orphaned pod's directory");
+            tracing::warn!(uid, %error, "failed to remove an orphaned pod's directory");
         }
     }
     for (uid, directory) in container_logs::directories(&shared.config).await {

@@ -14,6 +14,7 @@ use crate::{
     files::disk::{self, Disk, Usage},
     pod::{pod_spec, pod_workers::Shared},
     runtime::container_config,
+    volumes::plugins::PLUGINS,
 };
 
 #[derive(Debug, Default)]
@@ -170,7 +171,7 @@ fn interfaces(dev: &str) -> Vec<Interface> {
 
 /// Host paths are not the pod's to be counted, and a device holds no files.
 fn volume_usage(pod: &Pod, volume: &Volume, path: &Path) -> Option<VolumeUsage> {
-    if volume.host_path.is_some() || !path.is_dir() {
+    if PLUGINS.find_inline(volume).is_some_and(|plugin| !plugin.has_usage()) || !path.is_dir() {
         return None;
     }
     let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {

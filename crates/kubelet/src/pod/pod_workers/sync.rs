@@ -26,7 +26,11 @@ use crate::{
         runtime_manager::{KillOrder, StartContext, container_reference},
         runtime_status::{PodRuntimeStatus, State},
     },
-    volumes::volume_manager::{Facts, Mounted, event_reason},
+    volumes::{
+        error::SetUpError,
+        plugins::PLUGINS,
+        volume_manager::{MountFacts, MountedVolumes},
+    },
 };
 
 /// The first and the longest wait after a failure to make a sandbox or volumes.
@@ -40,7 +44,7 @@ struct Surroundings {
     sandbox_config: v1::PodSandboxConfig,
     handler: String,
     references: References,
-    mounted: Mounted,
+    mounted: MountedVolumes,
     pod_ips: Vec<String>,
 }
 
@@ -227,7 +231,7 @@ impl Worker {
         };
         // What depends on the pod's address waits for it; everything else does not.
         let early_ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
-        let needs_address = names_pod_ip(pod) && early_ips.is_empty();
+        let needs_address = PLUGINS.needs_pod_ip(pod) && early_ips.is_empty();
         let volumes = async {
             // Many that wait for their turn do not hold as many mounts, which would make every call slower.
             began.notified().await;
@@ -236,7 +240,7 @@ impl Worker {
                 return Ok((references, None));
             }
             let mounted = self.mount(pod, &references, &early_ips).await?;
-            Ok::<_, String>((references, Some(mounted)))
+            Ok::<_, SetUpError>((references, Some(mounted)))
         };
         let (sandbox, volumes) = tokio::join!(sandbox, volumes);
         let sandbox_id = match sandbox {
@@ -283,7 +287,7 @@ impl Worker {
                 Some(Surroundings { sandbox_id, sandbox_config, handler, references, mounted, pod_ips: ips })
             }
             Err(error) => {
-                shared.recorder.warning(&about, event_reason(&error), error);
+                shared.recorder.warning(&about, error.event_reason(), error.to_string());
                 self.failed();
                 None
             }
@@ -305,10 +309,11 @@ impl Worker {
         shared.recorder.warning(&client::reference(pod), "MissingClusterDNS", format!("pod: {full:?}. {text}"));
     }
 
-    async fn mount(&self, pod: &Pod, references: &References, ips: &[String]) -> Result<Mounted, String> {
+    async fn mount(&self, pod: &Pod, references: &References, ips: &[String]) -> Result<MountedVolumes, SetUpError> {
         let shared = &self.shared;
-        let facts = Facts { references, pod_ips: ips, host_ips: &shared.runtime.host_ips, node: shared.runtime.node };
-        shared.volumes.set_up(pod, &facts).await.map_err(|error| error.to_string())
+        let facts =
+            MountFacts { references, pod_ips: ips, host_ips: &shared.runtime.host_ips, node: shared.runtime.node };
+        shared.volumes.set_up(pod, &facts).await
     }
 
     fn failed(&mut self) {
@@ -330,17 +335,13 @@ impl Worker {
 
     /// Files of configMap and other volumes follow what they show, also when nothing is to be started.
     async fn refresh(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) {
-        let refreshable =
-            pod_spec::spec(pod).volumes.iter().flatten().any(|v| {
-                v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
-            });
-        if !refreshable || status.running().next().is_none() {
+        if !PLUGINS.requires_remount(pod) || status.running().next().is_none() {
             return;
         }
         let ips = status.ips(pod, &self.shared.runtime.host_ips);
         let result = match self.shared.references.get(pod).await {
             Ok(references) => self.mount(pod, &references, ips).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match result {
             Ok(mounted) => {
@@ -349,7 +350,7 @@ impl Worker {
                 }
             }
             Err(error) => {
-                tracing::debug!(pod = pod_spec::display(pod), error, "failed to refresh volumes");
+                tracing::debug!(pod = pod_spec::display(pod), %error, "failed to refresh volumes");
                 self.look_again_in(LONGEST_RETRY);
             }
         }
@@ -511,19 +512,4 @@ fn backoff_key(uid: &str, container: &Container) -> String {
     let resources = container.resources.as_ref().and_then(|resources| serde_json::to_string(resources).ok());
     let image = container.image.as_deref().unwrap_or_default();
     format!("{uid}/{}/{image}/{}", container.name, resources.unwrap_or_default())
-}
-
-/// Whether a volume shows the pod's own address.
-fn names_pod_ip(pod: &Pod) -> bool {
-    let shows = |path: &str| path.starts_with("status.podIP");
-    pod_spec::spec(pod).volumes.iter().flatten().any(|volume| {
-        let plain = volume.downward_api.iter().flat_map(|d| d.items.iter().flatten());
-        let projected = volume
-            .projected
-            .iter()
-            .flat_map(|p| p.sources.iter().flatten())
-            .flat_map(|s| s.downward_api.iter())
-            .flat_map(|d| d.items.iter().flatten());
-        plain.chain(projected).any(|item| item.field_ref.as_ref().is_some_and(|f| shows(&f.field_path)))
-    })
 }

@@ -124,8 +124,8 @@ impl Worker {
     async fn clean_up(&mut self, pod: &Arc<Pod>) {
         let shared = self.shared.clone();
         while let Err(error) = shared.volumes.tear_down(&self.uid).await {
-            tracing::warn!(pod = pod_spec::display(pod), error, "failed to clean up volumes");
-            shared.recorder.warning(&client::reference(&**pod), "FailedUnMount", error);
+            tracing::warn!(pod = pod_spec::display(pod), %error, "failed to clean up volumes");
+            shared.recorder.warning(&client::reference(&**pod), error.event_reason(), error.to_string());
             shared.env.sleep(RETRY).await;
         }
         let uid = self.uid.clone();

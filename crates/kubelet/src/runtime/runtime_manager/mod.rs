@@ -302,7 +302,7 @@ impl RuntimeManager {
         let named = env_file::named(container, context.volumes);
         let files = match named.is_empty() {
             true => env_file::Files::new(),
-            false => self.files.run(key.clone(), move || Ok(env_file::read_all(&named))).await?,
+            false => self.files.run(key.clone(), move || Ok::<_, String>(env_file::read_all(&named))).await?,
         };
         let environment = environment::environment(
             &environment::Context {

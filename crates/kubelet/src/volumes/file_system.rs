@@ -1,5 +1,5 @@
 //! Mount points, ownership and removal of volume directories.
-//! Used by `volume_manager`, on blocking threads.
+//! Used by `plugins` and `volume_manager`, on blocking threads.
 //! Invariant: never deletes through a mount point: a directory that still holds a mount is left alone. What pods can
 //! change meanwhile is worked on by descriptors, never by names.
 
