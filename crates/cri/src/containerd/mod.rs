@@ -41,14 +41,14 @@ pub enum StartError {
 }
 
 /// How long a start may take; a cold start on a slow disk takes a few seconds.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Its log and configuration are the cluster's own business.
 const PRIVATE_FILE_MODE: u32 = 0o600;
-const STOP_LIMIT: Duration = Duration::from_secs(10);
-const FIRST_RESTART_DELAY: Duration = Duration::from_millis(50);
-const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const RESTART_DELAY_MIN: Duration = Duration::from_millis(50);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(10);
 /// One that lived this long died for a new reason.
-const STABLE_AFTER: Duration = Duration::from_secs(30);
+const STABLE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A running, supervised containerd. Dropping this ends the supervision but not containerd.
 pub struct Containerd {
@@ -129,7 +129,7 @@ async fn supervise(
     stop: Arc<Notify>,
     pid: watch::Sender<i32>,
 ) {
-    let mut delay = FIRST_RESTART_DELAY;
+    let mut delay = RESTART_DELAY_MIN;
     loop {
         let started = env.monotonic();
         tokio::select! {
@@ -140,8 +140,8 @@ async fn supervise(
                 return;
             }
         }
-        if env.monotonic() - started > STABLE_AFTER {
-            delay = FIRST_RESTART_DELAY;
+        if env.monotonic() - started > STABLE_INTERVAL {
+            delay = RESTART_DELAY_MIN;
         }
         tracing::warn!(pid = process.pid(), ?delay, "containerd died; restarting it");
         process = loop {
@@ -149,7 +149,7 @@ async fn supervise(
                 _ = env.sleep(delay) => {}
                 _ = stop.notified() => return,
             }
-            delay = (delay * 2).min(LONGEST_RESTART_DELAY);
+            delay = (delay * 2).min(RESTART_DELAY_MAX);
             match Process::spawn(&config) {
                 Ok(process) => break process,
                 Err(error) => tracing::error!(%error, "failed to restart containerd"),
@@ -234,7 +234,7 @@ impl Process {
 
     async fn stop(mut self) {
         let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::TERM);
-        if tokio::time::timeout(STOP_LIMIT, self.exited()).await.is_err() {
+        if tokio::time::timeout(STOP_TIMEOUT, self.exited()).await.is_err() {
             let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::KILL);
             self.exited().await;
         }
@@ -242,12 +242,12 @@ impl Process {
 
     async fn wait_ready(&self, config: &ContainerdConfig) -> Result<(), StartError> {
         tokio::select! {
-            ready = tokio::time::timeout(START_LIMIT, answers(config)) => match ready {
+            ready = tokio::time::timeout(START_TIMEOUT, answers(config)) => match ready {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(source)) => {
                     Err(StartError::File { attempt: "watch", path: config.state_dir.clone(), source })
                 }
-                Err(_) => Err(StartError::NotReady(START_LIMIT, config.log_file())),
+                Err(_) => Err(StartError::NotReady(START_TIMEOUT, config.log_file())),
             },
             _ = self.descriptor.readable() => Err(StartError::Exited(config.log_file())),
         }

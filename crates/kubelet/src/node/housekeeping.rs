@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-const INTERVAL: Duration = Duration::from_secs(60);
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
 pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     let mut round: u64 = 0;
@@ -39,7 +39,7 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
             }
         }
         round += 1;
-        workers.shared.env.sleep(INTERVAL).await;
+        workers.shared.env.sleep(CLEANUP_INTERVAL).await;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Dead incarnations that are kept beside a newer one.
-const KEEP_DEAD: usize = 1;
+const DEAD_CONTAINERS_MAX: usize = 1;
 
 /// Does as much as it can, and says what it could not do.
 pub async fn collect(workers: &PodWorkers) -> Result<(), String> {
@@ -63,7 +63,7 @@ fn superfluous(containers: &[v1::Container]) -> Vec<String> {
     let mut result = Vec::new();
     for group in groups.values_mut() {
         group.sort_by_key(|container| std::cmp::Reverse(container.created_at));
-        let old = group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(KEEP_DEAD);
+        let old = group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(DEAD_CONTAINERS_MAX);
         result.extend(old.map(|container| container.id.clone()));
     }
     result

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 /// More ends than this at once make a slow listener look without knowing whose end it was.
-const KEPT: usize = 256;
+const EXITS_BUFFERED_MAX: usize = 256;
 
 #[derive(Clone)]
 pub struct Exits(broadcast::Sender<Arc<str>>);
 
 impl Default for Exits {
     fn default() -> Self {
-        Self(broadcast::channel(KEPT).0)
+        Self(broadcast::channel(EXITS_BUFFERED_MAX).0)
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
         assert!(exit.wait().now_or_never().is_none());
         exits.tell("a");
         assert!(exit.wait().now_or_never().is_some());
-        (0..2 * KEPT).for_each(|_| exits.tell("b"));
+        (0..2 * EXITS_BUFFERED_MAX).for_each(|_| exits.tell("b"));
         assert!(exit.wait().now_or_never().is_some(), "too many to know");
     }
 }

@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// Where the runtime has no events at all, this is how often it is asked.
-const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
-const RECONNECT: Duration = Duration::from_millis(200);
+const RELIST_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What one pod has, as far as a relist tells: ids and states.
 type Seen = HashMap<String, i32>;
@@ -87,7 +87,7 @@ impl Pleg {
             }
             let mut relisted_at = self.env.monotonic();
             loop {
-                let interval = if with_events { self.relist_interval } else { RELIST_WITHOUT_EVENTS };
+                let interval = if with_events { self.relist_interval } else { RELIST_INTERVAL_WITHOUT_EVENTS };
                 // Counted from the last look: on a busy node events never leave a whole interval between them.
                 let wait = (relisted_at + interval).saturating_sub(self.env.monotonic());
                 let next = async {
@@ -113,7 +113,7 @@ impl Pleg {
                     },
                 }
             }
-            self.env.sleep(RECONNECT).await;
+            self.env.sleep(RECONNECT_INTERVAL).await;
         }
     }
 

@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::config::Config;
 
-const MAX_REMEMBERED: usize = 1024;
+const CACHED_DECISIONS_MAX: usize = 1024;
 
 pub struct Auth {
     client: Client,
@@ -83,7 +83,7 @@ impl Auth {
         };
         let allowed = user.may(&self.client, what).await?;
         let mut decisions = self.decisions.lock();
-        if decisions.len() >= MAX_REMEMBERED {
+        if decisions.len() >= CACHED_DECISIONS_MAX {
             decisions.clear();
         }
         let kept = if allowed { self.config.allowed_cache } else { self.config.denied_cache };

@@ -24,9 +24,9 @@ use crate::{
     runtime::exits::ExitOf,
 };
 
-const CHUNK: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// A runtime splits longer lines into partial ones of 16 KiB.
-const MAX_LINE: usize = 1 << 20;
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
@@ -141,9 +141,9 @@ async fn tail_offset(file: &mut File, tail: u64) -> io::Result<(u64, u64)> {
         return Ok((length, tail));
     }
     let (mut position, mut found) = (length, 0);
-    let mut block = vec![0; CHUNK];
+    let mut block = vec![0; CHUNK_BYTES];
     while position > 0 {
-        let size = position.min(CHUNK as u64);
+        let size = position.min(CHUNK_BYTES as u64);
         position -= size;
         file.seek(SeekFrom::Start(position)).await?;
         let block = &mut block[..size as usize];
@@ -290,7 +290,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
                 log_file::complete(&self.env, &self.file).await;
             }
             while self.fill(&mut out).await? {
-                if out.len() >= CHUNK || self.formatter.left == 0 {
+                if out.len() >= CHUNK_BYTES || self.formatter.left == 0 {
                     return Ok(Some(out.freeze()));
                 }
             }
@@ -323,7 +323,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 
     /// Reads one block and formats its whole lines. `false` at the end of the file.
     async fn fill(&mut self, out: &mut BytesMut) -> io::Result<bool> {
-        self.buffer.reserve(CHUNK);
+        self.buffer.reserve(CHUNK_BYTES);
         if self.file.read_buf(&mut self.buffer).await? == 0 {
             return Ok(false);
         }
@@ -333,7 +333,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
                 self.formatter.push(&line[..end], out);
             }
         }
-        if self.buffer.len() > MAX_LINE {
+        if self.buffer.len() > LINE_BYTES_MAX {
             self.buffer.clear();
             self.skipping = true;
         }
@@ -541,7 +541,7 @@ mod tests {
     async fn junk_is_passed_over() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
-        let mut content = vec![0xff; 3 * MAX_LINE];
+        let mut content = vec![0xff; 3 * LINE_BYTES_MAX];
         content.extend_from_slice(b"\n\n \nno line at all\n2026-01-01T00:00:00Z stdout F \xfe\x00binary\n");
         content.extend_from_slice(b"2026-01-01T00:00:00Z stdout P cut of");
         std::fs::write(&path, content).unwrap();

@@ -354,8 +354,8 @@ fn ports(query: &[(String, String)]) -> Result<Vec<u16>, ApiError> {
             }
         }
     }
-    match ports.len() > port_channels::MOST_PORTS {
-        true => Err(ApiError::bad_request(format!("at most {} ports can be forwarded", port_channels::MOST_PORTS))),
+    match ports.len() > port_channels::PORTS_MAX {
+        true => Err(ApiError::bad_request(format!("at most {} ports can be forwarded", port_channels::PORTS_MAX))),
         false => Ok(ports),
     }
 }

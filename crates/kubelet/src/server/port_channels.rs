@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Channels are numbered by one byte, and the last number has a meaning of its own.
-pub const MOST_PORTS: usize = 127;
+pub const PORTS_MAX: usize = 127;
 
 /// Relays connections to all `ports` until they have ended or the client goes.
 pub async fn forward<C>(client: C, backend: Backend, ports: &[u16], dialect: Dialect) -> io::Result<()>
@@ -26,7 +26,7 @@ where
     let reader = Reader::new(input, backend.buffered);
     let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
     let mut streams: Vec<(u8, StreamId)> = Vec::new();
-    for (data, port) in (0u8..).step_by(2).zip(ports.iter().take(MOST_PORTS)) {
+    for (data, port) in (0u8..).step_by(2).zip(ports.iter().take(PORTS_MAX)) {
         let (number, request) = (port.to_string(), (data / 2).to_string());
         for (channel, kind) in [(data + 1, "error"), (data, "data")] {
             let headers = [("streamType", kind), ("port", &number), ("requestID", &request)];

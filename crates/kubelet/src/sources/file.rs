@@ -18,7 +18,7 @@ use super::{MANIFEST_BYTES_MAX, Origin, Source, StaticPods, parse};
 use crate::{config::Config, files::safe_open};
 
 /// Editors write in several steps: wait for the dust to settle.
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
 pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
     let mut changes = None;
@@ -41,7 +41,7 @@ pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::
         if let Some(false) = env.timeout(config.manifest_dir_interval, next).await {
             changes = None;
         }
-        env.sleep(SETTLE).await;
+        env.sleep(SETTLE_INTERVAL).await;
     }
 }
 

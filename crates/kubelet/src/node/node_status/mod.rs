@@ -43,11 +43,11 @@ use crate::{
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-const VERSION: &str = "v1.35.0";
+const KUBELET_VERSION: &str = "v1.35.0";
 /// The first look after something that may have ended a problem.
-const SOONEST: Duration = Duration::from_millis(20);
+const STATUS_INTERVAL_MIN: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
-const RUNTIME_SILENCE: Duration = Duration::from_secs(180);
+const RUNTIME_SILENCE_MAX: Duration = Duration::from_secs(180);
 /// What a node says of itself at every start; all other labels are given once, when the Node object is made.
 const DEFAULT_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -63,7 +63,7 @@ const DEFAULT_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 /// How long the runtime may take to answer about itself.
-const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
+const RUNTIME_STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct NodeStatusManager {
     pub config: Arc<Config>,
@@ -188,7 +188,7 @@ impl NodeStatusManager {
                 container_runtime_version: self.runtime_version.clone(),
                 kernel_version: machine.kernel.clone(),
                 kube_proxy_version: String::new(),
-                kubelet_version: VERSION.into(),
+                kubelet_version: KUBELET_VERSION.into(),
                 machine_id: machine.machine_id.clone(),
                 operating_system: "linux".into(),
                 os_image: machine.os_image.clone(),
@@ -219,14 +219,14 @@ impl NodeStatusManager {
 
     /// Why the node cannot run pods just now.
     async fn problem(&self) -> Option<String> {
-        let answer = match self.env.timeout(RUNTIME_ANSWER, self.runtime.status(false)).await {
+        let answer = match self.env.timeout(RUNTIME_STATUS_TIMEOUT, self.runtime.status(false)).await {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
             None => return Some("container runtime is down: it does not answer".into()),
         };
         self.features.observe(&answer);
         let silence = self.pleg.silence();
-        if silence > RUNTIME_SILENCE.max(self.config.relist_interval * 2) {
+        if silence > RUNTIME_SILENCE_MAX.max(self.config.relist_interval * 2) {
             return Some(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
         }
         let conditions = answer.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -241,7 +241,7 @@ impl NodeStatusManager {
 
     /// `None` when the runtime doesn't say: a silent one must not keep the node from saying so.
     async fn images(&self) -> Option<Vec<ContainerImage>> {
-        let mut images = self.env.timeout(RUNTIME_ANSWER, self.runtime.list_images(None)).await?.ok()?;
+        let mut images = self.env.timeout(RUNTIME_STATUS_TIMEOUT, self.runtime.list_images(None)).await?.ok()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.size));
         let shown = images
             .into_iter()
@@ -294,7 +294,7 @@ impl NodeStatusManager {
     pub async fn run_status(self: Arc<Self>) {
         self.tell_enforcement();
         let mut last_report = None;
-        let mut soon = SOONEST;
+        let mut soon = STATUS_INTERVAL_MIN;
         loop {
             let ready = self.update_status(&mut last_report).await;
             // What ends a problem is told before the runtime shows it, so the next looks come soon, then less so.
@@ -304,7 +304,7 @@ impl NodeStatusManager {
                 woken = self.env.timeout(wait, self.wake.notified()) => woken.is_some(),
                 () = self.pleg.back.notified() => true,
             };
-            soon = if ready || woken { SOONEST } else { soon * 2 };
+            soon = if ready || woken { STATUS_INTERVAL_MIN } else { soon * 2 };
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Output of a command that is shown in Events.
-const MAX_OUTPUT: usize = 10 * 1024;
+const OUTPUT_BYTES_MAX: usize = 10 * 1024;
 
 /// What a probe that was made found, in its own words.
 #[derive(Debug, PartialEq)]
@@ -107,7 +107,7 @@ async fn exec_command(
         None | Some(Err(cri::Error::DeadlineExceeded(_))) => late(),
         Some(Ok(result)) => {
             let mut output = [result.stdout, result.stderr].concat();
-            output.truncate(MAX_OUTPUT);
+            output.truncate(OUTPUT_BYTES_MAX);
             let text = String::from_utf8_lossy(&output).into_owned();
             Ok(if result.exit_code == 0 { Found::Success } else { Found::Failure(text) })
         }

@@ -46,7 +46,7 @@ pub struct Worker {
 }
 
 /// How often an attempt that could not even be made is repeated before it is given up.
-const RETRIES: usize = 3;
+const PROBE_RETRIES_MAX: usize = 3;
 
 /// How many attempts in a row had the same outcome.
 #[derive(Default)]

@@ -32,9 +32,9 @@ use crate::{
 };
 
 /// The loop turns at least this often, to show that it does.
-const IDLE_TURN: Duration = Duration::from_secs(30);
+const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 /// A loop that has not turned for this long hangs.
-const LONGEST_TURN: Duration = Duration::from_secs(120);
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// When the loop last turned; health checks read it.
 pub struct Pulse {
@@ -53,7 +53,7 @@ impl Pulse {
     }
 
     pub fn is_alive(&self) -> bool {
-        self.env.monotonic().saturating_sub(*self.last.lock()) < LONGEST_TURN
+        self.env.monotonic().saturating_sub(*self.last.lock()) < STALL_TIMEOUT
     }
 }
 
@@ -76,7 +76,7 @@ impl SyncLoop {
         loop {
             self.pulse.beat();
             tokio::select! {
-                () = self.pulse.env.sleep(IDLE_TURN) => {}
+                () = self.pulse.env.sleep(IDLE_INTERVAL) => {}
                 () = self.shutdown.cancelled() => return,
                 () = self.api_pods.synced(), if earlier.is_none() => {
                     let uids = self.api_pods.list().into_iter().map(|pod| pod_spec::uid(&pod).to_string());
@@ -218,7 +218,7 @@ mod tests {
     async fn a_loop_that_does_not_turn_is_not_alive() {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let pulse = Pulse::new(env.clone());
-        env.sleep(LONGEST_TURN - Duration::from_secs(1)).await;
+        env.sleep(STALL_TIMEOUT - Duration::from_secs(1)).await;
         assert!(pulse.is_alive());
         env.sleep(Duration::from_secs(1)).await;
         assert!(!pulse.is_alive());

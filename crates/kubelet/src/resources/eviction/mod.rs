@@ -32,11 +32,11 @@ use crate::{
     stats,
 };
 
-const INTERVAL: Duration = Duration::from_secs(10);
+const MONITORING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait for an evicted pod before the next look.
-const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
+const POD_CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// A pod that must go at once still gets this much to end.
-const IMMEDIATE_GRACE_SECONDS: i64 = 1;
+const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 
 /// What the node is short of just now; `node_status` tells it, admission heeds it.
 #[derive(Default)]
@@ -83,7 +83,7 @@ impl EvictionManager {
         let env = self.workers.shared.env.clone();
         let mut memory = Memory::default();
         loop {
-            env.sleep(INTERVAL).await;
+            env.sleep(MONITORING_INTERVAL).await;
             self.look(&mut memory).await;
             self.enforce_limits().await;
         }
@@ -110,7 +110,7 @@ impl EvictionManager {
         let ranked = ranking::rank(self.usages(threshold.signal).await, threshold.signal);
         let Some((pod, usage)) = ranked.first() else { return };
         let grace = match (threshold.grace.is_zero(), shared.config.eviction_max_grace_seconds) {
-            (true, _) => IMMEDIATE_GRACE_SECONDS,
+            (true, _) => IMMEDIATE_GRACE_PERIOD_SECONDS,
             (false, most) if most > 0 => pod_spec::grace_period_seconds(pod).min(most),
             (false, _) => pod_spec::grace_period_seconds(pod),
         };
@@ -247,7 +247,7 @@ impl EvictionManager {
         for pod in pods {
             let usage = self.disk_usage(&pod, &by_pod).await;
             if let Some(message) = local_storage::excess(&pod, &usage) {
-                self.evict(&pod, "ephemeral-storage", message, IMMEDIATE_GRACE_SECONDS);
+                self.evict(&pod, "ephemeral-storage", message, IMMEDIATE_GRACE_PERIOD_SECONDS);
             }
         }
     }
@@ -263,7 +263,7 @@ impl EvictionManager {
     /// So that the next look sees what the pod's end has freed.
     async fn wait_for_end(&self, pod: &Pod) {
         let env = &self.workers.shared.env;
-        let until = env.monotonic() + CLEANUP_LIMIT;
+        let until = env.monotonic() + POD_CLEANUP_TIMEOUT;
         while !self.workers.is_terminated(pod_spec::uid(pod)) && env.monotonic() < until {
             env.sleep(Duration::from_millis(500)).await;
         }
