@@ -5,12 +5,10 @@
 
 pub mod config;
 pub mod configuration;
-pub mod endpoint_gate;
+pub mod endpoint_drain;
 mod files;
 mod images;
 mod logs;
-#[cfg(test)]
-mod no_api;
 mod node;
 mod pod;
 pub mod resources;
@@ -18,6 +16,8 @@ mod runtime;
 pub mod server;
 pub mod sources;
 mod stats;
+#[cfg(test)]
+mod test_api;
 mod volumes;
 
 use std::{
@@ -38,8 +38,9 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use logs::log_rotation;
 use metrics::Metrics;
 use node::{
-    housekeeping, node_status,
+    node_status,
     node_status::{Machine, NodeStatusManager, default_address},
+    pod_cleanup,
 };
 use parking_lot::Mutex;
 use pod::{
@@ -49,7 +50,8 @@ use pod::{
 };
 use resources::{allocation_manager, container_manager, eviction};
 use runtime::{
-    backoff, container_config, exits, instrumented, pleg, runtime_features, runtime_manager, user_namespaces,
+    backoff, container_config, container_exits, metered_runtime, pleg, runtime_features, runtime_manager,
+    user_namespaces,
 };
 use server::server_view;
 use tokio::{
@@ -112,7 +114,8 @@ async fn run_until(
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let metrics = Metrics::default();
-    let runtime: Arc<dyn Runtime> = Arc::new(instrumented::Instrumented::new(runtime, metrics.clone(), env.clone()));
+    let runtime: Arc<dyn Runtime> =
+        Arc::new(metered_runtime::MeteredRuntime::new(runtime, metrics.clone(), env.clone()));
     directories::prepare(&mut config)
         .map_err(|(path, source)| Error::Directory { path: path.display().to_string(), source })?;
     if config.node_ips.is_empty() {
@@ -158,7 +161,7 @@ struct Node {
     status: Arc<NodeStatusManager>,
     thresholds: Vec<eviction::Threshold>,
     pleg: Arc<pleg::Pleg>,
-    exits: exits::Exits,
+    exits: container_exits::ContainerExits,
     wake_sender: mpsc::UnboundedSender<String>,
     wake: mpsc::UnboundedReceiver<String>,
     listener: Option<TcpListener>,
@@ -195,7 +198,7 @@ impl Node {
         let machine = Machine::probe(&config.root_dir);
         let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name);
         let (wake_sender, wake) = mpsc::unbounded_channel();
-        let exits = exits::Exits::default();
+        let exits = container_exits::ContainerExits::default();
         let features = Arc::new(runtime_features::RuntimeFeatures::of(&version));
         let records = PullRecords::load(&config.root_dir.join("image_manager"), config.image_verification);
         let images = image_manager::ImageManager::new(
@@ -355,7 +358,7 @@ impl Node {
             tell: status.wake.clone(),
         };
         tasks.spawn(evictions.run());
-        let housekeeping_workers = workers.clone();
+        let cleanup_workers = workers.clone();
         let synced = api_pods.clone();
         let has_static = config.manifest_dir.is_some() || config.manifest_url.is_some();
         let task_env = env.clone();
@@ -363,13 +366,14 @@ impl Node {
             // Before all sources were heard, everything looks like an orphan.
             synced.synced().await;
             task_env.sleep(Duration::from_secs(if has_static { 30 } else { 2 })).await;
-            housekeeping::run(housekeeping_workers, image_gc).await;
+            pod_cleanup::run(cleanup_workers, image_gc).await;
         });
         tasks.spawn(log_rotation::run(workers.clone()));
-        let pulse = Arc::new(sync_loop::Pulse::new(env.clone()));
-        serve(&mut tasks, &workers, exits, listener, pulse.clone(), &shutdown);
+        let health = Arc::new(sync_loop::SyncLoopHealth::new(env.clone()));
+        serve(&mut tasks, &workers, exits, listener, health.clone(), &shutdown);
         let all_workers = workers.clone();
-        let sync_loop = sync_loop::SyncLoop { pulse, workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
+        let sync_loop =
+            sync_loop::SyncLoop { health, workers, api_pods, static_pods, wake, shutdown: shutdown.clone() };
         tasks.spawn(sync_loop.run());
         shutdown.cancelled().await;
         drop((wake_sender, static_sender));
@@ -382,9 +386,9 @@ impl Node {
 fn serve(
     tasks: &mut JoinSet<()>,
     workers: &Arc<PodWorkers>,
-    exits: exits::Exits,
+    exits: container_exits::ContainerExits,
     listener: Option<TcpListener>,
-    pulse: Arc<sync_loop::Pulse>,
+    health: Arc<sync_loop::SyncLoopHealth>,
     shutdown: &CancellationToken,
 ) {
     let shared = &workers.shared;
@@ -409,7 +413,7 @@ fn serve(
             config: config.clone(),
             serving_certificate: certificate,
             client_ca_pem: config.client_ca_pem.clone(),
-            endpoint_gate: config.endpoint_gate.clone(),
+            endpoint_drain: config.endpoint_drain.clone(),
             metrics: shared.metrics.clone(),
             connections: serve::Limits::KUBELET,
         };
@@ -424,7 +428,7 @@ fn serve(
         let address = SocketAddr::new(config.healthz_address, config.healthz_port);
         let (env, shutdown) = (shared.env.clone(), shutdown.clone());
         tasks.spawn(async move {
-            if let Err(error) = server::serve_health(address, move || pulse.is_alive(), env, shutdown).await {
+            if let Err(error) = server::serve_health(address, move || health.is_alive(), env, shutdown).await {
                 tracing::error!(%address, %error, "failed to serve health checks");
             }
         });

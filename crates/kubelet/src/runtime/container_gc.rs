@@ -1,5 +1,5 @@
 //! Removes dead containers beyond the last one of each name, logs included, and dead sandboxes that were replaced.
-//! Run by `housekeeping`.
+//! Run by `pod_cleanup`.
 //! Invariant: the newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
 
 use std::collections::HashMap;
@@ -63,7 +63,8 @@ fn superfluous(containers: &[v1::Container]) -> Vec<String> {
     let mut result = Vec::new();
     for group in groups.values_mut() {
         group.sort_by_key(|container| std::cmp::Reverse(container.created_at));
-        let old = group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(DEAD_CONTAINERS_MAX);
+        let old =
+            group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(DEAD_CONTAINERS_MAX);
         result.extend(old.map(|container| container.id.clone()));
     }
     result

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::{
     images::image_manager::ImageManager,
     node::node_metrics::{RELIST_DURATION, RELIST_INTERVAL, RELIST_SEEN},
-    runtime::{container_config::POD_UID, exits::Exits},
+    runtime::{container_config::POD_UID, container_exits::ContainerExits},
 };
 
 /// Where the runtime has no events at all, this is how often it is asked.
@@ -34,7 +34,7 @@ pub struct Pleg {
     images: Arc<ImageManager>,
     relist_interval: Duration,
     wake: mpsc::UnboundedSender<String>,
-    exits: Exits,
+    exits: ContainerExits,
     metrics: Metrics,
     /// Told when the runtime answers again after it did not.
     pub back: Arc<Notify>,
@@ -52,7 +52,7 @@ impl Pleg {
         images: Arc<ImageManager>,
         relist_interval: Duration,
         wake: mpsc::UnboundedSender<String>,
-        exits: Exits,
+        exits: ContainerExits,
         metrics: Metrics,
     ) -> Self {
         let healthy_at = Mutex::new(env.monotonic());
@@ -221,17 +221,18 @@ mod tests {
     use cri::fake::FakeRuntime;
 
     use super::*;
-    use crate::no_api::NoApi;
+    use crate::test_api::UnreachableApi;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_of_events_does_not_put_off_the_relist() {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let runtime = Arc::new(FakeRuntime::default());
-        let recorder = EventRecorder::new(Client::new(NoApi), env.clone(), "kubelet", "n");
+        let recorder = EventRecorder::new(Client::new(UnreachableApi), env.clone(), "kubelet", "n");
         let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1, Metrics::default()));
         let (wake, _woken) = mpsc::unbounded_channel();
         let (minute, metrics) = (Duration::from_secs(60), Metrics::default());
-        let pleg = Arc::new(Pleg::new(runtime.clone(), env.clone(), images, minute, wake, Exits::default(), metrics));
+        let pleg =
+            Arc::new(Pleg::new(runtime.clone(), env.clone(), images, minute, wake, ContainerExits::default(), metrics));
         let task = env.spawn(pleg.clone().run());
         for _ in 0..30 {
             env.sleep(Duration::from_secs(10)).await;

@@ -65,7 +65,12 @@ impl UserNamespaces {
 }
 
 fn read(directory: &Path) -> Option<u32> {
-    std::fs::read_to_string(directory.join(USERNS_FILE)).ok()?.trim().parse().ok().filter(|range| (1..=RANGE_MAX).contains(range))
+    std::fs::read_to_string(directory.join(USERNS_FILE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|range| (1..=RANGE_MAX).contains(range))
 }
 
 /// The pod's namespaces with its own users.

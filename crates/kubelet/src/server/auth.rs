@@ -142,11 +142,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::no_api::Answers;
+    use crate::test_api::ScriptedApi;
 
     /// An API server that allows everyone one part of `nodes`.
     fn only(part: &'static str) -> Client {
-        Client::new(Answers(move |request: http::Request<bytes::Bytes>| {
+        Client::new(ScriptedApi(move |request: http::Request<bytes::Bytes>| {
             let mut review: Value = serde_json::from_slice(request.body()).unwrap();
             let asked = review["spec"]["resourceAttributes"]["subresource"].clone();
             review["status"] = json!({"allowed": asked == part});

@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     files::safe_open,
     logs::{log_file, log_rotation},
-    runtime::exits::ExitOf,
+    runtime::container_exits::ContainerExit,
 };
 
 const CHUNK_BYTES: usize = 64 << 10;
@@ -223,7 +223,7 @@ struct Tailer<F> {
     /// Tells whether the container still runs; asked when the file has nothing new.
     running: F,
     /// The container's end, which writes nothing to the file.
-    exit: ExitOf,
+    exit: ContainerExit,
     changes: Option<inotify::EventStream<Vec<u8>>>,
     done: bool,
 }
@@ -234,7 +234,7 @@ pub async fn read<F>(
     options: LogOptions,
     ended: bool,
     running: F,
-    exit: ExitOf,
+    exit: ContainerExit,
     env: &Env,
 ) -> io::Result<impl Stream<Item = io::Result<Bytes>> + use<F>>
 where
@@ -355,7 +355,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::exits::Exits;
+    use crate::runtime::container_exits::ContainerExits;
 
     const FILE: &str = "2026-01-01T00:00:00.1Z stdout F one\n2026-01-01T00:00:01.1Z stderr F two\n\
         2026-01-01T00:00:02.1Z stdout P thr\n2026-01-01T00:00:02.1Z stdout F ee\n";
@@ -366,10 +366,13 @@ mod tests {
         std::fs::write(&path, FILE).unwrap();
         let query: Vec<_> = query.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let options = LogOptions::parse(&query, "2026-01-01T00:00:03Z".parse().unwrap()).unwrap();
-        let chunks: Vec<_> =
-            Box::pin(read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap())
-                .collect()
-                .await;
+        let chunks: Vec<_> = Box::pin(
+            read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap(),
+        )
+        .collect()
+        .await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -401,11 +404,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
-        let (exits, alive) = (Exits::default(), Arc::new(AtomicBool::new(true)));
+        let (exits, alive) = (ContainerExits::default(), Arc::new(AtomicBool::new(true)));
         let running = alive.clone();
         let running = async move || running.load(Ordering::SeqCst);
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines = Box::pin(read(&path, options, false, running, exits.of("c"), &Env::real()).await.unwrap());
+        let mut lines = Box::pin(read(&path, options, false, running, exits.watch("c"), &Env::real()).await.unwrap());
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         alive.store(false, Ordering::SeqCst);
         exits.tell("c");
@@ -418,8 +421,11 @@ mod tests {
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines =
-            Box::pin(read(&path, options, false, async || true, Exits::default().of("c"), &Env::real()).await.unwrap());
+        let mut lines = Box::pin(
+            read(&path, options, false, async || true, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap(),
+        );
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
         std::fs::write(&path, "2026-01-01T00:00:01Z stdout F two\n").unwrap();
@@ -443,7 +449,9 @@ mod tests {
             let options = LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap();
             let reading = async {
                 let lines =
-                    read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+                    read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                        .await
+                        .unwrap();
                 let chunks: Vec<_> = Box::pin(lines).collect().await;
                 chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect::<String>()
             };
@@ -471,8 +479,9 @@ mod tests {
                 std::fs::write(&path, present).unwrap();
             }
             let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
-            let lines =
-                read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+            let lines = read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap();
             let chunks: Vec<_> = Box::pin(lines).collect().await;
             let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
             assert_eq!(String::from_utf8(all).unwrap(), expected, "{present:?} {tail:?}");
@@ -501,7 +510,9 @@ mod tests {
             let reading = async {
                 let options = LogOptions { tail_lines: Some(1), ..LogOptions::default() };
                 let lines =
-                    read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+                    read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                        .await
+                        .unwrap();
                 Box::pin(lines).next().await.unwrap().unwrap()
             };
             let writing = async {
@@ -523,7 +534,9 @@ mod tests {
         let mut old = std::fs::File::create(&path).unwrap();
         old.write_all(b"2026-01-01T00:00:00Z stdout F one\n").unwrap();
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let lines = read(&path, options, false, async || true, Exits::default().of("c"), &Env::real()).await.unwrap();
+        let lines = read(&path, options, false, async || true, ContainerExits::default().watch("c"), &Env::real())
+            .await
+            .unwrap();
         let mut lines = Box::pin(lines);
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         std::fs::rename(&path, directory.path().join("0.log.20260101-000000")).unwrap();
@@ -547,8 +560,9 @@ mod tests {
         std::fs::write(&path, content).unwrap();
         for (tail, expected) in [(None, &b"\xfe\x00binary\n"[..]), (Some(2), b"\xfe\x00binary\n"), (Some(1), b"")] {
             let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
-            let lines =
-                read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+            let lines = read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap();
             let chunks: Vec<_> = Box::pin(lines).collect().await;
             let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
             assert_eq!(all, expected, "tail {tail:?}");

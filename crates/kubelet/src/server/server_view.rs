@@ -17,7 +17,7 @@ use crate::{
     pod::{pod_spec, pod_workers::Shared},
     runtime::{
         container_config::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID},
-        exits::{ExitOf, Exits},
+        container_exits::{ContainerExit, ContainerExits},
     },
     server::{ContainerView, View},
     stats::Stats,
@@ -28,11 +28,11 @@ const CREATED: v1::ContainerState = v1::ContainerState::ContainerCreated;
 pub struct NodeView {
     shared: Arc<Shared>,
     stats: Stats,
-    exits: Exits,
+    exits: ContainerExits,
 }
 
 impl NodeView {
-    pub fn new(shared: Arc<Shared>, exits: Exits) -> Self {
+    pub fn new(shared: Arc<Shared>, exits: ContainerExits) -> Self {
         Self { stats: Stats::new(shared.clone()), shared, exits }
     }
 
@@ -98,8 +98,8 @@ impl View for NodeView {
         })
     }
 
-    fn exit(&self, container_id: &str) -> ExitOf {
-        self.exits.of(container_id)
+    fn exit(&self, container_id: &str) -> ContainerExit {
+        self.exits.watch(container_id)
     }
 
     async fn is_running(&self, container_id: &str) -> bool {

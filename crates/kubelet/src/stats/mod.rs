@@ -21,7 +21,7 @@ const CPU_SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(500);
 /// An older sample says nothing about now.
 const CPU_SAMPLE_INTERVAL_MAX: Duration = Duration::from_secs(120);
 
-const MEASURE_RETRY_TIMEOUT: Duration = Duration::from_millis(400);
+const MEASURE_RETRY_DELAY_MAX: Duration = Duration::from_millis(400);
 
 /// Processor time used so far, at some moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +35,8 @@ impl CpuSample {
     fn rate_since(&self, earlier: &CpuSample) -> Option<u64> {
         let span = self.at.checked_sub(earlier.at)?;
         let used = self.nanoseconds.checked_sub(earlier.nanoseconds)?;
-        (span >= CPU_SAMPLE_INTERVAL_MIN && span <= CPU_SAMPLE_INTERVAL_MAX).then(|| (used as f64 / span.as_secs_f64()) as u64)
+        (span >= CPU_SAMPLE_INTERVAL_MIN && span <= CPU_SAMPLE_INTERVAL_MAX)
+            .then(|| (used as f64 / span.as_secs_f64()) as u64)
     }
 }
 
@@ -140,7 +141,8 @@ impl Stats {
 
     /// A rate needs two samples: the first question waits for the second one.
     async fn measure(&self) -> Result<Measured, ApiError> {
-        let fresh = self.last.lock().get(NODE).is_none_or(|s| self.shared.env.monotonic() - s.at > CPU_SAMPLE_INTERVAL_MAX);
+        let fresh =
+            self.last.lock().get(NODE).is_none_or(|s| self.shared.env.monotonic() - s.at > CPU_SAMPLE_INTERVAL_MAX);
         if fresh {
             self.sample().await?;
             self.shared.env.sleep(CPU_SAMPLE_INTERVAL_MIN).await;
@@ -178,7 +180,7 @@ impl Stats {
         let mut delay = Duration::from_millis(50);
         loop {
             match shared.runtime.runtime.list_container_stats(None).await {
-                Err(error) if delay <= MEASURE_RETRY_TIMEOUT => {
+                Err(error) if delay <= MEASURE_RETRY_DELAY_MAX => {
                     tracing::debug!(%error, "failed to list what containers use");
                     shared.env.sleep(delay).await;
                     delay *= 2;

@@ -144,11 +144,11 @@ mod tests {
     use api::ApiError;
 
     use super::*;
-    use crate::no_api::Answers;
+    use crate::test_api::ScriptedApi;
 
     /// Gives out tokens of an hour, all but the second.
     fn hourly(env: Env, asked: Arc<AtomicU32>) -> Client {
-        Client::new(Answers(move |_| {
+        Client::new(ScriptedApi(move |_| {
             let number = asked.fetch_add(1, Ordering::SeqCst);
             if number == 1 {
                 return Err(ApiError::internal("not now"));

@@ -115,10 +115,10 @@ impl Worker {
 
     /// Only for a pod that was deleted: the endpoints of no other change because it ends here.
     fn withdrawal(&self, pod: &Pod) -> Option<Shared<BoxFuture<'static, ()>>> {
-        let gate = self.shared.config.endpoint_gate.clone()?;
+        let drain = self.shared.config.endpoint_drain.clone()?;
         pod.metadata.deletion_timestamp.as_ref()?;
         let uid = self.uid.clone();
-        Some(async move { gate.withdrawn(&uid).await }.boxed().shared())
+        Some(async move { drain.drained(&uid).await }.boxed().shared())
     }
 
     async fn clean_up(&mut self, pod: &Arc<Pod>) {

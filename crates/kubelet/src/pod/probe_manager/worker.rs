@@ -129,7 +129,7 @@ impl Worker {
     async fn attempt(&self, probe: &Probe, timeout: Duration, attempt: Attempt) -> Option<ProbeResult> {
         let began = self.env.monotonic();
         let mut outcome = Err(String::new());
-        for _ in 0..RETRIES {
+        for _ in 0..PROBE_RETRIES_MAX {
             outcome = attempt::attempt(
                 &*self.runtime,
                 probe,

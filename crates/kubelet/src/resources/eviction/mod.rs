@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use local_storage::DiskUsage;
 use parking_lot::Mutex;
 use ranking::Usage;
-use thresholds::{Memory, Observation, Observations};
+use thresholds::{Observation, Observations, ThresholdHistory};
 pub use thresholds::{Pressure, Signal, Threshold, parse, with_reclaim};
 use tokio::sync::Notify;
 
@@ -81,19 +81,19 @@ pub struct EvictionManager {
 impl EvictionManager {
     pub async fn run(self) {
         let env = self.workers.shared.env.clone();
-        let mut memory = Memory::default();
+        let mut history = ThresholdHistory::default();
         loop {
             env.sleep(MONITORING_INTERVAL).await;
-            self.look(&mut memory).await;
+            self.look(&mut history).await;
             self.enforce_limits().await;
         }
     }
 
-    async fn look(&self, memory: &mut Memory) {
+    async fn look(&self, history: &mut ThresholdHistory) {
         let shared = &self.workers.shared;
         let seen = self.observe().await;
         let decision =
-            memory.decide(&self.thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
+            history.decide(&self.thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
         let before = std::mem::replace(&mut *shared.pressures.0.lock(), decision.pressures.clone());
         if before != decision.pressures {
             self.tell.notify_one();

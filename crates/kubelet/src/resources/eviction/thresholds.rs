@@ -148,7 +148,7 @@ pub type Observations = BTreeMap<Signal, Observation>;
 
 /// What is remembered between two looks.
 #[derive(Default)]
-pub struct Memory {
+pub struct ThresholdHistory {
     /// Since when each threshold is met, by its position.
     met_since: BTreeMap<usize, Duration>,
     last_observed: BTreeMap<Pressure, Duration>,
@@ -161,7 +161,7 @@ pub struct Decision {
     pub act_on: Option<Threshold>,
 }
 
-impl Memory {
+impl ThresholdHistory {
     /// `transition` is how long a pressure is still told of after it was last observed.
     pub fn decide(
         &mut self,
@@ -218,7 +218,7 @@ mod tests {
         let grace = BTreeMap::from([("nodefs.available".to_string(), seconds(30))]);
         let thresholds =
             parse(&strings(&[("memory.available", "10%")]), &strings(&[("nodefs.available", "50")]), &grace).unwrap();
-        let mut memory = Memory::default();
+        let mut memory = ThresholdHistory::default();
         let mut check = |at, free_memory, free_disk, pressures: &[Pressure], act_on: Option<Signal>| {
             let seen = BTreeMap::from([
                 (Signal::Memory, Observation { available: free_memory, capacity: 100 }),
@@ -241,7 +241,7 @@ mod tests {
         let mut thresholds =
             parse(&strings(&[("memory.available", "10")]), &BTreeMap::new(), &BTreeMap::new()).unwrap();
         with_reclaim(&mut thresholds, &strings(&[("memory.available", "5")])).unwrap();
-        let mut memory = Memory::default();
+        let mut memory = ThresholdHistory::default();
         for (at, available, acts) in [(0, 12, false), (1, 9, true), (2, 12, true), (3, 15, false), (4, 12, false)] {
             let seen = BTreeMap::from([(Signal::Memory, Observation { available, capacity: 100 })]);
             let decision = memory.decide(&thresholds, &seen, Duration::from_secs(at), Duration::ZERO);

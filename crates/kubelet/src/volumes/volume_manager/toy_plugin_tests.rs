@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{no_api::NoApi, volumes::plugin::SetUp};
+use crate::{test_api::UnreachableApi, volumes::plugin::SetUp};
 
 /// Shows the address of a gitRepo volume in a file.
 struct ToyPlugin;
@@ -47,7 +47,7 @@ static WITH_TOY: VolumePlugins = VolumePlugins(&[&ToyPlugin]);
 
 fn manager(root: &Path) -> VolumeManager {
     let env = Env::real();
-    let client = Client::new(NoApi);
+    let client = Client::new(UnreachableApi);
     let recorder = EventRecorder::new(client.clone(), env.clone(), "kubelet", "n");
     let config = Config { root_dir: root.into(), ..Config::default() };
     let node = Arc::new(Mutex::default());
