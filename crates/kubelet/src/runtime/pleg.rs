@@ -13,11 +13,12 @@ use env::Env;
 use futures::StreamExt;
 use metrics::Metrics;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use crate::{
     images::image_manager::ImageManager,
     node::node_metrics::{RELIST_DURATION, RELIST_INTERVAL, RELIST_SEEN},
+    pod::pod_wakes::PodWakes,
     runtime::{container_config::POD_UID, container_exits::ContainerExits},
 };
 
@@ -33,7 +34,7 @@ pub struct Pleg {
     env: Env,
     images: Arc<ImageManager>,
     relist_interval: Duration,
-    wake: mpsc::UnboundedSender<String>,
+    wakes: PodWakes,
     exits: ContainerExits,
     metrics: Metrics,
     /// Told when the runtime answers again after it did not.
@@ -51,7 +52,7 @@ impl Pleg {
         env: Env,
         images: Arc<ImageManager>,
         relist_interval: Duration,
-        wake: mpsc::UnboundedSender<String>,
+        wakes: PodWakes,
         exits: ContainerExits,
         metrics: Metrics,
     ) -> Self {
@@ -61,7 +62,7 @@ impl Pleg {
             env,
             images,
             relist_interval,
-            wake,
+            wakes,
             exits,
             metrics,
             back: Arc::new(Notify::new()),
@@ -128,9 +129,8 @@ impl Pleg {
             // We started it ourselves and know.
             RuntimeEvent::Started { .. } => {}
             RuntimeEvent::OutOfMemory { id } | RuntimeEvent::Deleted { id } => {
-                let owner = self.owners.lock().get(&id).cloned();
-                if let Some(uid) = owner {
-                    let _ = self.wake.send(uid);
+                if let Some(uid) = self.owners.lock().get(&id) {
+                    self.wakes.wake(uid);
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Pleg {
 
     fn tell(&self, labels: &HashMap<String, String>) {
         if let Some(uid) = labels.get(POD_UID) {
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
         }
     }
 
@@ -201,7 +201,7 @@ impl Pleg {
             if last.get(uid) == now.get(uid) {
                 continue;
             }
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
             let after = now.get(uid);
             for (id, state) in last.get(uid).into_iter().flatten() {
                 if after.and_then(|seen| seen.get(id)) != Some(state) {
@@ -229,10 +229,17 @@ mod tests {
         let runtime = Arc::new(FakeRuntime::default());
         let recorder = EventRecorder::new(Client::new(UnreachableApi), env.clone(), "kubelet", "n");
         let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1, Metrics::default()));
-        let (wake, _woken) = mpsc::unbounded_channel();
+        let wakes = PodWakes::default();
         let (minute, metrics) = (Duration::from_secs(60), Metrics::default());
-        let pleg =
-            Arc::new(Pleg::new(runtime.clone(), env.clone(), images, minute, wake, ContainerExits::default(), metrics));
+        let pleg = Arc::new(Pleg::new(
+            runtime.clone(),
+            env.clone(),
+            images,
+            minute,
+            wakes,
+            ContainerExits::default(),
+            metrics,
+        ));
         let task = env.spawn(pleg.clone().run());
         for _ in 0..30 {
             env.sleep(Duration::from_secs(10)).await;

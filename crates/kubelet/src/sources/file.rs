@@ -20,7 +20,7 @@ use crate::{config::Config, files::safe_open};
 /// Editors write in several steps: wait for the dust to settle.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
-pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let mut changes = None;
     loop {
         if changes.is_none() {
@@ -29,7 +29,7 @@ pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::
         let (place, node_name, seen) = (path.clone(), config.node_name.clone(), env.now().to_string());
         let read = tokio::task::spawn_blocking(move || read(&place, &node_name, &seen)).await;
         let Ok(pods) = read else { return };
-        if sender.send(StaticPods { source: Source::File, pods }).is_err() {
+        if sender.send(StaticPods { source: Source::File, pods }).await.is_err() {
             return;
         }
         let next = async {

@@ -17,7 +17,7 @@ use crate::{
 /// For the connection, the question and the whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let Some(mut request) = request(&url) else {
         tracing::error!(url, "the manifest URL is not one");
         return;
@@ -27,7 +27,7 @@ pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Un
         match env.timeout(ANSWER_TIMEOUT, http_probe::send(&request)).await {
             Some(Ok((200, body))) => match read(&url, &body, &config.node_name, &env.now().to_string()) {
                 Ok(pods) => {
-                    if sender.send(StaticPods { source: Source::Http, pods }).is_err() {
+                    if sender.send(StaticPods { source: Source::Http, pods }).await.is_err() {
                         return;
                     }
                 }

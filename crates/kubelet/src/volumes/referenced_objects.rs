@@ -14,11 +14,11 @@ use env::Env;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::{payload::ObjectKind, plugin::ObjectNames, plugins::PLUGINS};
 use crate::{
-    pod::pod_spec,
+    pod::{pod_spec, pod_wakes::PodWakes},
     runtime::container_config::environment::{self, References},
 };
 
@@ -71,8 +71,8 @@ pub struct ReferencedObjects {
     client: Client,
     env: Env,
     entries: Arc<Mutex<HashMap<Key, Entry>>>,
-    /// Receives the UIDs of pods whose objects changed.
-    wake: mpsc::UnboundedSender<String>,
+    /// Told of pods whose objects changed.
+    wakes: PodWakes,
 }
 
 /// How long a pod waits for the first answer about its objects.
@@ -80,8 +80,8 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const WATCH_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl ReferencedObjects {
-    pub fn new(client: Client, env: Env, wake: mpsc::UnboundedSender<String>) -> Self {
-        Self { client, env, entries: Arc::default(), wake }
+    pub fn new(client: Client, env: Env, wakes: PodWakes) -> Self {
+        Self { client, env, entries: Arc::default(), wakes }
     }
 
     /// Everything the pod names, as it is now. Registers the pod for changes.
@@ -136,7 +136,7 @@ impl ReferencedObjects {
                 key,
                 sender,
                 entries: self.entries.clone(),
-                wake: self.wake.clone(),
+                wakes: self.wakes.clone(),
             };
             Entry { users: HashSet::new(), known, task: self.env.spawn(follower.run()) }
         });
@@ -169,7 +169,7 @@ struct Follower {
     key: Key,
     sender: watch::Sender<Known>,
     entries: Arc<Mutex<HashMap<Key, Entry>>>,
-    wake: mpsc::UnboundedSender<String>,
+    wakes: PodWakes,
 }
 
 impl Follower {
@@ -221,7 +221,7 @@ impl Follower {
         }
         let entries = self.entries.lock();
         for uid in entries.get(&self.key).iter().flat_map(|entry| &entry.users) {
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
         }
     }
 }

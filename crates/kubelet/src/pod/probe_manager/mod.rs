@@ -18,7 +18,6 @@ use env::Env;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use metrics::Metrics;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use worker::Worker;
 
 use crate::{
@@ -27,6 +26,7 @@ use crate::{
         pod_actions::{ProbeResult, Probes},
         pod_spec,
         pod_status::Readiness,
+        pod_wakes::PodWakes,
     },
     runtime::runtime_status::{PodRuntimeStatus, State},
 };
@@ -130,26 +130,21 @@ pub struct ProbeManager {
     recorder: EventRecorder,
     results: Arc<Results>,
     running: Mutex<HashMap<Key, Running>>,
-    /// Receives the UID of a pod whose result changed.
-    wake: mpsc::UnboundedSender<String>,
+    /// Told of pods whose results changed.
+    wakes: PodWakes,
     /// Shown on a page of their own.
     pub metrics: Metrics,
 }
 
 impl ProbeManager {
-    pub fn new(
-        runtime: Arc<dyn Runtime>,
-        env: Env,
-        recorder: EventRecorder,
-        wake: mpsc::UnboundedSender<String>,
-    ) -> Self {
+    pub fn new(runtime: Arc<dyn Runtime>, env: Env, recorder: EventRecorder, wakes: PodWakes) -> Self {
         Self {
             runtime,
             env,
             recorder,
             results: Arc::default(),
             running: Mutex::default(),
-            wake,
+            wakes,
             metrics: Metrics::default(),
         }
     }
@@ -184,7 +179,7 @@ impl ProbeManager {
                     env: self.env.clone(),
                     recorder: self.recorder.clone(),
                     results: self.results.clone(),
-                    wake: self.wake.clone(),
+                    wakes: self.wakes.clone(),
                     pod: pod.clone(),
                     container: container.clone(),
                     container_id: found.id.clone(),

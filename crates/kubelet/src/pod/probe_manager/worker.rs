@@ -10,7 +10,6 @@ use cri::Runtime;
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use metrics::Metrics;
-use tokio::sync::mpsc;
 
 use super::{
     ProbeKind, Results,
@@ -23,6 +22,7 @@ use crate::{
         pod_actions::ProbeResult,
         pod_spec::{self, Kind},
         pod_status::Readiness,
+        pod_wakes::PodWakes,
     },
     runtime::runtime_manager::container_reference,
 };
@@ -32,7 +32,7 @@ pub struct Worker {
     pub env: Env,
     pub recorder: EventRecorder,
     pub results: Arc<Results>,
-    pub wake: mpsc::UnboundedSender<String>,
+    pub wakes: PodWakes,
     pub pod: Arc<Pod>,
     pub container: Container,
     pub container_id: String,
@@ -116,7 +116,7 @@ impl Worker {
     /// to be killed, or has started.
     fn settle(&self, outcome: ProbeResult) -> bool {
         if self.results.set(&self.container_id, self.kind, outcome) {
-            let _ = self.wake.send(pod_spec::uid(&self.pod).to_string());
+            self.wakes.wake(pod_spec::uid(&self.pod));
         }
         match self.kind {
             ProbeKind::Startup => true,

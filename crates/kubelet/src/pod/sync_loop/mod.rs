@@ -22,6 +22,7 @@ use crate::{
     pod::{
         pod_spec,
         pod_status::{OWNED, is_terminal},
+        pod_wakes::{PodWakes, Wake},
         pod_workers::PodWorkers,
     },
     resources::{
@@ -61,9 +62,8 @@ pub struct SyncLoop {
     pub health: Arc<SyncLoopHealth>,
     pub workers: Arc<PodWorkers>,
     pub api_pods: Informer<Pod>,
-    pub static_pods: mpsc::UnboundedReceiver<StaticPods>,
-    /// UIDs of pods to look at again.
-    pub wake: mpsc::UnboundedReceiver<String>,
+    pub static_pods: mpsc::Receiver<StaticPods>,
+    pub wakes: PodWakes,
     pub shutdown: CancellationToken,
 }
 
@@ -87,7 +87,16 @@ impl SyncLoop {
                     None => return,
                 },
                 Some(list) = self.static_pods.recv() => self.static_changed(&mut known, list),
-                Some(uid) = self.wake.recv() => self.workers.wake(&uid),
+                wake = self.wakes.next() => self.wake(wake),
+            }
+        }
+    }
+
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::Pod(uid) => self.workers.wake(&uid),
+            Wake::AllPods => {
+                self.workers.shared.pods.list().iter().for_each(|pod| self.workers.wake(pod_spec::uid(pod)))
             }
         }
     }
