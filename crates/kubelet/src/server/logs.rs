@@ -40,12 +40,21 @@ pub struct LogOptions {
     pub stream: Option<&'static str>,
 }
 
+/// A parameter of a request for logs that can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid {name}: {value:?}")]
+pub struct LogOptionsError {
+    name: String,
+    value: String,
+}
+
 impl LogOptions {
-    /// From the query of a request. `Err` is the complaint for a 400.
-    pub fn parse(query: &[(String, String)], now: Timestamp) -> Result<Self, String> {
+    /// From the query of a request.
+    pub fn parse(query: &[(String, String)], now: Timestamp) -> Result<Self, LogOptionsError> {
         let mut options = Self::default();
         for (name, value) in query {
-            let number = || value.parse::<u64>().map_err(|_| format!("invalid {name}: {value:?}"));
+            let invalid = || LogOptionsError { name: name.clone(), value: value.clone() };
+            let number = || value.parse::<u64>().map_err(|_| invalid());
             let flag = || value.is_empty() || super::is_true(value);
             match name.as_str() {
                 "follow" => options.follow = flag(),
@@ -54,13 +63,13 @@ impl LogOptions {
                 "tailLines" => options.tail_lines = Some(number()?),
                 "limitBytes" => options.limit_bytes = Some(number()?),
                 "sinceSeconds" => {
-                    let seconds = i64::try_from(number()?).map_err(|_| format!("invalid {name}: {value:?}"))?;
+                    let seconds = i64::try_from(number()?).map_err(|_| invalid())?;
                     options.since = Some(now - jiff::SignedDuration::from_secs(seconds));
                 }
-                "sinceTime" => options.since = Some(value.parse().map_err(|_| format!("invalid {name}: {value:?}"))?),
+                "sinceTime" => options.since = Some(value.parse().map_err(|_| invalid())?),
                 "stream" if value == "Stdout" => options.stream = Some("stdout"),
                 "stream" if value == "Stderr" => options.stream = Some("stderr"),
-                "stream" if value != "All" => return Err(format!("invalid {name}: {value:?}")),
+                "stream" if value != "All" => return Err(invalid()),
                 _ => {}
             }
         }
@@ -581,6 +590,9 @@ mod tests {
     #[test]
     fn bad_options_are_named() {
         let query = [("tailLines".to_string(), "many".to_string())];
-        assert_eq!(LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap_err(), "invalid tailLines: \"many\"");
+        assert_eq!(
+            LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap_err().to_string(),
+            "invalid tailLines: \"many\""
+        );
     }
 }

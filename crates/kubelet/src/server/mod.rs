@@ -221,7 +221,8 @@ impl Shared {
         container: &str,
         query: &[(String, String)],
     ) -> Result<Response<Body>, ApiError> {
-        let options = LogOptions::parse(query, self.env.now()).map_err(ApiError::bad_request)?;
+        let options =
+            LogOptions::parse(query, self.env.now()).map_err(|error| ApiError::bad_request(error.to_string()))?;
         let view = self.view.container(pod, container, options.previous).await?;
         let (nodes, id) = (self.view.clone(), view.id.clone());
         let running = async move || nodes.is_running(&id).await;

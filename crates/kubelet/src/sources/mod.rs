@@ -12,7 +12,7 @@ use std::{path::PathBuf, sync::Arc};
 use env::Env;
 pub use file::check;
 use k8s_openapi::api::core::v1::Pod;
-pub use manifest::{Origin, parse};
+pub use manifest::{ManifestError, Origin, parse};
 use tokio::sync::mpsc;
 
 use crate::config::Config;

@@ -13,7 +13,7 @@ use local_storage::DiskUsage;
 use parking_lot::Mutex;
 use ranking::Usage;
 use thresholds::{Observation, Observations, ThresholdHistory};
-pub use thresholds::{Pressure, Signal, Threshold, parse, with_reclaim};
+pub use thresholds::{Pressure, Signal, Threshold, ThresholdError, parse, with_reclaim};
 use tokio::sync::Notify;
 
 use crate::{

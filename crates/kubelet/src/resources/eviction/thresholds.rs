@@ -102,11 +102,24 @@ impl Threshold {
     }
 }
 
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ThresholdError {
+    #[error("unsupported eviction signal {0}")]
+    UnknownSignal(String),
+    #[error("invalid eviction threshold {signal}: {amount}")]
+    InvalidAmount { signal: String, amount: String },
+    #[error("invalid minimum reclaim {signal}: {amount}")]
+    InvalidReclaim { signal: String, amount: String },
+    #[error("grace period must be specified for the soft eviction threshold {0}")]
+    NoGracePeriod(String),
+}
+
 /// Lays minimum reclaims over thresholds.
-pub fn with_reclaim(thresholds: &mut [Threshold], reclaim: &BTreeMap<String, String>) -> Result<(), String> {
+pub fn with_reclaim(thresholds: &mut [Threshold], reclaim: &BTreeMap<String, String>) -> Result<(), ThresholdError> {
     for (name, text) in reclaim {
-        let signal = Signal::parse(name).ok_or_else(|| format!("unsupported eviction signal {name}"))?;
-        let amount = Amount::parse(text).ok_or_else(|| format!("invalid minimum reclaim {name}: {text}"))?;
+        let signal = Signal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.clone()))?;
+        let amount = Amount::parse(text)
+            .ok_or_else(|| ThresholdError::InvalidReclaim { signal: name.clone(), amount: text.clone() })?;
         thresholds.iter_mut().filter(|t| t.signal == signal).for_each(|t| t.reclaim = Some(amount));
     }
     Ok(())
@@ -117,17 +130,16 @@ pub fn parse(
     hard: &BTreeMap<String, String>,
     soft: &BTreeMap<String, String>,
     grace: &BTreeMap<String, Duration>,
-) -> Result<Vec<Threshold>, String> {
+) -> Result<Vec<Threshold>, ThresholdError> {
     let mut thresholds = Vec::new();
     for (list, is_soft) in [(hard, false), (soft, true)] {
         for (name, text) in list {
-            let signal = Signal::parse(name).ok_or_else(|| format!("unsupported eviction signal {name}"))?;
-            let least = Amount::parse(text).ok_or_else(|| format!("invalid eviction threshold {name}: {text}"))?;
+            let signal = Signal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.clone()))?;
+            let least = Amount::parse(text)
+                .ok_or_else(|| ThresholdError::InvalidAmount { signal: name.clone(), amount: text.clone() })?;
             let grace = match is_soft {
                 false => Duration::ZERO,
-                true => *grace
-                    .get(name)
-                    .ok_or_else(|| format!("grace period must be specified for the soft eviction threshold {name}"))?,
+                true => *grace.get(name).ok_or_else(|| ThresholdError::NoGracePeriod(name.clone()))?,
             };
             if !matches!(least, Amount::Percent(0.0) | Amount::Absolute(0)) {
                 thresholds.push(Threshold { signal, least, grace, reclaim: None });
