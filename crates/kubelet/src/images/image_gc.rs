@@ -30,7 +30,7 @@ impl ImageGc {
     pub async fn collect(&self, workers: &PodWorkers) -> Result<(), String> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
-        let unused = self.look(workers).await.map_err(|error| error.to_string())?;
+        let unused = self.detect_images(workers).await.map_err(|error| error.to_string())?;
         let config = &shared.config;
         let unused = match config.image_max_age {
             Some(age) => self.remove_older(workers, unused, age).await,
@@ -39,7 +39,7 @@ impl ImageGc {
         let info = runtime.image_fs_info().await.map_err(|error| error.to_string())?;
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
         // A runtime that does not say where images are leaves nothing to measure.
-        let Some(disk) = place.and_then(|place| Disk::of(place.as_ref())) else { return Ok(()) };
+        let Some(disk) = place.and_then(|place| Disk::measure(place.as_ref())) else { return Ok(()) };
         let wanted = to_free(disk.bytes, disk.bytes_free, config.image_gc_high_percent, config.image_gc_low_percent);
         if wanted == 0 {
             return Ok(());
@@ -67,14 +67,14 @@ impl ImageGc {
 
     /// Frees all it can; the number of bytes.
     pub async fn remove_all_unused(&self, workers: &PodWorkers) -> u64 {
-        match self.look(workers).await {
+        match self.detect_images(workers).await {
             Ok(unused) => remove(workers, unused, u64::MAX).await,
             Err(_) => 0,
         }
     }
 
     /// Notes which images there are and are in use; those that may go, in the order of going.
-    async fn look(&self, workers: &PodWorkers) -> cri::Result<Vec<v1::Image>> {
+    async fn detect_images(&self, workers: &PodWorkers) -> cri::Result<Vec<v1::Image>> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
         let (images, containers) = tokio::try_join!(runtime.list_images(None), runtime.list_containers(None))?;

@@ -23,14 +23,14 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     loop {
         remove_orphans(&workers).await;
         if let Err(error) = container_gc::collect(&workers).await {
-            tell(&workers, "ContainerGCFailed", error);
+            report_failure(&workers, "ContainerGCFailed", error);
         }
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
             let result = images.collect(&workers).await;
             match result {
                 // Once may be a runtime that has only just come up.
-                Err(error) if images_failed => tell(&workers, "ImageGCFailed", error),
+                Err(error) if images_failed => report_failure(&workers, "ImageGCFailed", error),
                 Err(error) => {
                     tracing::warn!(error, "failed to look after images");
                     images_failed = true;
@@ -43,7 +43,7 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     }
 }
 
-fn tell(workers: &PodWorkers, reason: &str, error: String) {
+fn report_failure(workers: &PodWorkers, reason: &str, error: String) {
     tracing::warn!(error, reason, "housekeeping failed");
     let node = client::reference(&*workers.shared.node.lock());
     workers.shared.recorder.warning(&node, reason, error);

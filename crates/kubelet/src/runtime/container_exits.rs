@@ -19,7 +19,7 @@ impl Default for ContainerExits {
 }
 
 impl ContainerExits {
-    pub fn tell(&self, id: &str) {
+    pub fn announce(&self, id: &str) {
         // Nobody may be listening.
         let _ = self.0.send(id.into());
     }
@@ -60,11 +60,11 @@ mod tests {
     async fn only_the_own_end_wakes() {
         let exits = ContainerExits::default();
         let mut exit = exits.watch("a");
-        exits.tell("b");
+        exits.announce("b");
         assert!(exit.wait().now_or_never().is_none());
-        exits.tell("a");
+        exits.announce("a");
         assert!(exit.wait().now_or_never().is_some());
-        (0..2 * EXITS_BUFFERED_MAX).for_each(|_| exits.tell("b"));
+        (0..2 * EXITS_BUFFERED_MAX).for_each(|_| exits.announce("b"));
         assert!(exit.wait().now_or_never().is_some(), "too many to know");
     }
 }

@@ -145,14 +145,14 @@ impl Pleg {
                 // "Created" is what one shows that ended while it was being started.
                 let ended = [v1::ContainerState::ContainerExited, v1::ContainerState::ContainerUnknown];
                 if ended.contains(&status.state()) {
-                    self.exits.tell(id);
-                    return self.tell(&status.labels);
+                    self.exits.announce(id);
+                    return self.wake_owner(&status.labels);
                 }
             } else {
                 let Ok(answer) = self.runtime.pod_sandbox_status(id, false).await else { return };
                 let status = answer.status.unwrap_or_default();
                 if status.state() == v1::PodSandboxState::SandboxNotready {
-                    return self.tell(&status.labels);
+                    return self.wake_owner(&status.labels);
                 }
             }
             self.env.sleep(delay).await;
@@ -161,7 +161,7 @@ impl Pleg {
         self.relist().await;
     }
 
-    fn tell(&self, labels: &HashMap<String, String>) {
+    fn wake_owner(&self, labels: &HashMap<String, String>) {
         if let Some(uid) = labels.get(POD_UID) {
             self.wakes.wake(uid);
         }
@@ -205,7 +205,7 @@ impl Pleg {
             let after = now.get(uid);
             for (id, state) in last.get(uid).into_iter().flatten() {
                 if after.and_then(|seen| seen.get(id)) != Some(state) {
-                    self.exits.tell(id);
+                    self.exits.announce(id);
                 }
             }
         }

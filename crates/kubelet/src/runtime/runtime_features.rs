@@ -32,7 +32,7 @@ pub struct RuntimeFeatures {
 const IMAGE_VOLUME_VERSION_MIN: [(&str, (u64, u64)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 31))];
 
 impl RuntimeFeatures {
-    pub fn of(version: &v1::VersionResponse) -> Self {
+    pub fn new(version: &v1::VersionResponse) -> Self {
         let (name, found) = (version.runtime_name.as_str(), version.runtime_version.as_str());
         let mut numbers = found.trim_start_matches('v').split('.').map(|part| part.parse::<u64>().unwrap_or(0));
         let present = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -94,7 +94,7 @@ impl RuntimeFeatures {
     }
 
     /// As the Node object shows them; runtimes that say nothing have none to show.
-    pub fn shown(&self) -> Option<Vec<NodeRuntimeHandler>> {
+    pub fn node_handlers(&self) -> Option<Vec<NodeRuntimeHandler>> {
         let show = |(name, features): &(String, Features)| NodeRuntimeHandler {
             name: Some(name.clone()),
             features: Some(NodeRuntimeHandlerFeatures {
@@ -126,7 +126,7 @@ mod tests {
         let check = |runtime_name: &str, runtime_version: &str, possible: bool| {
             let (runtime_name, runtime_version) = (runtime_name.to_string(), runtime_version.to_string());
             let version = v1::VersionResponse { runtime_name, runtime_version, ..Default::default() };
-            let features = RuntimeFeatures::of(&version);
+            let features = RuntimeFeatures::new(&version);
             assert_eq!(features.without_image_volumes().is_none(), possible, "{version:?}");
         };
         check("containerd", "v1.6.20", false);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn only_what_was_said_is_there() {
         let features = RuntimeFeatures::default();
-        assert_eq!((features.of_handler(""), features.shown(), features.shown_features()), (None, None, None));
+        assert_eq!((features.of_handler(""), features.node_handlers(), features.shown_features()), (None, None, None));
         let handler = |name: &str, recursive_read_only_mounts, user_namespaces| v1::RuntimeHandler {
             name: name.into(),
             features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts, user_namespaces }),
@@ -164,7 +164,7 @@ mod tests {
         check("kata", None);
         let unknown = "does not support user namespaces: the handler \"gone\" is not known";
         check("gone", Some(&format!("RuntimeClass handler \"gone\" {unknown}")));
-        assert_eq!(features.shown().map(|all| all.len()), Some(2));
+        assert_eq!(features.node_handlers().map(|all| all.len()), Some(2));
         assert_eq!(features.shown_features().and_then(|f| f.supplemental_groups_policy), Some(true));
     }
 }

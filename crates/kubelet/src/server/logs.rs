@@ -420,7 +420,7 @@ mod tests {
         let mut lines = Box::pin(read(&path, options, false, running, exits.watch("c"), &Env::real()).await.unwrap());
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         alive.store(false, Ordering::SeqCst);
-        exits.tell("c");
+        exits.announce("c");
         assert!(lines.next().await.is_none());
     }
 

@@ -35,7 +35,7 @@ pub fn pod_list(pods: &[impl Serialize]) -> Response<Body> {
 }
 
 pub fn configz(config: &Config) -> Response<Body> {
-    let mut response = json_answer(&json!({ "kubeletconfig": live::shown(config) }));
+    let mut response = json_answer(&json!({ "kubeletconfig": live::effective_configuration(config) }));
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

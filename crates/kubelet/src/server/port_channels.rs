@@ -61,7 +61,8 @@ mod tests {
         let (stream, runtime) = (connected.unwrap(), accepted.unwrap().0);
         let (ours, theirs) = tokio::io::duplex(1024);
         let backend = Backend { stream, buffered: BytesMut::new() };
-        let session = async { forward(ours, backend, &[80, 8080], Dialect::of_ports("v4.channel.k8s.io")).await };
+        let session =
+            async { forward(ours, backend, &[80, 8080], Dialect::negotiated_for_ports("v4.channel.k8s.io")).await };
         let runtime = async {
             let (input, output) = runtime.into_split();
             let (mut reader, mut writer) = (Reader::new(input, BytesMut::new()), Writer::new(output).unwrap());

@@ -83,7 +83,7 @@ pub async fn relay<B>(mut request: Request<B>, url: &str, streams: Streams) -> R
             let (backend, _) = connect(url, &spdy_request(&["v4.channel.k8s.io"])).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
             let answer = websocket_answer(request.headers(), name)?;
-            tokio::spawn(async move { log(channels(client, backend, streams, Dialect::of(name)).await) });
+            tokio::spawn(async move { log(channels(client, backend, streams, Dialect::negotiated(name)).await) });
             Ok(answer)
         }
         Protocol::Tunnel => {
@@ -108,7 +108,7 @@ pub async fn relay_ports<B>(mut request: Request<B>, url: &str, ports: Vec<u16>)
     tokio::spawn(async move {
         let forwarded = async {
             let client = client.await.map_err(io::Error::other)?;
-            port_channels::forward(TokioIo::new(client), backend, &ports, Dialect::of_ports(name)).await
+            port_channels::forward(TokioIo::new(client), backend, &ports, Dialect::negotiated_for_ports(name)).await
         };
         log(forwarded.await);
     });

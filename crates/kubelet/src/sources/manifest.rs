@@ -75,7 +75,7 @@ fn complete(mut item: Value, origin: &Origin) -> Result<Pod, ManifestError> {
     }
     if let Some(id) = schema.find_kind(&kind.group, &kind.version, &kind.kind) {
         let decoded = api::codec::decode_value(item, schema, id);
-        item = decoded.map_err(|error| ManifestError::Syntax(error.message))?.value;
+        item = decoded.map_err(|error| ManifestError::Syntax(error.message.clone()))?.value;
         schema.apply_defaults(id, &mut item);
     }
     kind.behavior.default(&mut item);

@@ -115,7 +115,7 @@ impl Stats {
     async fn image_disk(&self) -> Option<ImageDisk> {
         let answer = self.shared.runtime.runtime.image_fs_info().await.ok()?;
         let system = answer.image_filesystems.into_iter().next()?;
-        let disk = Disk::of(std::path::Path::new(&system.fs_id?.mountpoint))?;
+        let disk = Disk::measure(std::path::Path::new(&system.fs_id?.mountpoint))?;
         let value = |number: Option<v1::UInt64Value>| number.map_or(0, |n| n.value);
         Some(ImageDisk { disk, used_bytes: value(system.used_bytes), used_inodes: value(system.inodes_used) })
     }

@@ -61,7 +61,7 @@ impl Foundation {
         let allocatable = node_status::allocatable(&self.machine, &self.config, &thresholds);
         let (wakes, exits, pressures) =
             (PodWakes::default(), ContainerExits::default(), Arc::new(Pressures::default()));
-        let features = Arc::new(RuntimeFeatures::of(&self.runtime_version));
+        let features = Arc::new(RuntimeFeatures::new(&self.runtime_version));
         let images = self.image_manager();
         let pleg = Arc::new(self.pleg(&images, &wakes, &exits));
         let server_port = listener.as_ref().and_then(|l| l.local_addr().ok()).map(|address| address.port());

@@ -98,7 +98,7 @@ pub struct Allocatable {
 pub fn allocatable(machine: &Machine, config: &Config, thresholds: &[Threshold]) -> Allocatable {
     let kept = |signal: Signal, capacity: i64| {
         let hard = thresholds.iter().filter(|t| t.signal == signal && t.grace.is_zero());
-        hard.map(|t| t.least.of(capacity)).max().unwrap_or(0)
+        hard.map(|t| t.least.resolve(capacity)).max().unwrap_or(0)
     };
     let reserved = &config.reserved;
     let memory = machine.memory_bytes;
@@ -292,7 +292,7 @@ impl NodeStatusManager {
 
     /// Reports changes of the status when they happen, and everything once in a while.
     pub async fn run_status(self: Arc<Self>) {
-        self.tell_enforcement();
+        self.record_allocatable_enforced();
         let mut last_report = None;
         let mut soon = STATUS_INTERVAL_MIN;
         loop {
@@ -348,7 +348,7 @@ impl NodeStatusManager {
         let mut status = self.static_status();
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = self.images().await.or(previous.images.clone());
-        status.runtime_handlers = self.features.shown();
+        status.runtime_handlers = self.features.node_handlers();
         status.features = self.features.shown_features();
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
@@ -367,9 +367,9 @@ impl NodeStatusManager {
                 *self.node.lock() = node;
                 *last_report = Some(self.env.monotonic());
                 if ready != was_ready {
-                    self.tell(if ready { "NodeReady" } else { "NodeNotReady" });
+                    self.record_event(if ready { "NodeReady" } else { "NodeNotReady" });
                 }
-                self.tell_changes(&previous, &status);
+                self.record_changed_pressures(&previous, &status);
             }
             Err(error) if error.is_not_found() => {
                 tracing::warn!("the node was deleted; registering it again");

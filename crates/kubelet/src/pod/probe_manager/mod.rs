@@ -47,7 +47,7 @@ impl ProbeKind {
         }
     }
 
-    fn of(self, container: &Container) -> Option<&Probe> {
+    fn probe(self, container: &Container) -> Option<&Probe> {
         match self {
             ProbeKind::Startup => container.startup_probe.as_ref(),
             ProbeKind::Liveness => container.liveness_probe.as_ref(),
@@ -163,7 +163,7 @@ impl ProbeManager {
             let Some(found) = status.find(&container.name).filter(|c| c.state == State::Running) else { continue };
             for kind in KINDS {
                 // A pod that is going away is not restarted, but it may still become unready.
-                if kind.of(container).is_none() || (terminating && kind != ProbeKind::Readiness) {
+                if kind.probe(container).is_none() || (terminating && kind != ProbeKind::Readiness) {
                     continue;
                 }
                 let key = (found.id.clone(), kind);

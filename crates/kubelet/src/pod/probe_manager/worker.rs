@@ -72,7 +72,7 @@ fn threshold(probe: &Probe, outcome: ProbeResult) -> i32 {
 
 impl Worker {
     pub async fn run(self) {
-        let Some(probe) = self.kind.of(&self.container).cloned() else { return };
+        let Some(probe) = self.kind.probe(&self.container).cloned() else { return };
         let seconds = |value: Option<i32>, default: i32| Duration::from_secs(value.unwrap_or(default).max(0) as u64);
         let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
         let timeout = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));

@@ -84,12 +84,12 @@ impl EvictionManager {
         let mut history = ThresholdHistory::default();
         loop {
             env.sleep(MONITORING_INTERVAL).await;
-            self.look(&mut history).await;
+            self.synchronize(&mut history).await;
             self.enforce_limits().await;
         }
     }
 
-    async fn look(&self, history: &mut ThresholdHistory) {
+    async fn synchronize(&self, history: &mut ThresholdHistory) {
         let shared = &self.workers.shared;
         let seen = self.observe().await;
         let decision =
@@ -125,7 +125,7 @@ impl EvictionManager {
         }
         self.images.remove_all_unused(&self.workers).await;
         let seen = self.observe().await;
-        seen.get(&threshold.signal).is_none_or(|o| o.available >= threshold.least.of(o.capacity))
+        seen.get(&threshold.signal).is_none_or(|o| o.available >= threshold.least.resolve(o.capacity))
     }
 
     async fn observe(&self) -> Observations {
@@ -145,13 +145,13 @@ impl EvictionManager {
             &read("/proc/sys/kernel/threads-max"),
         );
         note(Signal::Pid, free, limit);
-        if let Some(disk) = Disk::of(&shared.config.root_dir) {
+        if let Some(disk) = Disk::measure(&shared.config.root_dir) {
             note(Signal::NodeFs, disk.bytes_free, disk.bytes);
             note(Signal::NodeFsInodes, disk.inodes_free, disk.inodes);
         }
         let info = shared.runtime.runtime.image_fs_info().await.unwrap_or_default();
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-        if let Some(disk) = place.and_then(|place| Disk::of(Path::new(&place))) {
+        if let Some(disk) = place.and_then(|place| Disk::measure(Path::new(&place))) {
             note(Signal::ImageFs, disk.bytes_free, disk.bytes);
             note(Signal::ImageFsInodes, disk.inodes_free, disk.inodes);
         }

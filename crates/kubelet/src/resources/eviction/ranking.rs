@@ -62,7 +62,7 @@ pub fn message(pod: &Pod, usage: &Usage, threshold: &Threshold, seen: Observatio
     };
     let mut text = format!(
         "The node was low on resource: {resource}. Threshold quantity: {}, available: {}. ",
-        quantity(threshold.least.of(seen.capacity)),
+        quantity(threshold.least.resolve(seen.capacity)),
         quantity(seen.available)
     );
     for (name, used) in &usage.containers {

@@ -70,7 +70,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    pub fn of(self, capacity: i64) -> i64 {
+    pub fn resolve(self, capacity: i64) -> i64 {
         match self {
             Self::Absolute(value) => value,
             Self::Percent(percent) => (capacity as f64 * percent / 100.0) as i64,
@@ -97,8 +97,8 @@ pub struct Threshold {
 
 impl Threshold {
     fn is_met(&self, seen: Observation, was_met: bool) -> bool {
-        let more = self.reclaim.filter(|_| was_met).map_or(0, |amount| amount.of(seen.capacity));
-        seen.available < self.least.of(seen.capacity) + more
+        let more = self.reclaim.filter(|_| was_met).map_or(0, |amount| amount.resolve(seen.capacity));
+        seen.available < self.least.resolve(seen.capacity) + more
     }
 }
 

@@ -71,7 +71,7 @@ fn make(path: &Path, medium: &Medium, group: Option<u32>) -> io::Result<()> {
     if fresh || mounts_now {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
         if let Some(group) = group {
-            file_system::give_to_group(path, group, false, false)?;
+            file_system::set_volume_ownership(path, group, false, false)?;
         }
     }
     Ok(())

@@ -122,7 +122,7 @@ impl LocalVolume {
             (false, false) => return Err(VolumeError::NeitherDirectoryNorDevice),
         };
         if let Some(group) = ownership.group.filter(|_| !self.read_only) {
-            file_system::give_to_group(files, group, false, ownership.only_when_root_differs)?;
+            file_system::set_volume_ownership(files, group, false, ownership.only_when_root_differs)?;
         }
         Ok(files.to_path_buf())
     }
