@@ -23,16 +23,16 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     loop {
         remove_orphans(&workers).await;
         if let Err(error) = container_gc::collect(&workers).await {
-            report_failure(&workers, "ContainerGCFailed", error);
+            report_failure(&workers, error.event_reason(), &error);
         }
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
             let result = images.collect(&workers).await;
             match result {
                 // Once may be a runtime that has only just come up.
-                Err(error) if images_failed => report_failure(&workers, "ImageGCFailed", error),
+                Err(error) if images_failed => report_failure(&workers, error.event_reason(), &error),
                 Err(error) => {
-                    tracing::warn!(error, "failed to look after images");
+                    tracing::warn!(%error, "failed to look after images");
                     images_failed = true;
                 }
                 Ok(()) => images_failed = false,
@@ -43,10 +43,10 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     }
 }
 
-fn report_failure(workers: &PodWorkers, reason: &str, error: String) {
-    tracing::warn!(error, reason, "housekeeping failed");
+fn report_failure(workers: &PodWorkers, reason: &str, error: &dyn std::error::Error) {
+    tracing::warn!(%error, reason, "garbage collection failed");
     let node = client::reference(&*workers.shared.node.lock());
-    workers.shared.recorder.warning(&node, reason, error);
+    workers.shared.recorder.warning(&node, reason, error.to_string());
 }
 
 /// What a node that was down may find: pods that were deleted meanwhile.

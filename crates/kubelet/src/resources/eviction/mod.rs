@@ -121,7 +121,7 @@ impl EvictionManager {
     /// Removes what nobody uses; true when that was enough.
     async fn reclaimed(&self, threshold: &Threshold) -> bool {
         if let Err(error) = container_gc::collect(&self.workers).await {
-            tracing::warn!(error, "failed to remove dead containers");
+            tracing::warn!(%error, "failed to remove dead containers");
         }
         self.images.remove_all_unused(&self.workers).await;
         let seen = self.observe().await;
