@@ -1,5 +1,5 @@
 //! Removes what nobody wants any more: sandboxes, directories, logs and groups of pods that are gone.
-//! Run by `lib` at the start and at a slow rate.
+//! Run by `wiring` at the start and at a slow rate.
 //! Invariant: touches only pods that this node made, that no source and no worker knows, and only after the sources
 //! were heard.
 

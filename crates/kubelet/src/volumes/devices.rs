@@ -24,7 +24,7 @@ pub struct DeviceError {
     device: PathBuf,
     target: PathBuf,
     kind: String,
-    source: Failure,
+    source: Box<Failure>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ pub fn mount(device: &Path, target: &Path, wanted: &FileSystem, read_only: bool)
         device: device.into(),
         target: target.into(),
         kind: kind.into(),
-        source,
+        source: Box::new(source),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Registers the node and reports its condition: the Node object, its status when it changes, and a Lease every few
 //! seconds as the sign of life.
-//! Run by `lib`; reads the runtime's own status.
+//! Run by `wiring`; reads the runtime's own status.
 //! Invariant: labels, taints and fields of other owners are left as they are.
 
 mod events;

@@ -83,6 +83,7 @@ async fn a_volume_type_is_one_file_and_one_row() {
     manager.set_up(&toy, &facts).await.unwrap();
     assert_eq!(MOUNTS.load(Ordering::SeqCst), 2);
 
+    manager.tear_down("u").await.unwrap();
     let unknown = manager.set_up(&pod(json!({"emptyDir": {}})), &facts).await.err().unwrap();
     assert_eq!(unknown.event_reason(), "FailedMount");
     let message = "MountVolume.SetUp failed for volume \"v\" : no volume plugin matched name: emptyDir";
