@@ -92,7 +92,7 @@ impl HttpRequest {
 /// The status code and the beginning of the body, after redirects within the same host.
 pub async fn send(request: &HttpRequest) -> Result<(u16, String), String> {
     let mut request = request.clone();
-    for _ in 0..MAX_REDIRECTS {
+    for _ in 0..REDIRECTS_MAX {
         let (status, location, body) = once(&request).await?;
         match location.filter(|_| (300..400).contains(&status)) {
             Some(location) => match redirected(&request, &location) {

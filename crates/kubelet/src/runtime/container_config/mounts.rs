@@ -11,7 +11,7 @@ use cri::v1;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 
 use super::{expansion::expand_noting, sub_paths::SubPath};
-use crate::volumes::plugins::PLUGINS;
+use crate::{pod::pod_spec, volumes::plugins::PLUGINS};
 
 pub struct Input<'a> {
     pub pod: &'a Pod,
@@ -141,7 +141,7 @@ pub fn devices(
             .get(&wanted.name)
             .ok_or_else(|| format!("failed to find volume {:?} of container {:?}", wanted.name, container.name))?;
         // Without `m` a container can't make another node for it.
-        let permissions = if claims::is_read_only(pod, &wanted.name) { "r" } else { "mrw" };
+        let permissions = if PLUGINS.is_read_only(pod, &wanted.name) { "r" } else { "mrw" };
         Ok(v1::Device {
             container_path: wanted.device_path.clone(),
             host_path: path.to_string_lossy().into_owned(),
