@@ -1,15 +1,26 @@
 #!/usr/bin/env python3
 """Writes the compact field tables of crates/api/src/schema from Kubernetes' published facts.
 
-    generate.py STAGING OPENAPI_SPEC OUTPUT_DIR
+    generate.py [--check] [--staging STAGING] OPENAPI_SPEC
 
-STAGING is `staging/src/k8s.io` of a Kubernetes source tree: how Go holds each field, and its protobuf number.
 OPENAPI_SPEC is the directory with `swagger.json`: what is published, which wins where the two differ.
+STAGING is `staging/src/k8s.io` of a Kubernetes source tree: how Go holds each field, and its protobuf number. It is
+needed for fields that are new; without it these facts stay as the tables have them (`committed.py`).
+With --check nothing is written; the exit code tells whether the tables are what would be.
 Only facts are taken (names, numbers, flags, defaults); no text. The format is told in `schema/parse.rs`.
 """
-import json, os, re, sys
+import argparse, io, json, os, re, sys
 
-STAGING, SPEC, OUT = sys.argv[1:4]
+sys.dont_write_bytecode = True
+import committed
+
+ARGUMENTS = argparse.ArgumentParser(usage='generate.py [--check] [--staging STAGING] OPENAPI_SPEC')
+ARGUMENTS.add_argument('--check', action='store_true')
+ARGUMENTS.add_argument('--staging')
+ARGUMENTS.add_argument('spec')
+ARGUMENTS = ARGUMENTS.parse_args()
+STAGING, SPEC = ARGUMENTS.staging, ARGUMENTS.spec
+TABLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../crates/api/src/schema')
 
 META = 'apimachinery/pkg/apis/meta/v1'
 APIEXT = 'apiextensions-apiserver/pkg/apis/apiextensions/v1'
@@ -169,7 +180,10 @@ def fields(path, name, inside=()):
         f.patch = known.get('patchStrategy', '').split(',') if known.get('patchStrategy') else []
         f.merge_key = known.get('patchMergeKey')
         f.required = not f.omit and not f.omit_zero and 'optional' not in f.tags
-        f.path = path
+        f.default = default_of(f.tags, path)
+        f.list_type = f.tags.get('listType', [None])[0]
+        f.map_keys = f.tags.get('listMapKey', [])
+        f.map_type = (f.tags.get('mapType') or f.tags.get('structType') or [None])[0]
         out.append(f)
         comment = []
     return out
@@ -186,6 +200,8 @@ def render(node, f, home, top=True):
         return node[1]
     if kind == 'ptr':
         return render(node[1], f, home, top)
+    if kind == 'raw':
+        return node[1] + ('~' if top and f.map_type == 'granular' else '')
     if kind == 'or':
         f.or_ = node[1]
         return render(node[2], f, home, top)
@@ -212,89 +228,129 @@ def openapi_name(path):
     return 'io.k8s.' + path.replace('/', '.')
 
 
-def default_of(f):
-    text = f.tags.get('default', [None])[0]
+def default_of(found, path):
+    text = found.get('default', [None])[0]
     if text is None:
         return None
     if m := re.match(r'ref\(([\w./]+)\)', text):
-        text = package(f.path).consts[m.group(1).rsplit('.', 1)[-1]]
+        text = package(path).consts[m.group(1).rsplit('.', 1)[-1]]
     return json.dumps(json.loads(text), separators=(',', ':'))
 
 
 SWAGGER = json.load(open(os.path.join(SPEC, 'swagger.json')))['definitions']
 
 
-def published(path, name, all_fields):
-    """Overlay what upstream publishes on what the sources say."""
-    spec = SWAGGER.get(f'{openapi_name(path)}.{name}')
+def published(type_name, all_fields, otherwise_atomic):
+    """Overlays what upstream publishes about a type on what is known of it; says whether it is atomic."""
+    spec = SWAGGER.get(type_name)
+    if spec is None or type_name.rsplit('.', 1)[1] in OR:
+        return otherwise_atomic
+    known, said = {f.name for f in all_fields}, set(spec.get('properties', {}))
+    PROBLEMS.extend(f'{type_name}.{name} is published: its wire facts need --staging' for name in sorted(said - known))
+    PROBLEMS.extend(f'{type_name}.{name} is not published any more' for name in sorted(known - said))
     for f in all_fields:
-        f.list_type = f.tags.get('listType', [None])[0]
-        f.map_keys = f.tags.get('listMapKey', [])
-        f.map_type = (f.tags.get('mapType') or f.tags.get('structType') or [None])[0]
-        if spec is not None and name not in OR:
-            p = spec['properties'][f.name]
-            f.required = f.name in spec.get('required', [])
-            f.list_type, f.map_keys = p.get('x-kubernetes-list-type'), p.get('x-kubernetes-list-map-keys', [])
-            f.map_type = p.get('x-kubernetes-map-type')
-            f.patch = [s for s in p.get('x-kubernetes-patch-strategy', '').split(',') if s]
-            f.merge_key = p.get('x-kubernetes-patch-merge-key')
-    atomic = spec.get('x-kubernetes-map-type') == 'atomic' if spec is not None else \
-        'atomic' in tags(package(path).comments[name]).get('structType', [])
-    return atomic
+        p = spec['properties'].get(f.name, {})
+        f.required = f.name in spec.get('required', [])
+        f.list_type, f.map_keys = p.get('x-kubernetes-list-type'), p.get('x-kubernetes-list-map-keys', [])
+        f.map_type = p.get('x-kubernetes-map-type')
+        f.patch = [s for s in p.get('x-kubernetes-patch-strategy', '').split(',') if s]
+        f.merge_key = p.get('x-kubernetes-patch-merge-key')
+    return spec.get('x-kubernetes-map-type') == 'atomic'
 
 
-def write(paths, out):
-    with open(out, 'w') as o:
-        o.write('# Generated by tools/schema-table/generate.py: do not edit.\n')
-        for path in paths:
-            pkg = package(path)
-            group = pkg.consts.get('GroupName', '""').strip('"')
-            version = path.rsplit('/', 1)[1]
-            group = '' if path == META else group
-            o.write(f'@{alias_of(path)} {openapi_name(path)} {group}/{version}\n')
-            for name in sorted(pkg.structs):
-                if (path, name) in SPECIAL or (path == APIEXT and name in OR):
-                    continue
-                if path == META and name in ('TypeMeta', 'Timestamp', 'InternalEvent'):
-                    continue
-                try:
-                    all_fields = fields(path, name)
-                except KeyError as e:
-                    print('skipped', path, name, e)
-                    continue
-                if not all_fields and openapi_name(path) + '.' + name not in SWAGGER:
-                    continue
-                atomic = published(path, name, all_fields)
-                is_kind = any(f.name == 'kind' and not f.proto and not f.inside for f in all_fields)
-                is_kind = is_kind or (path, name) == (META, 'WatchEvent')
-                flags = (' k' + ('meta.k8s.io/v1' if path == META and name in META_GROUP else '') if is_kind else '')
-                flags += ' !' if atomic else ''
-                o.write(f'{name}{flags}\n')
-                for f in sorted(all_fields, key=lambda f: f.name):
-                    node = render(f.type, f, path)
-                    inside = ''.join(f'{n}.' for n in f.inside)
-                    line = f' {f.name} {node} {inside}{f.proto}'
-                    if f.required: line += ' !'
-                    if f.pointer: line += ' *'
-                    if f.omit_zero: line += ' z'
-                    elif f.omit: line += ' ?'
-                    if f.wrapped: line += ' w'
-                    if node == 'y' and f.list_type == 'atomic': line += ' A'
-                    if f.or_: line += ' ' + f.or_
-                    if 'retainKeys' in f.patch: line += ' r'
-                    if 'merge' in f.patch: line += ' m'
-                    if 'replace' in f.patch: line += ' R'
-                    if f.merge_key: line += f' m={f.merge_key}'
-                    if (d := default_of(f)) is not None: line += f' ={d}'
-                    o.write(line + '\n')
+PROBLEMS = []
 
 
-found = []
-for root, _, names in os.walk(os.path.join(STAGING, 'api')):
-    if 'generated.proto' in names and 'types.go' in names:
-        found.append(os.path.relpath(root, STAGING))
-found.sort()
-served = [p for p in found if p.endswith('/v1') or p in ('api/autoscaling/v2', 'api/apidiscovery/v2')]
-unserved = [p for p in found if p not in served]
-write([META] + served + [APIEXT, APIREG], os.path.join(OUT, 'served.table'))
-write(unserved, os.path.join(OUT, 'unserved.table'))
+def field_line(f, home):
+    node = render(f.type, f, home)
+    line = f' {f.name} {node} ' + ''.join(f'{n}.' for n in f.inside) + str(f.proto)
+    if f.required: line += ' !'
+    if f.pointer: line += ' *'
+    if f.omit_zero: line += ' z'
+    elif f.omit: line += ' ?'
+    if f.wrapped: line += ' w'
+    if node == 'y' and f.list_type == 'atomic': line += ' A'
+    if f.or_: line += ' ' + f.or_
+    if 'retainKeys' in f.patch: line += ' r'
+    if 'merge' in f.patch: line += ' m'
+    if 'replace' in f.patch: line += ' R'
+    if f.merge_key: line += f' m={f.merge_key}'
+    if f.default is not None: line += f' ={f.default}'
+    return line
+
+
+def from_sources(paths):
+    """The sections of one table, as Go's sources and the published files have them."""
+    for path in paths:
+        pkg = package(path)
+        group = '' if path == META else pkg.consts.get('GroupName', '""').strip('"')
+        types = []
+        for name in sorted(pkg.structs):
+            if (path, name) in SPECIAL or (path == APIEXT and name in OR):
+                continue
+            if path == META and name in ('TypeMeta', 'Timestamp', 'InternalEvent'):
+                continue
+            try:
+                all_fields = fields(path, name)
+            except KeyError as e:
+                print('skipped', path, name, e)
+                continue
+            if not all_fields and openapi_name(path) + '.' + name not in SWAGGER:
+                continue
+            is_kind = any(f.name == 'kind' and not f.proto and not f.inside for f in all_fields)
+            is_kind = is_kind or (path, name) == (META, 'WatchEvent')
+            flags = ['k' + ('meta.k8s.io/v1' if path == META and name in META_GROUP else '')] if is_kind else []
+            if 'atomic' in tags(pkg.comments[name]).get('structType', []):
+                flags.append('!')
+            types.append((name, flags, all_fields))
+        yield f'@{alias_of(path)} {openapi_name(path)} {group}/{path.rsplit("/", 1)[1]}', path, types
+
+
+def from_table(table):
+    for header, types in committed.read(os.path.join(TABLES, table)):
+        prefix = header.split(' ')[1] + '.'
+        have = {name for name, _, _ in types} | set(OR)
+        for name, spec in sorted(SWAGGER.items()):
+            if name.startswith(prefix) and '.' not in name[len(prefix):] and name[len(prefix):] not in have and 'properties' in spec:
+                PROBLEMS.append(f'{name} is published: its wire facts need --staging')
+        yield header, None, types
+
+
+def table_of(sections):
+    o = io.StringIO()
+    o.write('# Generated by tools/schema-table/generate.py: do not edit.\n')
+    for header, home, types in sections:
+        o.write(header + '\n')
+        for name, flags, all_fields in types:
+            atomic = published(f'{header.split(" ")[1]}.{name}', all_fields, '!' in flags)
+            flags = [flag for flag in flags if flag != '!'] + (['!'] if atomic else [])
+            o.write(' '.join([name] + flags) + '\n')
+            for f in sorted(all_fields, key=lambda f: f.name):
+                o.write(field_line(f, home) + '\n')
+    return o.getvalue()
+
+
+def tables():
+    if STAGING is None:
+        return {name: from_table(name) for name in ('served.table', 'unserved.table')}
+    found = []
+    for root, _, names in os.walk(os.path.join(STAGING, 'api')):
+        if 'generated.proto' in names and 'types.go' in names:
+            found.append(os.path.relpath(root, STAGING))
+    found.sort()
+    served = [p for p in found if p.endswith('/v1') or p in ('api/autoscaling/v2', 'api/apidiscovery/v2')]
+    return {'served.table': from_sources([META] + served + [APIEXT, APIREG]),
+            'unserved.table': from_sources([p for p in found if p not in served])}
+
+
+for name, sections in tables().items():
+    path, text = os.path.join(TABLES, name), table_of(sections)
+    if ARGUMENTS.check:
+        old = open(path).read().split('\n')
+        PROBLEMS.extend(f'{name}:{i + 1}: {a!r} would be {b!r}' for i, (a, b) in enumerate(zip(old, text.split('\n'))) if a != b)
+        if len(old) != len(text.split('\n')):
+            PROBLEMS.append(f'{name} has {len(old)} lines and would have {len(text.split(chr(10)))}')
+    elif not PROBLEMS:
+        open(path, 'w').write(text)
+if PROBLEMS:
+    sys.exit('\n'.join(PROBLEMS))

@@ -2,6 +2,7 @@
 //! Read by every other crate.
 //! Invariant: no I/O, no clock, no randomness, no async.
 
+pub mod accessor;
 pub mod codec;
 pub mod depth;
 pub mod field;
@@ -9,6 +10,7 @@ pub mod kinds;
 pub mod managed_fields;
 pub mod names;
 pub mod object;
+pub mod object_forms;
 mod object_view;
 pub mod openapi;
 pub mod patch;
@@ -20,10 +22,12 @@ pub mod quota;
 pub mod schema;
 pub mod selectors;
 pub mod status;
-pub mod views;
+pub mod verb;
 pub mod watch;
 
+pub use accessor::Accessor;
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};
 pub use status::{ApiError, Reason};
+pub use verb::Verb;
 pub use watch::{WatchEvent, WatchKind};

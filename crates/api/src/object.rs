@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{ApiError, WatchKind, object_view::without_managed_fields, views::Slot};
+use crate::{ApiError, WatchKind, object_forms::Slot, object_view::without_managed_fields};
 
 /// One version of one object. Shared as `Arc<Object>` by the watch cache, every watcher and every in-process consumer.
 pub struct Object {
@@ -95,12 +95,12 @@ impl Object {
         serde_json::from_slice(&self.json).expect("the bytes were valid JSON when the object was made")
     }
 
-    /// The protobuf form, made by `encode` unless it is in use (see `views`).
+    /// The protobuf form, made by `encode` unless it is in use (see `object_forms`).
     pub fn protobuf(&self, encode: impl FnOnce(&Bytes) -> Bytes) -> Bytes {
         self.forms.protobuf(self.json.len(), || encode(&self.json))
     }
 
-    /// The object as a `k8s-openapi` struct: parsed once while it is in use (see `views`), shared by everyone in the
+    /// The object as a `k8s-openapi` struct: parsed once while it is in use (see `object_forms`), shared by everyone in the
     /// process. It has no `managedFields`.
     pub fn typed<K: DeserializeOwned + Send + Sync + 'static>(&self) -> Result<Arc<K>, ApiError> {
         if let Some(known) = self.forms.get(self.json.len()).and_then(|any| any.downcast::<K>().ok()) {
@@ -133,10 +133,7 @@ fn encode(value: &Value) -> Vec<u8> {
 
 impl Meta {
     pub fn key(&self) -> String {
-        match self.namespace.as_deref() {
-            Some(namespace) if !namespace.is_empty() => format!("{namespace}/{}", self.name),
-            _ => self.name.clone(),
-        }
+        crate::accessor::key(self.namespace.as_deref().unwrap_or_default(), &self.name)
     }
 
     pub fn controller(&self) -> Option<&OwnerReference> {

@@ -151,6 +151,15 @@ impl Quantity {
         Ok(quantity)
     }
 
+    /// The quantity in a JSON value: a text or a number.
+    pub fn from_value(value: &serde_json::Value) -> Option<Self> {
+        match value {
+            serde_json::Value::String(text) => Self::parse(text.trim()).ok(),
+            serde_json::Value::Number(number) => Self::parse(&number.to_string()).ok(),
+            _ => None,
+        }
+    }
+
     pub fn new(value: i64, format: Format) -> Self {
         Self { mantissa: value.into(), scale: 0, format, text: None }
     }
@@ -384,6 +393,16 @@ impl<'de> Deserialize<'de> for Quantity {
         };
         parsed.map_err(serde::de::Error::custom)
     }
+}
+
+/// A quantity of the API in whole units, rounded up; `None` when it is not one.
+pub fn value(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> Option<i64> {
+    Quantity::parse(quantity.0.trim()).ok().map(|quantity| quantity.value())
+}
+
+/// A quantity of the API in thousandths, rounded up; `None` when it is not one.
+pub fn milli_value(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> Option<i64> {
+    Quantity::parse(quantity.0.trim()).ok().map(|quantity| quantity.milli_value())
 }
 
 impl From<&k8s_openapi::apimachinery::pkg::api::resource::Quantity> for Quantity {

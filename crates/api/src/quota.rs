@@ -5,13 +5,15 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuotaSpec, ResourceRequirements, Service,
-};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuotaSpec, Service};
 
 use crate::{
     kinds::is_extended_resource,
-    pod_resources::{Which, amounts, held},
+    pod_resources::{
+        Amounts, RequestsOrLimits, ResourceList,
+        qos::{QosClass, qos_class},
+        with_status,
+    },
     quantity::{Format, Quantity},
 };
 
@@ -41,7 +43,7 @@ pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
         return usage;
     }
     usage.insert("pods".into(), one());
-    for (name, amount) in held(pod, Which::Requests) {
+    for (name, amount) in with_status(pod, RequestsOrLimits::Requests) {
         let plain = COMPUTE.contains(&name.as_str()) || name.starts_with("hugepages-");
         if plain {
             usage.insert(name.clone(), amount.clone());
@@ -50,7 +52,8 @@ pub fn pod(pod: &Pod, now: Timestamp) -> Usage {
             usage.insert(format!("requests.{name}"), amount);
         }
     }
-    let limits = held(pod, Which::Limits).into_iter().filter(|(name, _)| COMPUTE.contains(&name.as_str()));
+    let limits =
+        with_status(pod, RequestsOrLimits::Limits).into_iter().filter(|(name, _)| COMPUTE.contains(&name.as_str()));
     usage.extend(limits.map(|(name, amount)| (format!("limits.{name}"), amount)));
     usage
 }
@@ -94,8 +97,9 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
 /// In whole bytes: what is asked for, or what an expansion has already taken.
 fn storage(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref());
-    let asked = amounts(requests).remove("storage")?;
-    let taken = amounts(claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref())).remove("storage");
+    let asked = Amounts::from_quantities(requests).remove("storage")?;
+    let taken =
+        Amounts::from_quantities(claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref())).remove("storage");
     let storage = taken.filter(|taken| *taken > asked).unwrap_or(asked);
     let whole = Quantity::new(storage.value(), storage.format());
     Some(if whole == storage { storage } else { whole })
@@ -149,8 +153,8 @@ fn in_scope(term: &Term, pod: &Pod, spec: &PodSpec) -> bool {
     match term.scope {
         "Terminating" => terminating,
         "NotTerminating" => !terminating,
-        "BestEffort" => best_effort(pod, spec),
-        "NotBestEffort" => !best_effort(pod, spec),
+        "BestEffort" => qos_class(pod) == QosClass::BestEffort,
+        "NotBestEffort" => qos_class(pod) != QosClass::BestEffort,
         "PriorityClass" => {
             let class = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
             term.holds(class.as_slice())
@@ -169,24 +173,6 @@ fn attributes_classes(claim: &PersistentVolumeClaim) -> Vec<&str> {
         status.and_then(|s| s.modify_volume_status.as_ref()?.target_volume_attributes_class_name.as_deref()),
     ];
     names.into_iter().flatten().filter(|name| !name.is_empty()).collect()
-}
-
-fn best_effort(pod: &Pod, spec: &PodSpec) -> bool {
-    if let Some(class) = pod.status.as_ref().and_then(|s| s.qos_class.as_deref()).filter(|class| !class.is_empty()) {
-        return class == "BestEffort";
-    }
-    let asks = |resources: Option<&ResourceRequirements>| {
-        let lists = [resources.and_then(|r| r.requests.as_ref()), resources.and_then(|r| r.limits.as_ref())];
-        let mut found = lists.into_iter().flat_map(amounts);
-        found.any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && amount.sign() > 0)
-    };
-    match &spec.resources {
-        Some(resources) => !asks(Some(resources)),
-        None => {
-            let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-            !all.any(|c| asks(c.resources.as_ref()))
-        }
-    }
 }
 
 fn crosses_namespaces(spec: &PodSpec) -> bool {

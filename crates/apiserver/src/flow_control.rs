@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use api::{
     ApiError, Reason,
-    kinds::flow_control_founding::{AUTOUPDATE, is_mandatory, objects},
+    kinds::flow_control_bootstrap::{AUTOUPDATE, is_mandatory, objects},
 };
 
 use crate::{loopback, pipeline::ApiServer, registry::timestamp};

@@ -4,7 +4,7 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use api::ApiError;
+use api::{ApiError, Verb};
 
 use crate::{call::Call, config::Limits, request_info::RequestInfo};
 
@@ -115,7 +115,7 @@ fn is_vital(call: &Call) -> bool {
     }
     let elects = ["system:kube-controller-manager", "system:kube-scheduler"].contains(&user.name.as_str())
         || user.in_group("system:serviceaccounts:kube-system");
-    elects && is_lease(info) && ["get", "create", "update"].contains(&info.verb.as_str())
+    elects && is_lease(info) && matches!(info.verb, Verb::Get | Verb::Create | Verb::Update)
 }
 
 fn is_lease(info: &RequestInfo) -> bool {

@@ -9,7 +9,7 @@ use http::{HeaderValue, Request, Response, header, request::Parts};
 use http_body::Body as _;
 use parking_lot::Mutex;
 
-use api::{ApiError, Reason};
+use api::{ApiError, Reason, Verb};
 use env::Env;
 use store::Store;
 
@@ -144,7 +144,7 @@ impl ApiServer {
         let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
         let (served, webhooks) = metrics::handled(guarded).await;
         let mut response = served.unwrap_or_else(|_| {
-            tracing::error!(path = info.path, verb = info.verb, "a handler panicked");
+            tracing::error!(path = info.path, verb = info.verb.as_str(), "a handler panicked");
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
             respond::error_response(&error, negotiate::Output::JSON)
         });
@@ -160,7 +160,7 @@ impl ApiServer {
         let requests = &self.metrics.requests;
         requests.answered(labels, response.status().as_u16(), self.env.monotonic() - start, webhooks, bytes);
         // A watch counts itself, wherever its events go.
-        if info.is_long_running() && info.verb != "watch" {
+        if info.is_long_running() && info.verb != Verb::Watch {
             let open = requests.open(labels);
             return response.map(|body| body::with(body, open));
         }

@@ -2,7 +2,7 @@
 //! Read by every later stage of `pipeline`.
 //! Invariant: pure; knows no kinds, so that authorization sees the same attributes for served and unserved resources.
 
-use api::selectors::FieldSelector;
+use api::{Verb, selectors::FieldSelector};
 
 use crate::query::Query;
 
@@ -12,7 +12,7 @@ pub struct RequestInfo {
     /// The decoded path.
     pub path: String,
     /// `get`, `list`, `create` …; the lower-case method for other paths.
-    pub verb: String,
+    pub verb: Verb,
     /// `api` or `apis`.
     pub prefix: String,
     pub group: String,
@@ -32,7 +32,7 @@ const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 impl RequestInfo {
     pub fn parse(method: &http::Method, raw_path: &str, query: &Query) -> Self {
         let path = percent_encoding::percent_decode_str(raw_path).decode_utf8_lossy().into_owned();
-        let mut info = Self { path, verb: method.as_str().to_ascii_lowercase(), ..Self::default() };
+        let mut info = Self { path, verb: method.as_str().to_ascii_lowercase().as_str().into(), ..Self::default() };
         let all: Vec<String> = info.path.split('/').filter(|s| !s.is_empty()).map(str::to_string).collect();
         let mut parts: &[String] = match all.first().map(String::as_str) {
             Some("api") if all.len() >= 3 => &all[1..],
@@ -46,10 +46,10 @@ impl RequestInfo {
         info.prefix = all[0].clone();
         info.version = parts[0].clone();
         parts = &parts[1..];
-        info.verb = verb_of(method).to_string();
+        info.verb = Verb::of_method(method);
         // The old form /api/v1/watch/… is still served upstream.
         if parts[0] == "watch" && parts.len() > 1 {
-            info.verb = "watch".into();
+            info.verb = Verb::Watch;
             parts = &parts[1..];
         }
         if parts[0] == "namespaces" && parts.len() > 1 {
@@ -67,16 +67,16 @@ impl RequestInfo {
     }
 
     fn collection_verb(&mut self, query: &Query) {
-        match self.verb.as_str() {
-            "get" if self.name.is_empty() => {
-                self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
+        match self.verb {
+            Verb::Get if self.name.is_empty() => {
+                self.verb = if query.flag("watch") { Verb::Watch } else { Verb::List };
             }
             // A watch of one object is a watch of the collection with a field selector.
-            "get" if self.subresource.is_empty() && query.flag("watch") => self.verb = "watch".into(),
-            "delete" if self.name.is_empty() => self.verb = "deletecollection".into(),
+            Verb::Get if self.subresource.is_empty() && query.flag("watch") => self.verb = Verb::Watch,
+            Verb::Delete if self.name.is_empty() => self.verb = Verb::DeleteCollection,
             _ => {}
         }
-        if matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") && self.name.is_empty() {
+        if matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && self.name.is_empty() {
             let selector = query.get("fieldSelector").unwrap_or_default();
             self.field_selector = selector.to_string();
             // Read as the handler reads it: what is permitted for one name must not select others.
@@ -91,25 +91,14 @@ impl RequestInfo {
 
     /// Requests that may last as long as the client likes and are not counted in flight.
     pub fn is_long_running(&self) -> bool {
-        self.verb == "watch"
-            || self.verb == "proxy"
+        self.verb == Verb::Watch
+            || self.verb.as_str() == "proxy"
             || matches!(self.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward")
             || self.subresource == "log"
     }
 
     pub fn is_mutating(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
-    }
-}
-
-fn verb_of(method: &http::Method) -> &'static str {
-    match method.as_str() {
-        "POST" => "create",
-        "GET" | "HEAD" => "get",
-        "PUT" => "update",
-        "PATCH" => "patch",
-        "DELETE" => "delete",
-        _ => "",
+        !self.verb.is_read() && !matches!(self.verb.as_str(), "head" | "options")
     }
 }
 

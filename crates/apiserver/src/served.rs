@@ -152,12 +152,8 @@ impl Default for ServedResources {
 }
 
 fn builtin_row(resource: &Arc<Resource>, schema: &SchemaRef) -> Served {
-    let storage_version = match (resource.plural.as_str(), resource.group.as_str()) {
-        // One set of objects, two ways to see it.
-        ("events", _) => StorageVersion { group: String::new(), version: "v1".into() },
-        ("horizontalpodautoscalers", _) => StorageVersion { group: "autoscaling".into(), version: "v2".into() },
-        _ => StorageVersion { group: resource.group.clone(), version: resource.version.clone() },
-    };
+    let (group, version) = resource.behavior.storage_version().unwrap_or((&resource.group, &resource.version));
+    let storage_version = StorageVersion { group: group.into(), version: version.into() };
     Served {
         prefix: storage::prefix(resource),
         schema: schema.find_kind(&resource.group, &resource.version, &resource.kind).map(|id| (schema.clone(), id)),

@@ -103,7 +103,7 @@ impl<K> Clone for Api<K> {
 
 impl<K: k8s_openapi::Resource> Api<K> {
     pub(crate) fn new(client: Client, namespace: Option<String>) -> Self {
-        Self { client, namespace, resource: kinds::of::<K>(), kind: PhantomData }
+        Self { client, namespace, resource: kinds::resource_of::<K>(), kind: PhantomData }
     }
 
     fn path(&self, name: Option<&str>, subresource: Option<&str>) -> String {

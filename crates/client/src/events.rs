@@ -48,7 +48,7 @@ pub enum EventType {
 pub fn reference<K: Resource + Metadata<Ty = ObjectMeta>>(object: &K) -> ObjectRef {
     let meta = object.metadata();
     ObjectReference {
-        api_version: Some(kinds::of::<K>().api_version()),
+        api_version: Some(kinds::resource_of::<K>().api_version()),
         kind: Some(K::KIND.to_string()),
         name: meta.name.clone(),
         namespace: meta.namespace.clone(),

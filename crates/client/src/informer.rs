@@ -52,7 +52,7 @@ impl InformerFactory {
     }
 
     pub fn informer_with<K: k8s_openapi::Resource>(&self, params: ListParams) -> Informer<K> {
-        Informer { objects: self.objects(kinds::of::<K>().clone(), params), kind: PhantomData }
+        Informer { objects: self.objects(kinds::resource_of::<K>().clone(), params), kind: PhantomData }
     }
 
     /// An informer on any resource, custom ones too.

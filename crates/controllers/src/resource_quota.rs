@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     Resource,
-    pod_resources::add,
+    pod_resources::ResourceList,
     quantity::{Format, Quantity},
     quota::{self, Usage},
 };
@@ -58,8 +58,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     on_overdue(setup, &pods, &quotas);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
-        let skip = ["events", "pods", "leases.coordination.k8s.io"].contains(&resource.group_resource().as_str());
-        if !resource.namespaced() || skip {
+        if !resource.namespaced() || !resource.behavior.is_counted_by_quota() {
             continue;
         }
         let informer = setup.context.informers.objects(resource.clone(), ListParams::default());
@@ -179,19 +178,19 @@ impl Quotas {
         let namespace = quota.namespace();
         let (mut total, mut overdue) = (Usage::new(), None);
         for pod in self.pods.by_index(indexes::NAMESPACE, namespace).iter().filter(|p| quota::covers_pod(&spec, p)) {
-            add(&mut total, &quota::pod(pod, now));
+            total.add(&quota::pod(pod, now));
             overdue = overdue.into_iter().chain(quota::charged_until(pod).filter(|at| *at > now)).min();
         }
         for claim in self.claims.by_index(indexes::NAMESPACE, namespace) {
             if quota::covers_claim(&spec, &claim) {
-                add(&mut total, &quota::claim(&claim));
+                total.add(&quota::claim(&claim));
             }
         }
         if quota::scoped(&spec) {
             return (total, overdue);
         }
         let services = self.services.by_index(indexes::NAMESPACE, namespace);
-        services.iter().for_each(|service| add(&mut total, &quota::service(service)));
+        services.iter().for_each(|service| total.add(&quota::service(service)));
         for name in names.filter(|name| !total.contains_key(*name)).cloned().collect::<Vec<_>>() {
             // `configmaps` is the old way to say `count/configmaps`.
             let old = matches!(name.as_str(), "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas");

@@ -19,13 +19,13 @@ pub struct Cache {
     order: Vec<u32>,
     pods: HashMap<String, Placed>,
     /// Pods on nodes that are not (or no longer) known, by node name.
-    homeless: HashMap<String, Vec<Arc<PodInfo>>>,
+    pods_of_unknown_nodes: HashMap<String, Vec<Arc<PodInfo>>>,
     /// Pods that wait for room which preemption is making, by node name.
     nominated: HashMap<String, Vec<Arc<PodInfo>>>,
     /// How many nodes hold each image.
     image_nodes: HashMap<String, u32>,
-    with_affinity: usize,
-    with_required_anti_affinity: usize,
+    pods_with_affinity: usize,
+    pods_with_required_anti_affinity: usize,
     assumed: usize,
     /// Positions of nodes that have changed, oldest first; those before `generation` less its length are forgotten.
     changed: VecDeque<u32>,
@@ -144,7 +144,7 @@ impl Cache {
                 self.nodes.push(info);
                 self.touch(self.nodes.len() - 1);
                 self.order.clear();
-                for pod in self.homeless.remove(&name).unwrap_or_default() {
+                for pod in self.pods_of_unknown_nodes.remove(&name).unwrap_or_default() {
                     self.place(&name, pod);
                 }
             }
@@ -160,10 +160,10 @@ impl Cache {
         self.touch(at);
         self.order.clear();
         self.count_images(&gone.images, false);
-        self.with_affinity -= gone.with_affinity;
-        self.with_required_anti_affinity -= gone.with_required_anti_affinity;
+        self.pods_with_affinity -= gone.pods_with_affinity;
+        self.pods_with_required_anti_affinity -= gone.pods_with_required_anti_affinity;
         if !gone.pods.is_empty() {
-            self.homeless.insert(name.to_string(), gone.pods);
+            self.pods_of_unknown_nodes.insert(name.to_string(), gone.pods);
         }
     }
 
@@ -211,7 +211,7 @@ impl Cache {
             match self.by_name.get(node.as_str()) {
                 Some(at) => self.nodes[*at].replace_pod(info),
                 None => self
-                    .homeless
+                    .pods_of_unknown_nodes
                     .get_mut(&node)
                     .into_iter()
                     .flatten()
@@ -228,10 +228,10 @@ impl Cache {
 
     fn place(&mut self, node: &str, info: Arc<PodInfo>) {
         let Some(at) = self.by_name.get(node).copied() else {
-            return self.homeless.entry(node.to_string()).or_default().push(info);
+            return self.pods_of_unknown_nodes.entry(node.to_string()).or_default().push(info);
         };
-        self.with_affinity += usize::from(info.affinity.is_some());
-        self.with_required_anti_affinity += usize::from(info.has_required_anti_affinity());
+        self.pods_with_affinity += usize::from(info.affinity.is_some());
+        self.pods_with_required_anti_affinity += usize::from(info.has_required_anti_affinity());
         self.nodes[at].add_pod(info);
         self.touch(at);
     }
@@ -243,14 +243,14 @@ impl Cache {
             Some(at) => {
                 self.nodes[at].remove_pod(key);
                 self.touch(at);
-                self.with_affinity -= usize::from(placed.info.affinity.is_some());
-                self.with_required_anti_affinity -= usize::from(placed.info.has_required_anti_affinity());
+                self.pods_with_affinity -= usize::from(placed.info.affinity.is_some());
+                self.pods_with_required_anti_affinity -= usize::from(placed.info.has_required_anti_affinity());
             }
             None => {
-                if let Some(pods) = self.homeless.get_mut(&placed.node) {
+                if let Some(pods) = self.pods_of_unknown_nodes.get_mut(&placed.node) {
                     pods.retain(|p| p.key != key);
                     if pods.is_empty() {
-                        self.homeless.remove(&placed.node);
+                        self.pods_of_unknown_nodes.remove(&placed.node);
                     }
                 }
             }
@@ -281,11 +281,11 @@ impl Cache {
 
     /// Whether any pod on any node has affinity terms: when none has, nobody need look.
     pub fn any_affinity(&self) -> bool {
-        self.with_affinity > 0
+        self.pods_with_affinity > 0
     }
 
     pub fn any_required_anti_affinity(&self) -> bool {
-        self.with_required_anti_affinity > 0
+        self.pods_with_required_anti_affinity > 0
     }
 
     pub fn nominate(&mut self, info: Arc<PodInfo>, node: &str) {

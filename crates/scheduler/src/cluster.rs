@@ -42,7 +42,7 @@ pub struct Cluster {
     pub stateful_sets: Objects<StatefulSet>,
     pub disruption_budgets: Objects<PodDisruptionBudget>,
     /// Volumes promised to claims of pods that are being bound: volume name to claim key.
-    pub promised_volumes: HashMap<String, String>,
+    pub reserved_volumes: HashMap<String, String>,
     /// Grows when the labels of namespaces change.
     pub namespaces_version: u64,
     /// Grows when any object beside nodes and pods changes in a way that a verdict may rest on.

@@ -1,125 +1,133 @@
 //! One pod, one decision: filter the nodes, score those that will do, pick the best.
-//! Driven by `scheduler`; asks the profile's plugins; `preemption` follows a refusal.
+//! Driven by `scheduler`; asks the profile's plugins from PreFilter to Score.
 //! Invariant: changes nothing; the caller assumes and binds.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use env::Env;
 
 use crate::{
     cluster::Cluster,
     diagnosis::Diagnosis,
-    framework::{Failure, Filter, Prepared, Profile},
+    framework::{
+        Candidate, FailedAttempt, NodeFilter, PluginSet, PostFilterPlugin, PostFilterResult, PreFilterResult, Profile,
+        Refusal,
+    },
     node_info::NodeInfo,
-    pod_info::{PodInfo, WaitingPod},
-    preemption::{self, Preemption},
+    pod_info::{PendingPod, PodInfo},
 };
 
 /// Below this many nodes all are looked at, and at least this many must be found feasible before stopping.
-const MIN_FEASIBLE: usize = 100;
-const MIN_PERCENTAGE: usize = 5;
+const MIN_FEASIBLE_NODES: usize = 100;
+const MIN_FEASIBLE_NODES_PERCENTAGE: usize = 5;
 
 /// A plugin's filter for the pod at hand.
-pub struct Active<'a> {
-    pub row: usize,
-    pub name: &'static str,
-    pub filter: Box<dyn Filter<'a> + 'a>,
+struct ActiveFilter<'a> {
+    row: usize,
+    name: &'static str,
+    filter: Box<dyn NodeFilter<'a> + 'a>,
 }
 
-/// Every filter that has something to say about the pod.
+/// Every filter that has something to say about the pod, and the nodes that PreFilter leaves.
 pub struct Filters<'a> {
-    pub active: Vec<Active<'a>>,
-    only: Option<std::collections::HashSet<String>>,
-    only_by: Vec<&'static str>,
+    active: Vec<ActiveFilter<'a>>,
+    only: Option<HashSet<String>>,
+    /// Rows and names of the plugins that left only those.
+    only_by: Vec<(usize, &'static str)>,
 }
 
-/// Asks every plugin about the pod alone.
-pub fn prepare<'a>(
+/// Asks every PreFilter plugin about the pod, and the Filter plugins for their filters.
+pub fn run_pre_filter<'a>(
     cluster: &'a Cluster,
     profile: &'a Profile,
-    pod: &'a WaitingPod,
+    pod: &'a PendingPod,
 ) -> Result<Filters<'a>, Box<Diagnosis>> {
-    let mut filters = Filters { active: Vec::new(), only: None, only_by: Vec::new() };
-    for enabled in &profile.filters {
-        let filter = match enabled.plugin.filter(cluster, pod) {
-            Prepared::Skip => continue,
-            Prepared::Filter(filter) => filter,
-            Prepared::Only(names, filter) => {
-                filters.only = Some(match filters.only.take() {
+    let (mut only, mut only_by): (Option<HashSet<String>>, _) = (None, Vec::new());
+    let mut skipped = PluginSet::default();
+    for enabled in &profile.pre_filter {
+        match enabled.plugin.pre_filter(cluster, pod) {
+            PreFilterResult::AllNodes => {}
+            PreFilterResult::Skip => skipped.insert(enabled.row),
+            PreFilterResult::Nodes(names) => {
+                only = Some(match only {
                     Some(before) => before.intersection(&names).cloned().collect(),
                     None => names,
                 });
-                filters.only_by.push(enabled.name);
-                filter
+                only_by.push((enabled.row, enabled.name));
             }
-            Prepared::Reject(failure) => {
+            PreFilterResult::Reject(status) => {
                 let mut diagnosis = Diagnosis::new(cluster.cache.len());
-                diagnosis.rejection = Some(failure.reasons.join(", "));
-                diagnosis.rejected_by.insert(enabled.row);
+                diagnosis.pre_filter_message = Some(status.message());
+                diagnosis.unschedulable_plugins.insert(enabled.row);
                 return Err(Box::new(diagnosis));
             }
-        };
-        filters.active.push(Active { row: enabled.row, name: enabled.name, filter });
+        }
     }
-    Ok(filters)
+    let filters = profile.filter.iter().filter(|enabled| !skipped.contains(enabled.row));
+    let active = filters.map(|enabled| ActiveFilter {
+        row: enabled.row,
+        name: enabled.name,
+        filter: enabled.plugin.node_filter(cluster, pod),
+    });
+    Ok(Filters { active: active.collect(), only, only_by })
 }
 
-/// The first complaint about `node`, with the row and name of the plugin that has it.
-type Verdict = Result<(), (usize, &'static str, Failure)>;
-
 impl<'a> Filters<'a> {
-    pub fn check(&self, node: &NodeInfo) -> Verdict {
+    /// The first refusal of `node`.
+    pub fn run(&self, node: &NodeInfo) -> Result<(), Refusal> {
         for active in &self.active {
-            active.filter.check(node).map_err(|failure| (active.row, active.name, failure))?;
+            active.filter.filter(node).map_err(|status| (active.row, active.name, status))?;
         }
         Ok(())
     }
 
-    /// As `check`, and also with the pods in place for which preemption is making room here.
-    pub fn check_with_nominated(&self, cluster: &Cluster, node: &NodeInfo, pod: &WaitingPod) -> Verdict {
+    /// As `run`, and also with the pods in place for which preemption is making room here.
+    pub fn run_with_nominated_pods(&self, cluster: &Cluster, node: &NodeInfo, pod: &PendingPod) -> Result<(), Refusal> {
         let counts = |other: &&Arc<PodInfo>| other.priority >= pod.priority && other.key != pod.key;
         let mut nominated = cluster.cache.nominated_on(&node.name).iter().filter(counts).peekable();
         if nominated.peek().is_some() {
             let (mut with, mut filters) = (node.clone(), self.fork());
             for other in nominated {
                 with.add_pod(other.clone());
-                filters.pod_changed(other, &with, true);
+                filters.add_pod(other, &with);
             }
-            filters.check(&with)?;
+            filters.run(&with)?;
         }
         // They may never arrive, so what depends on them (affinity to them, say) must hold without them too.
-        self.check(node)
+        self.run(node)
     }
 
     pub fn fork(&self) -> Self {
-        let copy = |a: &Active<'a>| Active { row: a.row, name: a.name, filter: a.filter.fork() };
+        let copy = |a: &ActiveFilter<'a>| ActiveFilter { row: a.row, name: a.name, filter: a.filter.fork() };
         Self { active: self.active.iter().map(copy).collect(), only: None, only_by: Vec::new() }
     }
 
-    pub fn pod_changed(&mut self, pod: &PodInfo, node: &NodeInfo, added: bool) {
-        for active in &mut self.active {
-            active.filter.pod_changed(pod, node, added);
-        }
+    pub fn add_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        self.active.iter_mut().for_each(|active| active.filter.add_pod(pod, node));
+    }
+
+    pub fn remove_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        self.active.iter_mut().for_each(|active| active.filter.remove_pod(pod, node));
     }
 }
 
 /// How many feasible nodes are enough.
-pub fn enough_nodes(all: usize, percentage: u32) -> usize {
-    if all < MIN_FEASIBLE {
+pub fn num_feasible_nodes_to_find(all: usize, percentage: u32) -> usize {
+    if all < MIN_FEASIBLE_NODES {
         return all;
     }
     let percentage = match percentage as usize {
-        0 => 50usize.saturating_sub(all / 125).max(MIN_PERCENTAGE),
+        0 => 50usize.saturating_sub(all / 125).max(MIN_FEASIBLE_NODES_PERCENTAGE),
         given => given,
     };
-    if percentage >= 100 { all } else { (all * percentage / 100).max(MIN_FEASIBLE) }
+    if percentage >= 100 { all } else { (all * percentage / 100).max(MIN_FEASIBLE_NODES) }
 }
 
 /// Positions of feasible nodes in the cache, or why there are none. `start` rotates so that all nodes get their turn.
-pub fn feasible(
+pub fn find_nodes_that_fit(
     cluster: &Cluster,
     profile: &Profile,
-    pod: &WaitingPod,
+    pod: &PendingPod,
     filters: &Filters<'_>,
     start: &mut usize,
 ) -> Result<Vec<u32>, Box<Diagnosis>> {
@@ -127,16 +135,16 @@ pub fn feasible(
     let mut diagnosis = Diagnosis::new(nodes.len());
     let mut look = |at: u32, found: &mut Vec<u32>| {
         let node = &nodes[at as usize];
-        match filters.check_with_nominated(cluster, node, pod) {
+        match filters.run_with_nominated_pods(cluster, node, pod) {
             Ok(()) => found.push(at),
-            Err((row, name, failure)) => diagnosis.turned_down(row, name, node.name.clone(), failure),
+            Err((row, name, status)) => diagnosis.reject_node(row, name, node.name.clone(), status),
         }
     };
     let mut found = Vec::new();
     // The node that preemption made room on comes first; if it will do, no other is needed.
     if let Some(at) = nominated_position(cluster, pod)
         && filters.only.is_none()
-        && filters.check_with_nominated(cluster, &nodes[at], pod).is_ok()
+        && filters.run_with_nominated_pods(cluster, &nodes[at], pod).is_ok()
     {
         return Ok(vec![at as u32]);
     }
@@ -146,14 +154,12 @@ pub fn feasible(
             look(*at as u32, &mut found);
         }
         diagnosis.left_out = nodes.len() - positions.len();
-        diagnosis.left_out_by = filters.only_by.clone();
+        diagnosis.left_out_by = filters.only_by.iter().map(|(_, name)| *name).collect();
         if positions.is_empty() {
-            for active in filters.active.iter().filter(|a| filters.only_by.contains(&a.name)) {
-                diagnosis.rejected_by.insert(active.row);
-            }
+            filters.only_by.iter().for_each(|(row, _)| diagnosis.unschedulable_plugins.insert(*row));
         }
     } else if !order.is_empty() {
-        let enough = enough_nodes(order.len(), profile.percentage_of_nodes_to_score);
+        let enough = num_feasible_nodes_to_find(order.len(), profile.percentage_of_nodes_to_score);
         let first = *start % order.len();
         let mut looked = 0;
         for at in order[first..].iter().chain(&order[..first]) {
@@ -168,30 +174,31 @@ pub fn feasible(
     if found.is_empty() { Err(Box::new(diagnosis)) } else { Ok(found) }
 }
 
-fn nominated_position(cluster: &Cluster, pod: &WaitingPod) -> Option<usize> {
+fn nominated_position(cluster: &Cluster, pod: &PendingPod) -> Option<usize> {
     let name = pod.nominated_node_name().or_else(|| cluster.cache.nomination(&pod.key))?;
     cluster.cache.position(name)
 }
 
 /// The weighted sum of the plugins' scores, one per feasible node.
-pub fn score(cluster: &Cluster, profile: &Profile, pod: &WaitingPod, feasible: &[u32]) -> Vec<i64> {
+pub fn prioritize_nodes(cluster: &Cluster, profile: &Profile, pod: &PendingPod, feasible: &[u32]) -> Vec<i64> {
     let nodes: Vec<&NodeInfo> = feasible.iter().map(|at| &cluster.cache.nodes()[*at as usize]).collect();
     let mut totals = vec![0; nodes.len()];
     let mut scores = Vec::with_capacity(nodes.len());
-    for enabled in &profile.scores {
-        let Some(score) = enabled.plugin.score(cluster, pod, &nodes) else { continue };
+    let skipped = profile.run_pre_score(cluster, pod, &nodes);
+    for (enabled, weight) in profile.score.iter().filter(|(enabled, _)| !skipped.contains(enabled.row)) {
+        let scorer = enabled.plugin.node_scorer(cluster, pod, &nodes);
         scores.clear();
-        scores.extend(nodes.iter().enumerate().map(|(at, node)| score.score(at, node)));
-        score.normalize(&mut scores);
+        scores.extend(nodes.iter().enumerate().map(|(at, node)| scorer.score(at, node)));
+        scorer.normalize_score(&mut scores);
         for (total, score) in totals.iter_mut().zip(&scores) {
-            *total += score * enabled.weight;
+            *total += score * weight;
         }
     }
     totals
 }
 
 /// The position of a highest score; each of equals is as likely.
-pub fn pick(scores: &[i64], env: &Env) -> usize {
+pub fn select_host(scores: &[i64], env: &Env) -> usize {
     let (mut best, mut equals) = (0, 1u64);
     for (at, score) in scores.iter().enumerate().skip(1) {
         if *score > scores[best] {
@@ -210,7 +217,7 @@ pub fn pick(scores: &[i64], env: &Env) -> usize {
 pub fn best(
     cluster: &Cluster,
     profile: &Profile,
-    pod: &WaitingPod,
+    pod: &PendingPod,
     feasible: &[u32],
     extra: &[i64],
     env: &Env,
@@ -218,43 +225,60 @@ pub fn best(
     let at = match feasible {
         [only] => *only,
         several => {
-            let mut scores = score(cluster, profile, pod, several);
+            let mut scores = prioritize_nodes(cluster, profile, pod, several);
             for (score, more) in scores.iter_mut().zip(extra) {
                 *score += more;
             }
-            several[pick(&scores, env)]
+            several[select_host(&scores, env)]
         }
     };
     cluster.cache.nodes()[at as usize].name.clone()
 }
 
-/// What filtering made of a pod.
-pub enum Candidates {
-    Feasible(Vec<u32>),
-    /// No node will do; what preemption could change, if it was asked.
-    Refused(Box<Diagnosis>, Option<Preemption>),
+/// What the PostFilter plugins make of a pod that no node will take.
+pub enum Remedy {
+    /// Room is made on a node, by this plugin.
+    Nominate(Arc<dyn PostFilterPlugin>, Candidate),
+    Nothing {
+        message: String,
+        clear_nomination: bool,
+    },
 }
 
-pub fn candidates(cluster: &Cluster, profile: &Profile, pod: &WaitingPod, start: &mut usize, env: &Env) -> Candidates {
-    let filters = match prepare(cluster, profile, pod) {
-        Ok(filters) => filters,
-        Err(diagnosis) => {
-            let others = cluster.cache.len();
-            let message = format!("0/{others} nodes are available: {others} {}.", preemption::NOT_HELPFUL);
-            let pointless = Preemption::Pointless { message, withdraw: true };
-            return Candidates::Refused(diagnosis, profile.preemption.filter(|_| others > 0).map(|_| pointless));
-        }
+/// What filtering made of a pod.
+pub enum Fit {
+    Feasible(Vec<u32>),
+    Unschedulable(Box<Diagnosis>, Remedy),
+}
+
+pub fn find_fit(cluster: &Cluster, profile: &Profile, pod: &PendingPod, start: &mut usize, env: &Env) -> Fit {
+    let (filters, diagnosis) = match run_pre_filter(cluster, profile, pod) {
+        Ok(filters) => match find_nodes_that_fit(cluster, profile, pod, &filters, start) {
+            Ok(feasible) => return Fit::Feasible(feasible),
+            Err(diagnosis) => (Some(filters), diagnosis),
+        },
+        Err(diagnosis) => (None, diagnosis),
     };
-    match feasible(cluster, profile, pod, &filters, start) {
-        Ok(feasible) => Candidates::Feasible(feasible),
-        Err(diagnosis) => {
-            let preemption = profile
-                .preemption
-                .filter(|_| !cluster.cache.is_empty())
-                .map(|arguments| preemption::find(cluster, arguments, pod, &filters, &diagnosis, env.random_u64()));
-            Candidates::Refused(diagnosis, preemption)
+    let filters = filters.as_ref();
+    let attempt = FailedAttempt { cluster, pod, filters, diagnosis: &diagnosis, offset: env.random_u64() };
+    let remedy = run_post_filter(profile, &attempt);
+    Fit::Unschedulable(diagnosis, remedy)
+}
+
+/// Until a plugin makes room. What the others say is told together.
+fn run_post_filter(profile: &Profile, attempt: &FailedAttempt<'_, '_>) -> Remedy {
+    let (mut messages, mut clear) = (Vec::new(), false);
+    let plugins = if attempt.cluster.cache.is_empty() { &[] } else { profile.post_filter.as_slice() };
+    for enabled in plugins {
+        match enabled.plugin.post_filter(attempt) {
+            PostFilterResult::Nominate(candidate) => return Remedy::Nominate(enabled.plugin.clone(), candidate),
+            PostFilterResult::Unschedulable { message, clear_nomination } => {
+                messages.push(message);
+                clear |= clear_nomination;
+            }
         }
     }
+    Remedy::Nothing { message: messages.join(", "), clear_nomination: clear }
 }
 
 #[cfg(test)]
@@ -272,7 +296,7 @@ mod tests {
             (1000, 1, 100),
             (1000, 100, 1000),
         ] {
-            assert_eq!(enough_nodes(all, percentage), wanted, "{percentage}% of {all}");
+            assert_eq!(num_feasible_nodes_to_find(all, percentage), wanted, "{percentage}% of {all}");
         }
     }
 
@@ -281,7 +305,7 @@ mod tests {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 3);
         let mut picked = [0; 4];
         for _ in 0..3000 {
-            picked[pick(&[7, 9, 9, 9], &env)] += 1;
+            picked[select_host(&[7, 9, 9, 9], &env)] += 1;
         }
         assert_eq!(picked[0], 0);
         assert!(picked[1..].iter().all(|count| (800..1200).contains(count)), "{picked:?}");

@@ -11,14 +11,14 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::framework::{Failure, PluginSet};
+use crate::framework::{PluginSet, Status};
 
 /// Pods whose last verdicts are kept.
-const MAX_KEPT: usize = 256;
+const DIAGNOSES_MAX: usize = 256;
 
 /// Nodes that one plugin turned down for the same reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct RejectedNodes {
     pub plugin: &'static str,
     pub reasons: Vec<Cow<'static, str>>,
     pub nodes: Vec<Arc<str>>,
@@ -28,16 +28,16 @@ pub struct Group {
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
     pub all_nodes: usize,
-    pub groups: Vec<Group>,
+    pub groups: Vec<RejectedNodes>,
     /// Nodes left out because a plugin wanted only certain ones, and the plugins that did.
     pub left_out: usize,
     pub left_out_by: Vec<&'static str>,
     /// The whole cluster was turned down before any node was looked at.
-    pub rejection: Option<String>,
-    pub rejected_by: PluginSet,
+    pub pre_filter_message: Option<String>,
+    pub unschedulable_plugins: PluginSet,
     /// What came of preemption.
-    pub post_filter: String,
-    by_failure: HashMap<(usize, Failure), usize>,
+    pub post_filter_message: String,
+    by_status: HashMap<(usize, Status), usize>,
 }
 
 impl Diagnosis {
@@ -45,14 +45,14 @@ impl Diagnosis {
         Self { all_nodes, ..Self::default() }
     }
 
-    pub fn turned_down(&mut self, row: usize, plugin: &'static str, node: Arc<str>, failure: Failure) {
-        self.rejected_by.insert(row);
-        let at = match self.by_failure.get(&(row, failure.clone())) {
+    pub fn reject_node(&mut self, row: usize, plugin: &'static str, node: Arc<str>, status: Status) {
+        self.unschedulable_plugins.insert(row);
+        let at = match self.by_status.get(&(row, status.clone())) {
             Some(at) => *at,
             None => {
-                let Failure { reasons, resolvable } = failure.clone();
-                self.groups.push(Group { plugin, reasons, nodes: Vec::new(), resolvable });
-                self.by_failure.insert((row, failure), self.groups.len() - 1);
+                let (reasons, resolvable) = (status.reasons.clone(), status.is_resolvable());
+                self.groups.push(RejectedNodes { plugin, reasons, nodes: Vec::new(), resolvable });
+                self.by_status.insert((row, status), self.groups.len() - 1);
                 self.groups.len() - 1
             }
         };
@@ -60,7 +60,7 @@ impl Diagnosis {
     }
 
     /// The verdict on one node, if it was looked at and turned down.
-    pub fn verdict(&self, node: &str) -> Option<&Group> {
+    pub fn verdict(&self, node: &str) -> Option<&RejectedNodes> {
         self.groups.iter().find(|group| group.nodes.iter().any(|name| **name == *node))
     }
 
@@ -81,8 +81,8 @@ impl Diagnosis {
             return "no nodes available to schedule pods".into();
         }
         let mut message = format!("0/{} nodes are available:", self.all_nodes);
-        match &self.rejection {
-            Some(rejection) => message.push_str(&format!(" {rejection}.")),
+        match &self.pre_filter_message {
+            Some(text) => message.push_str(&format!(" {text}.")),
             None => {
                 let counted = self.groups.iter().flat_map(|g| g.reasons.iter().map(|r| (r.to_string(), g.nodes.len())));
                 let left_out = format!("node(s) didn't satisfy plugin(s) {}", bracketed(&self.left_out_by));
@@ -92,9 +92,9 @@ impl Diagnosis {
                 }
             }
         }
-        if !self.post_filter.is_empty() {
+        if !self.post_filter_message.is_empty() {
             message.push(' ');
-            message.push_str(&self.post_filter);
+            message.push_str(&self.post_filter_message);
         }
         message
     }
@@ -135,7 +135,7 @@ impl Diagnoses {
         if kept.by_pod.insert(pod.to_string(), diagnosis).is_none() {
             kept.oldest_first.push_back(pod.to_string());
         }
-        while kept.oldest_first.len() > MAX_KEPT {
+        while kept.oldest_first.len() > DIAGNOSES_MAX {
             if let Some(oldest) = kept.oldest_first.pop_front() {
                 kept.by_pod.remove(&oldest);
             }
@@ -159,16 +159,18 @@ impl std::fmt::Debug for Diagnoses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framework::Code;
 
     #[test]
     fn the_message_counts_by_reason() {
         let mut diagnosis = Diagnosis::new(4);
-        diagnosis.turned_down(2, "A", "n1".into(), Failure::resolvable("Insufficient cpu"));
-        diagnosis.turned_down(3, "B", "n2".into(), Failure::unresolvable("node(s) were unschedulable"));
-        diagnosis.turned_down(3, "B", "n3".into(), Failure::unresolvable("node(s) were unschedulable"));
-        let both = Failure { reasons: vec!["Insufficient cpu".into(), "Too many pods".into()], resolvable: true };
-        diagnosis.turned_down(2, "A", "n4".into(), both);
-        diagnosis.post_filter = "preemption: nothing.".into();
+        diagnosis.reject_node(2, "A", "n1".into(), Status::unschedulable("Insufficient cpu"));
+        diagnosis.reject_node(3, "B", "n2".into(), Status::unresolvable("node(s) were unschedulable"));
+        diagnosis.reject_node(3, "B", "n3".into(), Status::unresolvable("node(s) were unschedulable"));
+        let reasons = vec!["Insufficient cpu".into(), "Too many pods".into()];
+        let both = Status { code: Code::Unschedulable, reasons };
+        diagnosis.reject_node(2, "A", "n4".into(), both);
+        diagnosis.post_filter_message = "preemption: nothing.".into();
         assert_eq!(
             diagnosis.message(),
             "0/4 nodes are available: 1 Too many pods, 2 Insufficient cpu, 2 node(s) were unschedulable. preemption: nothing."
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn the_oldest_verdicts_go_first() {
         let kept = Diagnoses::default();
-        for pod in 0..=MAX_KEPT {
+        for pod in 0..=DIAGNOSES_MAX {
             kept.keep(&pod.to_string(), Arc::new(Diagnosis::new(1)));
         }
         assert!(kept.get("0").is_none() && kept.get("1").is_some());

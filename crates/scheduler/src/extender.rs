@@ -19,8 +19,8 @@ use crate::{
     cluster::Cluster,
     config::{ExtenderConfig, duration},
     diagnosis::Diagnosis,
-    framework::{EXTENDER_ROW, Failure, MAX_NODE_SCORE},
-    pod_info::WaitingPod,
+    framework::{EXTENDER_ROW, MAX_NODE_SCORE, Status},
+    pod_info::PendingPod,
 };
 
 const MAX_SCORE: i64 = 10;
@@ -74,7 +74,7 @@ impl Extenders {
         self.list.is_empty()
     }
 
-    fn interested<'a>(&'a self, pod: &'a WaitingPod) -> impl Iterator<Item = &'a ExtenderConfig> {
+    fn interested<'a>(&'a self, pod: &'a PendingPod) -> impl Iterator<Item = &'a ExtenderConfig> {
         self.list.iter().filter(|e| interested(e, pod))
     }
 
@@ -82,7 +82,7 @@ impl Extenders {
     pub async fn filter(
         &self,
         cluster: &Cluster,
-        pod: &WaitingPod,
+        pod: &PendingPod,
         mut feasible: Vec<u32>,
         diagnosis: &mut Diagnosis,
     ) -> Result<Vec<u32>, String> {
@@ -101,8 +101,8 @@ impl Extenders {
             for (name, reason, resolvable) in
                 refused.into_iter().flat_map(|(nodes, r)| nodes.into_iter().flatten().map(move |(n, why)| (n, why, r)))
             {
-                let failure = Failure { reasons: vec![reason.into()], resolvable };
-                diagnosis.turned_down(EXTENDER_ROW, "Extender", name.into(), failure);
+                let status = if resolvable { Status::unschedulable(reason) } else { Status::unresolvable(reason) };
+                diagnosis.reject_node(EXTENDER_ROW, "Extender", name.into(), status);
             }
             feasible.retain(|at| kept.iter().any(|name| **name == *cluster.cache.nodes()[*at as usize].name));
         }
@@ -110,7 +110,7 @@ impl Extenders {
     }
 
     /// What the extenders add to each feasible node's score. One that fails adds nothing.
-    pub async fn scores(&self, cluster: &Cluster, pod: &WaitingPod, feasible: &[u32]) -> Vec<i64> {
+    pub async fn scores(&self, cluster: &Cluster, pod: &PendingPod, feasible: &[u32]) -> Vec<i64> {
         let mut totals = vec![0; feasible.len()];
         for extender in self.interested(pod).filter(|e| !e.prioritize_verb.is_empty()) {
             let body = arguments(extender, cluster, pod, feasible);
@@ -128,7 +128,7 @@ impl Extenders {
     }
 
     /// Whether an extender binds this pod, and then what came of it.
-    pub async fn bind(&self, pod: &WaitingPod, node: &str) -> Option<Result<(), String>> {
+    pub async fn bind(&self, pod: &PendingPod, node: &str) -> Option<Result<(), String>> {
         let extender = self.interested(pod).find(|e| !e.bind_verb.is_empty())?;
         let body = json!({"PodName": pod.name(), "PodNamespace": pod.namespace(), "PodUID": pod.uid(), "Node": node});
         Some(match self.ask::<BindAnswer>(extender, &extender.bind_verb, body).await {
@@ -161,7 +161,7 @@ impl Extenders {
     }
 }
 
-fn interested(extender: &ExtenderConfig, pod: &WaitingPod) -> bool {
+fn interested(extender: &ExtenderConfig, pod: &PendingPod) -> bool {
     let managed = |name: &String| extender.managed_resources.iter().any(|r| r.name == *name);
     let spec = pod.spec().into_iter();
     let mut containers = spec.flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
@@ -174,7 +174,7 @@ fn interested(extender: &ExtenderConfig, pod: &WaitingPod) -> bool {
         })
 }
 
-fn arguments(extender: &ExtenderConfig, cluster: &Cluster, pod: &WaitingPod, feasible: &[u32]) -> Value {
+fn arguments(extender: &ExtenderConfig, cluster: &Cluster, pod: &PendingPod, feasible: &[u32]) -> Value {
     let nodes = || feasible.iter().map(|at| &cluster.cache.nodes()[*at as usize]);
     match extender.node_cache_capable {
         true => {

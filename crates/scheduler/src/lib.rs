@@ -1,37 +1,36 @@
-//! Decides on which node each pod runs: a queue of pods, a view of the cluster, a table of plugins, bindings by POST.
+//! Decides on which node each pod runs: a queue of pods, a view of the cluster, plugins at upstream's extension points.
 //! Started by `minke`; talks to the API server through `client` only.
 //! Invariant: a pod is bound at most once by us, and never to a node that the filters refused.
 
-mod binding;
 mod cache;
-mod claim_waits;
-mod class;
 mod cluster;
 mod config;
-mod config_file;
 mod cycle;
 mod diagnosis;
-mod eviction;
+mod equivalence_class;
 mod extender;
 mod framework;
+mod informers;
 mod node_info;
 mod node_selector;
 mod plugins;
 mod pod_info;
-mod preemption;
 mod queue;
 mod reports;
 mod resources;
 mod scheduler;
 mod scheduler_metrics;
-mod volumes;
-mod watches;
+
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/server/mod.rs"]
+mod server;
 
 pub use config::{
     Config, ExtenderConfig, LeaderElectionConfig, ManagedResource, PluginArguments, PluginChoice, PluginSelection,
     ProfileConfig,
 };
-pub use diagnosis::{Diagnoses, Diagnosis, Group};
+pub use diagnosis::{Diagnoses, Diagnosis, RejectedNodes};
 pub use scheduler::run;
 
 #[derive(Debug, thiserror::Error)]

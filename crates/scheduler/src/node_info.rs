@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use api::placement::HostPort;
+use api::{placement::HostPort, pod_resources::ResourceList};
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use crate::{pod_info::PodInfo, resources::Resources};
@@ -21,12 +21,12 @@ pub struct NodeInfo {
     pub allocatable: Resources,
     pub requested: Resources,
     /// With defaults for containers that ask for nothing.
-    pub compared: Resources,
+    pub non_zero_requested: Resources,
     pub pods: Vec<Arc<PodInfo>>,
     pub used_ports: Vec<HostPort>,
     /// How many of `pods` have affinity terms of any sort, and required anti-affinity.
-    pub with_affinity: usize,
-    pub with_required_anti_affinity: usize,
+    pub pods_with_affinity: usize,
+    pub pods_with_required_anti_affinity: usize,
     /// Claims in use here, and by how many pods.
     pub claims: HashMap<String, u32>,
     /// Size of each image that is here, by every name it has.
@@ -40,11 +40,11 @@ impl NodeInfo {
             node: node.clone(),
             allocatable: Resources::default(),
             requested: Resources::default(),
-            compared: Resources::default(),
+            non_zero_requested: Resources::default(),
             pods: Vec::new(),
             used_ports: Vec::new(),
-            with_affinity: 0,
-            with_required_anti_affinity: 0,
+            pods_with_affinity: 0,
+            pods_with_required_anti_affinity: 0,
             claims: HashMap::new(),
             images: Arc::default(),
         };
@@ -100,17 +100,17 @@ impl NodeInfo {
     pub fn zone(&self) -> (&str, &str) {
         let label = |new: &str, old: &str| self.label(new).or_else(|| self.label(old)).unwrap_or_default();
         (
-            label("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
-            label("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+            label("topology.kubernetes.io/region", "status-domain.beta.kubernetes.io/region"),
+            label("topology.kubernetes.io/zone", "status-domain.beta.kubernetes.io/zone"),
         )
     }
 
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
         self.requested.add(&pod.requests);
-        self.compared.add(&pod.compared_requests);
+        self.non_zero_requested.add(&pod.non_zero_requests);
         self.used_ports.extend(pod.host_ports.iter().cloned());
-        self.with_affinity += usize::from(pod.affinity.is_some());
-        self.with_required_anti_affinity += usize::from(pod.has_required_anti_affinity());
+        self.pods_with_affinity += usize::from(pod.affinity.is_some());
+        self.pods_with_required_anti_affinity += usize::from(pod.has_required_anti_affinity());
         for claim in &pod.claims {
             *self.claims.entry(claim.clone()).or_default() += 1;
         }
@@ -129,14 +129,14 @@ impl NodeInfo {
         let position = self.pods.iter().position(|p| p.key == key)?;
         let pod = self.pods.swap_remove(position);
         self.requested.sub(&pod.requests);
-        self.compared.sub(&pod.compared_requests);
+        self.non_zero_requested.sub(&pod.non_zero_requests);
         for port in &pod.host_ports {
             if let Some(position) = self.used_ports.iter().position(|used| used == port) {
                 self.used_ports.swap_remove(position);
             }
         }
-        self.with_affinity -= usize::from(pod.affinity.is_some());
-        self.with_required_anti_affinity -= usize::from(pod.has_required_anti_affinity());
+        self.pods_with_affinity -= usize::from(pod.affinity.is_some());
+        self.pods_with_required_anti_affinity -= usize::from(pod.has_required_anti_affinity());
         for claim in &pod.claims {
             if let Some(count) = self.claims.get_mut(claim) {
                 *count -= 1;

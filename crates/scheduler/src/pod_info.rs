@@ -1,7 +1,7 @@
 //! A pod with everything the plugins ask about worked out once: requests, ports, affinity terms, claims.
 //! Made by `scheduler` for each version of a pod; shared by `queue`, `cache` and plugins.
 //! Invariant: never changes after it is made. Of a pod that has its node there is only `PodInfo`: there may be a hundred
-//! thousand, and nobody asks for the rest of them. One that waits is a `WaitingPod`, which has it all.
+//! thousand, and nobody asks for the rest of them. One that waits is a `PendingPod`, which has it all.
 
 use std::{
     borrow::Cow,
@@ -17,7 +17,9 @@ use api::{
 use client::{ObjectRef, reference};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Affinity, Pod, PodAffinityTerm, PodCondition, PodSpec, Toleration, WeightedPodAffinityTerm},
+    api::core::v1::{
+        Affinity, Pod, PodAffinityTerm, PodCondition, PodSchedulingGate, PodSpec, Toleration, WeightedPodAffinityTerm,
+    },
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 
@@ -64,12 +66,12 @@ pub struct AffinityTerms {
 
 /// A pod that has no node yet.
 #[derive(Debug, Clone)]
-pub struct WaitingPod {
+pub struct PendingPod {
     pub pod: Arc<Pod>,
     info: Arc<PodInfo>,
 }
 
-impl Deref for WaitingPod {
+impl Deref for PendingPod {
     type Target = PodInfo;
 
     fn deref(&self) -> &PodInfo {
@@ -77,7 +79,7 @@ impl Deref for WaitingPod {
     }
 }
 
-impl WaitingPod {
+impl PendingPod {
     pub fn new(pod: Arc<Pod>) -> Self {
         Self { info: Arc::new(PodInfo::new(&pod)), pod }
     }
@@ -95,8 +97,8 @@ impl WaitingPod {
         self.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
     }
 
-    pub fn has_gates(&self) -> bool {
-        self.spec().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
+    pub fn scheduling_gates(&self) -> &[PodSchedulingGate] {
+        self.spec().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default()
     }
 
     pub fn nominated_node_name(&self) -> Option<&str> {
@@ -124,7 +126,7 @@ pub struct PodInfo {
     pub priority: i32,
     pub requests: Resources,
     /// With defaults for containers that ask for nothing; compared, never filtered on.
-    pub compared_requests: Resources,
+    pub non_zero_requests: Resources,
     pub host_ports: Vec<HostPort>,
     pub affinity: Option<Box<AffinityTerms>>,
     /// `namespace/name` of the claims it mounts, ephemeral ones by their generated names.
@@ -136,7 +138,7 @@ pub struct PodInfo {
 
 impl PodInfo {
     pub fn new(pod: &Pod) -> Self {
-        let (requests, compared_requests) = pod_requests(pod);
+        let (requests, non_zero_requests) = pod_requests(pod);
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let name = pod.metadata.name.clone().unwrap_or_default();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
@@ -169,7 +171,7 @@ impl PodInfo {
             labels,
             priority: spec.and_then(|s| s.priority).unwrap_or(0),
             requests,
-            compared_requests,
+            non_zero_requests,
             host_ports: spec.map(host_ports).unwrap_or_default(),
             affinity,
             claims: spec.map(|s| claims(s, &namespace, &name)).unwrap_or_default(),
@@ -229,7 +231,7 @@ impl PodInfo {
             && self.is_terminating == other.is_terminating
             && self.priority == other.priority
             && self.requests == other.requests
-            && self.compared_requests == other.compared_requests
+            && self.non_zero_requests == other.non_zero_requests
             && self.host_ports == other.host_ports
             && self.claims == other.claims
             && self.disks == other.disks

@@ -3,40 +3,39 @@
 //! Invariant: a pod is in exactly one part; time moves pods only when `next_deadline` has come.
 
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    framework::{Cause, PluginSet},
-    pod_info::WaitingPod,
+    framework::{EventLabel, PluginSet, QueueSortKey, QueueSortPlugin, QueueingHint},
+    pod_info::PendingPod,
 };
 
 /// A pod that nothing has helped is tried again after this long anyway.
-const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+const UNSCHEDULABLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-const POD_ADDED: Cause = ("UnschedulablePod", "Add");
-const ATTEMPT_FAILED: Cause = ("", "ScheduleAttemptFailure");
-const BACKOFF_COMPLETE: Cause = ("", "BackoffComplete");
-const BACKOFF_CUT_SHORT: Cause = ("", "PopFromBackoffQ");
-const TIMEOUT: Cause = ("", "UnschedulableTimeout");
-const ACTIVATED: Cause = ("", "ForceActivate");
+const POD_ADDED: EventLabel = ("UnschedulablePod", "Add");
+const ATTEMPT_FAILED: EventLabel = ("", "ScheduleAttemptFailure");
+const BACKOFF_COMPLETE: EventLabel = ("", "BackoffComplete");
+const BACKOFF_CUT_SHORT: EventLabel = ("", "PopFromBackoffQ");
+const TIMEOUT: EventLabel = ("", "UnschedulableTimeout");
+const ACTIVATED: EventLabel = ("", "ForceActivate");
 
 /// A pod that waits or is being tried.
 #[derive(Debug, Clone)]
-pub struct Queued {
-    pub info: Arc<WaitingPod>,
+pub struct QueuedPodInfo {
+    pub info: Arc<PendingPod>,
     pub attempts: u32,
     /// When it was last put into the queue; earlier goes first among equals.
     since: Duration,
     /// When it could first be tried.
     pub first: Option<Duration>,
     /// The plugins that turned it down. Empty: any event may help.
-    pub rejected_by: PluginSet,
+    pub unschedulable_plugins: PluginSet,
     /// Stands for its class; events help all of a class or none. `None` for one of a kind.
-    class: Option<u64>,
+    equivalence_class: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,23 +61,25 @@ impl Part {
 }
 
 struct Entry {
-    pod: Queued,
+    pod: QueuedPodInfo,
     part: Part,
+    sort_key: QueueSortKey,
     order: u64,
 }
 
 pub struct Queue {
+    queue_sort: Arc<dyn QueueSortPlugin>,
     initial_backoff: Duration,
     max_backoff: Duration,
     entries: HashMap<String, Entry>,
-    active: BTreeSet<(Reverse<i32>, Duration, u64, String)>,
+    active: BTreeSet<(QueueSortKey, u64, String)>,
     backoff: BTreeSet<(Duration, u64, String)>,
     unschedulable: BTreeSet<(Duration, u64, String)>,
     /// The unschedulable ones again, those together that the same events help.
     alike: BTreeMap<Alike, BTreeSet<(u64, String)>>,
     next_order: u64,
     /// How many pods came into which part for which cause, since somebody last asked.
-    incoming: BTreeMap<(&'static str, Cause), u64>,
+    incoming: BTreeMap<(&'static str, EventLabel), u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,17 +89,18 @@ enum Alike {
 }
 
 impl Alike {
-    fn of(pod: &Queued) -> Self {
-        match pod.class {
-            Some(class) => Self::Class(class, pod.rejected_by),
+    fn of(pod: &QueuedPodInfo) -> Self {
+        match pod.equivalence_class {
+            Some(class) => Self::Class(class, pod.unschedulable_plugins),
             None => Self::Alone(pod.info.key.clone()),
         }
     }
 }
 
 impl Queue {
-    pub fn new(initial_backoff: Duration, max_backoff: Duration) -> Self {
+    pub fn new(queue_sort: Arc<dyn QueueSortPlugin>, initial_backoff: Duration, max_backoff: Duration) -> Self {
         Self {
+            queue_sort,
             initial_backoff,
             max_backoff,
             entries: HashMap::new(),
@@ -123,20 +125,21 @@ impl Queue {
     }
 
     /// How many pods came into which part for which cause, since this was last asked.
-    pub fn take_incoming(&mut self) -> BTreeMap<(&'static str, Cause), u64> {
+    pub fn take_incoming(&mut self) -> BTreeMap<(&'static str, EventLabel), u64> {
         std::mem::take(&mut self.incoming)
     }
 
-    fn count(&mut self, part: Part, cause: Cause) {
+    fn count(&mut self, part: Part, cause: EventLabel) {
         *self.incoming.entry((part.name(), cause)).or_default() += 1;
     }
 
     /// A pod that is new, or that has changed while it waits.
-    pub fn add(&mut self, info: Arc<WaitingPod>, gated: bool, now: Duration) {
+    pub fn add(&mut self, info: Arc<PendingPod>, gated: bool, now: Duration) {
         let Some(entry) = self.take(&info.key) else {
             let (part, first) = if gated { (Part::Gated, None) } else { (Part::Active, Some(now)) };
-            let rejected_by = PluginSet::default();
-            let pod = Queued { info, attempts: 0, since: now, first, rejected_by, class: None };
+            let unschedulable_plugins = PluginSet::default();
+            let pod =
+                QueuedPodInfo { info, attempts: 0, since: now, first, unschedulable_plugins, equivalence_class: None };
             return self.arrive(pod, part, POD_ADDED);
         };
         let Entry { mut pod, part, .. } = entry;
@@ -144,7 +147,7 @@ impl Queue {
         let action = action(&pod.info, &info);
         pod.info = info;
         if other {
-            pod.class = None;
+            pod.equivalence_class = None;
         }
         let next = match part {
             _ if gated => Part::Gated,
@@ -161,12 +164,12 @@ impl Queue {
         self.arrive(pod, next, ("UnschedulablePod", action));
     }
 
-    pub fn remove(&mut self, key: &str) -> Option<Arc<WaitingPod>> {
+    pub fn remove(&mut self, key: &str) -> Option<Arc<PendingPod>> {
         self.take(key).map(|entry| entry.pod.info)
     }
 
     /// The next pod to try. With nothing active, back-off that no error asked for is cut short.
-    pub fn pop(&mut self) -> Option<Queued> {
+    pub fn pop(&mut self) -> Option<QueuedPodInfo> {
         let key = match self.active.first() {
             Some((.., key)) => key.clone(),
             None => self.backoff.iter().map(|(.., key)| key).find(|key| self.is_refusal(key))?.clone(),
@@ -184,26 +187,32 @@ impl Queue {
     }
 
     /// No node would do: waits for an event that helps it or one of its class.
-    pub fn park(&mut self, mut pod: Queued, rejected_by: PluginSet, class: Option<u64>, now: Duration) {
-        pod.rejected_by = rejected_by;
-        pod.class = class;
+    pub fn add_unschedulable(
+        &mut self,
+        mut pod: QueuedPodInfo,
+        unschedulable_plugins: PluginSet,
+        class: Option<u64>,
+        now: Duration,
+    ) {
+        pod.unschedulable_plugins = unschedulable_plugins;
+        pod.equivalence_class = class;
         pod.since = now;
         self.arrive(pod, Part::Unschedulable, ATTEMPT_FAILED);
     }
 
     /// Something went wrong that time may mend.
-    pub fn retry_later(&mut self, mut pod: Queued, now: Duration) {
-        pod.rejected_by = PluginSet::default();
+    pub fn add_after_error(&mut self, mut pod: QueuedPodInfo, now: Duration) {
+        pod.unschedulable_plugins = PluginSet::default();
         pod.since = now;
         let until = now + self.backoff_of(pod.attempts);
         self.arrive(pod, Part::BackOff { until, error: true }, ATTEMPT_FAILED);
     }
 
-    /// Moves every unschedulable pod that `helps` speaks for, in the order they came; asked once for those alike.
-    pub fn wake(&mut self, cause: Cause, now: Duration, helps: impl Fn(&Queued) -> bool) {
+    /// Moves every unschedulable pod for which the hint is to queue it, in the order they came; asked once for those alike.
+    pub fn move_for_event(&mut self, cause: EventLabel, now: Duration, hint: impl Fn(&QueuedPodInfo) -> QueueingHint) {
         let helped = |pods: &&BTreeSet<(u64, String)>| {
             let one = pods.first().and_then(|(_, key)| self.entries.get(key));
-            one.is_some_and(|entry| helps(&entry.pod))
+            one.is_some_and(|entry| hint(&entry.pod) == QueueingHint::Queue)
         };
         let mut keys: Vec<(u64, String)> = self.alike.values().filter(helped).flatten().cloned().collect();
         keys.sort();
@@ -217,7 +226,7 @@ impl Queue {
         self.move_on(key, ACTIVATED, now);
     }
 
-    fn move_on(&mut self, key: &str, cause: Cause, now: Duration) {
+    fn move_on(&mut self, key: &str, cause: EventLabel, now: Duration) {
         if self.entries.get(key).is_some_and(|e| e.part == Part::Unschedulable)
             && let Some(entry) = self.take(key)
         {
@@ -231,7 +240,7 @@ impl Queue {
     }
 
     /// Moves what time has freed.
-    pub fn tick(&mut self, now: Duration) {
+    pub fn flush(&mut self, now: Duration) {
         while let Some((until, _, key)) = self.backoff.first()
             && *until <= now
         {
@@ -241,17 +250,17 @@ impl Queue {
             }
         }
         while let Some((since, _, key)) = self.unschedulable.first()
-            && *since + MAX_UNSCHEDULABLE <= now
+            && *since + UNSCHEDULABLE_TIMEOUT <= now
         {
             let key = key.clone();
             self.move_on(&key, TIMEOUT, now);
         }
     }
 
-    /// When `tick` has something to do next.
+    /// When `flush` has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let backoff = self.backoff.first().map(|(until, ..)| *until);
-        let flush = self.unschedulable.first().map(|(since, ..)| *since + MAX_UNSCHEDULABLE);
+        let flush = self.unschedulable.first().map(|(since, ..)| *since + UNSCHEDULABLE_TIMEOUT);
         backoff.into_iter().chain(flush).min()
     }
 
@@ -260,7 +269,7 @@ impl Queue {
         doubled.min(self.max_backoff)
     }
 
-    fn after_backoff(&self, pod: &Queued, now: Duration) -> Part {
+    fn after_backoff(&self, pod: &QueuedPodInfo, now: Duration) -> Part {
         if pod.attempts == 0 {
             return Part::Active;
         }
@@ -269,17 +278,18 @@ impl Queue {
     }
 
     /// Puts a pod where it was not before.
-    fn arrive(&mut self, pod: Queued, part: Part, cause: Cause) {
+    fn arrive(&mut self, pod: QueuedPodInfo, part: Part, cause: EventLabel) {
         self.count(part, cause);
         self.put(pod, part);
     }
 
-    fn put(&mut self, pod: Queued, part: Part) {
+    fn put(&mut self, pod: QueuedPodInfo, part: Part) {
         let order = self.next_order;
         self.next_order += 1;
         let key = pod.info.key.clone();
+        let sort_key = self.queue_sort.sort_key(&pod.info, pod.since);
         match part {
-            Part::Active => self.active.insert((Reverse(pod.info.priority), pod.since, order, key.clone())),
+            Part::Active => self.active.insert((sort_key, order, key.clone())),
             Part::BackOff { until, .. } => self.backoff.insert((until, order, key.clone())),
             Part::Unschedulable => {
                 self.alike.entry(Alike::of(&pod)).or_default().insert((order, key.clone()));
@@ -287,14 +297,14 @@ impl Queue {
             }
             Part::Gated => true,
         };
-        self.entries.insert(key, Entry { pod, part, order });
+        self.entries.insert(key, Entry { pod, part, sort_key, order });
     }
 
     fn take(&mut self, key: &str) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         let key = key.to_string();
         match entry.part {
-            Part::Active => self.active.remove(&(Reverse(entry.pod.info.priority), entry.pod.since, entry.order, key)),
+            Part::Active => self.active.remove(&(entry.sort_key, entry.order, key)),
             Part::BackOff { until, .. } => self.backoff.remove(&(until, entry.order, key)),
             Part::Unschedulable => {
                 let alike = Alike::of(&entry.pod);
@@ -313,19 +323,19 @@ impl Queue {
 }
 
 /// Whether a change to a waiting pod could change the verdict on it: its status can't.
-fn differs(old: &WaitingPod, new: &WaitingPod) -> bool {
+fn differs(old: &PendingPod, new: &PendingPod) -> bool {
     old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
 }
 
 /// What happened to a waiting pod: the first of what is new, in the order in which upstream looks.
-fn action(old: &WaitingPod, new: &WaitingPod) -> &'static str {
+fn action(old: &PendingPod, new: &PendingPod) -> &'static str {
     let mut larger = new.requests.clone();
     larger.max(&old.requests);
     if old.pod.metadata.labels != new.pod.metadata.labels {
         "UpdatePodLabel"
     } else if larger != new.requests {
         "UpdatePodScaleDown"
-    } else if old.has_gates() && !new.has_gates() {
+    } else if !old.scheduling_gates().is_empty() && new.scheduling_gates().is_empty() {
         "UpdatePodSchedulingGatesEliminated"
     } else if old.spec().map(|spec| &spec.tolerations) != new.spec().map(|spec| &spec.tolerations) {
         "UpdatePodToleration"
@@ -339,16 +349,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::named_pod;
+    use crate::plugins::{priority_sort::PrioritySort, testing::named_pod};
 
     const SECOND: Duration = Duration::from_secs(1);
-    const NODE_ADDED: Cause = ("Node", "Add");
+    const NODE_ADDED: EventLabel = ("Node", "Add");
 
     fn queue() -> Queue {
-        Queue::new(SECOND, 10 * SECOND)
+        Queue::new(Arc::new(PrioritySort), SECOND, 10 * SECOND)
     }
 
-    fn pod(name: &str, priority: i32) -> Arc<WaitingPod> {
+    fn pod(name: &str, priority: i32) -> Arc<PendingPod> {
         Arc::new(named_pod("default", name, json!({}), json!({"priority": priority})))
     }
 
@@ -370,7 +380,7 @@ mod tests {
     fn gated_pods_wait_for_their_gates() {
         let mut queue = queue();
         queue.add(pod("p", 0), true, Duration::ZERO);
-        queue.tick(1000 * SECOND);
+        queue.flush(1000 * SECOND);
         assert_eq!(popped(&mut queue), None);
         queue.add(pod("p", 0), false, SECOND);
         assert_eq!(popped(&mut queue).as_deref(), Some("p"));
@@ -383,10 +393,14 @@ mod tests {
         let tried = queue.pop().unwrap();
         let mut fit = PluginSet::default();
         fit.insert(3);
-        queue.park(tried, fit, None, Duration::ZERO);
-        queue.wake(NODE_ADDED, SECOND / 2, |pod| pod.rejected_by.contains(4));
+        queue.add_unschedulable(tried, fit, None, Duration::ZERO);
+        queue.move_for_event(NODE_ADDED, SECOND / 2, |pod| {
+            QueueingHint::queue_if(pod.unschedulable_plugins.contains(4))
+        });
         assert_eq!(popped(&mut queue), None);
-        queue.wake(NODE_ADDED, SECOND / 2, |pod| pod.rejected_by.contains(3));
+        queue.move_for_event(NODE_ADDED, SECOND / 2, |pod| {
+            QueueingHint::queue_if(pod.unschedulable_plugins.contains(3))
+        });
         assert_eq!(popped(&mut queue).as_deref(), Some("p"), "an idle scheduler doesn't wait for the back-off");
     }
 
@@ -398,12 +412,12 @@ mod tests {
         }
         for class in [Some(1), Some(1), Some(1), None] {
             let tried = queue.pop().unwrap();
-            queue.park(tried, PluginSet::default(), class, Duration::ZERO);
+            queue.add_unschedulable(tried, PluginSet::default(), class, Duration::ZERO);
         }
         let asked = std::cell::Cell::new(0);
-        queue.wake(NODE_ADDED, 100 * SECOND, |pod| {
+        queue.move_for_event(NODE_ADDED, 100 * SECOND, |pod| {
             asked.set(asked.get() + 1);
-            pod.class.is_some()
+            QueueingHint::queue_if(pod.equivalence_class.is_some())
         });
         let woken: Vec<_> = std::iter::from_fn(|| popped(&mut queue)).collect();
         assert_eq!((asked.get(), woken), (2, vec!["a".to_string(), "b".into(), "c".into()]));
@@ -419,11 +433,11 @@ mod tests {
         let mut now = Duration::ZERO;
         for wait in [1, 2, 4, 8, 10, 10] {
             let tried = queue.pop().unwrap();
-            queue.retry_later(tried, now);
+            queue.add_after_error(tried, now);
             assert_eq!(popped(&mut queue), None, "errors are waited out");
             assert_eq!(queue.next_deadline(), Some(now + wait * SECOND));
             now += wait * SECOND;
-            queue.tick(now);
+            queue.flush(now);
         }
     }
 
@@ -432,9 +446,9 @@ mod tests {
         let mut queue = queue();
         queue.add(pod("p", 0), false, Duration::ZERO);
         let tried = queue.pop().unwrap();
-        queue.park(tried, PluginSet::default(), None, Duration::ZERO);
-        assert_eq!(queue.next_deadline(), Some(MAX_UNSCHEDULABLE));
-        queue.tick(MAX_UNSCHEDULABLE);
+        queue.add_unschedulable(tried, PluginSet::default(), None, Duration::ZERO);
+        assert_eq!(queue.next_deadline(), Some(UNSCHEDULABLE_TIMEOUT));
+        queue.flush(UNSCHEDULABLE_TIMEOUT);
         assert_eq!(popped(&mut queue).as_deref(), Some("p"));
     }
 
@@ -457,28 +471,28 @@ mod tests {
         check(&mut queue, &[]);
         let tried = queue.pop().unwrap();
         assert_eq!(tried.first, Some(5 * SECOND), "it could not be tried before");
-        queue.park(tried, PluginSet::default(), None, 6 * SECOND);
+        queue.add_unschedulable(tried, PluginSet::default(), None, 6 * SECOND);
         check(&mut queue, &[("unschedulable", "ScheduleAttemptFailure")]);
-        queue.wake(NODE_ADDED, 6 * SECOND, |_| true);
+        queue.move_for_event(NODE_ADDED, 6 * SECOND, |_| QueueingHint::Queue);
         check(&mut queue, &[("backoff", "NodeAdd")]);
         let tried = queue.pop().unwrap();
         check(&mut queue, &[("active", "PopFromBackoffQ")]);
-        queue.retry_later(tried, 6 * SECOND);
+        queue.add_after_error(tried, 6 * SECOND);
         check(&mut queue, &[("backoff", "ScheduleAttemptFailure")]);
-        queue.tick(8 * SECOND);
+        queue.flush(8 * SECOND);
         check(&mut queue, &[("active", "BackoffComplete")]);
         let tried = queue.pop().unwrap();
-        queue.park(tried, PluginSet::default(), None, 8 * SECOND);
+        queue.add_unschedulable(tried, PluginSet::default(), None, 8 * SECOND);
         queue.take_incoming();
         let mut labelled = (*pod("p", 0).pod).clone();
         labelled.metadata.labels = Some([("a".to_string(), "b".to_string())].into());
-        queue.add(Arc::new(WaitingPod::new(Arc::new(labelled))), false, 100 * SECOND);
+        queue.add(Arc::new(PendingPod::new(Arc::new(labelled))), false, 100 * SECOND);
         check(&mut queue, &[("active", "UnschedulablePodUpdatePodLabel")]);
         let tried = queue.pop().unwrap();
         assert_eq!(tried.first, Some(5 * SECOND));
-        queue.park(tried, PluginSet::default(), None, 100 * SECOND);
+        queue.add_unschedulable(tried, PluginSet::default(), None, 100 * SECOND);
         queue.take_incoming();
-        queue.tick(100 * SECOND + MAX_UNSCHEDULABLE);
+        queue.flush(100 * SECOND + UNSCHEDULABLE_TIMEOUT);
         check(&mut queue, &[("active", "UnschedulableTimeout")]);
     }
 }

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::{Value, json};
 
-use crate::pod_info::{PodInfo, WaitingPod};
+use crate::pod_info::{PendingPod, PodInfo};
 
 /// Upstream's limit on the note of an event.
-const MAX_NOTE: usize = 1024;
+const EVENT_NOTE_BYTES_MAX: usize = 1024;
 
 #[derive(Clone)]
 pub struct Reports {
@@ -43,10 +43,10 @@ impl Reports {
     }
 
     /// `nominated` of `Some("")` takes a nomination back.
-    pub fn failed(&self, pod: &WaitingPod, reason: &str, message: &str, nominated: Option<&str>) {
+    pub fn failed(&self, pod: &PendingPod, reason: &str, message: &str, nominated: Option<&str>) {
         let mut note = message.to_string();
-        if note.len() > MAX_NOTE {
-            let end = (0..=MAX_NOTE - 4).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
+        if note.len() > EVENT_NOTE_BYTES_MAX {
+            let end = (0..=EVENT_NOTE_BYTES_MAX - 4).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
             note.truncate(end);
             note.push_str(" ...");
         }
@@ -65,7 +65,7 @@ impl Reports {
         self.patch(pod, patch);
     }
 
-    fn condition(&self, pod: &WaitingPod, reason: &str, message: &str, nominated: Option<&str>) {
+    fn condition(&self, pod: &PendingPod, reason: &str, message: &str, nominated: Option<&str>) {
         let nominated = nominated.filter(|node| pod.nominated_node_name().unwrap_or_default() != *node);
         let Some(patch) = status_patch(&pod.pod, reason, message, nominated, self.env.now()) else { return };
         self.patch(pod, patch);

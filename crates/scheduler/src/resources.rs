@@ -1,18 +1,18 @@
 //! Amounts of resources: what a pod asks for and what a node offers, as plain integers.
-//! Built from `api::quantity`; read by `node_info` and the resource plugins.
+//! The sums over a pod are `api::pod_resources`; read by `node_info` and the resource plugins.
 //! Invariant: arithmetic saturates; a quantity that can't be read counts as zero.
 
 use std::collections::BTreeMap;
 
-use api::quantity::Quantity;
-use k8s_openapi::{
-    api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements},
-    apimachinery::pkg::api::resource::Quantity as Text,
+use api::{
+    pod_resources::{RequestsOrLimits, ResourceList, total, with_container_status},
+    quantity::Quantity,
 };
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// What a container without a request is taken to need when nodes are compared (never when they are filtered).
 const DEFAULT_MILLI_CPU: i64 = 100;
-const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+const DEFAULT_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -26,21 +26,6 @@ pub struct Resources {
 }
 
 impl Resources {
-    pub fn from_quantities(quantities: Option<&BTreeMap<String, Text>>) -> Self {
-        let mut resources = Self::default();
-        for (name, text) in quantities.into_iter().flatten() {
-            let Ok(quantity) = Quantity::parse(&text.0) else { continue };
-            match name.as_str() {
-                "cpu" => resources.milli_cpu = quantity.milli_value(),
-                "memory" => resources.memory = quantity.value(),
-                "ephemeral-storage" => resources.ephemeral_storage = quantity.value(),
-                "pods" => resources.pods = quantity.value(),
-                other => drop(resources.scalars.insert(other.to_string(), quantity.value())),
-            }
-        }
-        resources
-    }
-
     /// The amount of a resource by its API name.
     pub fn get(&self, name: &str) -> i64 {
         match name {
@@ -79,81 +64,47 @@ impl Resources {
     }
 }
 
+impl ResourceList for Resources {
+    fn set(&mut self, name: &str, amount: Quantity) {
+        match name {
+            "cpu" => self.milli_cpu = amount.milli_value(),
+            "memory" => self.memory = amount.value(),
+            "ephemeral-storage" => self.ephemeral_storage = amount.value(),
+            "pods" => self.pods = amount.value(),
+            other => drop(self.scalars.insert(other.to_string(), amount.value())),
+        }
+    }
+
+    fn is_zero(&self, name: &str) -> bool {
+        self.get(name) == 0
+    }
+
+    fn add(&mut self, other: &Self) {
+        Self::add(self, other);
+    }
+
+    fn max(&mut self, other: &Self) {
+        Self::max(self, other);
+    }
+}
+
 /// What a pod needs, and the same with defaults for containers that ask for nothing.
 pub fn pod_requests(pod: &Pod) -> (Resources, Resources) {
-    let exact = effective(pod, false);
-    let with_defaults = effective(pod, true);
-    (exact, with_defaults)
-}
-
-fn effective(pod: &Pod, defaults: bool) -> Resources {
-    let Some(spec) = &pod.spec else { return Resources::default() };
-    let status = pod.status.as_ref();
-    let statuses = status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
-    let init_statuses = status.and_then(|s| s.init_container_statuses.as_deref()).unwrap_or_default();
-    let mut pending = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-    let infeasible = pending.any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"));
-    let mut total = Resources::default();
-    for container in &spec.containers {
-        total.add(&container_requests(container, statuses, infeasible, defaults));
-    }
-    // Init containers run one after the other, each beside the sidecars that started before it.
-    let mut sidecars = Resources::default();
-    let mut highest = Resources::default();
-    for container in spec.init_containers.iter().flatten() {
-        let requests = container_requests(container, init_statuses, infeasible, defaults);
-        let mut while_running = sidecars.clone();
-        while_running.add(&requests);
-        highest.max(&while_running);
-        if container.restart_policy.as_deref() == Some("Always") {
-            sidecars.add(&requests);
-        }
-    }
-    total.add(&sidecars);
-    total.max(&highest);
-    let pod_level = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
-    let stated = Resources::from_quantities(pod_level);
-    for name in pod_level.into_iter().flat_map(|r| r.keys()) {
-        match name.as_str() {
-            "cpu" => total.milli_cpu = stated.milli_cpu,
-            "memory" => total.memory = stated.memory,
-            other if other.starts_with("hugepages-") => {
-                total.scalars.insert(other.to_string(), stated.get(other));
-            }
-            _ => {}
-        }
-    }
-    total.add(&Resources::from_quantities(spec.overhead.as_ref()));
-    total
-}
-
-fn container_requests(
-    container: &Container,
-    statuses: &[ContainerStatus],
-    infeasible: bool,
-    defaults: bool,
-) -> Resources {
-    let requests = |r: Option<&ResourceRequirements>| r.and_then(|r| r.requests.clone());
-    let declared = requests(container.resources.as_ref());
-    let mut resources = Resources::from_quantities(declared.as_ref());
-    // During a resize the node holds the larger of what runs and what is wanted, unless it can never give that.
-    if let Some(running) = statuses.iter().find(|s| s.name == container.name).filter(|s| s.resources.is_some()) {
-        if infeasible {
-            resources = Resources::default();
-        }
-        resources.max(&Resources::from_quantities(requests(running.resources.as_ref()).as_ref()));
-        resources.max(&Resources::from_quantities(running.allocated_resources.as_ref()));
-    }
-    if defaults {
-        let asks = |name: &str| declared.as_ref().is_some_and(|r| r.contains_key(name));
+    let of = |container: &Container, kind| with_container_status(pod, container, kind, RequestsOrLimits::Requests);
+    let exact = total(pod, RequestsOrLimits::Requests, of);
+    let with_defaults = total(pod, RequestsOrLimits::Requests, |container, kind| {
+        let mut resources: Resources = of(container, kind);
+        let declared = RequestsOrLimits::Requests.list(container.resources.as_ref());
+        let asks = |name: &str| declared.is_some_and(|requests| requests.contains_key(name));
         if !asks("cpu") {
             resources.milli_cpu = resources.milli_cpu.max(DEFAULT_MILLI_CPU);
         }
         if !asks("memory") {
-            resources.memory = resources.memory.max(DEFAULT_MEMORY);
+            resources.memory = resources.memory.max(DEFAULT_MEMORY_BYTES);
         }
-    }
-    resources
+        resources
+    });
+    (exact, with_defaults)
 }
 
 #[cfg(test)]
@@ -202,6 +153,6 @@ mod tests {
                 .unwrap();
         let (exact, with_defaults) = pod_requests(&pod);
         assert_eq!(exact, Resources::default());
-        assert_eq!((with_defaults.milli_cpu, with_defaults.memory), (200, 2 * DEFAULT_MEMORY));
+        assert_eq!((with_defaults.milli_cpu, with_defaults.memory), (200, 2 * DEFAULT_MEMORY_BYTES));
     }
 }

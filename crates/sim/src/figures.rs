@@ -49,7 +49,7 @@ impl Bench {
         let store = store::EmbeddedStore::open(&directory, env.clone()).expect("a store in a new directory");
         let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
         let server = ApiServer::new(Config::in_process(key), Arc::new(store), env.clone()).await.expect("a server");
-        env.spawn(api::views::tend(env.clone()));
+        env.spawn(client::sweep_object_forms(env.clone()));
         let admin = in_process::client(&server, "admin", MASTERS);
         let bench = Self { server, admin, env, directory };
         bench.many(0..NODES, |number| bench.node(number)).await;

@@ -44,7 +44,7 @@ impl ControlPlane {
         let env = env.part();
         let config = Config::in_process(signing_key.to_string());
         let server = ApiServer::new(config, store.clone(), env.clone()).await.unwrap();
-        env.spawn(api::views::tend(env.clone()));
+        env.spawn(client::sweep_object_forms(env.clone()));
         let stopped = CancellationToken::new();
         let component = |user: &str| {
             let client = in_process::client(&server, user, MASTERS);

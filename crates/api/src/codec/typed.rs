@@ -9,10 +9,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::{Map, Number, Value};
 
 use super::scalar;
-use crate::schema::{self, Field, Node, Or, Schema, Struct, TypeId};
+use crate::schema::{self, Field, Node, Schema, SchemaOr, Struct, TypeId};
 
 /// Upstream stops counting here too.
-const MAX_PROBLEMS: usize = 100;
+const PROBLEMS_MAX: usize = 100;
 
 /// One decoding: where we are, and what was noticed.
 pub(super) struct Walk<'s> {
@@ -42,11 +42,11 @@ impl<'s> Walk<'s> {
     }
 
     pub(super) fn root(&self, id: TypeId) -> NodeSeed<'_, 's> {
-        NodeSeed { walk: self, node: Cursor::Struct(id), or: Or::Nothing, root: true }
+        NodeSeed { walk: self, node: Cursor::Struct(id), or: SchemaOr::Nothing, root: true }
     }
 
     pub(super) fn any(&self) -> NodeSeed<'_, 's> {
-        NodeSeed { walk: self, node: Cursor::Any, or: Or::Nothing, root: true }
+        NodeSeed { walk: self, node: Cursor::Any, or: SchemaOr::Nothing, root: true }
     }
 
     pub(super) fn into_parts(self) -> (Vec<String>, Option<String>) {
@@ -65,7 +65,7 @@ impl<'s> Walk<'s> {
         push_key(&mut path, name);
         let text = format!("{what} field {path:?}");
         let mut problems = self.problems.borrow_mut();
-        if problems.len() < MAX_PROBLEMS && !problems.contains(&text) {
+        if problems.len() < PROBLEMS_MAX && !problems.contains(&text) {
             problems.push(text);
         }
     }
@@ -144,12 +144,12 @@ enum Cursor<'s> {
 pub(super) struct NodeSeed<'w, 's> {
     walk: &'w Walk<'s>,
     node: Cursor<'s>,
-    or: Or,
+    or: SchemaOr,
     root: bool,
 }
 
 impl<'w, 's> NodeSeed<'w, 's> {
-    fn below(&self, node: Cursor<'s>, or: Or) -> Self {
+    fn below(&self, node: Cursor<'s>, or: SchemaOr) -> Self {
         Self { walk: self.walk, node, or, root: false }
     }
 
@@ -228,7 +228,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
         match self.node {
             _ if !self.checked() => Ok(value.into()),
             Cursor::Any | Cursor::Node(Node::Boolean | Node::Any) => Ok(value.into()),
-            Cursor::Node(Node::Struct(_)) if self.or == Or::Bool => Ok(value.into()),
+            Cursor::Node(Node::Struct(_)) if self.or == SchemaOr::Bool => Ok(value.into()),
             _ => Err(self.walk.mismatch("bool", self.node)),
         }
     }
@@ -276,11 +276,15 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let (item, or) = match self.node {
-            Cursor::Any | Cursor::Node(Node::Any) => (Cursor::Any, Or::Nothing),
+            Cursor::Any | Cursor::Node(Node::Any) => (Cursor::Any, SchemaOr::Nothing),
             Cursor::Node(Node::List(item, _)) => (Cursor::Node(item), self.or),
-            Cursor::Node(node @ Node::Struct(_)) if self.or == Or::Array => (Cursor::Node(node), Or::Nothing),
-            Cursor::Node(Node::Struct(_)) if self.or == Or::Strings => (Cursor::Node(&Node::String), Or::Nothing),
-            _ if !self.checked() => (Cursor::Any, Or::Nothing),
+            Cursor::Node(node @ Node::Struct(_)) if self.or == SchemaOr::Array => {
+                (Cursor::Node(node), SchemaOr::Nothing)
+            }
+            Cursor::Node(Node::Struct(_)) if self.or == SchemaOr::Strings => {
+                (Cursor::Node(&Node::String), SchemaOr::Nothing)
+            }
+            _ if !self.checked() => (Cursor::Any, SchemaOr::Nothing),
             _ => return Err(self.walk.mismatch("array", self.node)),
         };
         let mut items = Vec::new();
@@ -360,11 +364,11 @@ impl<'w, 's> NodeSeed<'w, 's> {
     fn metadata<'de, A: MapAccess<'de>>(&self, map: &mut A) -> Result<Value, A::Error> {
         let builtin = schema::builtin();
         let Some(id) = builtin.by_name.get("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") else {
-            return map.next_value_seed(self.below(Cursor::Any, Or::Nothing));
+            return map.next_value_seed(self.below(Cursor::Any, SchemaOr::Nothing));
         };
         let inner = Walk::new(builtin);
         inner.path.borrow_mut().push(Segment::Key("metadata".into()));
-        let seed = NodeSeed { walk: &inner, node: Cursor::Struct(*id), or: Or::Nothing, root: false };
+        let seed = NodeSeed { walk: &inner, node: Cursor::Struct(*id), or: SchemaOr::Nothing, root: false };
         let value = map.next_value_seed(seed);
         let (problems, failure) = inner.into_parts();
         self.walk.problems.borrow_mut().extend(problems);

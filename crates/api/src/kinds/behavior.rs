@@ -1,10 +1,10 @@
 //! What a kind does beyond being stored: defaults, strategy, validation, columns, selectable fields.
-//! Implemented by one file per kind beside this one, and by `custom resources` at run time.
+//! Implemented by one file per kind in the folders beside this one, and by custom resources at run time.
 //! Invariant: pure; sees one object (and its old version), never the store.
 
 use serde_json::Value;
 
-use super::access::set;
+use super::common::access::set;
 use crate::field::ErrorList;
 
 /// One column of `kubectl get`.
@@ -18,6 +18,35 @@ pub struct Column {
     pub description: &'static str,
     /// 0 always shown, 1 with `-o wide`.
     pub priority: i32,
+}
+
+/// What a deletion does to the objects that its object owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    Orphan,
+    Foreground,
+    Background,
+}
+
+/// Who answers requests for a kind: the store, or code of the API server's that keeps no objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handler {
+    Storage,
+    Binding,
+    ComponentStatus,
+    LocalSubjectAccessReview,
+    SelfSubjectAccessReview,
+    SelfSubjectReview,
+    SelfSubjectRulesReview,
+    SubjectAccessReview,
+    TokenReview,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocates {
+    Nothing,
+    /// Cluster IPs, node ports and the health check port of a Service.
+    ServiceAddressesAndPorts,
 }
 
 /// Upstream calls this a strategy. Every method has the meaning that fits a plain kind by default.
@@ -112,6 +141,61 @@ pub trait Behavior: Send + Sync {
         None
     }
 
+    /// Whether objects go by themselves after the server's `--event-ttl`.
+    fn has_event_ttl(&self) -> bool {
+        false
+    }
+
+    /// What becomes of dependents unless a deletion says: upstream's `DefaultGarbageCollectionPolicy`.
+    fn default_propagation(&self) -> Propagation {
+        Propagation::Background
+    }
+
+    /// The warning for a deletion that does not say what becomes of dependents.
+    fn unsaid_propagation_warning(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether a deletion is answered with what was deleted; most are with a Status.
+    fn returns_deleted(&self) -> bool {
+        false
+    }
+
+    /// The finalizer that a deletion adds, for what has to go first.
+    fn deletion_finalizer(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether `spec.finalizers` keeps a deleted object, as it does a namespace that is not empty yet.
+    fn has_spec_finalizers(&self) -> bool {
+        false
+    }
+
+    /// Group and version that objects are stored in, where that is not the served one.
+    fn storage_version(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
+    /// Who answers requests for the kind.
+    fn handler(&self) -> Handler {
+        Handler::Storage
+    }
+
+    /// What a write has to reserve beside the object itself.
+    fn allocates(&self) -> Allocates {
+        Allocates::Nothing
+    }
+
+    /// Whether an update in this namespace is one of many heartbeats, which may wait for each other.
+    fn is_heartbeat(&self, _namespace: &str) -> bool {
+        false
+    }
+
+    /// Whether the quota controller counts objects of the kind by number alone (`count/configmaps`).
+    fn is_counted_by_quota(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &'static [Column] {
         &PLAIN_COLUMNS
     }
@@ -140,7 +224,7 @@ pub trait Behavior: Send + Sync {
 
 /// What upstream shows of a kind without a printer of its own.
 pub const PLAIN_COLUMNS: [Column; 2] = [
-    super::columns::name(),
+    super::common::columns::name(),
     Column { name: "Created At", kind: "date", format: "", description: "When the object was created.", priority: 0 },
 ];
 
@@ -160,7 +244,7 @@ macro_rules! status_without_generation {
         }
     };
 }
-pub(super) use status_without_generation;
+pub(crate) use status_without_generation;
 
 /// A kind without behaviour of its own.
 pub struct Plain;

@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
+use crate::kinds::{
     Resource,
-    access::{int, is_set, items, part, part_mut, set, text},
+    common::access::{int, is_set, items, part, part_mut, set, text},
 };
 
 /// `value` is of `from`; the result is of `to`. The same object when both store alike.
@@ -75,7 +75,7 @@ fn autoscaler_to_v1(autoscaler: &mut Value) {
         set(spec, "behavior", Value::Null);
         set(spec, "targetCPUUtilizationPercentage", percent);
     }
-    if let Some(status) = super::access::existing_mut(autoscaler, "status") {
+    if let Some(status) = crate::kinds::common::access::existing_mut(autoscaler, "status") {
         let current = items(status, "currentMetrics");
         let cpu = current.iter().find(|m| is_cpu_utilization(m));
         let percent = cpu.map(|m| m["resource"]["current"]["averageUtilization"].clone()).unwrap_or_default();
@@ -128,7 +128,7 @@ fn autoscaler_from_v1(autoscaler: &mut Value) {
         set(spec, "metrics", if metrics.is_empty() { Value::Null } else { Value::Array(metrics) });
         set(spec, "behavior", behavior);
     }
-    if let Some(status) = super::access::existing_mut(autoscaler, "status") {
+    if let Some(status) = crate::kinds::common::access::existing_mut(autoscaler, "status") {
         let percent = int(status, "currentCPUUtilizationPercentage");
         set(status, "currentCPUUtilizationPercentage", Value::Null);
         let metrics: Vec<Value> =

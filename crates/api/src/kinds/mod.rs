@@ -1,68 +1,45 @@
 //! THE TABLE of kinds: routes, discovery, OpenAPI, RBAC names, watch caches, quota, GC and printing iterate it.
-//! Rows with behaviour point at one file each beside this one; custom resources make the same `Resource` at run time.
+//! A kind with behaviour is one file in the folder of its API group; custom resources make the same `Resource` at run time.
 //! Invariant: nothing else in the workspace lists the kinds.
 
-mod access;
-mod admission_registration;
-mod amount;
-mod api_service;
+mod admissionregistration;
+mod apiextensions;
+mod apiregistration;
+mod apps;
+mod authentication;
+mod authorization;
+mod autoscaling;
+mod batch;
 mod behavior;
-mod certificate_signing_request;
-mod checks;
-mod columns;
-mod config_map;
-mod controller_revision;
+mod certificates;
+mod common;
 mod convert;
-mod cron_job;
-mod csi;
-mod custom_resource_definition;
-mod daemon_set;
-mod deployment;
-mod endpoint_slice;
-mod endpoints;
-mod event;
-mod flow_control;
-pub mod flow_control_founding;
-mod horizontal_pod_autoscaler;
-mod ingress;
-mod job;
-mod job_validation;
-mod lease;
-pub mod metadata;
-mod namespace;
-mod network_policy;
+mod coordination;
+mod core;
+mod discovery;
+#[cfg(test)]
+mod field_name_tests;
+mod flowcontrol;
+mod networking;
 mod node;
-mod persistent_volume;
-mod persistent_volume_claim;
-mod pod;
-mod pod_cells;
-mod pod_disruption_budget;
-mod pod_spec;
-mod pod_template;
-pub mod pod_update;
-mod quota;
+mod policy;
 mod rbac;
-mod replica_set;
-mod replication_controller;
 mod resource;
-mod resource_validation;
 mod scheduling;
-mod secret;
-mod service;
-mod service_account;
-mod service_cidr;
-mod service_validation;
-mod stateful_set;
-mod storage_class;
-mod structural_schema;
+mod storage;
 mod table;
-mod workload;
 
 use std::sync::{Arc, LazyLock};
 
-pub use behavior::{Behavior, Column, Plain};
+pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
+pub use self::common::metadata;
+pub use self::core::pod::update as pod_update;
+pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
+pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
+pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
 pub use convert::convert;
-pub(crate) use pod_spec::resources::is_extended as is_extended_resource;
+
+use crate::Verb;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -83,7 +60,7 @@ pub struct Resource {
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub scope: Scope,
-    pub verbs: Vec<String>,
+    pub verbs: Vec<Verb>,
     pub subresources: Vec<Subresource>,
     pub behavior: Arc<dyn Behavior>,
 }
@@ -95,7 +72,7 @@ pub struct Subresource {
     pub group: String,
     pub version: String,
     pub kind: String,
-    pub verbs: Vec<String>,
+    pub verbs: Vec<Verb>,
 }
 
 impl Resource {
@@ -113,36 +90,17 @@ impl Resource {
         self.scope == Scope::Namespaced
     }
 
-    pub fn supports(&self, verb: &str) -> bool {
-        self.verbs.iter().any(|v| v == verb)
+    pub fn supports(&self, verb: &Verb) -> bool {
+        self.verbs.contains(verb)
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// Whether a deletion is answered with what was deleted; most are with a Status.
-    pub fn returns_deleted(&self) -> bool {
-        match self.group.as_str() {
-            "" => matches!(
-                self.plural.as_str(),
-                "persistentvolumeclaims"
-                    | "persistentvolumes"
-                    | "pods"
-                    | "podtemplates"
-                    | "resourcequotas"
-                    | "serviceaccounts"
-                    | "services"
-            ),
-            "resource.k8s.io" => true,
-            "storage.k8s.io" => self.plural != "csistoragecapacities",
-            _ => false,
-        }
-    }
-
     /// Whether objects of it are kept in the store (reviews and bindings are not).
     pub fn stored(&self) -> bool {
-        self.supports("get") && self.plural != "componentstatuses"
+        self.behavior.handler() == Handler::Storage
     }
 
     /// `/apis/apps/v1/namespaces/default/deployments/web`; `namespace` is ignored for cluster-scoped kinds.
@@ -189,7 +147,7 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Arc<
 }
 
 /// The built-in resource of a `k8s-openapi` type.
-pub fn of<K: k8s_openapi::Resource>() -> &'static Arc<Resource> {
+pub fn resource_of<K: k8s_openapi::Resource>() -> &'static Arc<Resource> {
     find_kind(K::GROUP, K::VERSION, K::KIND).unwrap_or_else(|| panic!("{} {} is not served", K::API_VERSION, K::KIND))
 }
 
@@ -205,7 +163,7 @@ mod tests {
         let pods = find("", "v1", "pods").unwrap();
         assert_eq!(pods.path(Some("default"), Some("web")), "/api/v1/namespaces/default/pods/web");
         assert_eq!(pods.path(None, None), "/api/v1/pods");
-        let deployments = of::<k8s_openapi::api::apps::v1::Deployment>();
+        let deployments = resource_of::<k8s_openapi::api::apps::v1::Deployment>();
         assert_eq!(deployments.group_resource(), "deployments.apps");
         assert_eq!(deployments.subresource("scale").unwrap().kind, "Scale");
         assert_eq!(deployments.path(Some("d"), None), "/apis/apps/v1/namespaces/d/deployments");

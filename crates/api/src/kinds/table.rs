@@ -1,172 +1,292 @@
-//! The rows. Adding a plain kind is one line here; a kind with behaviour adds its file and names it in the last column.
+//! The rows. Adding a plain kind is one line here; a kind with behaviour adds its file and names its type in `behavior`.
 //! Read through `kinds::builtin`.
-//! Invariant: in upstream's discovery order, which clients show to people.
+//! Invariant: in upstream's discovery order, which clients show to people (`tests/reference` compares).
 
 use std::sync::Arc;
 
 use super::{
-    Behavior, Plain, Resource,
-    Scope::{self, Cluster, Namespaced},
-    Subresource, admission_registration, api_service, certificate_signing_request, config_map, controller_revision,
-    cron_job, csi, custom_resource_definition, daemon_set, deployment, endpoint_slice, endpoints, event, flow_control,
-    horizontal_pod_autoscaler, ingress, job, lease, namespace, network_policy, node, persistent_volume,
-    persistent_volume_claim, pod, pod_disruption_budget, pod_template, quota, rbac, replica_set,
-    replication_controller, resource, scheduling, secret, service, service_account, service_cidr, stateful_set,
-    storage_class,
+    Behavior, Plain, Resource, Scope, Subresource,
+    admissionregistration::{
+        validating_admission_policy::ValidatingAdmissionPolicy,
+        validating_admission_policy_binding::ValidatingAdmissionPolicyBinding,
+        webhook_configuration::WebhookConfiguration,
+    },
+    apiextensions::custom_resource_definition::CustomResourceDefinition,
+    apiregistration::api_service::ApiService,
+    apps::{
+        controller_revision::ControllerRevision, daemon_set::DaemonSet, deployment::Deployment,
+        replica_set::ReplicaSet, stateful_set::StatefulSet,
+    },
+    authentication::reviews::{SelfSubjectReview, TokenReview},
+    authorization::reviews::{
+        LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
+    },
+    autoscaling::horizontal_pod_autoscaler::{HorizontalPodAutoscaler, HorizontalPodAutoscalerV1},
+    batch::{cron_job::CronJob, job::Job},
+    certificates::certificate_signing_request::CertificateSigningRequest,
+    coordination::lease::Lease,
+    core::{
+        binding::Binding, component_status::ComponentStatus, config_map::ConfigMap, endpoints::Endpoints, event::Event,
+        limit_range::LimitRange, namespace::Namespace, node::Node, persistent_volume::PersistentVolume,
+        persistent_volume_claim::PersistentVolumeClaim, pod::Pod, pod_template::PodTemplate,
+        replication_controller::ReplicationController, resource_quota::ResourceQuota, secret::Secret, service::Service,
+        service_account::ServiceAccount,
+    },
+    discovery::endpoint_slice::EndpointSlice,
+    flowcontrol::{flow_schema::FlowSchema, priority_level_configuration::PriorityLevelConfiguration},
+    networking::{
+        ingress::Ingress, ingress_class::IngressClass, ip_address::IpAddress, network_policy::NetworkPolicy,
+        service_cidr::ServiceCidr,
+    },
+    node::runtime_class::RuntimeClass,
+    policy::pod_disruption_budget::PodDisruptionBudget,
+    rbac::{role::Role, role_binding::RoleBinding},
+    resource::{
+        device_class::DeviceClass, resource_claim::ResourceClaim, resource_claim_template::ResourceClaimTemplate,
+        resource_slice::ResourceSlice,
+    },
+    scheduling::priority_class::PriorityClass,
+    storage::{
+        csi_driver::CsiDriver, csi_node::CsiNode, csi_storage_capacity::CsiStorageCapacity,
+        storage_class::StorageClass, volume_attachment::VolumeAttachment,
+        volume_attributes_class::VolumeAttributesClass,
+    },
+};
+use crate::{
+    Verb,
+    Verb::{Create, Delete, Get, List, Patch, Update, Watch},
 };
 
-struct Row(&'static str, &'static str, &'static str, &'static str, &'static str, Scope, Verbs, &'static str, Make);
-type Verbs = &'static [&'static str];
-type Make = fn() -> Arc<dyn Behavior>;
+type Verbs = &'static [Verb];
+type MakeBehavior = fn() -> Arc<dyn Behavior>;
 
-const ALL: Verbs = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-const NO_DELETE_COLLECTION: Verbs = &["create", "delete", "get", "list", "patch", "update", "watch"];
-const READ: Verbs = &["get", "list"];
-const CREATE: Verbs = &["create"];
-const GET_PATCH_UPDATE: Verbs = &["get", "patch", "update"];
-const PROXY: Verbs = &["create", "delete", "get", "patch", "update"];
-const STREAM: Verbs = &["create", "get"];
+struct Row {
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    /// Words apart by spaces, as are `categories` and `subresources`.
+    short_names: &'static str,
+    categories: &'static str,
+    scope: Scope,
+    verbs: Verbs,
+    subresources: &'static str,
+    behavior: MakeBehavior,
+}
+
+/// What a row of a namespaced kind has unless it says otherwise.
+const NAMESPACED: Row = Row {
+    api_version: "",
+    kind: "",
+    plural: "",
+    short_names: "",
+    categories: "",
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: "",
+    behavior: plain,
+};
+const CLUSTER: Row = Row { scope: Scope::Cluster, ..NAMESPACED };
+
+struct SubresourceRow {
+    /// The plural of the resource it belongs to; empty for any.
+    parent: &'static str,
+    name: &'static str,
+    /// With `kind`: the type of its body.
+    api_version: &'static str,
+    kind: &'static str,
+    verbs: Verbs,
+}
+
+const ALL: Verbs = &Verb::RESOURCE;
+const NO_DELETE_COLLECTION: Verbs = &[Create, Delete, Get, List, Patch, Update, Watch];
+const READ: Verbs = &[Get, List];
+const CREATE: Verbs = &[Create];
+const GET_PATCH_UPDATE: Verbs = &[Get, Patch, Update];
+const PROXY: Verbs = &[Create, Delete, Get, Patch, Update];
+const STREAM: Verbs = &[Create, Get];
 
 fn plain() -> Arc<dyn Behavior> {
     Arc::new(Plain)
 }
 
-fn make<B: Behavior + Default + 'static>() -> Arc<dyn Behavior> {
+fn behavior<B: Behavior + Default + 'static>() -> Arc<dyn Behavior> {
     Arc::new(<B as Default>::default())
 }
 
-// apiVersion, kind, plural, short names, categories, scope, verbs, subresources, behaviour
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    Row("v1", "Binding", "bindings", "", "", Namespaced, CREATE, "", plain),
-    Row("v1", "ComponentStatus", "componentstatuses", "cs", "", Cluster, READ, "", make::<controller_revision::ComponentStatus>),
-    Row("v1", "ConfigMap", "configmaps", "cm", "", Namespaced, ALL, "", make::<config_map::ConfigMap>),
-    Row("v1", "Endpoints", "endpoints", "ep", "", Namespaced, ALL, "", make::<endpoints::Endpoints>),
-    Row("v1", "Event", "events", "ev", "", Namespaced, ALL, "", make::<event::Event<true>>),
-    Row("v1", "LimitRange", "limitranges", "limits", "", Namespaced, ALL, "", make::<quota::LimitRange>),
-    Row("v1", "Namespace", "namespaces", "ns", "", Cluster, NO_DELETE_COLLECTION, "finalize status", make::<namespace::Namespace>),
-    Row("v1", "Node", "nodes", "no", "", Cluster, ALL, "proxy status", make::<node::Node>),
-    Row("v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", "", Namespaced, ALL, "status", make::<persistent_volume_claim::PersistentVolumeClaim>),
-    Row("v1", "PersistentVolume", "persistentvolumes", "pv", "", Cluster, ALL, "status", make::<persistent_volume::PersistentVolume>),
-    Row("v1", "Pod", "pods", "po", "all", Namespaced, ALL, "attach binding ephemeralcontainers eviction exec log portforward proxy resize status", make::<pod::Pod>),
-    Row("v1", "PodTemplate", "podtemplates", "", "", Namespaced, ALL, "", make::<pod_template::PodTemplate>),
-    Row("v1", "ReplicationController", "replicationcontrollers", "rc", "all", Namespaced, ALL, "scale status", make::<replication_controller::ReplicationController>),
-    Row("v1", "ResourceQuota", "resourcequotas", "quota", "", Namespaced, ALL, "status", make::<quota::ResourceQuota>),
-    Row("v1", "Secret", "secrets", "", "", Namespaced, ALL, "", make::<secret::Secret>),
-    Row("v1", "ServiceAccount", "serviceaccounts", "sa", "", Namespaced, ALL, "token", make::<service_account::ServiceAccount>),
-    Row("v1", "Service", "services", "svc", "all", Namespaced, ALL, "proxy status", make::<service::Service>),
-    Row("apiregistration.k8s.io/v1", "APIService", "apiservices", "", "api-extensions", Cluster, ALL, "status", make::<api_service::ApiService>),
-    Row("apps/v1", "ControllerRevision", "controllerrevisions", "", "", Namespaced, ALL, "", make::<controller_revision::ControllerRevision>),
-    Row("apps/v1", "DaemonSet", "daemonsets", "ds", "all", Namespaced, ALL, "status", make::<daemon_set::DaemonSet>),
-    Row("apps/v1", "Deployment", "deployments", "deploy", "all", Namespaced, ALL, "scale status", make::<deployment::Deployment>),
-    Row("apps/v1", "ReplicaSet", "replicasets", "rs", "all", Namespaced, ALL, "scale status", make::<replica_set::ReplicaSet>),
-    Row("apps/v1", "StatefulSet", "statefulsets", "sts", "all", Namespaced, ALL, "scale status", make::<stateful_set::StatefulSet>),
-    Row("events.k8s.io/v1", "Event", "events", "ev", "", Namespaced, ALL, "", make::<event::Event<false>>),
-    Row("authentication.k8s.io/v1", "SelfSubjectReview", "selfsubjectreviews", "", "", Cluster, CREATE, "", plain),
-    Row("authentication.k8s.io/v1", "TokenReview", "tokenreviews", "", "", Cluster, CREATE, "", plain),
-    Row("authorization.k8s.io/v1", "LocalSubjectAccessReview", "localsubjectaccessreviews", "", "", Namespaced, CREATE, "", plain),
-    Row("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", "", "", Cluster, CREATE, "", plain),
-    Row("authorization.k8s.io/v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", "", "", Cluster, CREATE, "", plain),
-    Row("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", "", "", Cluster, CREATE, "", plain),
-    Row("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", "all", Namespaced, ALL, "status", make::<horizontal_pod_autoscaler::HorizontalPodAutoscaler>),
-    Row("autoscaling/v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", "all", Namespaced, ALL, "status", make::<horizontal_pod_autoscaler::HorizontalPodAutoscalerV1>),
-    Row("batch/v1", "CronJob", "cronjobs", "cj", "all", Namespaced, ALL, "status", make::<cron_job::CronJob>),
-    Row("batch/v1", "Job", "jobs", "", "all", Namespaced, ALL, "status", make::<job::Job>),
-    Row("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", "csr", "", Cluster, ALL, "approval status", make::<certificate_signing_request::CertificateSigningRequest>),
-    Row("networking.k8s.io/v1", "IngressClass", "ingressclasses", "", "", Cluster, ALL, "", make::<ingress::IngressClass>),
-    Row("networking.k8s.io/v1", "Ingress", "ingresses", "ing", "", Namespaced, ALL, "status", make::<ingress::Ingress>),
-    Row("networking.k8s.io/v1", "IPAddress", "ipaddresses", "ip", "", Cluster, ALL, "", make::<service_cidr::IpAddress>),
-    Row("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", "netpol", "", Namespaced, ALL, "", make::<network_policy::NetworkPolicy>),
-    Row("networking.k8s.io/v1", "ServiceCIDR", "servicecidrs", "", "", Cluster, ALL, "status", make::<service_cidr::ServiceCidr>),
-    Row("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", "", Namespaced, ALL, "status", make::<pod_disruption_budget::PodDisruptionBudget>),
-    Row("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", "", "", Cluster, ALL, "", make::<rbac::RoleBinding<false>>),
-    Row("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", "", "", Cluster, ALL, "", make::<rbac::Role<false>>),
-    Row("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", "", "", Namespaced, ALL, "", make::<rbac::RoleBinding<true>>),
-    Row("rbac.authorization.k8s.io/v1", "Role", "roles", "", "", Namespaced, ALL, "", make::<rbac::Role<true>>),
-    Row("storage.k8s.io/v1", "CSIDriver", "csidrivers", "", "", Cluster, ALL, "", make::<csi::CsiDriver>),
-    Row("storage.k8s.io/v1", "CSINode", "csinodes", "", "", Cluster, ALL, "", make::<csi::CsiNode>),
-    Row("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", "", "", Namespaced, ALL, "", make::<csi::CsiStorageCapacity>),
-    Row("storage.k8s.io/v1", "StorageClass", "storageclasses", "sc", "", Cluster, ALL, "", make::<storage_class::StorageClass>),
-    Row("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", "", "", Cluster, ALL, "status", make::<csi::VolumeAttachment>),
-    Row("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", "vac", "", Cluster, ALL, "", make::<csi::VolumeAttributesClass>),
-    Row("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", "", "api-extensions", Cluster, ALL, "", make::<admission_registration::WebhookConfiguration<true>>),
-    Row("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", "", "api-extensions", Cluster, ALL, "status", make::<admission_registration::ValidatingAdmissionPolicy>),
-    Row("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", "", "api-extensions", Cluster, ALL, "", make::<admission_registration::ValidatingAdmissionPolicyBinding>),
-    Row("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", "", "api-extensions", Cluster, ALL, "", make::<admission_registration::WebhookConfiguration<false>>),
-    Row("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", "crd crds", "api-extensions", Cluster, ALL, "status", make::<custom_resource_definition::CustomResourceDefinition>),
-    Row("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", "pc", "", Cluster, ALL, "", make::<scheduling::PriorityClass>),
-    Row("coordination.k8s.io/v1", "Lease", "leases", "", "", Namespaced, ALL, "", make::<lease::Lease>),
-    Row("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", "", "", Cluster, ALL, "", make::<scheduling::RuntimeClass>),
-    Row("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", "", "", Namespaced, ALL, "", make::<endpoint_slice::EndpointSlice>),
-    Row("resource.k8s.io/v1", "DeviceClass", "deviceclasses", "", "", Cluster, ALL, "", make::<resource::DeviceClass>),
-    Row("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", "", "", Namespaced, ALL, "status", make::<resource::ResourceClaim>),
-    Row("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates", "", "", Namespaced, ALL, "", make::<resource::ResourceClaimTemplate>),
-    Row("resource.k8s.io/v1", "ResourceSlice", "resourceslices", "", "", Cluster, ALL, "", make::<resource::ResourceSlice>),
-    Row("flowcontrol.apiserver.k8s.io/v1", "FlowSchema", "flowschemas", "", "", Cluster, ALL, "status", make::<flow_control::FlowSchema>),
-    Row("flowcontrol.apiserver.k8s.io/v1", "PriorityLevelConfiguration", "prioritylevelconfigurations", "", "", Cluster, ALL, "status", make::<flow_control::PriorityLevelConfiguration>),
+    Row { api_version: "v1", kind: "Binding", plural: "bindings", verbs: CREATE, behavior: behavior::<Binding>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "ComponentStatus", plural: "componentstatuses", short_names: "cs", verbs: READ, behavior: behavior::<ComponentStatus>, ..CLUSTER },
+    Row { api_version: "v1", kind: "ConfigMap", plural: "configmaps", short_names: "cm", behavior: behavior::<ConfigMap>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "Endpoints", plural: "endpoints", short_names: "ep", behavior: behavior::<Endpoints>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "Event", plural: "events", short_names: "ev", behavior: behavior::<Event<true>>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "LimitRange", plural: "limitranges", short_names: "limits", behavior: behavior::<LimitRange>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "Namespace", plural: "namespaces", short_names: "ns", verbs: NO_DELETE_COLLECTION, subresources: "finalize status", behavior: behavior::<Namespace>, ..CLUSTER },
+    Row { api_version: "v1", kind: "Node", plural: "nodes", short_names: "no", subresources: "proxy status", behavior: behavior::<Node>, ..CLUSTER },
+    Row { api_version: "v1", kind: "PersistentVolumeClaim", plural: "persistentvolumeclaims", short_names: "pvc", subresources: "status", behavior: behavior::<PersistentVolumeClaim>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "PersistentVolume", plural: "persistentvolumes", short_names: "pv", subresources: "status", behavior: behavior::<PersistentVolume>, ..CLUSTER },
+    Row { api_version: "v1", kind: "Pod", plural: "pods", short_names: "po", categories: "all", subresources: "attach binding ephemeralcontainers eviction exec log portforward proxy resize status", behavior: behavior::<Pod>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "PodTemplate", plural: "podtemplates", behavior: behavior::<PodTemplate>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "ReplicationController", plural: "replicationcontrollers", short_names: "rc", categories: "all", subresources: "scale status", behavior: behavior::<ReplicationController>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "ResourceQuota", plural: "resourcequotas", short_names: "quota", subresources: "status", behavior: behavior::<ResourceQuota>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "Secret", plural: "secrets", behavior: behavior::<Secret>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", short_names: "sa", subresources: "token", behavior: behavior::<ServiceAccount>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "Service", plural: "services", short_names: "svc", categories: "all", subresources: "proxy status", behavior: behavior::<Service>, ..NAMESPACED },
+    Row { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", categories: "api-extensions", subresources: "status", behavior: behavior::<ApiService>, ..CLUSTER },
+    Row { api_version: "apps/v1", kind: "ControllerRevision", plural: "controllerrevisions", behavior: behavior::<ControllerRevision>, ..NAMESPACED },
+    Row { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", short_names: "ds", categories: "all", subresources: "status", behavior: behavior::<DaemonSet>, ..NAMESPACED },
+    Row { api_version: "apps/v1", kind: "Deployment", plural: "deployments", short_names: "deploy", categories: "all", subresources: "scale status", behavior: behavior::<Deployment>, ..NAMESPACED },
+    Row { api_version: "apps/v1", kind: "ReplicaSet", plural: "replicasets", short_names: "rs", categories: "all", subresources: "scale status", behavior: behavior::<ReplicaSet>, ..NAMESPACED },
+    Row { api_version: "apps/v1", kind: "StatefulSet", plural: "statefulsets", short_names: "sts", categories: "all", subresources: "scale status", behavior: behavior::<StatefulSet>, ..NAMESPACED },
+    Row { api_version: "events.k8s.io/v1", kind: "Event", plural: "events", short_names: "ev", behavior: behavior::<Event<false>>, ..NAMESPACED },
+    Row { api_version: "authentication.k8s.io/v1", kind: "SelfSubjectReview", plural: "selfsubjectreviews", verbs: CREATE, behavior: behavior::<SelfSubjectReview>, ..CLUSTER },
+    Row { api_version: "authentication.k8s.io/v1", kind: "TokenReview", plural: "tokenreviews", verbs: CREATE, behavior: behavior::<TokenReview>, ..CLUSTER },
+    Row { api_version: "authorization.k8s.io/v1", kind: "LocalSubjectAccessReview", plural: "localsubjectaccessreviews", verbs: CREATE, behavior: behavior::<LocalSubjectAccessReview>, ..NAMESPACED },
+    Row { api_version: "authorization.k8s.io/v1", kind: "SelfSubjectAccessReview", plural: "selfsubjectaccessreviews", verbs: CREATE, behavior: behavior::<SelfSubjectAccessReview>, ..CLUSTER },
+    Row { api_version: "authorization.k8s.io/v1", kind: "SelfSubjectRulesReview", plural: "selfsubjectrulesreviews", verbs: CREATE, behavior: behavior::<SelfSubjectRulesReview>, ..CLUSTER },
+    Row { api_version: "authorization.k8s.io/v1", kind: "SubjectAccessReview", plural: "subjectaccessreviews", verbs: CREATE, behavior: behavior::<SubjectAccessReview>, ..CLUSTER },
+    Row { api_version: "autoscaling/v2", kind: "HorizontalPodAutoscaler", plural: "horizontalpodautoscalers", short_names: "hpa", categories: "all", subresources: "status", behavior: behavior::<HorizontalPodAutoscaler>, ..NAMESPACED },
+    Row { api_version: "autoscaling/v1", kind: "HorizontalPodAutoscaler", plural: "horizontalpodautoscalers", short_names: "hpa", categories: "all", subresources: "status", behavior: behavior::<HorizontalPodAutoscalerV1>, ..NAMESPACED },
+    Row { api_version: "batch/v1", kind: "CronJob", plural: "cronjobs", short_names: "cj", categories: "all", subresources: "status", behavior: behavior::<CronJob>, ..NAMESPACED },
+    Row { api_version: "batch/v1", kind: "Job", plural: "jobs", categories: "all", subresources: "status", behavior: behavior::<Job>, ..NAMESPACED },
+    Row { api_version: "certificates.k8s.io/v1", kind: "CertificateSigningRequest", plural: "certificatesigningrequests", short_names: "csr", subresources: "approval status", behavior: behavior::<CertificateSigningRequest>, ..CLUSTER },
+    Row { api_version: "networking.k8s.io/v1", kind: "IngressClass", plural: "ingressclasses", behavior: behavior::<IngressClass>, ..CLUSTER },
+    Row { api_version: "networking.k8s.io/v1", kind: "Ingress", plural: "ingresses", short_names: "ing", subresources: "status", behavior: behavior::<Ingress>, ..NAMESPACED },
+    Row { api_version: "networking.k8s.io/v1", kind: "IPAddress", plural: "ipaddresses", short_names: "ip", behavior: behavior::<IpAddress>, ..CLUSTER },
+    Row { api_version: "networking.k8s.io/v1", kind: "NetworkPolicy", plural: "networkpolicies", short_names: "netpol", behavior: behavior::<NetworkPolicy>, ..NAMESPACED },
+    Row { api_version: "networking.k8s.io/v1", kind: "ServiceCIDR", plural: "servicecidrs", subresources: "status", behavior: behavior::<ServiceCidr>, ..CLUSTER },
+    Row { api_version: "policy/v1", kind: "PodDisruptionBudget", plural: "poddisruptionbudgets", short_names: "pdb", subresources: "status", behavior: behavior::<PodDisruptionBudget>, ..NAMESPACED },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "ClusterRoleBinding", plural: "clusterrolebindings", behavior: behavior::<RoleBinding<false>>, ..CLUSTER },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", plural: "clusterroles", behavior: behavior::<Role<false>>, ..CLUSTER },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "RoleBinding", plural: "rolebindings", behavior: behavior::<RoleBinding<true>>, ..NAMESPACED },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "Role", plural: "roles", behavior: behavior::<Role<true>>, ..NAMESPACED },
+    Row { api_version: "storage.k8s.io/v1", kind: "CSIDriver", plural: "csidrivers", behavior: behavior::<CsiDriver>, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "CSINode", plural: "csinodes", behavior: behavior::<CsiNode>, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "CSIStorageCapacity", plural: "csistoragecapacities", behavior: behavior::<CsiStorageCapacity>, ..NAMESPACED },
+    Row { api_version: "storage.k8s.io/v1", kind: "StorageClass", plural: "storageclasses", short_names: "sc", behavior: behavior::<StorageClass>, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "VolumeAttachment", plural: "volumeattachments", subresources: "status", behavior: behavior::<VolumeAttachment>, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "VolumeAttributesClass", plural: "volumeattributesclasses", short_names: "vac", behavior: behavior::<VolumeAttributesClass>, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1", kind: "MutatingWebhookConfiguration", plural: "mutatingwebhookconfigurations", categories: "api-extensions", behavior: behavior::<WebhookConfiguration<true>>, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingAdmissionPolicy", plural: "validatingadmissionpolicies", categories: "api-extensions", subresources: "status", behavior: behavior::<ValidatingAdmissionPolicy>, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingAdmissionPolicyBinding", plural: "validatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<ValidatingAdmissionPolicyBinding>, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingWebhookConfiguration", plural: "validatingwebhookconfigurations", categories: "api-extensions", behavior: behavior::<WebhookConfiguration<false>>, ..CLUSTER },
+    Row { api_version: "apiextensions.k8s.io/v1", kind: "CustomResourceDefinition", plural: "customresourcedefinitions", short_names: "crd crds", categories: "api-extensions", subresources: "status", behavior: behavior::<CustomResourceDefinition>, ..CLUSTER },
+    Row { api_version: "scheduling.k8s.io/v1", kind: "PriorityClass", plural: "priorityclasses", short_names: "pc", behavior: behavior::<PriorityClass>, ..CLUSTER },
+    Row { api_version: "coordination.k8s.io/v1", kind: "Lease", plural: "leases", behavior: behavior::<Lease>, ..NAMESPACED },
+    Row { api_version: "node.k8s.io/v1", kind: "RuntimeClass", plural: "runtimeclasses", behavior: behavior::<RuntimeClass>, ..CLUSTER },
+    Row { api_version: "discovery.k8s.io/v1", kind: "EndpointSlice", plural: "endpointslices", behavior: behavior::<EndpointSlice>, ..NAMESPACED },
+    Row { api_version: "resource.k8s.io/v1", kind: "DeviceClass", plural: "deviceclasses", behavior: behavior::<DeviceClass>, ..CLUSTER },
+    Row { api_version: "resource.k8s.io/v1", kind: "ResourceClaim", plural: "resourceclaims", subresources: "status", behavior: behavior::<ResourceClaim>, ..NAMESPACED },
+    Row { api_version: "resource.k8s.io/v1", kind: "ResourceClaimTemplate", plural: "resourceclaimtemplates", behavior: behavior::<ResourceClaimTemplate>, ..NAMESPACED },
+    Row { api_version: "resource.k8s.io/v1", kind: "ResourceSlice", plural: "resourceslices", behavior: behavior::<ResourceSlice>, ..CLUSTER },
+    Row { api_version: "flowcontrol.apiserver.k8s.io/v1", kind: "FlowSchema", plural: "flowschemas", subresources: "status", behavior: behavior::<FlowSchema>, ..CLUSTER },
+    Row { api_version: "flowcontrol.apiserver.k8s.io/v1", kind: "PriorityLevelConfiguration", plural: "prioritylevelconfigurations", subresources: "status", behavior: behavior::<PriorityLevelConfiguration>, ..CLUSTER },
 ];
 
-// resource, subresource, apiVersion and kind of its body, verbs. `status` is not listed: it is the parent's own type.
+/// `status` is not listed: its body is of the parent's own type.
 #[rustfmt::skip]
-const SUBRESOURCES: &[(&str, &str, &str, &str, Verbs)] = &[
-    ("", "scale", "autoscaling/v1", "Scale", GET_PATCH_UPDATE),
-    ("certificatesigningrequests", "approval", "certificates.k8s.io/v1", "CertificateSigningRequest", GET_PATCH_UPDATE),
-    ("namespaces", "finalize", "v1", "Namespace", &["update"]),
-    ("nodes", "proxy", "v1", "NodeProxyOptions", PROXY),
-    ("pods", "attach", "v1", "PodAttachOptions", STREAM),
-    ("pods", "binding", "v1", "Binding", CREATE),
-    ("pods", "ephemeralcontainers", "v1", "Pod", GET_PATCH_UPDATE),
-    ("pods", "eviction", "policy/v1", "Eviction", CREATE),
-    ("pods", "exec", "v1", "PodExecOptions", STREAM),
-    ("pods", "log", "v1", "Pod", &["get"]),
-    ("pods", "portforward", "v1", "PodPortForwardOptions", STREAM),
-    ("pods", "proxy", "v1", "PodProxyOptions", PROXY),
-    ("pods", "resize", "v1", "Pod", GET_PATCH_UPDATE),
-    ("serviceaccounts", "token", "authentication.k8s.io/v1", "TokenRequest", CREATE),
-    ("services", "proxy", "v1", "ServiceProxyOptions", PROXY),
+const SUBRESOURCES: &[SubresourceRow] = &[
+    SubresourceRow { parent: "", name: "scale", api_version: "autoscaling/v1", kind: "Scale", verbs: GET_PATCH_UPDATE },
+    SubresourceRow { parent: "certificatesigningrequests", name: "approval", api_version: "certificates.k8s.io/v1", kind: "CertificateSigningRequest", verbs: GET_PATCH_UPDATE },
+    SubresourceRow { parent: "namespaces", name: "finalize", api_version: "v1", kind: "Namespace", verbs: &[Update] },
+    SubresourceRow { parent: "nodes", name: "proxy", api_version: "v1", kind: "NodeProxyOptions", verbs: PROXY },
+    SubresourceRow { parent: "pods", name: "attach", api_version: "v1", kind: "PodAttachOptions", verbs: STREAM },
+    SubresourceRow { parent: "pods", name: "binding", api_version: "v1", kind: "Binding", verbs: CREATE },
+    SubresourceRow { parent: "pods", name: "ephemeralcontainers", api_version: "v1", kind: "Pod", verbs: GET_PATCH_UPDATE },
+    SubresourceRow { parent: "pods", name: "eviction", api_version: "policy/v1", kind: "Eviction", verbs: CREATE },
+    SubresourceRow { parent: "pods", name: "exec", api_version: "v1", kind: "PodExecOptions", verbs: STREAM },
+    SubresourceRow { parent: "pods", name: "log", api_version: "v1", kind: "Pod", verbs: &[Get] },
+    SubresourceRow { parent: "pods", name: "portforward", api_version: "v1", kind: "PodPortForwardOptions", verbs: STREAM },
+    SubresourceRow { parent: "pods", name: "proxy", api_version: "v1", kind: "PodProxyOptions", verbs: PROXY },
+    SubresourceRow { parent: "pods", name: "resize", api_version: "v1", kind: "Pod", verbs: GET_PATCH_UPDATE },
+    SubresourceRow { parent: "serviceaccounts", name: "token", api_version: "authentication.k8s.io/v1", kind: "TokenRequest", verbs: CREATE },
+    SubresourceRow { parent: "services", name: "proxy", api_version: "v1", kind: "ServiceProxyOptions", verbs: PROXY },
 ];
 
 pub fn resources() -> Vec<Arc<Resource>> {
     ROWS.iter().map(|row| Arc::new(resource(row))).collect()
 }
 
-fn resource(
-    &Row(api_version, kind, plural, short, categories, scope, verbs, subresources, behavior): &Row,
-) -> Resource {
-    let (group, version) = split(api_version);
+fn resource(row: &Row) -> Resource {
+    let (group, version) = split(row.api_version);
     let words = |text: &str| text.split_whitespace().map(str::to_string).collect();
     Resource {
         group,
         version,
-        kind: kind.to_string(),
-        plural: plural.to_string(),
-        singular: kind.to_lowercase(),
-        list_kind: format!("{kind}List"),
-        short_names: words(short),
-        categories: words(categories),
-        scope,
-        verbs: verbs.iter().map(|v| v.to_string()).collect(),
-        subresources: subresources
-            .split_whitespace()
-            .map(|name| subresource(api_version, kind, plural, name))
-            .collect(),
-        behavior: behavior(),
+        kind: row.kind.to_string(),
+        plural: row.plural.to_string(),
+        singular: row.kind.to_lowercase(),
+        list_kind: format!("{}List", row.kind),
+        short_names: words(row.short_names),
+        categories: words(row.categories),
+        scope: row.scope,
+        verbs: row.verbs.to_vec(),
+        subresources: row.subresources.split_whitespace().map(|name| subresource(row, name)).collect(),
+        behavior: (row.behavior)(),
     }
 }
 
-fn subresource(api_version: &str, kind: &str, plural: &str, name: &str) -> Subresource {
-    let own = ("", "status", api_version, kind, GET_PATCH_UPDATE);
-    let &(_, _, api_version, kind, verbs) = SUBRESOURCES
+fn subresource(parent: &Row, name: &'static str) -> Subresource {
+    let status = SubresourceRow {
+        parent: "",
+        name: "status",
+        api_version: parent.api_version,
+        kind: parent.kind,
+        verbs: GET_PATCH_UPDATE,
+    };
+    let row = SUBRESOURCES
         .iter()
-        .chain([&own])
-        .find(|(of, called, ..)| *called == name && (of.is_empty() || *of == plural))
-        .unwrap_or_else(|| panic!("subresource {plural}/{name} has no row"));
-    let (group, version) = split(api_version);
-    let verbs = verbs.iter().map(|v| v.to_string()).collect();
-    Subresource { name: name.to_string(), group, version, kind: kind.to_string(), verbs }
+        .chain([&status])
+        .find(|row| row.name == name && (row.parent.is_empty() || row.parent == parent.plural))
+        .unwrap_or_else(|| panic!("subresource {}/{name} has no row", parent.plural));
+    let (group, version) = split(row.api_version);
+    Subresource { name: name.to_string(), group, version, kind: row.kind.to_string(), verbs: row.verbs.to_vec() }
 }
 
 fn split(api_version: &str) -> (String, String) {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     (group.to_string(), version.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kinds::common::access::default_to;
+
+    /// A new kind is its own file (here: this type) and one row; everything else follows.
+    #[test]
+    fn a_toy_kind() {
+        #[derive(Default)]
+        struct Whale;
+        impl Behavior for Whale {
+            fn default(&self, object: &mut Value) {
+                default_to(object, "songs", 1);
+            }
+
+            fn has_status(&self) -> bool {
+                true
+            }
+        }
+        let row = Row {
+            api_version: "sea.example/v1",
+            kind: "Whale",
+            plural: "whales",
+            subresources: "scale status",
+            behavior: behavior::<Whale>,
+            ..NAMESPACED
+        };
+        let whales = resource(&row);
+        assert_eq!(whales.path(Some("d"), Some("w")), "/apis/sea.example/v1/namespaces/d/whales/w");
+        assert_eq!(whales.verbs, Verb::RESOURCE);
+        assert_eq!((whales.singular.as_str(), whales.list_kind.as_str()), ("whale", "WhaleList"));
+        assert_eq!(whales.subresource("status").unwrap().kind, "Whale");
+        assert_eq!(whales.subresource("scale").unwrap().kind, "Scale");
+        let mut object = json!({ "metadata": { "name": "w" }, "status": { "depth": 9 } });
+        whales.behavior.default(&mut object);
+        whales.behavior.prepare_create(&mut object);
+        assert_eq!(object, json!({ "metadata": { "name": "w" }, "songs": 1 }));
+        assert!(whales.stored());
+    }
 }

@@ -34,7 +34,7 @@ fn map(value: Node) -> Node {
     Node::Map(Box::new(value), false)
 }
 
-fn of(name: &str, mut fields: Vec<Field>) -> Struct {
+fn structure(name: &str, mut fields: Vec<Field>) -> Struct {
     fields.sort_by(|a, b| a.name.cmp(&b.name));
     Struct { name: name.into(), fields, ..Struct::default() }
 }
@@ -44,7 +44,7 @@ pub fn schema() -> Schema {
     let protocol = Field { default: Some(json!("TCP")), ..field("protocol", Node::String) };
     let typed = |name: &str| Field { proto: 0, ..field(name, Node::String) };
     let types = vec![
-        of(
+        structure(
             "Thing",
             vec![
                 typed("apiVersion"),
@@ -54,7 +54,7 @@ pub fn schema() -> Schema {
                 field("status", id(5)),
             ],
         ),
-        of(
+        structure(
             "Meta",
             vec![
                 field("annotations", map(Node::String)),
@@ -67,7 +67,7 @@ pub fn schema() -> Schema {
                 field("managedFields", list(Node::Any, ListType::Atomic)),
             ],
         ),
-        of(
+        structure(
             "Spec",
             vec![
                 pointer("replicas", Node::Int32),
@@ -78,7 +78,7 @@ pub fn schema() -> Schema {
                 field("free", Node::Any),
             ],
         ),
-        of(
+        structure(
             "Container",
             vec![
                 held("name", Node::String),
@@ -87,11 +87,11 @@ pub fn schema() -> Schema {
                 field("env", map(Node::String)),
             ],
         ),
-        of("Port", vec![held("containerPort", Node::Int32), protocol, field("name", Node::String)]),
-        of("Status", vec![field("ready", Node::Int32)]),
-        Struct { atomic: true, ..of("Selector", vec![field("matchLabels", map(Node::String))]) },
-        of("Strategy", vec![field("type", Node::String), pointer("rolling", id(8))]),
-        of("Rolling", vec![pointer("maxSurge", Node::IntOrString)]),
+        structure("Port", vec![held("containerPort", Node::Int32), protocol, field("name", Node::String)]),
+        structure("Status", vec![field("ready", Node::Int32)]),
+        Struct { atomic: true, ..structure("Selector", vec![field("matchLabels", map(Node::String))]) },
+        structure("Strategy", vec![field("type", Node::String), pointer("rolling", id(8))]),
+        structure("Rolling", vec![pointer("maxSurge", Node::IntOrString)]),
     ];
     Schema { types, ..Schema::default() }
 }

@@ -1,13 +1,13 @@
 //! `metadata.managedFields`: who owns what, since when, through which operation.
 //! Used by `update` and `apply`.
-//! Invariant: written sorted as upstream sorts; at most `MAX_UPDATE_MANAGERS` entries come from updates.
+//! Invariant: written sorted as upstream sorts; at most `UPDATE_MANAGERS_MAX` entries come from updates.
 
 use serde_json::{Map, Value, json};
 
 use super::set::Set;
 
 /// Beyond this many update entries the oldest are merged.
-pub const MAX_UPDATE_MANAGERS: usize = 10;
+pub const UPDATE_MANAGERS_MAX: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +118,7 @@ impl Managers {
     /// Merges the oldest update entries, per version, until there are few enough.
     pub fn cap(&mut self) {
         let updates = |managers: &Managers| managers.0.iter().filter(|m| m.who.operation == Operation::Update).count();
-        let mut excess = updates(self).saturating_sub(MAX_UPDATE_MANAGERS);
+        let mut excess = updates(self).saturating_sub(UPDATE_MANAGERS_MAX);
         if excess == 0 {
             return;
         }

@@ -33,7 +33,7 @@ use serde_json::{Map, Value};
 use crate::schema::{Node, Schema, TypeId};
 
 pub use apply::apply;
-pub use managers::{MAX_UPDATE_MANAGERS, Managers};
+pub use managers::{Managers, UPDATE_MANAGERS_MAX};
 pub use path::PathElement;
 pub use scale::{from_scale, to_scale};
 pub use set::Set;

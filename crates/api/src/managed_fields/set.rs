@@ -22,7 +22,7 @@ pub struct Entry {
 }
 
 /// How deep `FieldsV1` may nest; objects themselves cannot be decoded any deeper.
-const MAX_DEPTH: usize = 128;
+const DEPTH_MAX: usize = 128;
 
 impl Set {
     /// Of dotted paths of field names: `status`, `metadata.labels`.
@@ -186,7 +186,7 @@ impl Set {
 
     /// The set below, and whether the path up to here is a member.
     fn parse_map(map: &Map<String, Value>, depth: usize) -> Result<(Set, bool), String> {
-        if depth > MAX_DEPTH {
+        if depth > DEPTH_MAX {
             return Err("exceeded max depth".into());
         }
         let mut set = Set::default();

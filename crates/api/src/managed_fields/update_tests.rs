@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    MAX_UPDATE_MANAGERS,
+    UPDATE_MANAGERS_MAX,
     fixture::{ROOT, at, options, owners, schema, thing},
     from_scale, to_scale, track_update, track_update_with, validate,
 };
@@ -145,7 +145,7 @@ fn the_oldest_updates_are_merged() {
         live = new;
     }
     let owners = owners(&live);
-    assert_eq!(owners.len(), MAX_UPDATE_MANAGERS);
+    assert_eq!(owners.len(), UPDATE_MANAGERS_MAX);
     assert_eq!(owners[0].0, "ancient-changes Update");
     assert_eq!(owners[9].0, "m19 Update");
     assert_eq!(owners[0].1["f:spec"]["f:free"]["f:k10"], json!({}));

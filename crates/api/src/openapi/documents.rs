@@ -42,7 +42,7 @@ pub(super) fn build(
     }
     for resource in resources.iter().filter(served) {
         writer.custom(resource, extra);
-        operations::of(resource).into_iter().for_each(|path| writer.path(path, &mut paths));
+        operations::paths_of(resource).into_iter().for_each(|path| writer.path(path, &mut paths));
     }
     let info = json!({"title": "Kubernetes", "version": super::VERSION});
     let bearer = json!({"BearerToken": {"description": "Bearer Token authentication", "in": "header", "name": "authorization", "type": "apiKey"}});

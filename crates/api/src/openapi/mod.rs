@@ -80,7 +80,7 @@ pub fn v3_hash(group: &str, version: &str, resources: &[Arc<Resource>], extra: &
     hash.add(env!("CARGO_PKG_VERSION"));
     for r in resources.iter().filter(|r| r.group == group && r.version == version) {
         [&r.plural, &r.kind, &r.list_kind].into_iter().for_each(|text| hash.add(text));
-        r.verbs.iter().for_each(|verb| hash.add(verb));
+        r.verbs.iter().for_each(|verb| hash.add(verb.as_str()));
         r.subresources.iter().for_each(|sub| hash.add(&format!("{sub:?}")));
         if let Some(schema) = extra.get(&(r.group.clone(), r.version.clone(), r.kind.clone())) {
             hash.add(&schema.to_string());

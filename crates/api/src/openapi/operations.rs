@@ -3,7 +3,7 @@
 //! Invariant: names no kind; everything follows from `Resource`.
 
 use crate::{
-    Resource,
+    Resource, Verb,
     kinds::Subresource,
     schema::{self, Node},
 };
@@ -173,7 +173,7 @@ fn tag(group: &str, version: &str) -> String {
 }
 
 /// The paths of one resource and its subresources.
-pub(super) fn of(resource: &Resource) -> Vec<Path> {
+pub(super) fn paths_of(resource: &Resource) -> Vec<Path> {
     let maker = Maker::new(resource);
     let mut paths = maker.collections();
     paths.extend(maker.item());
@@ -248,7 +248,7 @@ impl<'r> Maker<'r> {
     fn collections(&self) -> Vec<Path> {
         let (r, kind) = (self.resource, &self.resource.kind);
         let mut operations = Vec::new();
-        if r.supports("deletecollection") {
+        if r.supports(&Verb::DeleteCollection) {
             operations.push(Operation {
                 parameters: query(&[&LIST[1..], DELETE].concat()),
                 body: Some(Body::DeleteOptions),
@@ -266,10 +266,10 @@ impl<'r> Maker<'r> {
             answer: Answer::List(self.list.clone()),
             ..self.operation("get", "list", id, format!("list or watch objects of kind {kind}"))
         };
-        if r.supports("list") {
+        if r.supports(&Verb::List) {
             operations.push(list(self.id("list", "", "")));
         }
-        if r.supports("create") {
+        if r.supports(&Verb::Create) {
             operations.push(Operation {
                 parameters: query(WRITE),
                 body: Some(Body::Object(self.object.clone())),
@@ -278,12 +278,12 @@ impl<'r> Maker<'r> {
             });
         }
         let mut paths = vec![Path { path: self.collection_path(""), parameters: self.place(false, true), operations }];
-        if r.namespaced() && r.supports("list") {
+        if r.namespaced() && r.supports(&Verb::List) {
             let everywhere = list(format!("list{}{kind}ForAllNamespaces", self.words));
             let path = format!("{}/{}", root(&r.group, &r.version), r.plural);
             paths.push(Path { path, parameters: query(&["pretty"]), operations: vec![everywhere] });
         }
-        if r.supports("watch") {
+        if r.supports(&Verb::Watch) {
             paths.extend(self.watches());
         }
         paths
@@ -314,12 +314,12 @@ impl<'r> Maker<'r> {
     fn item(&self) -> Option<Path> {
         let (r, kind) = (self.resource, &self.resource.kind);
         let mut operations = Vec::new();
-        if r.supports("delete") {
+        if r.supports(&Verb::Delete) {
             operations.push(Operation {
                 parameters: query(DELETE),
                 body: Some(Body::DeleteOptions),
                 codes: &[200, 202],
-                answer: Answer::Object(match r.returns_deleted() {
+                answer: Answer::Object(match r.behavior.returns_deleted() {
                     true => self.object.clone(),
                     false => format!("{META}.Status"),
                 }),
@@ -337,19 +337,18 @@ impl<'r> Maker<'r> {
     }
 
     /// get, put and patch of an object or of a subresource.
-    fn read_write(&self, verbs: &[String], end: &str, object: &str) -> Vec<Operation> {
+    fn read_write(&self, verbs: &[Verb], end: &str, object: &str) -> Vec<Operation> {
         let kind = &self.resource.kind;
-        let has = |verb: &str| verbs.iter().any(|v| v == verb);
         let part = if end.is_empty() { String::new() } else { format!("{} of the ", end.to_lowercase()) };
         let mut operations = Vec::new();
-        if has("get") {
+        if verbs.contains(&Verb::Get) {
             let what = format!("read {part}the specified {kind}").replace("the the", "the");
             operations.push(Operation {
                 answer: Answer::Object(object.into()),
                 ..self.operation("get", "get", self.id("read", "", end), what)
             });
         }
-        if has("patch") {
+        if verbs.contains(&Verb::Patch) {
             let what = format!("partially update {part}the specified {kind}").replace("the the", "the");
             operations.push(Operation {
                 parameters: query(PATCH),
@@ -359,7 +358,7 @@ impl<'r> Maker<'r> {
                 ..self.operation("patch", "patch", self.id("patch", "", end), what)
             });
         }
-        if has("update") {
+        if verbs.contains(&Verb::Update) {
             let what = format!("replace {part}the specified {kind}").replace("the the", "the");
             operations.push(Operation {
                 parameters: query(WRITE),
@@ -385,7 +384,7 @@ impl<'r> Maker<'r> {
             operations.iter_mut().for_each(|o| o.answer = Answer::Text);
             parameters.extend(options("", "v1", "PodLogOptions"));
         }
-        if sub.verbs.iter().any(|v| v == "create") {
+        if sub.verbs.contains(&Verb::Create) {
             parameters.extend(query(WRITE));
             operations.push(Operation {
                 body: Some(Body::Object(object.clone())),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, descriptions::Descriptions, operations::META};
-use crate::schema::{self, Field, ListType, Node, Or, Schema, Struct};
+use crate::schema::{self, Field, ListType, Node, Schema, SchemaOr, Struct};
 
 const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
@@ -109,7 +109,7 @@ impl<'d> Components<'d> {
             Some(default) => Some(default.clone()),
             None if field.wire.pointer => None,
             None => match &field.node {
-                Node::Struct(_) if field.wire.or == Or::Nothing => Some(json!({})),
+                Node::Struct(_) if field.wire.or == SchemaOr::Nothing => Some(json!({})),
                 _ if field.wire.omit_empty => None,
                 node => zero(node),
             },
@@ -203,13 +203,13 @@ impl<'d> Components<'d> {
             Node::Any if of.name.starts_with(APIEXTENSIONS) => self.reference(&format!("{APIEXTENSIONS}.JSON")),
             Node::Any => self.reference("io.k8s.apimachinery.pkg.runtime.RawExtension"),
             Node::Struct(id) => match field.wire.or {
-                Or::Nothing => {
+                SchemaOr::Nothing => {
                     let name = self.schema.get(*id).name.clone();
                     self.reference(&name)
                 }
-                Or::Array => self.reference(&format!("{APIEXTENSIONS}.JSONSchemaPropsOrArray")),
-                Or::Bool => self.reference(&format!("{APIEXTENSIONS}.JSONSchemaPropsOrBool")),
-                Or::Strings => self.reference(&format!("{APIEXTENSIONS}.JSONSchemaPropsOrStringArray")),
+                SchemaOr::Array => self.reference(&format!("{APIEXTENSIONS}.JSONSchemaPropsOrArray")),
+                SchemaOr::Bool => self.reference(&format!("{APIEXTENSIONS}.JSONSchemaPropsOrBool")),
+                SchemaOr::Strings => self.reference(&format!("{APIEXTENSIONS}.JSONSchemaPropsOrStringArray")),
             },
             Node::List(item, _) => json!({"type": "array", "items": self.item(of, field, item)}),
             Node::Map(item, _) => json!({"type": "object", "additionalProperties": self.item(of, field, item)}),
@@ -219,7 +219,9 @@ impl<'d> Components<'d> {
     fn item(&mut self, of: &Struct, field: &Field, node: &Node) -> Value {
         let item = self.node(of, field, node);
         match (self.dialect, node) {
-            (Dialect::V3, Node::Struct(_)) if field.wire.or == Or::Nothing => json!({"allOf": [item], "default": {}}),
+            (Dialect::V3, Node::Struct(_)) if field.wire.or == SchemaOr::Nothing => {
+                json!({"allOf": [item], "default": {}})
+            }
             (Dialect::V3, node) => match zero(node) {
                 Some(zero) => {
                     let mut item = item;

@@ -85,7 +85,7 @@ fn the_v2_document_and_its_protobuf() {
 
 #[test]
 fn custom_resources() {
-    let mut widget = (**kinds::of::<k8s_openapi::api::apps::v1::Deployment>()).clone();
+    let mut widget = (**kinds::resource_of::<k8s_openapi::api::apps::v1::Deployment>()).clone();
     widget.group = "example.com".into();
     widget.kind = "Widget".into();
     widget.list_kind = "WidgetList".into();

@@ -1,7 +1,7 @@
 //! JSON patch (RFC 6902), with the reach and the words of the library upstream uses: indices may be negative, and every
 //! failure names the operation and the path.
 //! Used through `patch`.
-//! Invariant: a patch of more than `MAX_JSON_PATCH_OPERATIONS` is refused before any of it is done, and nothing is copied
+//! Invariant: a patch of more than `JSON_PATCH_OPERATIONS_MAX` is refused before any of it is done, and nothing is copied
 //! beyond `COPY_BYTES_MAX`.
 
 use std::{fmt, io};
@@ -18,7 +18,7 @@ use crate::{
     depth::{self, NESTING_DEPTH_MAX, TOO_DEEP},
 };
 
-pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
+pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 /// What the copies of one patch may add in total, as JSON: otherwise a short patch fills the memory. Upstream's limit.
 const COPY_BYTES_MAX: usize = 3 << 20;
 
@@ -51,13 +51,13 @@ impl<'de> Deserialize<'de> for Operations {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Operations, A::Error> {
                 let mut kept = Vec::new();
-                while kept.len() < MAX_JSON_PATCH_OPERATIONS
+                while kept.len() < JSON_PATCH_OPERATIONS_MAX
                     && let Some(operation) = items.next_element()?
                 {
                     kept.push(operation);
                 }
                 let mut count = kept.len();
-                while count >= MAX_JSON_PATCH_OPERATIONS && items.next_element::<IgnoredAny>()?.is_some() {
+                while count >= JSON_PATCH_OPERATIONS_MAX && items.next_element::<IgnoredAny>()?.is_some() {
                     count += 1;
                 }
                 Ok(Operations { kept, count })
@@ -84,9 +84,9 @@ pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
             _ => format!("error decoding patch: {e}"),
         })
     })?;
-    if operations.count > MAX_JSON_PATCH_OPERATIONS {
+    if operations.count > JSON_PATCH_OPERATIONS_MAX {
         let message = format!(
-            "The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {}",
+            "The allowed maximum operations in a JSON patch is {JSON_PATCH_OPERATIONS_MAX}, got {}",
             operations.count
         );
         return Err(ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: {message}")));
@@ -355,7 +355,7 @@ mod tests {
             "error in add for path: '/a/b/7': Unable to access invalid index: 7: invalid index referenced",
         );
         check(json!([{"op": "swap", "path": "/x"}]), 422, "Unexpected kind: swap");
-        let many = vec![json!({"op": "test", "path": "/x"}); MAX_JSON_PATCH_OPERATIONS + 1];
+        let many = vec![json!({"op": "test", "path": "/x"}); JSON_PATCH_OPERATIONS_MAX + 1];
         check(
             Value::from(many),
             413,

@@ -7,7 +7,7 @@ mod merge;
 mod order;
 mod strategic;
 
-pub use json::{MAX_JSON_PATCH_OPERATIONS, json_patch};
+pub use json::{JSON_PATCH_OPERATIONS_MAX, json_patch};
 pub use merge::{merge_diff, merge_patch};
 pub use strategic::strategic;
 

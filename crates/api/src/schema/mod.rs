@@ -89,11 +89,11 @@ pub struct Wire {
     /// JSON shows the field here, protobuf inside these messages (outermost first; 0: none): Go's inlined structs.
     pub inside: [u8; 2],
     /// A schema or something else, as in `JSONSchemaPropsOrArray`.
-    pub or: Or,
+    pub or: SchemaOr,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Or {
+pub enum SchemaOr {
     #[default]
     Nothing,
     Array,
@@ -194,7 +194,7 @@ mod tests {
         for resource in crate::kinds::builtin() {
             let found = builtin().find_kind(&resource.group, &resource.version, &resource.kind);
             assert!(found.is_some(), "{resource:?}");
-            if resource.supports("list") && resource.stored() {
+            if resource.supports(&crate::Verb::List) && resource.stored() {
                 assert!(builtin().find_kind(&resource.group, &resource.version, &resource.list_kind).is_some());
             }
             for sub in &resource.subresources {

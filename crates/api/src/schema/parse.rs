@@ -16,7 +16,7 @@
 
 use std::collections::HashMap;
 
-use super::{Field, ListType, Node, Or, Schema, Struct, TypeId, Wire};
+use super::{Field, ListType, Node, Schema, SchemaOr, Struct, TypeId, Wire};
 
 struct Reader<'t> {
     schema: Schema,
@@ -139,9 +139,9 @@ impl<'t> Reader<'t> {
                 "z" => (wire.omit_empty, wire.omit_zero) = (true, true),
                 "w" => wire.wrapped = true,
                 "A" => wire.said_atomic = true,
-                "oa" => wire.or = Or::Array,
-                "ob" => wire.or = Or::Bool,
-                "os" => wire.or = Or::Strings,
+                "oa" => wire.or = SchemaOr::Array,
+                "ob" => wire.or = SchemaOr::Bool,
+                "os" => wire.or = SchemaOr::Strings,
                 "r" => field.patch_retain_keys = true,
                 "m" => field.patch_merge = true,
                 "R" => wire.said_replace = true,

@@ -411,7 +411,7 @@ mod tests {
         check("a=-", "unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must be");
         check(&"a".repeat(MAX + 1), "selector is too long");
     }
-    const MAX: usize = super::super::MAX_SELECTOR_BYTES;
+    const MAX: usize = super::super::SELECTOR_BYTES_MAX;
 
     #[test]
     fn label_selectors_of_objects_match() {

@@ -10,11 +10,11 @@ pub use fields::{FieldRequirement, FieldSelector};
 pub use labels::{LabelSelector, Operator, Requirement};
 
 /// No selector is longer: a URL cannot carry more, and nothing good needs it.
-pub const MAX_SELECTOR_BYTES: usize = 256 * 1024;
+pub const SELECTOR_BYTES_MAX: usize = 256 * 1024;
 
 fn check_size(text: &str) -> Result<(), String> {
-    if text.len() > MAX_SELECTOR_BYTES {
-        return Err(format!("selector is too long: may not be more than {MAX_SELECTOR_BYTES} bytes"));
+    if text.len() > SELECTOR_BYTES_MAX {
+        return Err(format!("selector is too long: may not be more than {SELECTOR_BYTES_MAX} bytes"));
     }
     Ok(())
 }

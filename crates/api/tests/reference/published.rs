@@ -121,7 +121,7 @@ fn check_type(schema: &Schema, field: &Field, node: &Node, property: &Value) -> 
         Node::IntOrString => ends(".IntOrString"),
         Node::Any => ends(".RawExtension") || ends(".JSON"),
         Node::Fields => ends(".FieldsV1"),
-        Node::Struct(_) if field.wire.or != api::schema::Or::Nothing => {
+        Node::Struct(_) if field.wire.or != api::schema::SchemaOr::Nothing => {
             reference.is_some_and(|r| r.contains("JSONSchemaPropsOr"))
         }
         Node::Struct(id) => reference == Some(schema.get(*id).name.as_str()),
@@ -186,7 +186,7 @@ fn check_resource(group: &str, version: &str, theirs: &Value) -> Result<(), Stri
     let name = theirs["name"].as_str().unwrap_or_default();
     let (plural, sub) = name.split_once('/').map_or((name, None), |(plural, sub)| (plural, Some(sub)));
     let ours = kinds::find(group, version, plural).ok_or("missing")?;
-    let sorted = |words: &[String]| {
+    let sorted = |words: &[api::Verb]| {
         let mut words = words.to_vec();
         words.sort();
         json!(words)

@@ -5,14 +5,17 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use api::{ApiError, quantity::Quantity};
-
-use super::{
-    Attributes, Operation, Plugin,
-    pod_resources::{Amounts, amounts, pod_totals},
+use api::{
+    ApiError,
+    pod_resources::{self, Amounts, amounts_from_value},
+    quantity::Quantity,
 };
+
+use super::{Attributes, Operation, Plugin};
 use crate::cluster::Cluster;
 
 pub struct LimitRanger(pub Arc<Cluster>);
@@ -103,18 +106,25 @@ fn check(limit: &Value, object: &Value, pod: bool, errors: &mut Vec<String>) {
             for list in ["containers", "initContainers"] {
                 for container in object["spec"][list].as_array().into_iter().flatten() {
                     let resources = &container["resources"];
-                    bounds(limit, kind, &amounts(&resources["requests"]), &amounts(&resources["limits"]), errors);
+                    bounds(
+                        limit,
+                        kind,
+                        &amounts_from_value(&resources["requests"]),
+                        &amounts_from_value(&resources["limits"]),
+                        errors,
+                    );
                 }
             }
         }
         ("Pod", true) => {
-            let (requests, limits) = pod_totals(&object["spec"]);
+            let pod = Pod { spec: PodSpec::deserialize(&object["spec"]).ok(), ..Pod::default() };
+            let (requests, limits) = (pod_resources::requests(&pod), pod_resources::limits(&pod));
             bounds(limit, kind, &requests, &limits, errors);
         }
         ("PersistentVolumeClaim", false) => {
-            let requests = amounts(&object["spec"]["resources"]["requests"]);
+            let requests = amounts_from_value(&object["spec"]["resources"]["requests"]);
             // A claim has no limit; what it asks for is what it gets.
-            let (least, most) = (amounts(&limit["min"]), amounts(&limit["max"]));
+            let (least, most) = (amounts_from_value(&limit["min"]), amounts_from_value(&limit["max"]));
             for (name, least) in &least {
                 at_least(kind, name, least, requests.get(name), None, errors);
             }
@@ -132,10 +142,10 @@ fn check(limit: &Value, object: &Value, pod: bool, errors: &mut Vec<String>) {
 }
 
 fn bounds(limit: &Value, kind: &str, requests: &Amounts, limits: &Amounts, errors: &mut Vec<String>) {
-    for (name, least) in &amounts(&limit["min"]) {
+    for (name, least) in &amounts_from_value(&limit["min"]) {
         at_least(kind, name, least, requests.get(name), limits.get(name), errors);
     }
-    for (name, most) in &amounts(&limit["max"]) {
+    for (name, most) in &amounts_from_value(&limit["max"]) {
         let text = format!("maximum {name} usage per {kind} is {most}");
         match (limits.get(name), requests.get(name)) {
             (None, _) => errors.push(format!("{text}.  No limit is specified")),
@@ -144,7 +154,7 @@ fn bounds(limit: &Value, kind: &str, requests: &Amounts, limits: &Amounts, error
             _ => {}
         }
     }
-    for (name, ratio) in &amounts(&limit["maxLimitRequestRatio"]) {
+    for (name, ratio) in &amounts_from_value(&limit["maxLimitRequestRatio"]) {
         let text = format!("{name} max limit to request ratio per {kind} is {ratio}");
         match (requests.get(name).filter(|q| !q.is_zero()), limits.get(name).filter(|q| !q.is_zero())) {
             (None, _) => errors.push(format!("{text}, but no request is specified or request is 0")),

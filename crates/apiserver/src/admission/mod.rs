@@ -10,7 +10,6 @@ mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
 mod permissions;
-mod pod_resources;
 mod pod_security;
 mod pod_security_checks;
 mod pods;

@@ -12,15 +12,13 @@ use serde_json::{Value, json};
 
 use api::{
     ApiError,
+    pod_resources::{Amounts, amounts_from_value, is_pod_level},
     quantity::{Format, Quantity},
     quota,
 };
 use store::{Compare, Outcome, Transaction};
 
-use super::{
-    Attributes, Operation, Plugin,
-    pod_resources::{Amounts, amounts, at_pod_level},
-};
+use super::{Attributes, Operation, Plugin};
 use crate::{cluster::Cluster, storage, watch_cache::store_error};
 
 pub struct ResourceQuota(pub Arc<Cluster>);
@@ -79,7 +77,7 @@ impl Plugin for ResourceQuota {
 
 /// The quota with its use raised; `None` if it has nothing to do with the object.
 fn charge(a: &Attributes<'_>, quota: &Value, name: &str, delta: &Amounts) -> Result<Option<Value>, ApiError> {
-    let (hard, mut used) = (amounts(&quota["status"]["hard"]), amounts(&quota["status"]["used"]));
+    let (hard, mut used) = (amounts_from_value(&quota["status"]["hard"]), amounts_from_value(&quota["status"]["used"]));
     if a.is("", "pods") && a.operation == Operation::Create {
         let unset = unspecified(&hard, &a.object["spec"]);
         if !unset.is_empty() {
@@ -122,8 +120,9 @@ fn charge(a: &Attributes<'_>, quota: &Value, name: &str, delta: &Amounts) -> Res
 
 /// Computing resources that are limited must be said by every container (`cpu for: c1,c2`), unless the pod says any.
 fn unspecified(hard: &Amounts, spec: &Value) -> Vec<String> {
-    let (requests, limits) = (amounts(&spec["resources"]["requests"]), amounts(&spec["resources"]["limits"]));
-    if requests.keys().chain(limits.keys()).any(|name| at_pod_level(name)) {
+    let (requests, limits) =
+        (amounts_from_value(&spec["resources"]["requests"]), amounts_from_value(&spec["resources"]["limits"]));
+    if requests.keys().chain(limits.keys()).any(|name| is_pod_level(name)) {
         return Vec::new();
     }
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();

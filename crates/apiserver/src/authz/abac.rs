@@ -95,7 +95,7 @@ impl Policy {
     }
 
     fn allows(&self, a: &Attributes) -> bool {
-        let reads = matches!(a.verb.as_str(), "get" | "list" | "watch");
+        let reads = a.verb.is_read();
         if !self.is_about(&a.user) || (self.readonly && !reads) {
             return false;
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use api::ApiError;
+use api::{ApiError, Verb};
 
 use self::{node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
 pub use abac::Abac;
@@ -25,7 +25,7 @@ use crate::{authn::User, cluster::Cluster, config::Config, request_info::Request
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
     pub user: User,
-    pub verb: String,
+    pub verb: Verb,
     pub is_resource: bool,
     pub group: String,
     pub version: String,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use api::{Object, selectors::FieldSelector};
+use api::{Object, Verb, selectors::FieldSelector};
 
 use super::{
     Attributes, Authorizer, Decision, Rules,
@@ -238,15 +238,15 @@ impl NodeAuthorizer {
         match (a.group.as_str(), a.resource.as_str()) {
             ("", "secrets") => self.read(node, Kind::Secret, a),
             ("", "configmaps") => self.read(node, Kind::ConfigMap, a),
-            ("", "persistentvolumeclaims") if a.subresource == "status" => match a.verb.as_str() {
-                "update" | "patch" => self.related(node, Kind::Claim, a),
+            ("", "persistentvolumeclaims") if a.subresource == "status" => match &a.verb {
+                Verb::Update | Verb::Patch => self.related(node, Kind::Claim, a),
                 _ => no("can only get/update/patch this type"),
             },
             ("", "persistentvolumeclaims") => self.get(node, Kind::Claim, a),
-            ("", "persistentvolumes") => match (a.verb.as_str(), a.subresource.as_str()) {
-                ("get", "") if self.graph.read().reaches_volume(node, &a.name) => yes(),
-                ("get", "") => unrelated(node),
-                ("get", _) => no("cannot get subresource"),
+            ("", "persistentvolumes") => match (&a.verb, a.subresource.as_str()) {
+                (Verb::Get, "") if self.graph.read().reaches_volume(node, &a.name) => yes(),
+                (Verb::Get, "") => unrelated(node),
+                (Verb::Get, _) => no("cannot get subresource"),
                 _ => no("can only get individual resources of this type"),
             },
             ("resource.k8s.io", "resourceclaims") => self.get(node, Kind::ResourceClaim, a),
@@ -266,15 +266,15 @@ impl NodeAuthorizer {
     }
 
     fn get(&self, node: &str, kind: Kind, a: &Attributes) -> Decision {
-        match (a.verb.as_str(), a.subresource.as_str()) {
-            ("get", "") => self.related(node, kind, a),
-            ("get", _) => no("cannot get subresource"),
+        match (&a.verb, a.subresource.as_str()) {
+            (Verb::Get, "") => self.related(node, kind, a),
+            (Verb::Get, _) => no("cannot get subresource"),
             _ => no("can only get individual resources of this type"),
         }
     }
 
     fn read(&self, node: &str, kind: Kind, a: &Attributes) -> Decision {
-        if !matches!(a.verb.as_str(), "get" | "list" | "watch") {
+        if !a.verb.is_read() {
             return no("can only read resources of this type");
         }
         if !a.subresource.is_empty() {
@@ -300,22 +300,22 @@ impl NodeAuthorizer {
     }
 
     fn account(&self, node: &str, a: &Attributes) -> Decision {
-        match (a.verb.as_str(), a.subresource.as_str()) {
-            ("get", "") => self.read(node, Kind::ServiceAccount, a),
-            ("create", "token") if !a.name.is_empty() => self.related(node, Kind::ServiceAccount, a),
-            ("create", _) if !a.name.is_empty() => no("can only create token subresource of serviceaccount"),
+        match (&a.verb, a.subresource.as_str()) {
+            (Verb::Get, "") => self.read(node, Kind::ServiceAccount, a),
+            (Verb::Create, "token") if !a.name.is_empty() => self.related(node, Kind::ServiceAccount, a),
+            (Verb::Create, _) if !a.name.is_empty() => no("can only create token subresource of serviceaccount"),
             _ => no("can only create tokens for individual service accounts"),
         }
     }
 
     fn resource_slice(&self, node: &str, a: &Attributes) -> Decision {
-        match a.verb.as_str() {
+        match &a.verb {
             _ if !a.subresource.is_empty() => no("cannot authorize ResourceSlice subresources"),
             // Whose slice it will be is for NodeRestriction to check.
-            "create" => yes(),
-            "get" | "update" | "patch" | "delete" => self.related(node, Kind::ResourceSlice, a),
-            "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => yes(),
-            "watch" | "list" | "deletecollection" => {
+            Verb::Create => yes(),
+            Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => self.related(node, Kind::ResourceSlice, a),
+            Verb::Watch | Verb::List | Verb::DeleteCollection if selects(a, "spec.nodeName", node) => yes(),
+            Verb::Watch | Verb::List | Verb::DeleteCollection => {
                 no("can only list/watch/deletecollection resourceslices with nodeName field selector")
             }
             _ => no(
@@ -326,13 +326,15 @@ impl NodeAuthorizer {
     }
 
     fn pod(&self, node: &str, a: &Attributes) -> Decision {
-        match (a.subresource.as_str(), a.verb.as_str()) {
-            ("", "get") => self.get(node, Kind::Pod, a),
-            ("", "list" | "watch") if selects(a, "spec.nodeName", node) => yes(),
-            ("", "list" | "watch") if !a.name.is_empty() => self.related(node, Kind::Pod, a),
-            ("", "list" | "watch") => no("can only list/watch pods with spec.nodeName field selector"),
+        match (a.subresource.as_str(), &a.verb) {
+            ("", Verb::Get) => self.get(node, Kind::Pod, a),
+            ("", Verb::List | Verb::Watch) if selects(a, "spec.nodeName", node) => yes(),
+            ("", Verb::List | Verb::Watch) if !a.name.is_empty() => self.related(node, Kind::Pod, a),
+            ("", Verb::List | Verb::Watch) => no("can only list/watch pods with spec.nodeName field selector"),
             // Which pods is for the NodeRestriction admission plugin to say.
-            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => yes(),
+            ("", Verb::Create | Verb::Delete) | ("status", Verb::Update | Verb::Patch) | ("eviction", Verb::Create) => {
+                yes()
+            }
             _ => no(""),
         }
     }
@@ -356,14 +358,14 @@ fn selects(a: &Attributes, field: &str, value: &str) -> bool {
 }
 
 fn lease(node: &str, a: &Attributes) -> Decision {
-    match a.verb.as_str() {
-        "get" | "create" | "update" | "patch" | "delete" if a.namespace != "kube-node-lease" => {
+    match &a.verb {
+        Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete if a.namespace != "kube-node-lease" => {
             no("can only access leases in the \"kube-node-lease\" system namespace")
         }
         // The name of what is created is for NodeRestriction to check.
-        "create" => yes(),
-        "get" | "update" | "patch" | "delete" if a.name == node => yes(),
-        "get" | "update" | "patch" | "delete" => {
+        Verb::Create => yes(),
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete if a.name == node => yes(),
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => {
             no("can only access node lease with the same name as the requesting node")
         }
         _ => no("can only get, create, update, patch, or delete a node lease"),
@@ -371,13 +373,13 @@ fn lease(node: &str, a: &Attributes) -> Decision {
 }
 
 fn csi_node(node: &str, a: &Attributes) -> Decision {
-    match a.verb.as_str() {
-        "get" | "create" | "update" | "patch" | "delete" if !a.subresource.is_empty() => {
+    match &a.verb {
+        Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete if !a.subresource.is_empty() => {
             no("cannot authorize CSINode subresources")
         }
-        "create" => yes(),
-        "get" | "update" | "patch" | "delete" if a.name == node => yes(),
-        "get" | "update" | "patch" | "delete" => {
+        Verb::Create => yes(),
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete if a.name == node => yes(),
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => {
             no("can only access CSINode with the same name as the requesting node")
         }
         _ => no("can only get, create, update, patch, or delete a CSINode"),
@@ -385,13 +387,13 @@ fn csi_node(node: &str, a: &Attributes) -> Decision {
 }
 
 fn own_node(node: &str, a: &Attributes) -> Decision {
-    match (a.subresource.as_str(), a.verb.as_str()) {
-        ("", "create" | "update" | "patch") | ("status", "update" | "patch") => yes(),
-        ("", "get" | "list" | "watch") if a.name == node => yes(),
-        ("", "get" | "list" | "watch") if a.name.is_empty() => {
+    match (a.subresource.as_str(), &a.verb) {
+        ("", Verb::Create | Verb::Update | Verb::Patch) | ("status", Verb::Update | Verb::Patch) => yes(),
+        ("", Verb::Get | Verb::List | Verb::Watch) if a.name == node => yes(),
+        ("", Verb::Get | Verb::List | Verb::Watch) if a.name.is_empty() => {
             no(format!("node '{node}' cannot read all nodes, only its own Node object"))
         }
-        ("", "get" | "list" | "watch") => {
+        ("", Verb::Get | Verb::List | Verb::Watch) => {
             no(format!("node '{node}' cannot read '{}', only its own Node object", a.name))
         }
         _ => no(""),

@@ -177,7 +177,7 @@ fn ask(this: Value, verb: &str) -> ResolveResult {
         return Err(ExecutionError::function_error("check", "no such overload"));
     }
     metering::spend(CHECK_COST)?;
-    check.attributes.verb = verb.to_string();
+    check.attributes.verb = verb.into();
     let answer = check.questions.answer(&check.attributes);
     check.stage = Stage::Answered(answer.ok_or_else(|| ExecutionError::function_error("check", "not answered yet"))?);
     Ok(Value::Opaque(Arc::new(check)))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use api::{Resource, Scope, kinds::Subresource};
+use api::{Resource, Scope, Verb, kinds::Subresource};
 
 use super::{
     behavior::CustomBehavior,
@@ -20,8 +20,6 @@ use crate::{
     served::{Served, StorageVersion},
     storage,
 };
-
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
@@ -64,7 +62,7 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
         short_names: texts(&names["shortNames"]),
         categories: texts(&names["categories"]),
         scope: if text(spec, "scope") == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
-        verbs: VERBS.map(str::to_string).to_vec(),
+        verbs: Verb::RESOURCE.to_vec(),
         subresources,
         behavior: Arc::new(behavior),
     };
@@ -87,7 +85,7 @@ fn with_preserve(spec: &Value, openapi: &Value) -> Value {
 }
 
 fn subresources(version: &Value, group: &str, name: &str, kind: &str) -> Vec<Subresource> {
-    let verbs: Vec<String> = ["get", "patch", "update"].map(str::to_string).to_vec();
+    let verbs = vec![Verb::Get, Verb::Patch, Verb::Update];
     let declared = &version["subresources"];
     let mut found = Vec::new();
     if declared["status"].is_object() {

@@ -26,7 +26,7 @@ use crate::served::{Served, Set};
 pub use controller::start;
 pub use declared::validate as validate_rules;
 
-pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+pub use api::kinds::CUSTOM_RESOURCE_CLEANUP_FINALIZER as FINALIZER;
 
 /// The schemas of the custom resources, for the OpenAPI documents.
 pub fn extra_schemas(set: &Set) -> ExtraSchemas {

@@ -15,6 +15,8 @@ use ::metrics::Text;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 
+use api::Verb;
+
 use super::histogram::Histogram;
 use crate::request_info::RequestInfo;
 
@@ -57,14 +59,14 @@ impl<'a> Labels<'a> {
     /// `method` and `apply` (whether the body is one) make the verb that upstream reports.
     pub fn new(info: &'a RequestInfo, method: &http::Method, apply: bool, dry_run: &'static str) -> Self {
         let scope = match info.is_resource {
-            _ if !info.name.is_empty() || info.verb == "create" => "resource",
+            _ if !info.name.is_empty() || info.verb == Verb::Create => "resource",
             _ if !info.namespace.is_empty() => "namespace",
             true => "cluster",
             false => "",
         };
         let verb = match method.as_str() {
             _ if info.is_resource && CONNECTS.contains(&info.subresource.as_str()) => "CONNECT",
-            _ if info.verb == "watch" => "WATCH",
+            _ if info.verb == Verb::Watch => "WATCH",
             "GET" | "HEAD" if matches!(scope, "namespace" | "cluster") => "LIST",
             "GET" | "HEAD" => "GET",
             "PATCH" if apply => "APPLY",

@@ -7,7 +7,7 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
 
-use api::{ApiError, Reason, names};
+use api::{ApiError, Reason, Verb, names};
 
 use super::{Registry, not_found_path, object_meta};
 use crate::{
@@ -22,15 +22,8 @@ use crate::{
 };
 
 /// How a conversation was asked for, as the options object that admission is shown.
-fn connect_options(call: &Call) -> serde_json::Value {
-    let kind = match (call.info.resource.as_str(), call.info.subresource.as_str()) {
-        ("pods", "exec") => "PodExecOptions",
-        ("pods", "attach") => "PodAttachOptions",
-        ("pods", "portforward") => "PodPortForwardOptions",
-        ("pods", _) => "PodProxyOptions",
-        ("services", _) => "ServiceProxyOptions",
-        _ => "NodeProxyOptions",
-    };
+fn connect_options(call: &Call, served: &Served) -> serde_json::Value {
+    let kind = served.subresource(&call.info.subresource).map_or("", |options| options.kind.as_str());
     let mut options = serde_json::json!({ "apiVersion": "v1", "kind": kind });
     match kind {
         "PodExecOptions" | "PodAttachOptions" => {
@@ -75,7 +68,7 @@ impl Registry {
                 subresource: &info.subresource,
                 namespace: &info.namespace,
                 name: &info.name,
-                object: connect_options(call),
+                object: connect_options(call, served),
                 old: serde_json::Value::Null,
                 dry_run: false,
                 options: serde_json::Value::Null,
@@ -106,10 +99,10 @@ impl Registry {
 
     /// A browser's WebSocket can only GET, but what it opens changes the pod: reading is not permission enough.
     async fn authorize_create(&self, call: &Call) -> Result<(), ApiError> {
-        if call.info.verb == "create" {
+        if call.info.verb == Verb::Create {
             return Ok(());
         }
-        let attributes = authz::Attributes { verb: "create".into(), ..authz::Attributes::new(&call.user, &call.info) };
+        let attributes = authz::Attributes { verb: Verb::Create, ..authz::Attributes::new(&call.user, &call.info) };
         match self.authorizer.authorize(&attributes).await {
             Decision::Allow(_) => Ok(()),
             Decision::Deny(reason) | Decision::NoOpinion(reason) => {

@@ -20,16 +20,12 @@ use crate::{
     admission::{Attributes, Operation},
     authn::User,
     call::Call,
-    crd,
     respond::Reply,
     served::Served,
     storage,
 };
 
 const ORPHAN: &str = "orphan";
-const JOBS: (&str, &str) = ("batch", "jobs");
-const PODS_ARE_PRESERVED: &str = "child pods are preserved by default when jobs are deleted; set \
-    propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// What deleting comes down to.
@@ -53,8 +49,8 @@ impl Registry {
     pub(super) async fn delete(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = DeleteOptions::from_request(call, body)?;
         let unsaid = options.propagation.is_none() && options.orphan_dependents.is_none();
-        if unsaid && (served.resource.group.as_str(), served.resource.plural.as_str()) == JOBS {
-            call.warn(PODS_ARE_PRESERVED);
+        if let Some(warning) = served.behavior.unsaid_propagation_warning().filter(|_| unsaid) {
+            call.warn(warning);
         }
         let deleted = self.delete_object(call, served, &call.info.namespace, &call.info.name, &options).await?;
         Ok(match deleted {
@@ -65,7 +61,7 @@ impl Registry {
                 };
                 Reply::Object(status, served.clone(), object)
             }
-            Deleted::Removed(object) if served.custom.is_none() && served.returns_deleted() => {
+            Deleted::Removed(object) if served.behavior.returns_deleted() => {
                 Reply::Object(StatusCode::OK, served.clone(), object)
             }
             Deleted::Removed(object) => Reply::Value(StatusCode::OK, success(served, &object)),
@@ -238,7 +234,7 @@ pub(super) fn preconditions(served: &Served, object: &Object, options: &DeleteOp
 }
 
 fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp) -> Result<Decision, ApiError> {
-    if namespace::is(served) {
+    if served.behavior.has_spec_finalizers() {
         return decide_namespace(old, now);
     }
     let mut new = old.clone();
@@ -262,10 +258,9 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
             }
         }
     }
-    set_finalizers(&mut new, options, preserves_dependents(served));
-    if crd::is_definition(served) && deleting.is_none() {
-        // Its objects go first.
-        push_finalizer(&mut new, crd::FINALIZER);
+    set_finalizers(&mut new, options, served.behavior.default_propagation());
+    if let Some(finalizer) = served.behavior.deletion_finalizer().filter(|_| deleting.is_none()) {
+        push_finalizer(&mut new, finalizer);
     }
     if graceful {
         return Ok(Decision::Update(new));
@@ -307,20 +302,15 @@ fn shorten(object: &mut Value, deadline: &str, granted: i64, asked: i64, now: Ti
     metadata.insert("deletionGracePeriodSeconds".into(), asked.into());
 }
 
-/// Kinds that were there before the garbage collector leave their dependents alone unless they are told otherwise.
-fn preserves_dependents(served: &Served) -> bool {
-    matches!((served.resource.group.as_str(), served.resource.plural.as_str()), ("", "replicationcontrollers") | JOBS)
-}
-
 /// How dependents are treated is said by two finalizers the garbage collector acts on.
-fn set_finalizers(object: &mut Value, options: &DeleteOptions, preserves: bool) {
+fn set_finalizers(object: &mut Value, options: &DeleteOptions, default: Propagation) {
     let says = |finalizer: &Value| finalizer == ORPHAN || finalizer == FOREGROUND;
     let said = object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| finalizers.iter().any(says));
     let policy = match (options.propagation, options.orphan_dependents) {
         (Some(policy), _) => policy,
         (None, Some(true)) => Propagation::Orphan,
         (None, Some(false)) => Propagation::Background,
-        (None, None) if preserves && !said => Propagation::Orphan,
+        (None, None) if default == Propagation::Orphan && !said => Propagation::Orphan,
         // Unsaid: whatever the object already says.
         (None, None) => return,
     };

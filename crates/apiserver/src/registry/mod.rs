@@ -33,7 +33,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, Reason};
+use api::{ApiError, Object, Reason, Verb};
 use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
@@ -107,15 +107,15 @@ impl Registry {
             return Box::pin(self.review(call, &served, body)).await;
         }
         // Boxed one by one: otherwise every request would carry the state of the largest of them.
-        match info.verb.as_str() {
-            "get" => self.get(call, &served).await,
-            "list" => Box::pin(self.list(call, &served)).await,
-            "watch" => Box::pin(self.watch(call, &served)).await,
-            "create" => Box::pin(self.create(call, &served, &body)).await,
-            "update" => Box::pin(self.put(call, &served, &body)).await,
-            "patch" => Box::pin(self.patch(call, &served, &body)).await,
-            "delete" => Box::pin(self.delete(call, &served, &body)).await,
-            "deletecollection" => Box::pin(self.delete_collection(call, &served, &body)).await,
+        match info.verb {
+            Verb::Get => self.get(call, &served).await,
+            Verb::List => Box::pin(self.list(call, &served)).await,
+            Verb::Watch => Box::pin(self.watch(call, &served)).await,
+            Verb::Create => Box::pin(self.create(call, &served, &body)).await,
+            Verb::Update => Box::pin(self.put(call, &served, &body)).await,
+            Verb::Patch => Box::pin(self.patch(call, &served, &body)).await,
+            Verb::Delete => Box::pin(self.delete(call, &served, &body)).await,
+            Verb::DeleteCollection => Box::pin(self.delete_collection(call, &served, &body)).await,
             _ => Err(not_allowed_path()),
         }
     }
@@ -124,15 +124,15 @@ impl Registry {
     fn check_scope(&self, served: &Served, call: &Call) -> Result<(), ApiError> {
         let info = &call.info;
         if out_of_scope(served, info) {
-            return Err(match info.verb.as_str() {
-                "create" | "deletecollection" if served.namespaced() => not_allowed_path(),
+            return Err(match info.verb {
+                Verb::Create | Verb::DeleteCollection if served.namespaced() => not_allowed_path(),
                 _ => not_found_path(),
             });
         }
         // Objects are made in their collection, and changed by their name.
-        let misplaced = match info.verb.as_str() {
-            "create" => info.subresource.is_empty() && !info.name.is_empty(),
-            "update" | "patch" => info.name.is_empty(),
+        let misplaced = match info.verb {
+            Verb::Create => info.subresource.is_empty() && !info.name.is_empty(),
+            Verb::Update | Verb::Patch => info.name.is_empty(),
             _ => false,
         };
         if misplaced {
@@ -199,8 +199,7 @@ impl Registry {
         (more, others): (Vec<Compare>, Vec<Operation>),
     ) -> Result<Written, ApiError> {
         let value = object.map(storage::encode).unwrap_or_default();
-        let ttl_seconds =
-            (served.plural == "events" && served.custom.is_none()).then(|| self.config.limits.event_ttl.as_secs());
+        let ttl_seconds = served.behavior.has_event_ttl().then(|| self.config.limits.event_ttl.as_secs());
         let operation = match object {
             Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
             None => Operation::Delete { key: key.to_string() },
@@ -237,7 +236,7 @@ impl Registry {
 
 /// Whether the path lacks the namespace that a kind needs, or has one that it does not have.
 fn out_of_scope(served: &Served, info: &RequestInfo) -> bool {
-    let whole = matches!(info.verb.as_str(), "list" | "watch");
+    let whole = matches!(info.verb, Verb::List | Verb::Watch);
     match served.namespaced() {
         true => info.namespace.is_empty() && !whole,
         false => !info.namespace.is_empty() && info.resource != "namespaces",

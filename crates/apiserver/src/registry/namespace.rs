@@ -4,12 +4,6 @@
 
 use serde_json::Value;
 
-use crate::served::Served;
-
-pub fn is(served: &Served) -> bool {
-    served.group.is_empty() && served.plural == "namespaces"
-}
-
 /// Whether something still has to empty it.
 pub fn held(namespace: &Value) -> bool {
     namespace["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty())

@@ -86,12 +86,7 @@ fn agent_manager(agent: &str) -> String {
     if name.is_empty() { "unknown".into() } else { name }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Propagation {
-    Orphan,
-    Background,
-    Foreground,
-}
+pub use api::kinds::Propagation;
 
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, field::ErrorList};
+use api::{ApiError, field::ErrorList, kinds::Handler};
 
 use super::{Registry, not_found_path, object_meta, options::WriteOptions};
 use crate::{
@@ -22,18 +22,19 @@ use crate::{
 impl Registry {
     pub(super) async fn review(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "CreateOptions")?;
-        if served.plural == "componentstatuses" {
+        let handler = served.behavior.handler();
+        if handler == Handler::ComponentStatus {
             return component_statuses(call, served);
         }
         let mut review = self.decode(call, served, &body, &options)?;
         object_meta::set_type(&mut review, served);
         object_meta::metadata_mut(&mut review);
-        let status = match served.plural.as_str() {
-            "selfsubjectreviews" => json!({ "userInfo": call.user.info() }),
-            "tokenreviews" => self.review_token(&review).await?,
-            "selfsubjectaccessreviews" => self.review_access(&review, call.user.clone()).await?,
-            "subjectaccessreviews" => self.review_access(&review, spec_user(&review)?).await?,
-            "localsubjectaccessreviews" => {
+        let status = match handler {
+            Handler::SelfSubjectReview => json!({ "userInfo": call.user.info() }),
+            Handler::TokenReview => self.review_token(&review).await?,
+            Handler::SelfSubjectAccessReview => self.review_access(&review, call.user.clone()).await?,
+            Handler::SubjectAccessReview => self.review_access(&review, spec_user(&review)?).await?,
+            Handler::LocalSubjectAccessReview => {
                 let namespace = review["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or_default();
                 if namespace != call.info.namespace {
                     let why =
@@ -42,14 +43,14 @@ impl Registry {
                 }
                 self.review_access(&review, spec_user(&review)?).await?
             }
-            "selfsubjectrulesreviews" => {
+            Handler::SelfSubjectRulesReview => {
                 let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
                 if namespace.is_empty() {
                     return Err(ApiError::bad_request("no namespace on request"));
                 }
                 self.review_rules(&call.user, namespace).await
             }
-            "bindings" => {
+            Handler::Binding => {
                 let pods = self.cluster.served.find("", "v1", "pods").ok_or_else(not_found_path)?;
                 let mut pod_call_info = call.info.clone();
                 pod_call_info.name = object_meta::text(&review, "name").to_string();
@@ -57,7 +58,7 @@ impl Registry {
                 let binding = self.admit_body(&named, served, &options, review).await?;
                 return self.bind_pod(&named, &pods, &binding, &options).await;
             }
-            _ => return Err(not_found_path()),
+            Handler::Storage | Handler::ComponentStatus => return Err(not_found_path()),
         };
         review["status"] = status;
         Ok(Reply::Value(StatusCode::CREATED, review))
@@ -105,7 +106,7 @@ impl Registry {
             true => Attributes {
                 user,
                 is_resource: true,
-                verb: of(resource, "verb"),
+                verb: of(resource, "verb").as_str().into(),
                 group: of(resource, "group"),
                 version: of(resource, "version"),
                 resource: of(resource, "resource"),
@@ -114,7 +115,12 @@ impl Registry {
                 name: of(resource, "name"),
                 ..Attributes::default()
             },
-            false => Attributes { user, verb: of(path, "verb"), path: of(path, "path"), ..Attributes::default() },
+            false => Attributes {
+                user,
+                verb: of(path, "verb").as_str().into(),
+                path: of(path, "path"),
+                ..Attributes::default()
+            },
         };
         let (allowed, denied, reason) = match self.authorizer.authorize(&attributes).await {
             Decision::Allow(reason) => (true, false, reason),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, selectors::LabelSelector};
+use api::{ApiError, Object, Verb, selectors::LabelSelector};
 
 use super::{
     Registry, not_allowed_path, object_meta,
@@ -46,7 +46,7 @@ fn pointer(path: &str) -> String {
 
 impl Registry {
     pub(super) async fn scale(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
-        if call.info.verb == "get" {
+        if call.info.verb == Verb::Get {
             let object = self.get_object(call, served).await?.value();
             if let Some(custom) = served.custom.as_ref().filter(|_| object.pointer(&paths(served).spec).is_none()) {
                 let path = &custom.scale.spec_replicas;
@@ -55,12 +55,12 @@ impl Registry {
             return Ok(Reply::Value(StatusCode::OK, scale_of(served, &object)));
         }
         let options = WriteOptions::from_query(call, "UpdateOptions")?;
-        let (_, object) = match call.info.verb.as_str() {
-            "update" => {
+        let (_, object) = match call.info.verb {
+            Verb::Update => {
                 let scale = self.decode_as(call, body, "autoscaling", "v1", "Scale")?;
                 self.change_scale(call, served, &options, &|old| put(served, old, &scale)).await?
             }
-            "patch" => {
+            Verb::Patch => {
                 let kind = PatchType::from_call(call, served)?;
                 let transform = |old: &Value| put(served, old, &patched(kind, &scale_of(served, old), body)?);
                 self.change_scale(call, served, &options, &transform).await?

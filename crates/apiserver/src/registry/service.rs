@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use api::{
     ApiError, Object,
     field::{ErrorList, Path},
+    kinds::Allocates,
 };
 use env::Env;
 use store::{Compare, Operation};
@@ -156,8 +157,8 @@ impl Allocation {
     }
 }
 
-fn is_service(served: &Served) -> bool {
-    served.group.is_empty() && served.plural == "services"
+fn allocates(served: &Served) -> bool {
+    served.behavior.allocates() == Allocates::ServiceAddressesAndPorts
 }
 
 fn invalid(name: &str, path: Path, value: Value, detail: String) -> ApiError {
@@ -178,7 +179,7 @@ impl Allocations {
 
     /// Whether objects of this kind hold anything.
     pub fn concern(&self, served: &Served) -> bool {
-        is_service(served)
+        allocates(served)
     }
 
     /// For a write that is only tried: what the store would refuse, as far as is known here.
@@ -188,14 +189,14 @@ impl Allocations {
     }
 
     pub async fn for_create(&self, served: &Served, object: &mut Value) -> Result<Allocation, ApiError> {
-        match is_service(served) {
+        match allocates(served) {
             true => self.allocate(object, &[]).await,
             false => Ok(Allocation::default()),
         }
     }
 
     pub async fn for_update(&self, served: &Served, new: &mut Value, old: &Value) -> Result<Allocation, ApiError> {
-        match is_service(served) && new["spec"] != old["spec"] {
+        match allocates(served) && new["spec"] != old["spec"] {
             true => self.allocate(new, &holdings(old)).await,
             false => Ok(Allocation::default()),
         }
@@ -203,7 +204,7 @@ impl Allocations {
 
     /// Everything an object holds, to go with it.
     pub fn for_delete(&self, served: &Served, object: &Value) -> Allocation {
-        let freed = if is_service(served) { holdings(object) } else { Vec::new() };
+        let freed = if allocates(served) { holdings(object) } else { Vec::new() };
         Allocation { taken: Vec::new(), freed }
     }
 

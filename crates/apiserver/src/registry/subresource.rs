@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::ApiError;
+use api::{ApiError, Verb};
 
 use super::{
     Registry, not_allowed_path, not_found_path, object_meta,
@@ -40,20 +40,20 @@ impl Registry {
         let passed_on = info.subresource == "proxy" && PROXY_METHODS.contains(&call.method.as_str());
         if !passed_on && !sub.verbs.contains(&info.verb) {
             return Err(match served.custom.is_some() {
-                true => ApiError::method_not_allowed(&served.group, &served.plural, &info.verb),
+                true => ApiError::method_not_allowed(&served.group, &served.plural, info.verb.as_str()),
                 false => not_allowed_path(),
             });
         }
-        match (info.subresource.as_str(), info.verb.as_str()) {
+        match (info.subresource.as_str(), &info.verb) {
             ("scale", _) => self.scale(call, served, &body).await,
             ("binding", _) => self.bind(call, served, &body).await,
             ("eviction", _) => self.evict(call, served, &body).await,
             ("token", _) => self.token(call, served, &body).await,
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => self.connect(call, served, body).await,
-            (_, "get") => self.get(call, served).await,
+            (_, Verb::Get) => self.get(call, served).await,
             // Written as the whole object, of which the kind takes the part that the subresource is for.
-            (_, "update") => self.put(call, served, &body).await,
-            (_, "patch") => self.patch(call, served, &body).await,
+            (_, Verb::Update) => self.put(call, served, &body).await,
+            (_, Verb::Patch) => self.patch(call, served, &body).await,
             _ => Err(not_allowed_path()),
         }
     }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use serde_json::Value;
 
-use api::{ApiError, Object, field::ErrorList};
+use api::{ApiError, Object, Verb, field::ErrorList};
 
 use super::{
     Lost, Registry, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
@@ -102,7 +102,7 @@ impl Registry {
 
     pub(super) async fn change(&self, change: &Change<'_>) -> Result<(StatusCode, Arc<Object>), ApiError> {
         let served = change.served;
-        if change.namespace == "kube-node-lease" && served.plural == "leases" {
+        if served.behavior.is_heartbeat(change.namespace) {
             self.cluster.env.next_beat(BEAT).await;
         }
         let not_found = || ApiError::not_found(&served.group, &served.plural, change.name);
@@ -147,7 +147,7 @@ impl Registry {
     /// Who may change an object that exists may not therefore make one.
     async fn may_create(&self, change: &Change<'_>) -> Result<(), ApiError> {
         let mut attributes = authz::Attributes::new(&change.call.user, &change.call.info);
-        attributes.verb = "create".into();
+        attributes.verb = Verb::Create;
         match self.authorizer.authorize(&attributes).await {
             Decision::Allow(_) => Ok(()),
             Decision::Deny(why) | Decision::NoOpinion(why) => Err(authz::refusal(&attributes, &why)),
@@ -335,6 +335,6 @@ fn finishes_deletion(served: &Served, new: &Value, old: &Value) -> bool {
     let deleted = old["metadata"]["deletionTimestamp"].is_string();
     let waiting = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
     let held = metadata["finalizers"].as_array().is_some_and(|f| !f.is_empty())
-        || (namespace::is(served) && namespace::held(new));
+        || (served.behavior.has_spec_finalizers() && namespace::held(new));
     deleted && !waiting && !held
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use api::{
-    ApiError, Object,
+    ApiError, Object, Verb,
     quantity::{Format, Quantity},
     selectors::{FieldSelector, LabelSelector},
 };
@@ -72,14 +72,14 @@ pub fn concerns(call: &Call) -> bool {
 pub async fn serve(server: &ApiServer, call: &Call) -> Result<Reply, ApiError> {
     let info = &call.info;
     let (nodes, pods) = (info.resource == "nodes", info.resource == "pods");
-    let placed = if nodes { info.namespace.is_empty() } else { !info.namespace.is_empty() || info.verb == "list" };
+    let placed = if nodes { info.namespace.is_empty() } else { !info.namespace.is_empty() || info.verb == Verb::List };
     if !(nodes || pods) || !placed || !info.subresource.is_empty() {
         return Err(not_found_path());
     }
-    let one = match info.verb.as_str() {
-        "get" => true,
-        "list" => false,
-        other => return Err(ApiError::method_not_allowed(GROUP, &info.resource, other)),
+    let one = match &info.verb {
+        Verb::Get => true,
+        Verb::List => false,
+        other => return Err(ApiError::method_not_allowed(GROUP, &info.resource, other.as_str())),
     };
     let items = match one {
         true => {

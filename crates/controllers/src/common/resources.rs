@@ -5,7 +5,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use api::{
-    Resource, Scope,
+    Resource, Scope, Verb,
     kinds::{self, Plain},
 };
 use client::{Informer, InformerFactory};
@@ -53,11 +53,10 @@ impl Resources {
 
 /// Built-in resources, without second views of the same objects (events.k8s.io shows the core group's events).
 fn builtin() -> Vec<Arc<Resource>> {
-    let mut seen = HashSet::new();
     kinds::builtin()
         .iter()
-        .filter(|r| r.stored() && ["list", "watch", "delete"].iter().all(|verb| r.supports(verb)))
-        .filter(|r| r.group != "events.k8s.io" && seen.insert(r.group_resource()))
+        .filter(|r| r.stored() && [Verb::List, Verb::Watch, Verb::Delete].iter().all(|verb| r.supports(verb)))
+        .filter(|r| r.behavior.storage_version().is_none())
         .cloned()
         .collect()
 }
@@ -71,7 +70,6 @@ pub fn custom(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
     let spec = &definition.spec;
     let version = spec.versions.iter().find(|v| v.storage && v.served).or(spec.versions.iter().find(|v| v.served))?;
     let names = &spec.names;
-    let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
     Some(Arc::new(Resource {
         group: spec.group.clone(),
         version: version.name.clone(),
@@ -82,7 +80,7 @@ pub fn custom(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
         short_names: Vec::new(),
         categories: Vec::new(),
         scope: if spec.scope == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
-        verbs: verbs.map(String::from).to_vec(),
+        verbs: Verb::RESOURCE.to_vec(),
         subresources: Vec::new(),
         behavior: Arc::new(Plain),
     }))

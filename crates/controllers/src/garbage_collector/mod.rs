@@ -78,7 +78,7 @@ impl Collector {
     /// Starts watching resources that are new and forgets those that are gone.
     fn watch_resources(&self) {
         let now: HashMap<String, Arc<Resource>> = (self.context.resources.all().into_iter())
-            .filter(|r| r.group_resource() != "events")
+            .filter(|r| !r.behavior.has_event_ttl())
             .map(|r| (r.path(None, None), r))
             .collect();
         let mut watched = self.watched.lock();

@@ -36,7 +36,7 @@ async fn scales<K: k8s_openapi::Resource + Serialize + DeserializeOwned>(path: &
     let cluster = Cluster::start(config()).await;
     cluster.create::<K>(object).await;
     cluster.settle().await;
-    let path = format!("{path}/namespaces/d/{}/web/scale", api::kinds::of::<K>().plural);
+    let path = format!("{path}/namespaces/d/{}/web/scale", api::kinds::resource_of::<K>().plural);
     let get = async || {
         let body = cluster.client.request(Request::get(&path).body(Default::default()).unwrap()).await.unwrap();
         serde_json::from_slice::<Scale>(&body).unwrap()

@@ -73,7 +73,7 @@ impl Cluster {
     }
 
     pub fn api<K: k8s_openapi::Resource>(&self) -> client::Api<K> {
-        match api::kinds::of::<K>().namespaced() {
+        match api::kinds::resource_of::<K>().namespaced() {
             true => self.client.namespaced("d"),
             false => self.client.api(),
         }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
 use super::error::FieldError;
-use crate::resources::quantity;
+use api::quantity;
 
 fn expected<T>(what: &'static str, found: &Value) -> Result<T, FieldError> {
     Err(FieldError::Expected { what, found: found.clone() })
@@ -49,7 +49,7 @@ pub fn bytes(text: &str) -> Result<i64, FieldError> {
 }
 
 pub fn milli(text: &str) -> Result<i64, FieldError> {
-    quantity::milli(&Quantity(text.into())).ok_or_else(|| FieldError::NotQuantity(text.into()))
+    quantity::milli_value(&Quantity(text.into())).ok_or_else(|| FieldError::NotQuantity(text.into()))
 }
 
 pub fn duration(value: &Value) -> Result<Duration, FieldError> {

@@ -4,13 +4,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::placement;
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use api::{
+    placement, pod_resources,
+    quantity::{self, Quantity},
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::{
     pod::{pod_spec, pod_status::is_terminal},
-    resources::quantity,
-    runtime::container_config::{resources, sysctl_name},
+    runtime::container_config::sysctl_name,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +104,7 @@ fn beyond_node(pod: &Pod, node: &Node) -> Option<String> {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
     let requested = requests(pod);
     ["memory", "cpu"].into_iter().find_map(|name| {
-        let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        let read = |q| if name == "cpu" { quantity::milli_value(q) } else { quantity::value(q) };
         let capacity = allocatable.get(name).and_then(read).unwrap_or(0);
         let requested = requested.get(name).copied().unwrap_or(0);
         let message =
@@ -133,18 +135,19 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal>
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in active {
         for (name, amount) in requests(other) {
-            *used.entry(name).or_default() += amount;
+            let used = used.entry(name).or_default();
+            *used = used.saturating_add(amount);
         }
     }
     for (name, amount) in requested {
-        let read = |q| if name == "cpu" { quantity::milli(q) } else { quantity::value(q) };
+        let read = |q| if name == "cpu" { quantity::milli_value(q) } else { quantity::value(q) };
         // A resource that this node knows nothing of may belong to the cluster: its scheduler has counted it.
         if name.contains('/') && !name.contains("kubernetes.io/") && !allocatable.contains_key(&name) {
             continue;
         }
         let capacity = allocatable.get(&name).and_then(read).unwrap_or(0);
         let used = used.get(&name).copied().unwrap_or(0);
-        if amount > 0 && used + amount > capacity {
+        if amount > 0 && used.saturating_add(amount) > capacity {
             return too_much(&name, amount, used, capacity);
         }
     }
@@ -176,56 +179,13 @@ fn occupies(pod: &Pod) -> bool {
     !pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(is_terminal)
 }
 
-/// What the pod asks for in all: apps and sidecars, or the largest step of initialization.
+/// What the pod asks for in all: thousandths of processors, whole units of anything else.
 pub fn requests(pod: &Pod) -> BTreeMap<String, i64> {
-    let of = |container: &Container| -> BTreeMap<String, i64> {
-        let requests = container.resources.as_ref().and_then(|r| r.requests.clone()).unwrap_or_default();
-        let read = |(name, q): (String, _)| {
-            let amount = if name == "cpu" { quantity::milli(&q) } else { quantity::value(&q) };
-            (name, amount.unwrap_or(0))
-        };
-        requests.into_iter().map(read).collect()
+    let count = |(name, amount): (String, Quantity)| {
+        let number = if name == "cpu" { amount.milli_value() } else { amount.value() };
+        (name, number)
     };
-    let add = |total: &mut BTreeMap<String, i64>, more: &BTreeMap<String, i64>| {
-        for (name, amount) in more {
-            *total.entry(name.clone()).or_default() += amount;
-        }
-    };
-    let (mut sidecars, mut peak) = (BTreeMap::new(), BTreeMap::new());
-    let raise = |peak: &mut BTreeMap<String, i64>, level: &BTreeMap<String, i64>| {
-        for (name, amount) in level {
-            let entry = peak.entry(name.clone()).or_default();
-            *entry = (*entry).max(*amount);
-        }
-    };
-    for container in pod_spec::init_containers(pod) {
-        if pod_spec::is_sidecar(container) {
-            add(&mut sidecars, &of(container));
-            raise(&mut peak, &sidecars);
-        } else {
-            let mut step = sidecars.clone();
-            add(&mut step, &of(container));
-            raise(&mut peak, &step);
-        }
-    }
-    let mut total = sidecars;
-    for container in pod_spec::containers(pod) {
-        add(&mut total, &of(container));
-    }
-    raise(&mut peak, &total);
-    let spec = pod_spec::spec(pod);
-    if let Some(own) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-        for name in own.keys() {
-            let list = Some(own.clone());
-            let amount = if name == "cpu" { resources::cpu_milli(&list) } else { resources::bytes(&list, name) };
-            peak.insert(name.clone(), amount.unwrap_or(0));
-        }
-    }
-    for (name, amount) in spec.overhead.iter().flatten() {
-        let amount = if name == "cpu" { quantity::milli(amount) } else { quantity::value(amount) };
-        *peak.entry(name.clone()).or_default() += amount.unwrap_or(0);
-    }
-    peak
+    pod_resources::requests(pod).into_iter().map(count).collect()
 }
 
 #[cfg(test)]

@@ -21,8 +21,21 @@ const REDIRECTS_MAX: usize = 10;
 pub const PROBE_AGENT: &str = "kube-probe/1.35";
 pub const HOOK_AGENT: &str = "kube-lifecycle/1.35";
 
-/// How an error ends when TLS was tried with a server that speaks plain HTTP.
-pub const PLAIN_ANSWER: &str = "server gave HTTP response to HTTPS client";
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HttpError {
+    #[error("couldn't find port: {0}")]
+    PortNotFound(String),
+    #[error("invalid port number: {0}")]
+    InvalidPort(i32),
+    /// TLS was tried with a server that speaks plain HTTP.
+    #[error("Get {url:?}: http: server gave HTTP response to HTTPS client")]
+    PlainAnswer { url: String },
+    #[error("Get {url:?}: {cause}")]
+    Request { url: String, cause: String },
+    #[error("stopped after 10 redirects")]
+    TooManyRedirects,
+}
 
 #[derive(Debug, Clone)]
 pub struct HttpRequest {
@@ -38,7 +51,7 @@ pub struct HttpRequest {
 }
 
 /// The number behind a port that may be given by name.
-pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, HttpError> {
     let number = match port {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => match name.parse::<i32>() {
@@ -49,10 +62,10 @@ pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, St
                 .flatten()
                 .find(|p| p.name.as_deref() == Some(name))
                 .map(|p| p.container_port)
-                .ok_or_else(|| format!("couldn't find port: {name}"))?,
+                .ok_or_else(|| HttpError::PortNotFound(name.clone()))?,
         },
     };
-    u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("invalid port number: {number}"))
+    u16::try_from(number).ok().filter(|n| *n > 0).ok_or(HttpError::InvalidPort(number))
 }
 
 impl HttpRequest {
@@ -61,7 +74,7 @@ impl HttpRequest {
         container: &Container,
         pod_ip: &str,
         agent: &'static str,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HttpError> {
         let path = action.path.as_deref().unwrap_or("/");
         let headers = action.http_headers.iter().flatten();
         Ok(Self {
@@ -90,7 +103,7 @@ impl HttpRequest {
 }
 
 /// The status code and the beginning of the body, after redirects within the same host.
-pub async fn send(request: &HttpRequest) -> Result<(u16, String), String> {
+pub async fn send(request: &HttpRequest) -> Result<(u16, String), HttpError> {
     let mut request = request.clone();
     for _ in 0..REDIRECTS_MAX {
         let (status, location, body) = once(&request).await?;
@@ -103,7 +116,7 @@ pub async fn send(request: &HttpRequest) -> Result<(u16, String), String> {
             None => return Ok((status, body)),
         }
     }
-    Err("stopped after 10 redirects".into())
+    Err(HttpError::TooManyRedirects)
 }
 
 fn redirected(request: &HttpRequest, location: &str) -> Option<HttpRequest> {
@@ -124,9 +137,9 @@ fn redirected(request: &HttpRequest, location: &str) -> Option<HttpRequest> {
     })
 }
 
-async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), String> {
+async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), HttpError> {
     let url = request.url();
-    let failed = |error: String| format!("Get {url:?}: {error}");
+    let failed = |cause: String| HttpError::Request { url: url.clone(), cause };
     let authority = request.authority();
     let stream = TcpStream::connect(&authority)
         .await
@@ -134,7 +147,10 @@ async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), St
     if request.tls {
         let name = rustls_pki_types::ServerName::try_from(request.host.clone()).map_err(|e| failed(e.to_string()))?;
         let connector = tokio_rustls::TlsConnector::from(if request.verified { verifying() } else { trusting() });
-        let stream = connector.connect(name, stream).await.map_err(|error| failed(tls_text(&error)))?;
+        let stream = connector.connect(name, stream).await.map_err(|error| match speaks_plain_http(&error) {
+            true => HttpError::PlainAnswer { url: url.clone() },
+            false => failed(error.to_string()),
+        })?;
         exchange(TokioIo::new(stream), request).await.map_err(failed)
     } else {
         exchange(TokioIo::new(stream), request).await.map_err(failed)
@@ -142,11 +158,9 @@ async fn once(request: &HttpRequest) -> Result<(u16, Option<String>, String), St
 }
 
 /// Whoever does not speak TLS mostly speaks plain HTTP.
-fn tls_text(error: &std::io::Error) -> String {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::InvalidMessage(_)) => format!("http: {PLAIN_ANSWER}"),
-        _ => error.to_string(),
-    }
+fn speaks_plain_http(error: &std::io::Error) -> bool {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(tls, Some(rustls::Error::InvalidMessage(_)))
 }
 
 /// As other kubelets word it: what the system calls the error, in lower case.

@@ -30,10 +30,6 @@ impl PodManager {
         self.state.write().by_uid.remove(uid);
     }
 
-    pub fn get(&self, uid: &str) -> Option<Arc<Pod>> {
-        self.state.read().by_uid.get(uid).cloned()
-    }
-
     pub fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let state = self.state.read();
         let mut found =

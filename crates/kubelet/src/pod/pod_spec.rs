@@ -2,14 +2,14 @@
 //! Pure; used all over the crate.
 //! Invariant: never looks at what runs, only at what was asked for.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use k8s_openapi::{
-    api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, ResourceRequirements},
-    apimachinery::pkg::api::resource::Quantity,
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+
+pub use api::pod_resources::{
+    is_sidecar,
+    qos::{QosClass, qos_class},
 };
-
-use crate::resources::quantity;
 
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -118,11 +118,6 @@ pub fn ephemeral_containers(pod: &Pod) -> Vec<Container> {
     spec(pod).ephemeral_containers.iter().flatten().map(as_container).collect()
 }
 
-/// A restartable init container.
-pub fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
-}
-
 /// The container of this name with its kind.
 pub fn find_container(pod: &Pod, name: &str) -> Option<(Kind, Container)> {
     let within = |list: &[Container], kind| list.iter().find(|c| c.name == name).map(|c| (kind, c.clone()));
@@ -158,81 +153,5 @@ fn as_container(e: &EphemeralContainer) -> Container {
         volume_devices: e.volume_devices.clone(),
         volume_mounts: e.volume_mounts.clone(),
         working_dir: e.working_dir.clone(),
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QosClass {
-    Guaranteed,
-    Burstable,
-    BestEffort,
-}
-
-impl QosClass {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            QosClass::Guaranteed => "Guaranteed",
-            QosClass::Burstable => "Burstable",
-            QosClass::BestEffort => "BestEffort",
-        }
-    }
-}
-
-/// The class the API server recorded, or the one it would have computed.
-pub fn qos_class(pod: &Pod) -> QosClass {
-    match pod.status.as_ref().and_then(|s| s.qos_class.as_deref()) {
-        Some("Guaranteed") => QosClass::Guaranteed,
-        Some("Burstable") => QosClass::Burstable,
-        Some("BestEffort") => QosClass::BestEffort,
-        _ => compute_qos_class(pod),
-    }
-}
-
-fn compute_qos_class(pod: &Pod) -> QosClass {
-    let mut all: Vec<&ResourceRequirements> = Vec::new();
-    let empty = ResourceRequirements::default();
-    if let Some(resources) = &spec(pod).resources {
-        all.push(resources);
-    } else {
-        all.extend(containers(pod).iter().chain(init_containers(pod)).map(|c| c.resources.as_ref().unwrap_or(&empty)));
-    }
-    let positive = |list: &Option<BTreeMap<String, Quantity>>, key: &str| {
-        list.as_ref().and_then(|l| l.get(key)).and_then(quantity::milli).filter(|m| *m > 0)
-    };
-    let mut any = false;
-    let mut guaranteed = true;
-    for resources in all {
-        for key in ["cpu", "memory"] {
-            let limit = positive(&resources.limits, key);
-            let request = positive(&resources.requests, key).or(limit);
-            any |= limit.is_some() || request.is_some();
-            guaranteed &= limit.is_some() && request == limit;
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => QosClass::BestEffort,
-        (true, true) => QosClass::Guaranteed,
-        (true, false) => QosClass::Burstable,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn class_of_service_follows_requests_and_limits() {
-        let check = |containers: serde_json::Value, expected: QosClass| {
-            let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {"containers": containers}})).unwrap();
-            assert_eq!(qos_class(&pod), expected, "{containers}");
-        };
-        let full = serde_json::json!({"name": "a", "resources": {
-            "limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1024Mi"}}});
-        let some = serde_json::json!({"name": "b", "resources": {"requests": {"cpu": "1"}}});
-        let none = serde_json::json!({"name": "c"});
-        check(serde_json::json!([none]), QosClass::BestEffort);
-        check(serde_json::json!([full]), QosClass::Guaranteed);
-        check(serde_json::json!([some]), QosClass::Burstable);
-        check(serde_json::json!([full, none]), QosClass::Burstable);
     }
 }

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use api::quantity;
 use k8s_openapi::{
     api::core::v1::{Container, Pod, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use crate::{pod::pod_spec, resources::quantity, runtime::container_config::resources::PodLimits};
+use crate::{pod::pod_spec, runtime::container_config::resources::PodLimits};
 
 /// Resources by container name, of apps and sidecars.
 pub type Allocation = BTreeMap<String, ResourceRequirements>;
@@ -85,7 +86,7 @@ pub fn with(pod: &Pod, allocation: &Allocation) -> Pod {
 
 fn amount(list: &Option<BTreeMap<String, Quantity>>, name: &str) -> Option<i64> {
     let found = list.as_ref()?.get(name)?;
-    if name == "cpu" { quantity::milli(found) } else { quantity::value(found) }
+    if name == "cpu" { quantity::milli_value(found) } else { quantity::value(found) }
 }
 
 /// Whether one resource is the same, in whatever words.

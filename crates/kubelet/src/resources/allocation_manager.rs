@@ -22,7 +22,7 @@ use crate::{
     },
     resources::{
         allocation::{self, Allocation},
-        allocation_state::{self, Kept},
+        allocation_state::{self, KeptAllocation},
         resizes::PENDING,
     },
 };
@@ -49,15 +49,15 @@ pub const PODS_REMOVED: &str = "pods_removed";
 const PODS_ADDED: &str = "pods_added";
 const PERIODIC: &str = "periodic_retry";
 
-/// What became of a pod's wishes.
+/// What became of the resources that a pod asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum ResizeVerdict {
     /// It has what it asks for.
-    Same,
+    Unchanged,
     /// It was granted just now, when it was looked at because of this.
-    Begun(&'static str),
+    Started(&'static str),
     /// "Deferred" until others leave room, or "Infeasible" here.
-    Waits { reason: &'static str, message: String },
+    Pending { reason: &'static str, message: String },
 }
 
 pub struct AllocationManager {
@@ -76,7 +76,7 @@ impl AllocationManager {
 
     /// Goes on from what is in the file, and keeps it there.
     pub fn kept_in(mut self, file: PathBuf) -> Self {
-        let kept = allocation_state::load(&file).into_iter().map(|(uid, Kept { granted, in_effect })| {
+        let kept = allocation_state::load(&file).into_iter().map(|(uid, KeptAllocation { granted, in_effect })| {
             (uid, Entry { granted, in_effect, kept: true, trigger: Some(PODS_ADDED), ..Entry::default() })
         });
         self.entries = Mutex::new(kept.collect());
@@ -87,7 +87,7 @@ impl AllocationManager {
     fn keep(&self, entries: &HashMap<String, Entry>) {
         let Some(file) = &self.file else { return };
         let kept = entries.iter().filter(|(_, entry)| entry.kept).map(|(uid, entry)| {
-            (uid.clone(), Kept { granted: entry.granted.clone(), in_effect: entry.in_effect.clone() })
+            (uid.clone(), KeptAllocation { granted: entry.granted.clone(), in_effect: entry.in_effect.clone() })
         });
         if let Err(error) = allocation_state::save(file, kept.collect()) {
             tracing::warn!(file = %file.display(), %error, "failed to keep what pods were granted");
@@ -95,7 +95,7 @@ impl AllocationManager {
     }
 
     /// `first` has what was granted to a pod that is looked at for the first time.
-    pub fn decide(&self, pod: &Arc<Pod>, first: impl FnOnce() -> Allocation) -> (Arc<Pod>, Verdict) {
+    pub fn decide(&self, pod: &Arc<Pod>, first: impl FnOnce() -> Allocation) -> (Arc<Pod>, ResizeVerdict) {
         let uid = pod_spec::uid(pod);
         let mut entries = self.entries.lock();
         let new = || Entry { granted: first(), trigger: Some(PODS_ADDED), ..Entry::default() };
@@ -109,11 +109,11 @@ impl AllocationManager {
         } else {
             (entry.granted, entry.waits) = (asked, None);
         }
-        let Some(entry) = entries.get_mut(uid) else { return (pod.clone(), Verdict::Same) };
+        let Some(entry) = entries.get_mut(uid) else { return (pod.clone(), ResizeVerdict::Unchanged) };
         if let Some((reason, message)) = entry.waits.clone() {
-            return (Arc::new(allocation::with(pod, &entry.granted)), Verdict::Waits { reason, message });
+            return (Arc::new(allocation::with(pod, &entry.granted)), ResizeVerdict::Pending { reason, message });
         }
-        (pod.clone(), entry.begun.take().map_or(Verdict::Same, Verdict::Begun))
+        (pod.clone(), entry.begun.take().map_or(ResizeVerdict::Unchanged, ResizeVerdict::Started))
     }
 
     /// Goes through all that wait, the most urgent first. `pod` is the newest of the one that asks now. True when
@@ -128,7 +128,7 @@ impl AllocationManager {
         let waiting = pods.iter().filter_map(|(uid, pod)| {
             let entry = entries.get(uid).filter(|entry| entry.waits.is_some())?;
             let ends = pod.metadata.deletion_timestamp.is_some();
-            (!ends).then(|| (turn(pod, &entry.granted), uid.clone()))
+            (!ends).then(|| (resize_order(pod, &entry.granted), uid.clone()))
         });
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort();
@@ -235,7 +235,7 @@ fn taken(entries: &HashMap<String, Entry>, pod: &Arc<Pod>) -> Arc<Pod> {
 }
 
 /// Orders those that wait: who asks for no more first, then by priority, by class, and by how long they have waited.
-fn turn(pod: &Pod, granted: &Allocation) -> impl Ord + use<> {
+fn resize_order(pod: &Pod, granted: &Allocation) -> impl Ord + use<> {
     let (before, after) = (admission::requests(&allocation::with(pod, granted)), admission::requests(pod));
     let more = ["cpu", "memory"].into_iter().any(|name| after.get(name) > before.get(name));
     let since = pod.status.as_ref().and_then(|status| pod_status::condition(status, PENDING));
@@ -275,13 +275,14 @@ mod tests {
 
     impl World {
         /// The pod is changed, and its worker looks.
-        fn set(&self, pod: &Arc<Pod>) -> Verdict {
+        fn set(&self, pod: &Arc<Pod>) -> ResizeVerdict {
             self.manager.pods.set(pod.clone());
             self.manager.decide(pod, || allocation::asked(pod)).1
         }
 
         fn cpu(&self, uid: &str) -> String {
-            let granted = self.manager.granted(&self.manager.pods.get(uid).unwrap());
+            let pod = self.manager.pods.list().into_iter().find(|pod| pod_spec::uid(pod) == uid).unwrap();
+            let granted = self.manager.granted(&pod);
             allocation::asked(&granted)["a"].requests.as_ref().unwrap()["cpu"].0.clone()
         }
 
@@ -295,9 +296,9 @@ mod tests {
         }
     }
 
-    fn waits(verdict: &Verdict) -> &'static str {
+    fn waits(verdict: &ResizeVerdict) -> &'static str {
         match verdict {
-            Verdict::Waits { reason, .. } => reason,
+            ResizeVerdict::Pending { reason, .. } => reason,
             _ => "",
         }
     }
@@ -305,24 +306,27 @@ mod tests {
     #[test]
     fn one_that_waits_takes_nothing_and_begins_once() {
         let mut world = world();
-        assert_eq!(world.set(&pod("a", "4", json!({}))), Verdict::Same);
-        assert_eq!(world.set(&pod("b", "4", json!({}))), Verdict::Same);
+        assert_eq!(world.set(&pod("a", "4", json!({}))), ResizeVerdict::Unchanged);
+        assert_eq!(world.set(&pod("b", "4", json!({}))), ResizeVerdict::Unchanged);
         let why = "Node didn't have enough capacity: cpu, requested: 11000, capacity: 10000".to_string();
-        assert_eq!(world.set(&pod("a", "11", json!({}))), Verdict::Waits { reason: "Infeasible", message: why });
-        assert_eq!(world.set(&pod("b", "6", json!({}))), Verdict::Begun(PODS_ADDED));
-        assert_eq!(world.set(&pod("b", "6000m", json!({}))), Verdict::Same);
+        assert_eq!(
+            world.set(&pod("a", "11", json!({}))),
+            ResizeVerdict::Pending { reason: "Infeasible", message: why }
+        );
+        assert_eq!(world.set(&pod("b", "6", json!({}))), ResizeVerdict::Started(PODS_ADDED));
+        assert_eq!(world.set(&pod("b", "6000m", json!({}))), ResizeVerdict::Unchanged);
         let why = "Node didn't have enough resource: cpu, requested: 5000, used: 6000, capacity: 10000".to_string();
-        assert_eq!(world.set(&pod("a", "5", json!({}))), Verdict::Waits { reason: "Deferred", message: why });
+        assert_eq!(world.set(&pod("a", "5", json!({}))), ResizeVerdict::Pending { reason: "Deferred", message: why });
         assert_eq!(world.cpu("a"), "4");
         // Given up.
-        assert_eq!(world.set(&pod("a", "4", json!({}))), Verdict::Same);
+        assert_eq!(world.set(&pod("a", "4", json!({}))), ResizeVerdict::Unchanged);
         assert_eq!(waits(&world.set(&pod("a", "5", json!({})))), "Deferred");
         world.woken();
         world.manager.pods.remove("b");
         world.manager.forget("b");
         world.manager.retry(PODS_REMOVED);
         assert_eq!(world.woken(), ["a"]);
-        assert_eq!(world.set(&pod("a", "5", json!({}))), Verdict::Begun(PODS_REMOVED));
+        assert_eq!(world.set(&pod("a", "5", json!({}))), ResizeVerdict::Started(PODS_REMOVED));
     }
 
     #[test]
@@ -343,7 +347,7 @@ mod tests {
             world.manager.forget("holder");
             assert_eq!(waits(&world.set(&asks("second", &second))), "Deferred", "{first} {second}");
             assert_eq!(world.woken(), ["first"]);
-            assert_eq!(world.set(&asks("first", &first)), Verdict::Begun(PERIODIC), "{first} {second}");
+            assert_eq!(world.set(&asks("first", &first)), ResizeVerdict::Started(PERIODIC), "{first} {second}");
         };
         let with = |priority: i32, class: &str, conditions: &Value| {
             json!({"spec": {"priority": priority, "containers": [{"name": "a",
@@ -365,11 +369,11 @@ mod tests {
         world.set(&pod("large", "9", shows("9")));
         world.set(&pod("small", "1", json!({})));
         assert_eq!(waits(&world.set(&pod("small", "4", json!({})))), "Deferred");
-        assert_eq!(world.set(&pod("large", "2", shows("9"))), Verdict::Begun(PODS_ADDED));
+        assert_eq!(world.set(&pod("large", "2", shows("9"))), ResizeVerdict::Started(PODS_ADDED));
         assert_eq!(waits(&world.set(&pod("small", "4", json!({})))), "Deferred");
         world.set(&pod("large", "2", shows("2")));
         world.manager.retry(POD_RESIZED);
-        assert_eq!(world.set(&pod("small", "4", json!({}))), Verdict::Begun(POD_RESIZED));
+        assert_eq!(world.set(&pod("small", "4", json!({}))), ResizeVerdict::Started(POD_RESIZED));
     }
 
     #[test]
@@ -387,10 +391,10 @@ mod tests {
         }
         first.manager.put_into_effect("plain", [("a", &ResourceRequirements::default())]);
         assert!(!file.exists(), "all have what they ask for");
-        assert_eq!(first.set(&pod("grown", "2", json!({}))), Verdict::Begun(PODS_ADDED));
+        assert_eq!(first.set(&pod("grown", "2", json!({}))), ResizeVerdict::Started(PODS_ADDED));
         assert_eq!(waits(&first.set(&pod("grown", "99", json!({})))), "Infeasible");
         assert_eq!(waits(&first.set(&pod("greedy", "99", json!({})))), "Infeasible");
-        assert_eq!(first.set(&pod("gone", "2", json!({}))), Verdict::Begun(PODS_ADDED));
+        assert_eq!(first.set(&pod("gone", "2", json!({}))), ResizeVerdict::Started(PODS_ADDED));
         first.manager.forget("gone");
         let shown = serde_json::from_value(json!({"requests": {"cpu": "2"}})).unwrap();
         first.manager.put_into_effect("grown", [("a", &shown)]);
@@ -401,7 +405,7 @@ mod tests {
         assert_eq!(["grown", "greedy", "gone"].map(|uid| second.cpu(uid)), ["2", "1", "99"]);
         assert_eq!(second.manager.in_effect("grown")["a"], shown);
         assert!(second.manager.in_effect("greedy").is_empty());
-        assert_eq!(second.set(&pod("grown", "2", json!({}))), Verdict::Same, "it began before");
+        assert_eq!(second.set(&pod("grown", "2", json!({}))), ResizeVerdict::Unchanged, "it began before");
         second.manager.retain(|uid| uid != "greedy");
         let third = start();
         third.manager.pods.set(pod("greedy", "99", json!({})));
@@ -435,6 +439,6 @@ mod tests {
         let source = json!({"metadata": {"uid": "s", "annotations": {"kubernetes.io/config.source": "file"}}});
         world.set(&pod("s", "1", source.clone()));
         let why = "In-place resize of static-pods is not supported".to_string();
-        assert_eq!(world.set(&pod("s", "2", source)), Verdict::Waits { reason: "Infeasible", message: why });
+        assert_eq!(world.set(&pod("s", "2", source)), ResizeVerdict::Pending { reason: "Infeasible", message: why });
     }
 }

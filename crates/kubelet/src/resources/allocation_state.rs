@@ -11,7 +11,7 @@ use crate::resources::allocation::Allocation;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Kept {
+pub struct KeptAllocation {
     pub granted: Allocation,
     /// By container, as far as it was put into effect since it was first kept.
     pub in_effect: Allocation,
@@ -21,10 +21,10 @@ pub struct Kept {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
-    pods: BTreeMap<String, Kept>,
+    pods: BTreeMap<String, KeptAllocation>,
 }
 
-pub fn load(file: &Path) -> BTreeMap<String, Kept> {
+pub fn load(file: &Path) -> BTreeMap<String, KeptAllocation> {
     let text = match std::fs::read(file) {
         Ok(text) => text,
         Err(error) => {
@@ -40,7 +40,7 @@ pub fn load(file: &Path) -> BTreeMap<String, Kept> {
     })
 }
 
-pub fn save(file: &Path, pods: BTreeMap<String, Kept>) -> io::Result<()> {
+pub fn save(file: &Path, pods: BTreeMap<String, KeptAllocation>) -> io::Result<()> {
     let new = file.with_extension("new");
     std::fs::write(&new, serde_json::to_vec(&State { pods })?)?;
     std::fs::rename(new, file)
@@ -58,7 +58,7 @@ mod tests {
         let file = directory.path().join("granted_resources");
         let resources = |cpu: &str| serde_json::from_value(json!({"requests": {"cpu": cpu}})).unwrap();
         let of = |cpu: &str| Allocation::from([("a".to_string(), resources(cpu))]);
-        let pods = BTreeMap::from([("uid".to_string(), Kept { granted: of("2"), in_effect: of("1") })]);
+        let pods = BTreeMap::from([("uid".to_string(), KeptAllocation { granted: of("2"), in_effect: of("1") })]);
         assert!(load(&file).is_empty());
         save(&file, BTreeMap::new()).unwrap();
         save(&file, pods.clone()).unwrap();

@@ -7,5 +7,4 @@ pub(crate) mod allocation_manager;
 pub(crate) mod allocation_state;
 pub mod container_manager;
 pub(crate) mod eviction;
-pub mod quantity;
 pub(crate) mod resizes;

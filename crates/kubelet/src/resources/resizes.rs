@@ -144,7 +144,7 @@ struct Summary<'a> {
 }
 
 /// The message of an Event: what the pod is to have, and what is in the way.
-pub fn in_words(pod: &Pod, step: &str, generation: Option<i64>, error: &str) -> String {
+pub fn event_message(pod: &Pod, step: &str, generation: Option<i64>, error: &str) -> String {
     fn named(list: &[Container]) -> Vec<Named<'_>> {
         list.iter().map(|c| Named { name: &c.name, resources: c.resources.clone().unwrap_or_default() }).collect()
     }
@@ -214,8 +214,8 @@ mod tests {
             "containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}]}}))
         .unwrap();
         let all = r#""initContainers":[{"name":"s","resources":{}}],"containers":[{"name":"a","resources":{"limits":{"memory":"1Gi"},"requests":{"cpu":"1"}}}],"generation":2"#;
-        assert_eq!(in_words(&pod, "started", Some(2), ""), format!("Pod resize started: {{{all}}}"));
+        assert_eq!(event_message(&pod, "started", Some(2), ""), format!("Pod resize started: {{{all}}}"));
         let refused = format!("Pod resize Deferred: {{{all},\"error\":\"full\"}}");
-        assert_eq!(in_words(&pod, "Deferred", Some(2), "full"), refused);
+        assert_eq!(event_message(&pod, "Deferred", Some(2), "full"), refused);
     }
 }

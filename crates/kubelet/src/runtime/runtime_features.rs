@@ -7,6 +7,8 @@ use cri::v1;
 use k8s_openapi::api::core::v1::{NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
 use parking_lot::RwLock;
 
+use super::user_namespaces::UserNamespaceError;
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Features {
     pub recursive_read_only: bool,
@@ -77,14 +79,14 @@ impl RuntimeFeatures {
     }
 
     /// Says why pods of that handler can't have users of their own.
-    pub fn check_user_namespaces(&self, handler: &str) -> Result<(), String> {
-        let unknown = match self.of_handler(handler) {
-            Some(features) if features.user_namespaces => return Ok(()),
-            None if !self.reported.read().handlers.is_empty() => format!(": the handler {handler:?} is not known"),
-            _ => String::new(),
-        };
-        let whose = if handler.is_empty() { "runtime".into() } else { format!("RuntimeClass handler {handler:?}") };
-        Err(format!("can't set `spec.hostUsers: false`, {whose} does not support user namespaces{unknown}"))
+    pub fn check_user_namespaces(&self, handler: &str) -> Result<(), UserNamespaceError> {
+        let known = self.of_handler(handler);
+        let handler = handler.to_string();
+        match known {
+            Some(features) if features.user_namespaces => Ok(()),
+            None if !self.reported.read().handlers.is_empty() => Err(UserNamespaceError::UnknownHandler { handler }),
+            _ => Err(UserNamespaceError::Unsupported { handler }),
+        }
     }
 
     /// As the Node object shows it, by runtimes that say anything of it.
@@ -149,7 +151,11 @@ mod tests {
         let refused = "can't set `spec.hostUsers: false`, ";
         let check = |handler: &str, expected: Option<&str>| {
             let expected = expected.map(|why| format!("{refused}{why}"));
-            assert_eq!(features.check_user_namespaces(handler).err(), expected, "{handler:?}");
+            assert_eq!(
+                features.check_user_namespaces(handler).err().map(|error| error.to_string()),
+                expected,
+                "{handler:?}"
+            );
         };
         check("", Some("runtime does not support user namespaces"));
         check("kata", Some("RuntimeClass handler \"kata\" does not support user namespaces"));

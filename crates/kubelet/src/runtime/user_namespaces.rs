@@ -20,6 +20,26 @@ const RANGE_MAX: u32 = u32::MAX / IDS_PER_POD - 1;
 /// Keeps a pod's range in its directory.
 const USERNS_FILE: &str = "userns";
 
+/// Why a pod can't have users of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum UserNamespaceError {
+    #[error("could not find an empty slot to allocate a user namespace")]
+    NoFreeRange,
+    #[error("failed to keep the user namespace of the pod: {0}")]
+    Save(std::io::Error),
+    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", handler_name(.handler))]
+    Unsupported { handler: String },
+    #[error(
+        "can't set `spec.hostUsers: false`, {} does not support user namespaces: the handler {handler:?} is not known",
+        handler_name(.handler)
+    )]
+    UnknownHandler { handler: String },
+}
+
+fn handler_name(handler: &str) -> String {
+    if handler.is_empty() { "runtime".into() } else { format!("RuntimeClass handler {handler:?}") }
+}
+
 pub struct UserNamespaces {
     pods_dir: PathBuf,
     /// Range by pod UID.
@@ -42,7 +62,7 @@ impl UserNamespaces {
     }
 
     /// The pod's range, found or made.
-    pub fn allocate(&self, pod: &Pod) -> Result<Vec<v1::IdMapping>, String> {
+    pub fn allocate(&self, pod: &Pod) -> Result<Vec<v1::IdMapping>, UserNamespaceError> {
         let uid = pod_spec::uid(pod);
         let mut taken = self.taken.lock();
         // Pods that are gone leave no directory.
@@ -51,11 +71,11 @@ impl UserNamespaces {
             Some(range) => *range,
             None => {
                 let free = (1..=RANGE_MAX).find(|range| !taken.values().any(|used| used == range));
-                let free = free.ok_or("could not find an empty slot to allocate a user namespace")?;
+                let free = free.ok_or(UserNamespaceError::NoFreeRange)?;
                 let directory = self.pods_dir.join(uid);
                 directories::create(&directory)
                     .and_then(|()| std::fs::write(directory.join(USERNS_FILE), free.to_string()))
-                    .map_err(|error| format!("failed to keep the user namespace of the pod: {error}"))?;
+                    .map_err(UserNamespaceError::Save)?;
                 taken.insert(uid.to_string(), free);
                 free
             }

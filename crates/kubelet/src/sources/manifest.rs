@@ -67,7 +67,7 @@ pub fn parse(text: &str, origin: &Origin) -> Result<Vec<Pod>, ManifestError> {
 
 fn complete(mut item: Value, origin: &Origin) -> Result<Pod, ManifestError> {
     let given = item.to_string();
-    let (kind, schema) = (api::kinds::of::<Pod>(), api::schema::builtin());
+    let (kind, schema) = (api::kinds::resource_of::<Pod>(), api::schema::builtin());
     if let Some(fields) = item.as_object_mut() {
         // Items of a list need not say what they are.
         fields.insert("apiVersion".into(), "v1".into());

@@ -184,8 +184,8 @@ impl Follower {
 
     fn resource(&self) -> &'static Resource {
         match self.key.kind {
-            ObjectKind::ConfigMap => kinds::of::<ConfigMap>(),
-            ObjectKind::Secret => kinds::of::<Secret>(),
+            ObjectKind::ConfigMap => kinds::resource_of::<ConfigMap>(),
+            ObjectKind::Secret => kinds::resource_of::<Secret>(),
         }
     }
 

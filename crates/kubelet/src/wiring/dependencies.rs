@@ -32,7 +32,7 @@ use crate::{
         container_exits::ContainerExits,
         pleg::Pleg,
         runtime_features::RuntimeFeatures,
-        runtime_manager::{RuntimeManager, Turns},
+        runtime_manager::{RuntimeLimiter, RuntimeManager},
         user_namespaces::UserNamespaces,
     },
     volumes::{referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
@@ -204,8 +204,8 @@ impl Foundation {
             },
             host_ips: self.config.node_ips.iter().map(ToString::to_string).collect(),
             metrics: self.metrics.clone(),
-            starts: Turns::new(self.env.clone(), calls_max),
-            stops: Turns::new(self.env.clone(), calls_max),
+            starts: RuntimeLimiter::new(self.env.clone(), calls_max),
+            stops: RuntimeLimiter::new(self.env.clone(), calls_max),
             files: files.clone(),
         }
     }

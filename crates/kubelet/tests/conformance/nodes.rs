@@ -372,7 +372,7 @@ pub const TEXTS: &[Row] = &[
     ("CRUD Tests resource.k8s.io/v1 ResourceSlice", EVERY, "every_verb_on_every_kind_in_every_format"),
 ];
 
-const CONFIG_MAP: &str = "crates/api/src/kinds/config_map.rs";
+const CONFIG_MAP: &str = "crates/api/src/kinds/core/config_map.rs";
 const ENVIRONMENT: &str = "tests/e2e/tests/cluster/node/environment.rs";
 const EVERY: &str = "crates/apiserver/tests/it/every_kind.rs";
 const FAULTS: &str = "tests/e2e/tests/cluster/node/faults.rs";
@@ -380,7 +380,7 @@ const JOURNEY: &str = "tests/e2e/tests/cluster/journey.rs";
 const LIFE: &str = "crates/kubelet/tests/faults/life.rs";
 const LIFECYCLE: &str = "tests/e2e/tests/cluster/node/lifecycle.rs";
 const NODE: &str = "crates/kubelet/tests/node/main.rs";
-const POD_UPDATE: &str = "crates/api/src/kinds/pod_update.rs";
+const POD_UPDATE: &str = "crates/api/src/kinds/core/pod/update.rs";
 const PROBES: &str = "tests/e2e/tests/cluster/node/probes.rs";
 const SECURITY: &str = "tests/e2e/tests/cluster/node/security.rs";
 const SUBRESOURCES: &str = "crates/apiserver/tests/it/subresources.rs";

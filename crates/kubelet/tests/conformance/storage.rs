@@ -290,7 +290,7 @@ pub const TEXTS: &[Row] = &[
     ),
 ];
 
-const CONFIG_MAP: &str = "crates/api/src/kinds/config_map.rs";
+const CONFIG_MAP: &str = "crates/api/src/kinds/core/config_map.rs";
 const ENVIRONMENT: &str = "tests/e2e/tests/cluster/node/environment.rs";
 const EVERY: &str = "crates/apiserver/tests/it/every_kind.rs";
 const LIFE: &str = "crates/kubelet/tests/faults/life.rs";

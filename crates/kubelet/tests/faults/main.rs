@@ -15,6 +15,7 @@ mod probes;
 mod resize;
 mod resolver;
 mod shortage;
+mod spans;
 mod statics;
 
 use std::time::Duration;

@@ -70,7 +70,7 @@ struct Process {
 async fn until_stopped<T>(start: impl AsyncFnOnce(&Process) -> Result<T>) -> Result<()> {
     let (env, shutdown) = (Env::real(), CancellationToken::new());
     let (report, components) = (Reporter::new(env.clone()), Components::new(&env, &shutdown));
-    env.spawn(api::views::tend(env.clone()));
+    env.spawn(client::sweep_object_forms(env.clone()));
     let process = Process { env, shutdown, report, components };
     let running = async {
         let running = start(&process).await?;

@@ -5,11 +5,11 @@ use api::selectors::LabelSelector;
 
 use crate::{
     cluster::{Cluster, in_namespace},
-    pod_info::WaitingPod,
+    pod_info::PendingPod,
 };
 
 /// `None` when nothing selects the pod.
-pub fn default_selector(cluster: &Cluster, pod: &WaitingPod) -> Option<LabelSelector> {
+pub fn default_selector(cluster: &Cluster, pod: &PendingPod) -> Option<LabelSelector> {
     let mut requirements = Vec::new();
     for service in in_namespace(&cluster.services, pod.namespace()) {
         let Some(selector) = service.spec.as_ref().and_then(|s| s.selector.as_ref()) else { continue };

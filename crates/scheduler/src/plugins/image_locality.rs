@@ -1,16 +1,16 @@
 //! Prefers nodes that already hold the pod's images, the more so the larger they are and the more nodes hold them.
 //! Sizes come from `node_info`, spread from `cache`.
 
-use std::{hash::Hasher, sync::Arc};
+use std::hash::Hasher;
 
 use serde_json::Value;
 
-use super::table::Built;
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, MAX_NODE_SCORE, Plugin, Score},
+    equivalence_class::PodSignature,
+    framework::{MAX_NODE_SCORE, NodeScorer, Plugin, ScorePlugin, SignPlugin},
     node_info::NodeInfo,
-    pod_info::WaitingPod,
+    pod_info::PendingPod,
 };
 
 const MEBIBYTE: i64 = 1024 * 1024;
@@ -20,8 +20,8 @@ const MAX_BYTES_PER_CONTAINER: i64 = 1000 * MEBIBYTE;
 
 pub struct ImageLocality;
 
-pub fn build(_: &Value) -> Built {
-    Ok(Arc::new(ImageLocality))
+pub fn new(_: &Value) -> Result<Plugin, String> {
+    Ok(Plugin::of(ImageLocality).score().sign().build())
 }
 
 /// The share of nodes that hold an image is told in so many steps, so that scores don't all change with each node that
@@ -34,9 +34,9 @@ struct Held {
     containers: i64,
 }
 
-fn held(cluster: &Cluster, pod: &WaitingPod) -> Option<Held> {
-    let spec = pod.spec()?;
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+fn held(cluster: &Cluster, pod: &PendingPod) -> Held {
+    let spec = pod.spec().into_iter();
+    let containers = spec.flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
     let names: Vec<_> = containers.map(|c| with_tag(c.image.as_deref().unwrap_or_default())).collect();
     let containers = names.len() as i64;
     let all = cluster.cache.len().max(1);
@@ -44,29 +44,30 @@ fn held(cluster: &Cluster, pod: &WaitingPod) -> Option<Held> {
         0 => None,
         nodes => Some((name, (nodes as usize * STEPS).div_ceil(all))),
     };
-    let images: Vec<_> = names.into_iter().filter_map(steps).collect();
-    (!images.is_empty()).then_some(Held { images, containers })
+    Held { images: names.into_iter().filter_map(steps).collect(), containers }
 }
 
-impl Plugin for ImageLocality {
-    fn score<'a>(
+impl ScorePlugin for ImageLocality {
+    fn node_scorer<'a>(
         &'a self,
         cluster: &'a Cluster,
-        pod: &'a WaitingPod,
+        pod: &'a PendingPod,
         _: &[&'a NodeInfo],
-    ) -> Option<Box<dyn Score + 'a>> {
-        held(cluster, pod).map(|held| Box::new(held) as Box<dyn Score>)
+    ) -> Box<dyn NodeScorer + 'a> {
+        Box::new(held(cluster, pod))
+    }
+}
+
+impl SignPlugin for ImageLocality {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.images();
     }
 
-    fn rests_on(&self, cluster: &Cluster, pod: &WaitingPod, basis: &mut dyn Hasher) {
-        for (name, steps) in held(cluster, pod).iter().flat_map(|held| &held.images) {
-            basis.write(name.as_bytes());
-            basis.write_usize(*steps);
+    fn hash_dependencies(&self, cluster: &Cluster, pod: &PendingPod, hasher: &mut dyn Hasher) {
+        for (name, steps) in &held(cluster, pod).images {
+            hasher.write(name.as_bytes());
+            hasher.write_usize(*steps);
         }
-    }
-
-    fn helps(&self, _: &Cluster, _: &WaitingPod, _: &ClusterEvent) -> bool {
-        false
     }
 }
 
@@ -75,11 +76,14 @@ fn with_tag(image: &str) -> String {
     if name.contains(':') { image.to_string() } else { format!("{image}:latest") }
 }
 
-impl Score for Held {
+impl NodeScorer for Held {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         let bytes = |(name, steps): &(String, usize)| {
             node.images.get(name).map(|size| (*size as f64 * (*steps as f64 / STEPS as f64)) as i64)
         };
+        if self.images.is_empty() {
+            return 0;
+        }
         let sum: i64 = self.images.iter().filter_map(bytes).sum();
         let most = MAX_BYTES_PER_CONTAINER * self.containers;
         MAX_NODE_SCORE * (sum.clamp(MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
@@ -91,13 +95,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check_scores, node, pod};
+    use crate::plugins::testing::{built, check_scores, node, pod};
 
     #[test]
     fn nodes_that_hold_the_image_score_higher() {
         let mut holds = node("a");
         holds["status"]["images"] = json!([{"names": ["web:latest"], "sizeBytes": 1000 * MEBIBYTE}]);
         let pod = pod(json!({"containers": [{"name": "c", "image": "web"}]}));
-        check_scores(&ImageLocality, &pod, &[holds, node("b")], &[48, 0]);
+        check_scores(&built(new), &pod, &[holds, node("b")], &[48, 0]);
     }
 }

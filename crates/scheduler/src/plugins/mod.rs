@@ -1,8 +1,8 @@
-//! The plugins, one file each, and the table that lists them.
-//! Driven by `framework`'s traits; read in `table`'s order.
-//! Invariant: plugins are functions of the cluster, the pod and the node; none keeps state between pods.
+//! The plugins, one file (or folder) each, and the registry that lists them.
+//! Each implements `framework`'s traits for the extension points that it takes part in.
 
-pub mod arguments;
+pub mod default_binder;
+pub mod default_preemption;
 pub mod default_selector;
 pub mod image_locality;
 pub mod inter_pod_affinity;
@@ -14,13 +14,19 @@ pub mod node_resources_fit;
 pub mod node_unschedulable;
 pub mod node_volume_limits;
 pub mod pod_topology_spread;
-pub mod table;
+pub mod priority_sort;
+pub mod registry;
+pub mod scheduling_gates;
 pub mod taint_toleration;
 pub mod volume_binding;
 pub mod volume_restrictions;
 pub mod volume_zone;
 
 #[cfg(test)]
-mod helps_tests;
+mod queueing_hint_tests;
+#[cfg(test)]
+mod signature_tests;
 #[cfg(test)]
 pub mod testing;
+#[cfg(test)]
+mod toy_plugin_tests;

@@ -1,18 +1,20 @@
 //! nodeSelector and node affinity: required terms filter, preferred terms score.
 //! Matching is in `node_selector`; a daemon's pod, which names its node, looks at that one only.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, PreferredSchedulingTerm};
 use serde_json::Value;
 
-use super::table::Built;
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared, Score, accepts, normalize_to_highest},
+    equivalence_class::PodSignature,
+    framework::{
+        ClusterEvent, EnqueueExtensions, FilterPlugin, NodeFilter, NodeScorer, Plugin, PreFilterPlugin,
+        PreFilterResult, PreScorePlugin, PreScoreResult, QueueingHint, ScorePlugin, SignPlugin, Status, accepts,
+        default_normalize_score,
+    },
     node_info::NodeInfo,
     node_selector::{NodeTerms, RequiredNodes},
-    pod_info::WaitingPod,
+    pod_info::PendingPod,
 };
 
 const REASON: &str = "node(s) didn't match Pod's node affinity/selector";
@@ -25,15 +27,16 @@ pub struct NodeAffinity {
     added_preferred: Vec<PreferredSchedulingTerm>,
 }
 
-pub fn build(arguments: &Value) -> Built {
+pub fn new(arguments: &Value) -> Result<Plugin, String> {
     let added = match &arguments["addedAffinity"] {
         Value::Null => Affinity::default(),
         given => serde_json::from_value(given.clone()).map_err(|e| format!("addedAffinity: {e}"))?,
     };
-    Ok(Arc::new(NodeAffinity {
+    let plugin = NodeAffinity {
         added_required: added.required_during_scheduling_ignored_during_execution.as_ref().map(NodeTerms::new),
         added_preferred: added.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
-    }))
+    };
+    Ok(Plugin::of(plugin).pre_filter().filter().pre_score().score().enqueue_extensions().sign().build())
 }
 
 #[derive(Clone)]
@@ -44,62 +47,81 @@ struct Selected<'a> {
 
 struct Preferred(Vec<(NodeTerms, i64)>);
 
-impl Plugin for NodeAffinity {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
+impl PreFilterPlugin for NodeAffinity {
+    fn pre_filter(&self, _: &Cluster, pod: &PendingPod) -> PreFilterResult {
         let required = RequiredNodes::of(pod.spec());
         if required.is_everything() && self.added_required.is_none() {
-            return Prepared::Skip;
+            return PreFilterResult::Skip;
         }
-        let names = required.exact_names();
-        let filter = Box::new(Selected { required, added: self.added_required.as_ref() });
-        match names {
-            Some(names) => Prepared::Only(names, filter),
-            None => Prepared::Filter(filter),
-        }
-    }
-
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
-        let affinity = pod.spec().and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
-        let own = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
-        let terms: Vec<_> = own
-            .into_iter()
-            .flatten()
-            .chain(&self.added_preferred)
-            .filter(|t| t.weight != 0)
-            .map(|t| (NodeTerms::of_term(&t.preference), i64::from(t.weight)))
-            .collect();
-        (!terms.is_empty()).then(|| Box::new(Preferred(terms)) as Box<dyn Score>)
-    }
-
-    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::Node { name, change, .. } if change.labels && accepts(self, cluster, pod, name))
+        required.exact_names().map_or(PreFilterResult::AllNodes, PreFilterResult::Nodes)
     }
 }
 
-impl<'a> Filter<'a> for Selected<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+impl FilterPlugin for NodeAffinity {
+    fn node_filter<'a>(&'a self, _: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        Box::new(Selected { required: RequiredNodes::of(pod.spec()), added: self.added_required.as_ref() })
+    }
+}
+
+impl NodeAffinity {
+    fn preferred<'a>(&'a self, pod: &'a PendingPod) -> impl Iterator<Item = &'a PreferredSchedulingTerm> {
+        let affinity = pod.spec().and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
+        let own = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
+        own.into_iter().flatten().chain(&self.added_preferred).filter(|term| term.weight != 0)
+    }
+}
+
+impl PreScorePlugin for NodeAffinity {
+    fn pre_score(&self, _: &Cluster, pod: &PendingPod, _: &[&NodeInfo]) -> PreScoreResult {
+        if self.preferred(pod).next().is_none() { PreScoreResult::Skip } else { PreScoreResult::Continue }
+    }
+}
+
+impl ScorePlugin for NodeAffinity {
+    fn node_scorer<'a>(&'a self, _: &'a Cluster, pod: &'a PendingPod, _: &[&'a NodeInfo]) -> Box<dyn NodeScorer + 'a> {
+        let terms = self.preferred(pod).map(|t| (NodeTerms::of_term(&t.preference), i64::from(t.weight)));
+        Box::new(Preferred(terms.collect()))
+    }
+}
+
+impl EnqueueExtensions for NodeAffinity {
+    fn queueing_hint(&self, cluster: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(
+            matches!(event, ClusterEvent::Node { name, change, .. } if change.labels && accepts(self, cluster, pod, name)),
+        )
+    }
+}
+
+impl SignPlugin for NodeAffinity {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.node_selector_and_affinity();
+    }
+}
+
+impl<'a> NodeFilter<'a> for Selected<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         if self.added.is_some_and(|terms| !terms.matches(node)) {
-            return Err(Failure::unresolvable(REASON_ADDED));
+            return Err(Status::unresolvable(REASON_ADDED));
         }
-        if self.required.matches(node) { Ok(()) } else { Err(Failure::unresolvable(REASON)) }
+        if self.required.matches(node) { Ok(()) } else { Err(Status::unresolvable(REASON)) }
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 }
 
-impl Score for Preferred {
+impl NodeScorer for Preferred {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         self.0.iter().filter(|(term, _)| term.matches(node)).map(|(_, weight)| weight).sum()
     }
 
-    fn is_relative(&self) -> bool {
+    fn normalizes(&self) -> bool {
         true
     }
 
-    fn normalize(&self, scores: &mut [i64]) {
-        normalize_to_highest(scores, false);
+    fn normalize_score(&self, scores: &mut [i64]) {
+        default_normalize_score(scores, false);
     }
 }
 
@@ -108,9 +130,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check, check_scores, labelled, pod};
+    use crate::plugins::testing::{built, check, check_scores, labelled, pod};
 
-    fn required(term: Value) -> crate::pod_info::WaitingPod {
+    fn required(term: Value) -> crate::pod_info::PendingPod {
         pod(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": [term]}}}}))
     }
@@ -121,7 +143,7 @@ mod tests {
         let expression = |key: &str, operator: &str, values: &[&str]| {
             required(json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]}))
         };
-        let plugin = NodeAffinity::default();
+        let plugin = built(new);
         check(&plugin, &pod(json!({"nodeSelector": {"disk": "ssd"}})), &node, Ok(()));
         check(&plugin, &pod(json!({"nodeSelector": {"disk": "hdd"}})), &node, Err(REASON));
         for (pod, accepted) in [
@@ -149,6 +171,6 @@ mod tests {
         let pod = pod(json!({"affinity": {"nodeAffinity":
             {"preferredDuringSchedulingIgnoredDuringExecution": [term(10, "a"), term(5, "b")]}}}));
         let nodes = [labelled("1", &[("zone", "a")]), labelled("2", &[("zone", "b")]), labelled("3", &[])];
-        check_scores(&NodeAffinity::default(), &pod, &nodes, &[100, 50, 0]);
+        check_scores(&built(new), &pod, &nodes, &[100, 50, 0]);
     }
 }

@@ -1,48 +1,53 @@
 //! A pod that names its node goes there or nowhere.
 //! Such pods never reach the queue once bound; this guards simulations that place them.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::table::Built;
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
+    equivalence_class::PodSignature,
+    framework::{ClusterEvent, EnqueueExtensions, FilterPlugin, NodeFilter, Plugin, QueueingHint, SignPlugin, Status},
     node_info::NodeInfo,
-    pod_info::WaitingPod,
+    pod_info::PendingPod,
 };
 
 const REASON: &str = "node(s) didn't match the requested node name";
 
 pub struct NodeName;
 
-pub fn build(_: &Value) -> Built {
-    Ok(Arc::new(NodeName))
+pub fn new(_: &Value) -> Result<Plugin, String> {
+    Ok(Plugin::of(NodeName).filter().enqueue_extensions().sign().build())
 }
 
 #[derive(Clone)]
-struct Named<'a>(&'a str);
+struct RequestedNode<'a>(Option<&'a str>);
 
-impl Plugin for NodeName {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
-        match pod.node_name() {
-            Some(name) => Prepared::Filter(Box::new(Named(name))),
-            None => Prepared::Skip,
-        }
-    }
-
-    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::Node { name, change, .. } if change.added && pod.node_name() == Some(name))
+impl FilterPlugin for NodeName {
+    fn node_filter<'a>(&'a self, _: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        Box::new(RequestedNode(pod.node_name()))
     }
 }
 
-impl<'a> Filter<'a> for Named<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
-        if *node.name == *self.0 { Ok(()) } else { Err(Failure::unresolvable(REASON)) }
+impl EnqueueExtensions for NodeName {
+    fn queueing_hint(&self, _: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(
+            matches!(event, ClusterEvent::Node { name, change, .. } if change.added && pod.node_name() == Some(name)),
+        )
+    }
+}
+
+impl SignPlugin for NodeName {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.node_name();
+    }
+}
+
+impl<'a> NodeFilter<'a> for RequestedNode<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
+        if self.0.is_none_or(|name| *name == *node.name) { Ok(()) } else { Err(Status::unresolvable(REASON)) }
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 }
@@ -52,12 +57,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check, node, pod};
+    use crate::plugins::testing::{built, check, node, pod};
 
     #[test]
     fn only_the_named_node() {
-        check(&NodeName, &pod(json!({})), &node("a"), Ok(()));
-        check(&NodeName, &pod(json!({"nodeName": "a"})), &node("a"), Ok(()));
-        check(&NodeName, &pod(json!({"nodeName": "a"})), &node("b"), Err(REASON));
+        check(&built(new), &pod(json!({})), &node("a"), Ok(()));
+        check(&built(new), &pod(json!({"nodeName": "a"})), &node("a"), Ok(()));
+        check(&built(new), &pod(json!({"nodeName": "a"})), &node("b"), Err(REASON));
     }
 }

@@ -1,53 +1,49 @@
 //! Prefers nodes whose resources would be used in even proportion.
 //! Neighbour of `node_resources_fit`, which decides how full they may be.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::{
-    node_resources_fit::{ResourceSpec, cpu_and_memory},
-    table::Built,
-};
+use super::node_resources_fit::{ResourceSpec, cpu_and_memory};
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, MAX_NODE_SCORE, Plugin, Score},
+    equivalence_class::PodSignature,
+    framework::{MAX_NODE_SCORE, NodeScorer, Plugin, PreScorePlugin, PreScoreResult, ScorePlugin, SignPlugin},
     node_info::NodeInfo,
-    pod_info::WaitingPod,
+    pod_info::PendingPod,
 };
 
 pub struct NodeResourcesBalancedAllocation(Vec<ResourceSpec>);
 
-impl Default for NodeResourcesBalancedAllocation {
-    fn default() -> Self {
-        Self(cpu_and_memory())
-    }
-}
-
-pub fn build(arguments: &Value) -> Built {
-    match &arguments["resources"] {
-        Value::Null => Ok(Arc::new(NodeResourcesBalancedAllocation::default())),
-        given => {
-            let resources = serde_json::from_value(given.clone()).map_err(|e| format!("resources: {e}"))?;
-            Ok(Arc::new(NodeResourcesBalancedAllocation(resources)))
-        }
-    }
+pub fn new(arguments: &Value) -> Result<Plugin, String> {
+    let resources = match &arguments["resources"] {
+        Value::Null => cpu_and_memory(),
+        given => serde_json::from_value(given.clone()).map_err(|e| format!("resources: {e}"))?,
+    };
+    Ok(Plugin::of(NodeResourcesBalancedAllocation(resources)).pre_score().score().sign().build())
 }
 
 struct Balance<'a> {
     resources: &'a [ResourceSpec],
-    pod: &'a WaitingPod,
+    pod: &'a PendingPod,
 }
 
-impl Plugin for NodeResourcesBalancedAllocation {
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
+impl PreScorePlugin for NodeResourcesBalancedAllocation {
+    fn pre_score(&self, _: &Cluster, pod: &PendingPod, _: &[&NodeInfo]) -> PreScoreResult {
         // A pod that asks for nothing would always go to the same, best balanced node.
         let asks = self.0.iter().any(|r| pod.requests.get(&r.name) > 0);
-        asks.then(|| Box::new(Balance { resources: &self.0, pod }) as Box<dyn Score>)
+        if asks { PreScoreResult::Continue } else { PreScoreResult::Skip }
     }
+}
 
-    fn helps(&self, _: &Cluster, _: &WaitingPod, _: &ClusterEvent) -> bool {
-        false
+impl ScorePlugin for NodeResourcesBalancedAllocation {
+    fn node_scorer<'a>(&'a self, _: &'a Cluster, pod: &'a PendingPod, _: &[&'a NodeInfo]) -> Box<dyn NodeScorer + 'a> {
+        Box::new(Balance { resources: &self.0, pod })
+    }
+}
+
+impl SignPlugin for NodeResourcesBalancedAllocation {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.requests();
     }
 }
 
@@ -67,7 +63,7 @@ impl Balance<'_> {
     }
 }
 
-impl Score for Balance<'_> {
+impl NodeScorer for Balance<'_> {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         let (sum, count) = self.fractions(node).fold((0.0, 0.0), |(sum, count), f| (sum + f, count + 1.0));
         let mean: f64 = sum / count;
@@ -84,13 +80,13 @@ impl Score for Balance<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugins::testing::{check_scores_among, requesting, sized};
+    use crate::plugins::testing::{built, check_scores_among, requesting, sized};
 
     #[test]
     fn even_use_scores_higher() {
         let nodes = [sized("a", "10", "10Gi"), sized("b", "10", "10Gi")];
         let used = vec![("a", requesting("4", "1Gi")), ("b", requesting("1", "1Gi"))];
-        let plugin = NodeResourcesBalancedAllocation::default();
+        let plugin = built(new);
         check_scores_among(&plugin, &requesting("1", "1Gi"), &nodes, used, &[85, 100]);
         check_scores_among(&plugin, &requesting("0", "0"), &nodes, vec![], &[0, 0]);
     }

@@ -1,17 +1,20 @@
 //! The node must have room for what the pod asks; nodes are compared by how full they would be.
 //! Shares `Strategy`'s shape with `node_resources_balanced_allocation`; amounts come from `resources`.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::table::Built;
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, accepts},
+    equivalence_class::PodSignature,
+    framework::{
+        ClusterEvent, Code, EnqueueExtensions, FilterPlugin, MAX_NODE_SCORE, NodeFilter, NodeScorer, Plugin,
+        PreFilterPlugin, PreScorePlugin, QueueingHint, ScorePlugin, SignPlugin, Status, accepts,
+    },
     node_info::NodeInfo,
-    pod_info::WaitingPod,
+    pod_info::PendingPod,
 };
 
 /// Scores in a RequestedToCapacityRatio shape go to ten.
@@ -93,7 +96,7 @@ struct ShapePoint {
     score: i64,
 }
 
-pub fn build(arguments: &Value) -> Built {
+pub fn new(arguments: &Value) -> Result<Plugin, String> {
     let arguments: Arguments = match arguments {
         Value::Null => Arguments::default(),
         given => serde_json::from_value(given.clone()).map_err(|e| format!("scoringStrategy: {e}"))?,
@@ -118,18 +121,18 @@ pub fn build(arguments: &Value) -> Built {
             fit.resources = scoring.resources;
         }
     }
-    Ok(Arc::new(fit))
+    Ok(Plugin::of(fit).pre_filter().filter().pre_score().score().enqueue_extensions().sign().build())
 }
 
 #[derive(Clone)]
 struct Fits<'a> {
     fit: &'a NodeResourcesFit,
-    pod: &'a WaitingPod,
+    pod: &'a PendingPod,
 }
 
 struct Fullness<'a> {
     fit: &'a NodeResourcesFit,
-    pod: &'a WaitingPod,
+    pod: &'a PendingPod,
 }
 
 impl NodeResourcesFit {
@@ -140,33 +143,48 @@ impl NodeResourcesFit {
     }
 }
 
-impl Plugin for NodeResourcesFit {
-    fn filter<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
-        Prepared::Filter(Box::new(Fits { fit: self, pod }))
-    }
+impl PreFilterPlugin for NodeResourcesFit {}
 
-    fn score<'a>(&'a self, _: &'a Cluster, pod: &'a WaitingPod, _: &[&'a NodeInfo]) -> Option<Box<dyn Score + 'a>> {
-        Some(Box::new(Fullness { fit: self, pod }))
+impl FilterPlugin for NodeResourcesFit {
+    fn node_filter<'a>(&'a self, _: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        Box::new(Fits { fit: self, pod })
     }
+}
 
-    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        match event {
+impl PreScorePlugin for NodeResourcesFit {}
+
+impl ScorePlugin for NodeResourcesFit {
+    fn node_scorer<'a>(&'a self, _: &'a Cluster, pod: &'a PendingPod, _: &[&'a NodeInfo]) -> Box<dyn NodeScorer + 'a> {
+        Box::new(Fullness { fit: self, pod })
+    }
+}
+
+impl EnqueueExtensions for NodeResourcesFit {
+    fn queueing_hint(&self, cluster: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(match event {
             ClusterEvent::Node { name, change, .. } => change.allocatable && accepts(self, cluster, pod, name),
             // A pod that went away helps if the room it left is on a node that now has enough.
             ClusterEvent::PodGone(other) | ClusterEvent::PodChanged { now: other, .. } => {
                 other.node_name().is_none_or(|name| accepts(self, cluster, pod, name))
             }
             _ => false,
-        }
+        })
     }
 }
 
-impl<'a> Filter<'a> for Fits<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+impl SignPlugin for NodeResourcesFit {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.requests();
+        signature.non_zero_requests();
+    }
+}
+
+impl<'a> NodeFilter<'a> for Fits<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         let (wanted, used, room) = (&self.pod.requests, &node.requested, &node.allocatable);
-        let mut failure = Failure { reasons: Vec::new(), resolvable: true };
+        let (mut reasons, mut resolvable) = (Vec::new(), true);
         if node.pods.len() as i64 + 1 > room.pods {
-            failure.reasons.push("Too many pods".into());
+            reasons.push("Too many pods".into());
         }
         let short = |wanted: i64, used: i64, room: i64| wanted > 0 && wanted > room.saturating_sub(used);
         let never = |wanted: i64, room: i64| wanted > room;
@@ -181,37 +199,41 @@ impl<'a> Filter<'a> for Fits<'a> {
             ),
         ] {
             if short(wanted, used, room) {
-                failure.reasons.push(name.into());
-                failure.resolvable &= !never(wanted, room);
+                reasons.push(name.into());
+                resolvable &= !never(wanted, room);
             }
         }
         for (name, amount) in &wanted.scalars {
             if *amount > 0 && !self.fit.ignores(name) && short(*amount, used.get(name), room.get(name)) {
-                failure.reasons.push(format!("Insufficient {name}").into());
-                failure.resolvable &= !never(*amount, room.get(name));
+                reasons.push(format!("Insufficient {name}").into());
+                resolvable &= !never(*amount, room.get(name));
             }
         }
-        if failure.reasons.is_empty() { Ok(()) } else { Err(failure) }
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        let code = if resolvable { Code::Unschedulable } else { Code::UnschedulableAndUnresolvable };
+        Err(Status { code, reasons })
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 }
 
-impl Score for Fullness<'_> {
+impl NodeScorer for Fullness<'_> {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         let (mut total, mut weights) = (0, 0);
         let ratio = matches!(self.fit.strategy, Strategy::RequestedToCapacityRatio(_));
         for resource in &self.fit.resources {
             let capacity = node.allocatable.get(&resource.name);
-            let wanted = self.pod.compared_requests.get(&resource.name);
+            let wanted = self.pod.non_zero_requests.get(&resource.name);
             let is_scalar = !matches!(resource.name.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pods");
             // An extended resource that the pod doesn't ask for says nothing about the node.
             if capacity == 0 || (is_scalar && wanted == 0) {
                 continue;
             }
-            let requested = node.compared.get(&resource.name).saturating_add(wanted);
+            let requested = node.non_zero_requested.get(&resource.name).saturating_add(wanted);
             let score = self.fit.strategy.score(requested, capacity);
             if ratio && score <= 0 {
                 continue;
@@ -258,11 +280,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check_among, check_scores_among, pod, requesting, sized};
+    use crate::plugins::testing::{built, check_among, check_scores_among, pod, requesting, sized};
 
     #[test]
     fn what_is_missing_is_named() {
-        let fit = NodeResourcesFit::default();
+        let fit = built(new);
         let requests = json!({"cpu": "100m", "memory": "1Mi", "example.com/gpu": "1"});
         let gpu = pod(json!({"containers": [{"name": "c", "resources": {"requests": requests}}]}));
         for (wanted, used, reasons) in [
@@ -283,13 +305,13 @@ mod tests {
         let nodes = [sized("a", "1", "1Gi"), sized("b", "1", "1Gi")];
         let used = || vec![("a", requesting("500m", "512Mi"))];
         let wanted = requesting("250m", "256Mi");
-        check_scores_among(&NodeResourcesFit::default(), &wanted, &nodes, used(), &[25, 75]);
-        let most = build(&json!({"scoringStrategy": {"type": "MostAllocated"}})).unwrap();
-        check_scores_among(&*most, &wanted, &nodes, used(), &[75, 25]);
+        check_scores_among(&built(new), &wanted, &nodes, used(), &[25, 75]);
+        let most = new(&json!({"scoringStrategy": {"type": "MostAllocated"}})).unwrap();
+        check_scores_among(&most, &wanted, &nodes, used(), &[75, 25]);
         let shape =
             json!([{"utilization": 0, "score": 0}, {"utilization": 50, "score": 10}, {"utilization": 100, "score": 0}]);
-        let ratio = build(&json!({"scoringStrategy":
+        let ratio = new(&json!({"scoringStrategy":
             {"type": "RequestedToCapacityRatio", "requestedToCapacityRatio": {"shape": shape}}}));
-        check_scores_among(&*ratio.unwrap(), &wanted, &nodes, used(), &[50, 50]);
+        check_scores_among(&ratio.unwrap(), &wanted, &nodes, used(), &[50, 50]);
     }
 }

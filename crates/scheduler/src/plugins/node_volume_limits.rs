@@ -1,28 +1,29 @@
 //! A CSI driver can attach only so many volumes to a node.
 //! Limits come from CSINode objects; volumes in use from the pods that `node_info` holds.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::table::Built;
+use super::volume_binding::claims::{class, volume_name};
+
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
+    equivalence_class::PodSignature,
+    framework::{
+        ClusterEvent, EnqueueExtensions, FilterPlugin, NodeFilter, Plugin, PreFilterPlugin, PreFilterResult,
+        QueueingHint, SignPlugin, Status,
+    },
     node_info::NodeInfo,
-    pod_info::WaitingPod,
-    volumes::{class, volume_name},
+    pod_info::PendingPod,
 };
 
 const REASON: &str = "node(s) exceed max volume count";
 
 pub struct NodeVolumeLimits;
 
-pub fn build(_: &Value) -> Built {
-    Ok(Arc::new(NodeVolumeLimits))
+pub fn new(_: &Value) -> Result<Plugin, String> {
+    Ok(Plugin::of(NodeVolumeLimits).pre_filter().filter().enqueue_extensions().sign().build())
 }
 
 /// The driver of a claim's volume and a name for the volume that is the same for all its users.
@@ -44,25 +45,40 @@ struct Limits<'a> {
     wanted: Vec<(&'a str, &'a str)>,
 }
 
-impl Plugin for NodeVolumeLimits {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
-        let wanted: Vec<_> = pod.claims.iter().filter_map(|key| attachment(cluster, key)).collect();
-        if wanted.is_empty() { Prepared::Skip } else { Prepared::Filter(Box::new(Limits { cluster, wanted })) }
+impl PreFilterPlugin for NodeVolumeLimits {
+    fn pre_filter(&self, cluster: &Cluster, pod: &PendingPod) -> PreFilterResult {
+        let attaches = pod.claims.iter().any(|key| attachment(cluster, key).is_some());
+        if attaches { PreFilterResult::AllNodes } else { PreFilterResult::Skip }
     }
+}
 
-    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        match event {
+impl FilterPlugin for NodeVolumeLimits {
+    fn node_filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        let wanted = pod.claims.iter().filter_map(|key| attachment(cluster, key)).collect();
+        Box::new(Limits { cluster, wanted })
+    }
+}
+
+impl EnqueueExtensions for NodeVolumeLimits {
+    fn queueing_hint(&self, _: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(match event {
             ClusterEvent::PodGone(gone) => !gone.claims.is_empty(),
             ClusterEvent::CsiNode | ClusterEvent::Volume => true,
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Node { change, .. } => change.added,
             _ => false,
-        }
+        })
     }
 }
 
-impl<'a> Filter<'a> for Limits<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+impl SignPlugin for NodeVolumeLimits {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.claims();
+    }
+}
+
+impl<'a> NodeFilter<'a> for Limits<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         let Some(csi_node) = self.cluster.csi_nodes.get(&*node.name) else { return Ok(()) };
         let limits: HashMap<&str, i32> = csi_node
             .spec
@@ -80,22 +96,24 @@ impl<'a> Filter<'a> for Limits<'a> {
             is_new && all.iter().filter(|(of, _)| *of == driver).count() as i64 > i64::from(limit)
         };
         match limits.iter().any(|(driver, limit)| over(driver, *limit)) {
-            true => Err(Failure::resolvable(REASON)),
+            true => Err(Status::unschedulable(REASON)),
             false => Ok(()),
         }
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{cluster, node, pod, verdicts};
+    use crate::plugins::testing::{built, cluster, node, pod, verdicts};
 
     fn check(limit: i32, used: &[&str], wanted: &str, accepted: bool) {
         let with =
@@ -110,7 +128,7 @@ mod tests {
         let drivers = json!([{"name": "d", "nodeID": "n", "allocatable": {"count": limit}}]);
         let csi_node = json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});
         cluster.csi_nodes.insert("n".into(), Arc::new(serde_json::from_value(csi_node).unwrap()));
-        assert_eq!(verdicts(&NodeVolumeLimits, &with(wanted), &cluster)[0].is_ok(), accepted);
+        assert_eq!(verdicts(&built(new), &with(wanted), &cluster)[0].is_ok(), accepted);
     }
 
     #[test]

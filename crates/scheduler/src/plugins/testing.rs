@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::Cluster,
-    framework::{Failure, Plugin, Prepared},
-    pod_info::{PodInfo, WaitingPod},
+    framework::{Plugin, PreFilterResult, PreScoreResult, Status},
+    pod_info::{PendingPod, PodInfo},
 };
 
 pub fn node(name: &str) -> Value {
@@ -29,24 +29,24 @@ pub fn labelled(name: &str, labels: &[(&str, &str)]) -> Value {
 }
 
 /// A pod in `default` called `p`.
-pub fn pod(spec: Value) -> WaitingPod {
+pub fn pod(spec: Value) -> PendingPod {
     named_pod("default", "p", json!({}), spec)
 }
 
-pub fn named_pod(namespace: &str, name: &str, labels: Value, mut spec: Value) -> WaitingPod {
+pub fn named_pod(namespace: &str, name: &str, labels: Value, mut spec: Value) -> PendingPod {
     if spec["containers"].is_null() {
         spec["containers"] = json!([{"name": "c"}]);
     }
     let pod = json!({"metadata": {"name": name, "namespace": namespace, "uid": name, "labels": labels}, "spec": spec});
-    WaitingPod::new(Arc::new(serde_json::from_value(pod).unwrap()))
+    PendingPod::new(Arc::new(serde_json::from_value(pod).unwrap()))
 }
 
-pub fn requesting(cpu: &str, memory: &str) -> WaitingPod {
+pub fn requesting(cpu: &str, memory: &str) -> PendingPod {
     pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]}))
 }
 
 /// A cluster of `nodes`, with `pods` placed on them by node name.
-pub fn cluster(nodes: &[Value], pods: Vec<(&str, WaitingPod)>) -> Cluster {
+pub fn cluster(nodes: &[Value], pods: Vec<(&str, PendingPod)>) -> Cluster {
     let mut cluster = Cluster::default();
     for node in nodes {
         cluster.cache.set_node(Arc::new(serde_json::from_value(node.clone()).unwrap()));
@@ -62,48 +62,62 @@ pub fn cluster(nodes: &[Value], pods: Vec<(&str, WaitingPod)>) -> Cluster {
     cluster
 }
 
-pub fn verdicts(plugin: &dyn Plugin, pod: &WaitingPod, cluster: &Cluster) -> Vec<Result<(), Failure>> {
+/// The plugin without arguments.
+pub fn built(new: fn(&Value) -> Result<Plugin, String>) -> Plugin {
+    new(&Value::Null).unwrap()
+}
+
+pub fn verdicts(plugin: &Plugin, pod: &PendingPod, cluster: &Cluster) -> Vec<Result<(), Status>> {
     let nodes = cluster.cache.nodes();
-    match plugin.filter(cluster, pod) {
-        Prepared::Skip => nodes.iter().map(|_| Ok(())).collect(),
-        Prepared::Reject(failure) => nodes.iter().map(|_| Err(failure.clone())).collect(),
-        Prepared::Filter(filter) | Prepared::Only(_, filter) => nodes.iter().map(|n| filter.check(n)).collect(),
+    let result = plugin.pre_filter.as_ref().map_or(PreFilterResult::AllNodes, |p| p.pre_filter(cluster, pod));
+    match result {
+        PreFilterResult::Skip => nodes.iter().map(|_| Ok(())).collect(),
+        PreFilterResult::Reject(status) => nodes.iter().map(|_| Err(status.clone())).collect(),
+        PreFilterResult::AllNodes | PreFilterResult::Nodes(_) => {
+            let Some(plugin) = &plugin.filter else { return nodes.iter().map(|_| Ok(())).collect() };
+            let filter = plugin.node_filter(cluster, pod);
+            nodes.iter().map(|node| filter.filter(node)).collect()
+        }
     }
 }
 
 pub fn check_among(
-    plugin: &dyn Plugin,
-    pod: &WaitingPod,
+    plugin: &Plugin,
+    pod: &PendingPod,
     nodes: &[Value],
-    pods: Vec<(&str, WaitingPod)>,
-) -> Vec<Result<(), Failure>> {
+    pods: Vec<(&str, PendingPod)>,
+) -> Vec<Result<(), Status>> {
     verdicts(plugin, pod, &cluster(nodes, pods))
 }
 
 /// The verdict on one empty node.
-pub fn check(plugin: &dyn Plugin, pod: &WaitingPod, node: &Value, wanted: Result<(), &'static str>) {
+pub fn check(plugin: &Plugin, pod: &PendingPod, node: &Value, wanted: Result<(), &'static str>) {
     let verdict = check_among(plugin, pod, std::slice::from_ref(node), vec![]).pop().unwrap();
-    let found = verdict.map_err(|failure| failure.reasons.join(", "));
+    let found = verdict.map_err(|status| status.message());
     assert_eq!(found, wanted.map_err(str::to_string), "{:?} on {node}", pod.pod.spec);
 }
 
-pub fn scores(plugin: &dyn Plugin, pod: &WaitingPod, cluster: &Cluster) -> Vec<i64> {
+pub fn scores(plugin: &Plugin, pod: &PendingPod, cluster: &Cluster) -> Vec<i64> {
     let nodes: Vec<_> = cluster.cache.nodes().iter().collect();
-    let Some(score) = plugin.score(cluster, pod, &nodes) else { return vec![0; nodes.len()] };
-    let mut scores: Vec<_> = nodes.iter().enumerate().map(|(at, node)| score.score(at, node)).collect();
-    score.normalize(&mut scores);
+    let result = plugin.pre_score.as_ref().map(|p| p.pre_score(cluster, pod, &nodes));
+    let Some(plugin) = plugin.score.as_ref().filter(|_| result != Some(PreScoreResult::Skip)) else {
+        return vec![0; nodes.len()];
+    };
+    let scorer = plugin.node_scorer(cluster, pod, &nodes);
+    let mut scores: Vec<_> = nodes.iter().enumerate().map(|(at, node)| scorer.score(at, node)).collect();
+    scorer.normalize_score(&mut scores);
     scores
 }
 
-pub fn check_scores(plugin: &dyn Plugin, pod: &WaitingPod, nodes: &[Value], wanted: &[i64]) {
+pub fn check_scores(plugin: &Plugin, pod: &PendingPod, nodes: &[Value], wanted: &[i64]) {
     check_scores_among(plugin, pod, nodes, vec![], wanted);
 }
 
 pub fn check_scores_among(
-    plugin: &dyn Plugin,
-    pod: &WaitingPod,
+    plugin: &Plugin,
+    pod: &PendingPod,
     nodes: &[Value],
-    pods: Vec<(&str, WaitingPod)>,
+    pods: Vec<(&str, PendingPod)>,
     wanted: &[i64],
 ) {
     assert_eq!(scores(plugin, pod, &cluster(nodes, pods)), wanted);

@@ -1,18 +1,21 @@
 //! Volumes that only one pod, or one node, may use at a time.
 //! Claims in use are kept by `node_info`; inline disks are compared pod by pod.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::Volume;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::table::Built;
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
+    equivalence_class::PodSignature,
+    framework::{
+        ClusterEvent, EnqueueExtensions, FilterPlugin, NodeFilter, Plugin, PreFilterPlugin, PreFilterResult,
+        QueueingHint, SignPlugin, Status,
+    },
     node_info::NodeInfo,
-    pod_info::{PodInfo, WaitingPod},
+    pod_info::{PendingPod, PodInfo},
 };
 
 const DISK: &str = "node(s) had no available disk";
@@ -21,8 +24,8 @@ const ONE_POD: &str =
 
 pub struct VolumeRestrictions;
 
-pub fn build(_: &Value) -> Built {
-    Ok(Arc::new(VolumeRestrictions))
+pub fn new(_: &Value) -> Result<Plugin, String> {
+    Ok(Plugin::of(VolumeRestrictions).pre_filter().filter().enqueue_extensions().sign().build())
 }
 
 /// A disk that a pod names itself, without a claim.
@@ -67,26 +70,36 @@ struct Restricted<'a> {
     uses: i64,
 }
 
-impl Plugin for VolumeRestrictions {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
-        let disks = &pod.disks;
-        let is_exclusive = |key: &&String| {
-            let modes = cluster.claims.get(*key).and_then(|c| c.spec.as_ref()?.access_modes.as_ref());
-            modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))
-        };
-        let exclusive: HashSet<&str> = pod.claims.iter().filter(is_exclusive).map(String::as_str).collect();
-        if disks.is_empty() && exclusive.is_empty() {
-            return Prepared::Skip;
-        }
+/// Claims that only one pod may use at a time.
+fn exclusive_claims<'a>(cluster: &'a Cluster, pod: &'a PendingPod) -> impl Iterator<Item = &'a str> {
+    let is_exclusive = |key: &&String| {
+        let modes = cluster.claims.get(*key).and_then(|c| c.spec.as_ref()?.access_modes.as_ref());
+        modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))
+    };
+    pod.claims.iter().filter(is_exclusive).map(String::as_str)
+}
+
+impl PreFilterPlugin for VolumeRestrictions {
+    fn pre_filter(&self, cluster: &Cluster, pod: &PendingPod) -> PreFilterResult {
+        let restricted = !pod.disks.is_empty() || exclusive_claims(cluster, pod).next().is_some();
+        if restricted { PreFilterResult::AllNodes } else { PreFilterResult::Skip }
+    }
+}
+
+impl FilterPlugin for VolumeRestrictions {
+    fn node_filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        let exclusive: HashSet<&str> = exclusive_claims(cluster, pod).collect();
         let used = |node: &NodeInfo| -> i64 {
             exclusive.iter().filter_map(|claim| node.claims.get(*claim)).map(|count| i64::from(*count)).sum()
         };
         let uses = if exclusive.is_empty() { 0 } else { cluster.cache.nodes().iter().map(used).sum() };
-        Prepared::Filter(Box::new(Restricted { disks, exclusive, uses }))
+        Box::new(Restricted { disks: &pod.disks, exclusive, uses })
     }
+}
 
-    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        match event {
+impl EnqueueExtensions for VolumeRestrictions {
+    fn queueing_hint(&self, _: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(match event {
             ClusterEvent::PodGone(gone) => {
                 let clash = |disk: &Disk| gone.disks.iter().any(|other| disk.clashes_with(other));
                 gone.claims.iter().any(|claim| pod.claims.contains(claim)) || pod.disks.iter().any(clash)
@@ -94,37 +107,55 @@ impl Plugin for VolumeRestrictions {
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Node { change, .. } => change.added,
             _ => false,
-        }
+        })
     }
 }
 
-impl<'a> Filter<'a> for Restricted<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+impl SignPlugin for VolumeRestrictions {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.claims();
+        signature.disks();
+    }
+}
+
+impl<'a> NodeFilter<'a> for Restricted<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         if !self.disks.is_empty() {
             let mut used = node.pods.iter().flat_map(|pod| &pod.disks);
             if used.any(|disk| self.disks.iter().any(|wanted| wanted.clashes_with(disk))) {
-                return Err(Failure::resolvable(DISK));
+                return Err(Status::unschedulable(DISK));
             }
         }
-        if self.uses > 0 { Err(Failure::resolvable(ONE_POD)) } else { Ok(()) }
+        if self.uses > 0 { Err(Status::unschedulable(ONE_POD)) } else { Ok(()) }
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 
-    fn pod_changed(&mut self, pod: &PodInfo, _: &NodeInfo, added: bool) {
-        let uses = pod.claims.iter().filter(|claim| self.exclusive.contains(claim.as_str())).count() as i64;
-        self.uses += if added { uses } else { -uses };
+    fn add_pod(&mut self, pod: &PodInfo, _: &NodeInfo) {
+        self.uses += self.uses_by(pod);
+    }
+
+    fn remove_pod(&mut self, pod: &PodInfo, _: &NodeInfo) {
+        self.uses -= self.uses_by(pod);
+    }
+}
+
+impl Restricted<'_> {
+    fn uses_by(&self, pod: &PodInfo) -> i64 {
+        pod.claims.iter().filter(|claim| self.exclusive.contains(claim.as_str())).count() as i64
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{cluster, node, pod, verdicts};
+    use crate::plugins::testing::{built, cluster, node, pod, verdicts};
 
     fn check(volume: Value, mode: &str, used: Option<Value>, wanted: Result<(), &str>) {
         let with = |volume: Value| pod(json!({"volumes": [volume]}));
@@ -132,8 +163,8 @@ mod tests {
         let mut cluster = cluster(&[node("n")], pods);
         let claim = json!({"metadata": {}, "spec": {"accessModes": [mode]}});
         cluster.claims.insert("default/data".into(), Arc::new(serde_json::from_value(claim).unwrap()));
-        let found = verdicts(&VolumeRestrictions, &with(volume), &cluster).pop().unwrap();
-        assert_eq!(found.map_err(|f| f.reasons.join(", ")), wanted.map_err(str::to_string));
+        let found = verdicts(&built(new), &with(volume), &cluster).pop().unwrap();
+        assert_eq!(found.map_err(|f| f.message()), wanted.map_err(str::to_string));
     }
 
     #[test]

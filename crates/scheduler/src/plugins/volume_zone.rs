@@ -1,66 +1,86 @@
 //! A volume that is labelled with zones or regions can be used only on nodes with the same labels.
 //! For volumes without node affinity; those with it are `volume_binding`'s.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::table::Built;
+use super::volume_binding::claims::volume_name;
+
 use crate::{
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, Plugin, Prepared},
+    equivalence_class::PodSignature,
+    framework::{
+        ClusterEvent, EnqueueExtensions, FilterPlugin, NodeFilter, Plugin, PreFilterPlugin, PreFilterResult,
+        QueueingHint, SignPlugin, Status,
+    },
     node_info::NodeInfo,
-    pod_info::WaitingPod,
-    volumes::volume_name,
+    pod_info::PendingPod,
 };
 
 const REASON: &str = "node(s) had no available volume zone";
 /// New names, and the old ones that mean the same.
 const LABELS: &[(&str, &str)] = &[
-    ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
-    ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+    ("topology.kubernetes.io/zone", "status-domain.beta.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "status-domain.beta.kubernetes.io/region"),
 ];
 
 pub struct VolumeZone;
 
-pub fn build(_: &Value) -> Built {
-    Ok(Arc::new(VolumeZone))
+pub fn new(_: &Value) -> Result<Plugin, String> {
+    Ok(Plugin::of(VolumeZone).pre_filter().filter().enqueue_extensions().sign().build())
 }
 
-/// Label names and the values a volume allows.
 #[derive(Clone)]
 struct Zones(Vec<(&'static str, &'static str, Vec<String>)>);
 
-impl Plugin for VolumeZone {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
-        let volumes = pod
-            .claims
-            .iter()
-            .filter_map(|key| volume_name(cluster.claims.get(key)?))
-            .filter_map(|name| cluster.volumes.get(name));
-        let mut zones = Vec::new();
-        for labels in volumes.filter_map(|v| v.metadata.labels.as_ref()) {
-            for (new, old) in LABELS {
-                if let Some(values) = labels.get(*new).or_else(|| labels.get(*old)) {
-                    zones.push((*new, *old, values.split("__").map(str::to_string).collect()));
-                }
+impl PreFilterPlugin for VolumeZone {
+    fn pre_filter(&self, cluster: &Cluster, pod: &PendingPod) -> PreFilterResult {
+        if zones(cluster, pod).is_empty() { PreFilterResult::Skip } else { PreFilterResult::AllNodes }
+    }
+}
+
+impl FilterPlugin for VolumeZone {
+    fn node_filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        Box::new(Zones(zones(cluster, pod)))
+    }
+}
+
+/// Label names, new and old, and the values that the pod's volumes allow.
+fn zones(cluster: &Cluster, pod: &PendingPod) -> Vec<(&'static str, &'static str, Vec<String>)> {
+    let volumes = pod
+        .claims
+        .iter()
+        .filter_map(|key| volume_name(cluster.claims.get(key)?))
+        .filter_map(|name| cluster.volumes.get(name));
+    let mut zones = Vec::new();
+    for labels in volumes.filter_map(|v| v.metadata.labels.as_ref()) {
+        for (new, old) in LABELS {
+            if let Some(values) = labels.get(*new).or_else(|| labels.get(*old)) {
+                zones.push((*new, *old, values.split("__").map(str::to_string).collect()));
             }
         }
-        if zones.is_empty() { Prepared::Skip } else { Prepared::Filter(Box::new(Zones(zones))) }
     }
+    zones
+}
 
-    fn helps(&self, _: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        match event {
+impl EnqueueExtensions for VolumeZone {
+    fn queueing_hint(&self, _: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(match event {
             ClusterEvent::Node { change, .. } => change.labels,
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Volume | ClusterEvent::StorageClass => true,
             _ => false,
-        }
+        })
     }
 }
 
-impl<'a> Filter<'a> for Zones {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+impl SignPlugin for VolumeZone {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.claims();
+    }
+}
+
+impl<'a> NodeFilter<'a> for Zones {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         let has_any = LABELS.iter().any(|(new, old)| node.label(new).is_some() || node.label(old).is_some());
         // A cluster without zones has nothing to compare.
         if !has_any {
@@ -69,20 +89,22 @@ impl<'a> Filter<'a> for Zones {
         let fits = self.0.iter().all(|(new, old, allowed)| {
             node.label(new).or_else(|| node.label(old)).is_some_and(|value| allowed.iter().any(|a| a == value))
         });
-        if fits { Ok(()) } else { Err(Failure::unresolvable(REASON)) }
+        if fits { Ok(()) } else { Err(Status::unresolvable(REASON)) }
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{cluster, labelled, pod, verdicts};
+    use crate::plugins::testing::{built, cluster, labelled, pod, verdicts};
 
     fn check(volume_zone: &str, node_zone: Option<&str>, accepted: bool) {
         let zone = "topology.kubernetes.io/zone";
@@ -93,7 +115,7 @@ mod tests {
         let volume = json!({"metadata": {"labels": {zone: volume_zone}}});
         cluster.volumes.insert("pv".into(), Arc::new(serde_json::from_value(volume).unwrap()));
         let pod = pod(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}));
-        assert_eq!(verdicts(&VolumeZone, &pod, &cluster)[0].is_ok(), accepted);
+        assert_eq!(verdicts(&built(new), &pod, &cluster)[0].is_ok(), accepted);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use super::{
     super::scalar,
     wire::{Item, Reader},
 };
-use crate::schema::{Field, Node, Or, Schema, TypeId, wire_key};
+use crate::schema::{Field, Node, Schema, SchemaOr, TypeId, wire_key};
 
-const MAX_DEPTH: usize = 128;
+const DEPTH_MAX: usize = 128;
 
 pub(super) struct Decoder<'s> {
     pub(super) schema: &'s Schema,
@@ -38,7 +38,7 @@ impl<'s> Decoder<'s> {
         map: &mut Map<String, Value>,
     ) -> Result<(), String> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH {
+        if self.depth > DEPTH_MAX {
             return Err("exceeded max depth".into());
         }
         let mut reader = Reader::new(bytes);
@@ -98,7 +98,7 @@ impl<'s> Decoder<'s> {
         let (mut items, mut reader) = (Vec::new(), Reader::new(bytes));
         while let Some((number, item)) = reader.next()? {
             if number == 1 {
-                items.push(self.single(inner, item, Or::Nothing)?);
+                items.push(self.single(inner, item, SchemaOr::Nothing)?);
             }
         }
         Ok(Value::Array(items))
@@ -124,7 +124,7 @@ impl<'s> Decoder<'s> {
         Ok((key, value.unwrap_or_else(empty)))
     }
 
-    fn single(&mut self, node: &'s Node, item: Item<'_>, or: Or) -> Result<Value, String> {
+    fn single(&mut self, node: &'s Node, item: Item<'_>, or: SchemaOr) -> Result<Value, String> {
         Ok(match node {
             Node::Boolean => (varint(item)? != 0).into(),
             Node::Int32 => (varint(item)? as i32).into(),
@@ -201,7 +201,7 @@ impl<'s> Decoder<'s> {
                     None | Some([]) => Value::Null,
                     Some(raw) if raw.starts_with(&super::MAGIC) => {
                         self.depth += 8;
-                        if self.depth > MAX_DEPTH {
+                        if self.depth > DEPTH_MAX {
                             return Err("exceeded max depth".into());
                         }
                         let value = super::decode_nested(self.schema, raw, self.depth)?;
@@ -211,28 +211,28 @@ impl<'s> Decoder<'s> {
                     Some(raw) => serde_json::from_slice(raw).map_err(|e| e.to_string())?,
                 }
             }
-            Node::Struct(id) if or != Or::Nothing => self.schema_or(*id, bytes_of(item)?, or)?,
+            Node::Struct(id) if or != SchemaOr::Nothing => self.schema_or(*id, bytes_of(item)?, or)?,
             Node::Struct(id) => self.message(*id, bytes_of(item)?)?,
             Node::List(..) | Node::Map(..) => return Err("a list of lists has no protobuf form".into()),
         })
     }
 
-    fn schema_or(&mut self, id: TypeId, bytes: &[u8], or: Or) -> Result<Value, String> {
-        let schema_number = if or == Or::Bool { 2 } else { 1 };
+    fn schema_or(&mut self, id: TypeId, bytes: &[u8], or: SchemaOr) -> Result<Value, String> {
+        let schema_number = if or == SchemaOr::Bool { 2 } else { 1 };
         let (mut schema, mut others, mut allows) = (None, Vec::new(), false);
         let mut reader = Reader::new(bytes);
         while let Some((number, item)) = reader.next()? {
             match (number, or) {
                 (n, _) if n == schema_number => schema = Some(self.message(id, bytes_of(item)?)?),
-                (1, Or::Bool) => allows = varint(item)? != 0,
-                (2, Or::Array) => others.push(self.message(id, bytes_of(item)?)?),
-                (2, Or::Strings) => others.push(text(item)?.into()),
+                (1, SchemaOr::Bool) => allows = varint(item)? != 0,
+                (2, SchemaOr::Array) => others.push(self.message(id, bytes_of(item)?)?),
+                (2, SchemaOr::Strings) => others.push(text(item)?.into()),
                 _ => {}
             }
         }
         Ok(match (schema, or) {
             (Some(schema), _) => schema,
-            (None, Or::Bool) => allows.into(),
+            (None, SchemaOr::Bool) => allows.into(),
             (None, _) => Value::Array(others),
         })
     }

@@ -8,7 +8,7 @@ use super::{
     super::scalar,
     wire::{BYTES, Writer},
 };
-use crate::schema::{Field, Node, Or, Schema, TypeId, wire_key};
+use crate::schema::{Field, Node, Schema, SchemaOr, TypeId, wire_key};
 
 /// A value that does not fit its type; says where.
 type Misfit = String;
@@ -63,7 +63,7 @@ impl<'s> Encoder<'s> {
         match (&field.node, value) {
             (Node::List(item, _), Some(Value::Array(items))) if field.wire.wrapped => {
                 let before = self.out.len();
-                self.list(item, 1, items, Or::Nothing)?;
+                self.list(item, 1, items, SchemaOr::Nothing)?;
                 self.out.close(number, before);
                 Ok(())
             }
@@ -75,7 +75,7 @@ impl<'s> Encoder<'s> {
         }
     }
 
-    fn list(&mut self, item: &'s Node, number: u32, items: &[Value], or: Or) -> Result<(), Misfit> {
+    fn list(&mut self, item: &'s Node, number: u32, items: &[Value], or: SchemaOr) -> Result<(), Misfit> {
         items.iter().rev().try_for_each(|value| self.single(item, number, value, or))
     }
 
@@ -88,7 +88,7 @@ impl<'s> Encoder<'s> {
             match (item, value) {
                 (Node::List(inner, _), Value::Array(items)) if field.wire.wrapped => {
                     let start = self.out.len();
-                    self.list(inner, 1, items, Or::Nothing)?;
+                    self.list(inner, 1, items, SchemaOr::Nothing)?;
                     self.out.close(2, start);
                 }
                 (Node::List(..), Value::Null) if field.wire.wrapped => self.out.bytes(2, b""),
@@ -101,7 +101,7 @@ impl<'s> Encoder<'s> {
     }
 
     /// One value, zero when null.
-    fn single(&mut self, node: &'s Node, number: u32, value: &Value, or: Or) -> Result<(), Misfit> {
+    fn single(&mut self, node: &'s Node, number: u32, value: &Value, or: SchemaOr) -> Result<(), Misfit> {
         let before = self.out.len();
         match node {
             Node::Boolean => self.out.integer(number, i64::from(boolean(value)?)),
@@ -155,7 +155,7 @@ impl<'s> Encoder<'s> {
                 }
                 self.out.close(number, before);
             }
-            Node::Struct(id) if or != Or::Nothing => {
+            Node::Struct(id) if or != SchemaOr::Nothing => {
                 self.schema_or(*id, value, or)?;
                 self.out.close(number, before);
             }
@@ -169,33 +169,33 @@ impl<'s> Encoder<'s> {
     }
 
     /// `JSONSchemaPropsOrArray` and its like: a schema, or what may stand in its place.
-    fn schema_or(&mut self, id: TypeId, value: &Value, or: Or) -> Result<(), Misfit> {
-        let schema_number = if or == Or::Bool { 2 } else { 1 };
+    fn schema_or(&mut self, id: TypeId, value: &Value, or: SchemaOr) -> Result<(), Misfit> {
+        let schema_number = if or == SchemaOr::Bool { 2 } else { 1 };
         let start = self.out.len();
         match (value, or) {
             (Value::Object(_), _) => {
                 self.message(id, value)?;
                 self.out.close(schema_number, start);
-                if or == Or::Bool {
+                if or == SchemaOr::Bool {
                     self.out.integer(1, 1);
                 }
             }
-            (Value::Bool(allows), Or::Bool) => self.out.integer(1, i64::from(*allows)),
-            (Value::Array(items), Or::Array) => {
+            (Value::Bool(allows), SchemaOr::Bool) => self.out.integer(1, i64::from(*allows)),
+            (Value::Array(items), SchemaOr::Array) => {
                 for item in items.iter().rev() {
                     let start = self.out.len();
                     self.message(id, item)?;
                     self.out.close(2, start);
                 }
             }
-            (Value::Array(items), Or::Strings) => {
+            (Value::Array(items), SchemaOr::Strings) => {
                 for item in items.iter().rev() {
                     self.out.raw(text(item)?.as_bytes());
                     self.out.varint(text(item)?.len() as u64);
                     self.out.tag(2, BYTES);
                 }
             }
-            (Value::Null, Or::Bool) => self.out.integer(1, 0),
+            (Value::Null, SchemaOr::Bool) => self.out.integer(1, 0),
             (Value::Null, _) => {}
             (other, _) => return Err(format!("cannot be {other}")),
         }

@@ -26,7 +26,7 @@ fn any(list: &[String], wanted: &str) -> bool {
 
 impl Rule {
     pub fn allows(&self, a: &Attributes) -> bool {
-        if !any(&self.verbs, &a.verb) {
+        if !any(&self.verbs, a.verb.as_str()) {
             return false;
         }
         match a.is_resource {
@@ -156,7 +156,7 @@ mod tests {
             let rule: Rule = serde_json::from_value(rule).unwrap();
             let mut words = request.split(' ');
             let mut next = || words.next().unwrap_or_default().to_string();
-            let verb = next();
+            let verb = next().as_str().into();
             let target = next();
             let attributes = match target.starts_with('/') {
                 true => Attributes { verb, path: target, ..Attributes::default() },

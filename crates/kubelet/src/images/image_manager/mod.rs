@@ -4,6 +4,8 @@
 //! changed.
 
 mod credentials;
+mod error;
+mod in_flight;
 pub mod pull_records;
 mod reference;
 
@@ -13,6 +15,8 @@ use client::{EventRecorder, ObjectRef};
 use credentials::Credential;
 use cri::{Runtime, v1};
 use env::Env;
+pub use error::ImageError;
+use in_flight::InFlightKeys;
 use k8s_openapi::api::core::v1::{Container, Secret};
 use metrics::Metrics;
 use parking_lot::Mutex;
@@ -21,9 +25,13 @@ use tokio::sync::Semaphore;
 
 use crate::{
     node::node_metrics::{IMAGE_PULL_DURATION, image_size},
-    pod::{pod_start::Pulls, pod_status::WaitingReason},
+    pod::pod_start::Pulls,
     runtime::{backoff::Backoff, container_config::security::ImageUser},
 };
+
+/// Upstream's back-off of failed pulls.
+const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
+const BACKOFF_MAX: Duration = Duration::from_secs(300);
 
 /// A present image.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,8 +47,8 @@ pub struct ImageManager {
     recorder: EventRecorder,
     metrics: Metrics,
     present: Mutex<HashMap<String, PresentImage>>,
-    /// One lock per image that is being pulled: others wait for it instead of pulling too.
-    pulling: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Images that are being pulled: others wait for one instead of pulling it too.
+    pulling: InFlightKeys,
     slots: Semaphore,
     backoff: Backoff,
     last_errors: Mutex<HashMap<String, String>>,
@@ -63,9 +71,9 @@ impl ImageManager {
             recorder,
             metrics,
             present: Mutex::default(),
-            pulling: Mutex::default(),
+            pulling: InFlightKeys::default(),
             slots: Semaphore::new(max_parallel_pulls.max(1)),
-            backoff: Backoff::new(Duration::from_secs(10), Duration::from_secs(300)),
+            backoff: Backoff::new(BACKOFF_INITIAL, BACKOFF_MAX),
             last_errors: Mutex::default(),
             failed_at: Mutex::default(),
             pulls: Pulls::default(),
@@ -110,27 +118,23 @@ impl ImageManager {
         pod_uid: &str,
         container: &Container,
         pull_secrets: &[Arc<Secret>],
-    ) -> Result<PresentImage, WaitingReason> {
+    ) -> Result<PresentImage, ImageError> {
         let named = container.image.as_deref().unwrap_or_default();
-        let image = reference::with_default_tag(named).map_err(|why| {
-            let message = format!("Failed to apply default image tag {named:?}: {why}");
-            self.recorder.warning(about, "InspectFailed", message.clone());
-            WaitingReason { reason: "InvalidImageName".into(), message }
-        })?;
-        let present = self.lookup(&image).await.map_err(|error| {
-            let message = format!("Failed to inspect image {image:?}: {error}");
-            self.recorder.warning(about, "InspectFailed", message.clone());
-            WaitingReason { reason: "ImageInspectError".into(), message }
-        })?;
+        let told = |error: ImageError| {
+            self.recorder.warning(about, error.event_reason(), error.to_string());
+            error
+        };
+        let image = reference::with_default_tag(named)
+            .map_err(|cause| told(ImageError::InvalidImageName { image: named.into(), cause }))?;
+        let present = self
+            .lookup(&image)
+            .await
+            .map_err(|error| told(ImageError::Inspect { image: image.clone(), error: error.to_string() }))?;
         let policy = container.image_pull_policy.as_deref().unwrap_or(reference::default_policy(&image));
         let credentials = credentials::matching(&image, pull_secrets);
         let present = present.filter(|found| !self.records.must_pull(&image, &found.id, &credentials));
         match (policy, present) {
-            ("Never", None) => {
-                let message = format!("Container image {named:?} is not present with pull policy of Never");
-                self.recorder.warning(about, "ErrImageNeverPull", message.clone());
-                Err(WaitingReason { reason: "ErrImageNeverPull".into(), message })
-            }
+            ("Never", None) => Err(told(ImageError::NeverPull { image: named.into() })),
             ("IfNotPresent" | "Never", Some(found)) => {
                 let message =
                     format!("Container image {named:?} already present on machine and can be accessed by the pod");
@@ -154,26 +158,20 @@ impl ImageManager {
         image: &str,
         policy: &str,
         credentials: Vec<Credential>,
-    ) -> Result<PresentImage, WaitingReason> {
+    ) -> Result<PresentImage, ImageError> {
         let key = format!("{pod_uid}_{image}");
         if let Some(wait) = self.waiting(&key) {
-            let mut message = format!("Back-off pulling image {named:?}");
-            self.recorder.normal(about, "BackOff", message.clone());
-            if let Some(last) = self.last_errors.lock().get(&key) {
-                message = format!("{message}: {last}");
-            }
+            let back_off = |last| ImageError::BackOff { image: named.into(), last };
+            // The Event is counted by its message, which stays the same whatever failed last.
+            let event = back_off(None);
+            self.recorder.normal(about, event.event_reason(), event.to_string());
             tracing::debug!(image, ?wait, "pulling waits");
-            return Err(WaitingReason { reason: "ImagePullBackOff".into(), message });
+            return Err(back_off(self.last_errors.lock().get(&key).cloned()));
         }
         self.recorder.normal(about, "Pulling", format!("Pulling image {named:?}"));
         let began = self.env.monotonic();
-        let lock = {
-            let mut pulling = self.pulling.lock();
-            pulling.retain(|_, lock| Arc::strong_count(lock) > 1);
-            pulling.entry(image.into()).or_default().clone()
-        };
-        let turn = lock.lock().await;
-        // Whoever held the lock may have pulled it for us.
+        let in_flight = self.pulling.enter(image).await;
+        // Whoever was before us may have pulled it for us.
         if policy != "Always"
             && let Ok(Some(found)) = self.lookup(image).await
             && !self.records.must_pull(image, &found.id, &credentials)
@@ -202,17 +200,18 @@ impl ImageManager {
                     Err(error) => error.to_string(),
                 }
             }
-            Err(error) => runtimes_words(&error.to_string()),
+            Err(error) => error::without_unknown_code(&error.to_string()),
         };
         self.records.failed(image);
-        drop(turn);
+        drop(in_flight);
         let now = self.env.monotonic();
         self.backoff.next(&key, now, now);
         self.failed_at.lock().insert(key.clone(), now);
-        self.recorder.warning(about, "Failed", format!("Failed to pull image {named:?}: {error}"));
-        let waiting = pull_failure(named, &error);
-        self.last_errors.lock().insert(key, format!("{}: {}", waiting.reason, waiting.message));
-        Err(waiting)
+        let failure = ImageError::from_pull(named, &error);
+        let message = format!("Failed to pull image {named:?}: {error}");
+        self.recorder.warning(about, failure.event_reason(), message);
+        self.last_errors.lock().insert(key, format!("{}: {failure}", failure.reason()));
+        Err(failure)
     }
 
     /// The credential that served, if one was needed.
@@ -268,34 +267,6 @@ impl ImageManager {
         self.pulls.forget(pod_uid);
         self.last_errors.lock().retain(|key, _| !key.starts_with(&prefix));
         self.failed_at.lock().retain(|key, _| !key.starts_with(&prefix));
-    }
-}
-
-/// A code that says that nothing is known only hides what is said.
-fn runtimes_words(error: &str) -> String {
-    error.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(error).to_string()
-}
-
-/// Reasons that a runtime may give, and how they go on in a sentence.
-const REASONS: [(&str, &str); 2] = [
-    ("RegistryUnavailable", "the registry is unavailable"),
-    ("SignatureValidationFailed", "the signature validation failed"),
-];
-
-/// Whether a container waits for its image because a pull has just failed.
-pub fn is_failed_pull(reason: &str) -> bool {
-    reason == "ErrImagePull" || REASONS.iter().any(|(known, _)| *known == reason)
-}
-
-/// What a pod waits for whose image could not be pulled.
-fn pull_failure(image: &str, error: &str) -> WaitingReason {
-    let given = REASONS.iter().find_map(|(reason, words)| Some((reason, words, error.strip_prefix(reason)?)));
-    match given {
-        Some((reason, words, more)) => WaitingReason {
-            reason: reason.to_string(),
-            message: format!("image pull failed for {image} because {words}{more}"),
-        },
-        None => WaitingReason { reason: "ErrImagePull".into(), message: error.into() },
     }
 }
 
@@ -387,7 +358,7 @@ mod tests {
             let next = format!("Back-off pulling image {image:?}: {reason}: {message}");
             for (reason, message) in [(reason, message), ("ImagePullBackOff", next.as_str())] {
                 let waiting = images.ensure(&ObjectRef::default(), "uid", &container, &[]).await.unwrap_err();
-                assert_eq!((waiting.reason.as_str(), waiting.message.as_str()), (reason, message));
+                assert_eq!((waiting.reason(), waiting.to_string().as_str()), (reason, message));
             }
         }
     }

@@ -44,7 +44,7 @@ struct Access {
 }
 
 /// The most secrets remembered for one image; those beyond are asked for again.
-const SECRETS_MAX: usize = 100;
+const SECRETS_PER_IMAGE_MAX: usize = 100;
 
 #[derive(Default)]
 pub struct PullRecords {
@@ -100,7 +100,7 @@ impl PullRecords {
         let access = records.pulled.entry(id.into()).or_default().entry(name(image).into()).or_default();
         match credential {
             None => access.everyone = true,
-            Some(c) if access.secrets.len() < SECRETS_MAX => {
+            Some(c) if access.secrets.len() < SECRETS_PER_IMAGE_MAX => {
                 access.secrets.insert(c.secret.clone(), c.hash.clone());
             }
             Some(_) => {}

@@ -2,9 +2,16 @@
 //! Used by `image_manager`.
 //! Invariant: pure.
 
-/// The reference with `:latest` where it names neither tag nor digest, or why it is not one.
-pub fn with_default_tag(image: &str) -> Result<String, String> {
-    let invalid = || Err(format!("couldn't parse image name {image:?}: invalid reference format"));
+/// A text that is no image reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("couldn't parse image name {image:?}: invalid reference format")]
+pub struct InvalidReference {
+    pub image: String,
+}
+
+/// The reference with `:latest` where it names neither tag nor digest.
+pub fn with_default_tag(image: &str) -> Result<String, InvalidReference> {
+    let invalid = || Err(InvalidReference { image: image.into() });
     if image.is_empty() || image.len() > 4096 {
         return invalid();
     }

@@ -205,7 +205,7 @@ impl NodeStatusManager {
             .into_iter()
             .map(|pressure| {
                 let short = self.pressures.has(pressure);
-                let (reason, message) = in_words(pressure, short);
+                let (reason, message) = event_message(pressure, short);
                 condition(previous, condition_name(pressure), short, reason, message, now)
             })
             .collect();
@@ -483,7 +483,7 @@ pub fn architecture() -> &'static str {
     }
 }
 
-fn in_words(pressure: Pressure, short: bool) -> (&'static str, &'static str) {
+fn event_message(pressure: Pressure, short: bool) -> (&'static str, &'static str) {
     match (pressure, short) {
         (Pressure::Memory, false) => ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         (Pressure::Memory, true) => ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),

@@ -26,6 +26,15 @@ pub struct WaitingReason {
     pub message: String,
 }
 
+/// A failure of the whole pod that the node decided on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFailure {
+    pub reason: String,
+    pub message: String,
+    /// The node did not admit the pod: nothing of it ever ran here.
+    pub rejected: bool,
+}
+
 /// What probes say of containers, by id.
 pub trait Readiness {
     /// The container's startup probe has succeeded, or it has none.
@@ -53,10 +62,8 @@ pub struct Input<'a> {
     pub recursive_read_only: bool,
     /// The pod's work is over: nothing is going to be started again.
     pub terminal: bool,
-    /// Reason and message of a failure that the node decided on, whatever the containers do.
-    pub verdict: Option<&'a (String, String)>,
-    /// The node did not take the pod at all.
-    pub refused: bool,
+    /// The pod has failed, whatever its containers do.
+    pub failure: Option<&'a PodFailure>,
     pub now: Timestamp,
 }
 
@@ -80,9 +87,9 @@ pub fn generate(input: &Input) -> PodStatus {
     containers::limit_messages(&mut status);
     let phase = decided_phase(input, &status);
     status.phase = Some(phase.into());
-    if let Some((reason, message)) = input.verdict.filter(|_| phase == "Failed") {
-        status.reason = Some(reason.clone());
-        status.message = Some(message.clone());
+    if let Some(failure) = input.failure.filter(|_| phase == "Failed") {
+        status.reason = Some(failure.reason.clone());
+        status.message = Some(failure.message.clone());
     } else if input.previous.phase.as_deref() == Some(phase) {
         status.reason = input.previous.reason.clone();
         status.message = input.previous.message.clone();
@@ -93,19 +100,19 @@ pub fn generate(input: &Input) -> PodStatus {
     status
 }
 
-/// A pod that was refused, here or elsewhere, shows no containers: what they wait for would hide why.
+/// A pod that was rejected, here or elsewhere, shows no containers: what they wait for would hide why.
 fn never_began(input: &Input) -> bool {
     let api = input.pod.status.as_ref();
     let over = api.and_then(|s| s.phase.as_deref()).is_some_and(is_terminal);
     let unknown = input.previous.container_statuses.is_none() && input.runtime.containers.is_empty();
-    input.refused || (over && unknown)
+    input.failure.is_some_and(|failure| failure.rejected) || (over && unknown)
 }
 
 fn decided_phase<'a>(input: &'a Input, status: &PodStatus) -> &'a str {
     let terminal = |phase: Option<&'a str>| phase.filter(|phase| is_terminal(phase));
     let api = input.pod.status.as_ref().and_then(|s| s.phase.as_deref());
     terminal(api)
-        .or(input.verdict.map(|_| "Failed"))
+        .or(input.failure.map(|_| "Failed"))
         .or_else(|| terminal(input.previous.phase.as_deref()))
         .unwrap_or_else(|| phase::phase(input, status))
 }

@@ -73,8 +73,8 @@ struct Case {
     unready: &'static [&'static str],
     reasons: &'static [(&'static str, &'static str)],
     terminal: bool,
-    verdict: Option<&'static str>,
-    refused: bool,
+    failure: Option<&'static str>,
+    rejected: bool,
 }
 
 impl Default for Case {
@@ -86,8 +86,8 @@ impl Default for Case {
             unready: &[],
             reasons: &[],
             terminal: false,
-            verdict: None,
-            refused: false,
+            failure: None,
+            rejected: false,
         }
     }
 }
@@ -104,6 +104,8 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
         .collect();
     let runtime =
         if case.containers == ["nothing"] { PodRuntimeStatus::default() } else { observe(&pod, case.containers) };
+    let failure =
+        case.failure.map(|reason| PodFailure { reason: reason.into(), message: "why".into(), rejected: case.rejected });
     let status = generate(&Input {
         in_effect: &|_| None,
         resizes: &Default::default(),
@@ -116,8 +118,7 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
         host_ips: &["192.0.2.1".into()],
         recursive_read_only: false,
         terminal: case.terminal,
-        verdict: case.verdict.map(|reason| (reason.to_string(), "why".to_string())).as_ref(),
-        refused: case.refused,
+        failure: failure.as_ref(),
         now: Timestamp::from_second(100).unwrap(),
     });
     assert_eq!(status.phase.as_deref(), Some(phase), "{status:?}");
@@ -163,7 +164,7 @@ fn what_the_node_decides_is_told_when_nothing_runs_any_more() {
         status: json!({"phase": "Running"}),
         containers,
         terminal,
-        verdict: Some("DeadlineExceeded"),
+        failure: Some("DeadlineExceeded"),
         ..Default::default()
     };
     let unready = ("/is/Ready/reason", json!("PodFailed"));
@@ -182,13 +183,13 @@ fn what_the_node_decides_is_told_when_nothing_runs_any_more() {
 }
 
 #[test]
-fn refused_pods_show_why_and_no_containers() {
+fn rejected_pods_show_why_and_no_containers() {
     let none = [("/containerStatuses", Value::Null), ("/initContainerStatuses", Value::Null)];
     let mut spec = two("Always");
     spec["initContainers"] = json!([{"name": "i"}]);
     let nothing = || Case { spec: spec.clone(), containers: &["nothing"], terminal: true, ..Default::default() };
-    let refused = Case { refused: true, verdict: Some("OutOfcpu"), ..nothing() };
-    check(refused, "Failed", &[&none[..], &[("/reason", json!("OutOfcpu"))]].concat());
+    let rejected = Case { rejected: true, failure: Some("OutOfcpu"), ..nothing() };
+    check(rejected, "Failed", &[&none[..], &[("/reason", json!("OutOfcpu"))]].concat());
     let before = Case { status: json!({"phase": "Failed", "reason": "OutOfcpu"}), ..nothing() };
     check(before, "Failed", &[&none[..], &[("/reason", json!("OutOfcpu"))]].concat());
 }

@@ -1,20 +1,20 @@
 //! Whether a pod may begin on this node, and whether its time is over.
 //! Part of `pod_workers`.
-//! Invariant: a pod that runs is never refused; one that is refused says why, once.
+//! Invariant: a pod that runs is never rejected; one that is rejected says why, once.
 
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::Worker;
+use super::{state::PodWorkerEvent, worker::Worker};
 use crate::{
     node::node_metrics::ADMISSION_REJECTIONS,
-    pod::{admission, pod_spec, security_admission},
+    pod::{admission, pod_spec, pod_status::PodFailure, security_admission},
     runtime::runtime_status::PodRuntimeStatus,
 };
 
 impl Worker {
-    /// False when the pod was refused.
+    /// False when the pod was rejected.
     pub(super) async fn admit(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> bool {
         if self.admitted {
             return true;
@@ -54,8 +54,9 @@ impl Worker {
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.shared.metrics.count(&ADMISSION_REJECTIONS, &[&refusal.reason]);
-                self.verdict = Some((refusal.reason, format!("Pod was rejected: {}", refusal.message)));
-                self.refused = true;
+                let message = format!("Pod was rejected: {}", refusal.message);
+                let failure = PodFailure { reason: refusal.reason, message, rejected: true };
+                self.apply(PodWorkerEvent::Rejected(failure));
                 return false;
             }
         }
@@ -73,17 +74,18 @@ impl Worker {
         let known = self.shared.statuses.get(&self.uid).and_then(|status| status.start_time);
         let start = known.or_else(|| pod.status.as_ref().and_then(|status| status.start_time.clone()));
         let Some(start) = start else {
-            self.look_again_in(Duration::from_secs(limit.max(0) as u64));
+            self.sync_again_in(Duration::from_secs(limit.max(0) as u64));
             return true;
         };
         let age = self.shared.env.now().as_second() - start.0.as_second();
         if age < limit {
-            self.look_again_in(Duration::from_secs((limit - age) as u64));
+            self.sync_again_in(Duration::from_secs((limit - age) as u64));
             return true;
         }
         let message = "Pod was active on the node longer than the specified deadline".to_string();
         self.shared.recorder.normal(&client::reference(&**pod), "DeadlineExceeded", message.clone());
-        self.verdict = Some(("DeadlineExceeded".into(), message));
+        let failure = PodFailure { reason: "DeadlineExceeded".into(), message, rejected: false };
+        self.apply(PodWorkerEvent::DeadlineExceeded(failure));
         false
     }
 }

@@ -1,75 +1,31 @@
 //! Gives running containers more or less when their pod's resources are changed in place.
-//! Part of `pod_workers`; `allocation_manager` decides who gets what.
-//! Invariant: a container is restarted for it only where its resizePolicy says so; what the node cannot give is never
-//! tried, and no limit is set below what is in use.
+//! Part of `pod_workers`; `allocation_manager` decides who gets what, and `pod_actions` what is to be done for it.
+//! Invariant: what the node cannot give is never tried, and no limit is set below what is in use.
 
 use std::{sync::Arc, time::Duration};
 
-use cri::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
-use super::Worker;
+use super::{
+    error::{MemoryLimitError, ResizeError},
+    worker::Worker,
+};
 use crate::{
     node::node_metrics::{DEFERRED_ACCEPTED_RESIZES, INFEASIBLE_RESIZES, RESIZE_DURATION},
     pod::{
-        pod_actions::PodActions,
+        pod_actions::{ActuatedResources, ContainerUpdate, PodActions, resizable_containers},
         pod_spec::{self, Kind},
     },
-    resources::{allocation, allocation_manager::Verdict, resizes::in_words},
+    resources::{allocation, allocation_manager::ResizeVerdict, resizes::event_message},
     runtime::{
-        container_config::resources::{PodLimits, linux_resources, pod_limits},
+        container_config::resources::{PodLimits, pod_limits},
         runtime_status::{ContainerStatus, PodRuntimeStatus, State},
     },
 };
 
 /// A deferred resize is tried again after this, even if nobody said that there is room.
-const DEFERRED_RETRY: Duration = Duration::from_secs(10);
-const FAILED_RETRY: Duration = Duration::from_secs(5);
-
-/// What a running container was given.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Applied {
-    pub linux: LinuxContainerResources,
-    pub declared: ResourceRequirements,
-}
-
-impl Applied {
-    pub fn new(pod: &Pod, container: &Container, kind: Kind, node_memory: i64) -> Self {
-        Self {
-            linux: linux_resources(pod, container, kind, node_memory),
-            declared: container.resources.clone().unwrap_or_default(),
-        }
-    }
-
-    fn cpu(&self) -> (i64, i64) {
-        (self.linux.cpu_quota, self.linux.cpu_shares)
-    }
-
-    fn memory(&self) -> i64 {
-        self.linux.memory_limit_in_bytes
-    }
-
-    /// Whether it is the same for the runtime.
-    fn runs_as(&self, other: &Self) -> bool {
-        self.cpu() == other.cpu() && self.memory() == other.memory()
-    }
-}
-
-/// A running container whose resources are to change.
-pub(super) struct Change<'a> {
-    kind: Kind,
-    container: &'a Container,
-    id: String,
-    before: Applied,
-    wanted: Applied,
-}
-
-impl Change<'_> {
-    fn restarts(&self) -> bool {
-        let differs = |name: &str| !allocation::same_amount(&self.before.declared, &self.wanted.declared, name);
-        ["cpu", "memory"].into_iter().any(|name| differs(name) && must_restart(self.container, name))
-    }
-}
+const DEFERRED_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+const FAILED_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// The pod by whose resources everything is done: its own, or those it had where the node cannot give more.
@@ -79,7 +35,7 @@ impl Worker {
             true => allocation::asked(pod),
             false => allocation::reported(pod),
         };
-        self.group.get_or_insert_with(|| {
+        self.pod_limits.get_or_insert_with(|| {
             let mut before = first();
             before.extend(shared.allocations.in_effect(&self.uid));
             pod_limits(&allocation::with(pod, &before))
@@ -87,132 +43,109 @@ impl Worker {
         let (granted, verdict) = shared.allocations.decide(pod, first);
         let (generation, now) = (pod.metadata.generation, shared.env.now());
         match verdict {
-            Verdict::Same => self.resizes.none_pending(),
-            Verdict::Begun(trigger) => {
+            ResizeVerdict::Unchanged => self.resizes.none_pending(),
+            ResizeVerdict::Started(trigger) => {
                 if self.resizes.is_deferred() {
                     shared.metrics.count(&DEFERRED_ACCEPTED_RESIZES, &[trigger]);
                 }
                 self.resizes.begin(generation, now);
-                shared.recorder.normal(&about, "ResizeStarted", in_words(pod, "started", generation, ""));
+                shared.recorder.normal(&about, "ResizeStarted", event_message(pod, "started", generation, ""));
             }
-            Verdict::Waits { reason, message } => {
+            ResizeVerdict::Pending { reason, message } => {
                 if self.resizes.refuse(reason, message.clone(), generation, now) {
-                    let words = in_words(pod, reason, generation, &message);
-                    shared.recorder.warning(&about, &format!("Resize{reason}"), words);
+                    let message = event_message(pod, reason, generation, &message);
+                    shared.recorder.warning(&about, &format!("Resize{reason}"), message);
                     if reason == "Infeasible" {
                         let why = if pod_spec::is_static(pod) { "static_pod" } else { "insufficient_node_allocatable" };
                         shared.metrics.count(&INFEASIBLE_RESIZES, &[why]);
                     }
                 }
                 if reason == "Deferred" {
-                    self.look_again_in(DEFERRED_RETRY);
+                    self.sync_again_in(DEFERRED_RETRY_INTERVAL);
                 }
             }
         }
         granted
     }
 
-    /// The containers that change while they run. Those that must be restarted for it are added to `actions`.
-    pub(super) fn changes<'a>(
-        &mut self,
-        pod: &'a Arc<Pod>,
-        status: &PodRuntimeStatus,
-        actions: &mut PodActions,
-    ) -> Vec<Change<'a>> {
-        self.applied.retain(|id, _| status.by_id(id).is_some_and(|c| c.state == State::Running));
-        if actions.kill_pod {
-            self.resize_completed(pod);
-            return vec![];
-        }
-        let (restarts, in_place): (Vec<Change>, Vec<Change>) =
-            self.differences(pod, status, actions).into_iter().partition(Change::restarts);
-        for change in &restarts {
-            actions.restart_resized(pod, &change.container.name, &change.id);
-        }
-        if restarts.is_empty() && in_place.is_empty() && self.group == Some(pod_limits(pod)) {
-            self.resize_completed(pod);
-        } else {
-            self.resizes.go_on(pod.metadata.generation, self.shared.env.now());
-        }
-        in_place
-    }
-
-    fn differences<'a>(&mut self, pod: &'a Pod, status: &PodRuntimeStatus, actions: &PodActions) -> Vec<Change<'a>> {
-        let memory = self.shared.runtime.node.memory_bytes;
-        let sidecars = pod_spec::init_containers(pod).iter().filter(|c| pod_spec::is_sidecar(c));
-        let all = pod_spec::containers(pod).iter().map(|c| (Kind::App, c)).chain(sidecars.map(|c| (Kind::Init, c)));
-        let mut changes = Vec::new();
-        for (kind, container) in all {
-            let ends = |id: &str| actions.kill.iter().any(|kill| kill.id == id);
-            let running = status.find(&container.name).filter(|c| c.state == State::Running && !ends(&c.id));
+    /// Learns what running containers were given. Other spellings of the same amounts are taken over.
+    pub(super) fn observe_actuated(&mut self, pod: &Pod, status: &PodRuntimeStatus) {
+        let node_memory_bytes = self.shared.runtime.node.memory_bytes;
+        self.actuated.retain(|id, _| status.by_id(id).is_some_and(|c| c.state == State::Running));
+        for (kind, container) in resizable_containers(pod) {
+            let running = status.find(&container.name).filter(|c| c.state == State::Running);
             let Some(found) = running else { continue };
-            let wanted = Applied::new(pod, container, kind, memory);
-            let entry = self.applied.entry(found.id.clone());
-            let before = entry.or_insert_with(|| {
+            let wanted = ActuatedResources::wanted(pod, container, kind, node_memory_bytes);
+            let before = self.actuated.entry(found.id.clone()).or_insert_with(|| {
                 let known = self.shared.allocations.in_effect(&self.uid).remove(&container.name);
                 let known = known.or_else(|| allocation::in_effect(pod).remove(&container.name));
-                earlier(pod, container, kind, found, &wanted, known, memory)
+                earlier(pod, container, kind, found, &wanted, known, node_memory_bytes)
             });
-            if before.runs_as(&wanted) && allocation::same_resources(&before.declared, &wanted.declared) {
+            if before.satisfies(&wanted) {
                 before.declared = wanted.declared;
-            } else {
-                changes.push(Change { kind, container, id: found.id.clone(), before: before.clone(), wanted });
             }
         }
-        changes
     }
 
-    /// True when what `changes` found is in effect, except in containers that are yet to be started.
-    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, changes: &[Change<'_>]) -> bool {
+    /// Notes whether a resize goes on or is complete.
+    pub(super) fn observe_resize(&mut self, pod: &Pod, actions: &PodActions) {
+        if actions.resize() {
+            self.resizes.go_on(pod.metadata.generation, self.shared.env.now());
+        } else {
+            self.resize_completed(pod);
+        }
+    }
+
+    /// Resizes in place. True when all is in effect, except in containers that are yet to be started.
+    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, actions: &PodActions) -> bool {
         if !self.resizes.is_in_progress() {
             return false;
         }
         let began = self.shared.env.monotonic();
-        let result = self.put_into_effect(pod, changes).await;
+        let result = self.actuate(pod, &actions.update).await;
         let took = self.shared.env.monotonic().saturating_sub(began).as_millis() as f64;
         let success = if result.is_ok() { "true" } else { "false" };
         self.shared.metrics.observe(&RESIZE_DURATION, &[success], took);
-        let Err(message) = result else { return true };
+        let Err(error) = result else { return true };
+        let message = error.to_string();
         let (generation, now) = (pod.metadata.generation, self.shared.env.now());
         if let Some(generation) = self.resizes.fail(message.clone(), generation, now) {
-            let words = in_words(pod, "error", generation, &message);
-            self.shared.recorder.warning(&client::reference(&**pod), "ResizeError", words);
+            let message = event_message(pod, "error", generation, &message);
+            self.shared.recorder.warning(&client::reference(&**pod), error.event_reason(), message);
         }
-        self.look_again_in(FAILED_RETRY);
+        self.sync_again_in(FAILED_RETRY_INTERVAL);
         false
     }
 
     pub(super) fn resize_completed(&mut self, pod: &Pod) {
         if let Some(generation) = self.resizes.complete() {
-            let words = in_words(pod, "completed", generation, "");
-            self.shared.recorder.normal(&client::reference(pod), "ResizeCompleted", words);
+            let message = event_message(pod, "completed", generation, "");
+            self.shared.recorder.normal(&client::reference(pod), "ResizeCompleted", message);
         }
     }
 
-    async fn put_into_effect(&mut self, pod: &Arc<Pod>, changes: &[Change<'_>]) -> Result<(), String> {
+    async fn actuate(&mut self, pod: &Arc<Pod>, updates: &[ContainerUpdate]) -> Result<(), ResizeError> {
         let shared = self.shared.clone();
-        let group_failed = |error: std::io::Error| format!("failed to resize the pod's group: {error}");
         let new = pod_limits(pod);
-        let old = self.group.unwrap_or(new);
-        self.check_memory(pod, changes, old, new).await?;
+        let old = self.pod_limits.unwrap_or(new);
+        self.check_memory(pod, updates, old, new).await?;
         let between = allocation::widest(old, new);
         if between != old {
-            shared.cgroups.set_limits(pod, between).map_err(group_failed)?;
-            self.group = Some(between);
+            shared.cgroups.set_limits(pod, between).map_err(ResizeError::Cgroup)?;
+            self.pod_limits = Some(between);
         }
-        for change in changes {
-            if !change.before.runs_as(&change.wanted) {
-                let result = shared.runtime.update_resources(pod, &change.id, change.kind, change.container);
-                let name = &change.container.name;
-                result.await.map_err(|error| format!("failed to resize container {name}: {error}"))?;
+        for update in updates {
+            if !update.before.runs_as(&update.wanted) {
+                let result = shared.runtime.update_resources(&update.id, update.wanted.linux.clone()).await;
+                result.map_err(|error| ResizeError::Container { name: update.name.clone(), error })?;
             }
-            self.applied.insert(change.id.clone(), change.wanted.clone());
+            self.actuated.insert(update.id.clone(), update.wanted.clone());
         }
         if between != new {
-            shared.cgroups.set_limits(pod, new).map_err(group_failed)?;
-            self.group = Some(new);
+            shared.cgroups.set_limits(pod, new).map_err(ResizeError::Cgroup)?;
+            self.pod_limits = Some(new);
         }
-        let done = changes.iter().map(|change| (&*change.container.name, &change.wanted.declared));
+        let done = updates.iter().map(|update| (&*update.name, &update.wanted.declared));
         shared.allocations.put_into_effect(&self.uid, done);
         Ok(())
     }
@@ -221,39 +154,37 @@ impl Worker {
     async fn check_memory(
         &self,
         pod: &Pod,
-        changes: &[Change<'_>],
+        updates: &[ContainerUpdate],
         old: PodLimits,
         new: PodLimits,
-    ) -> Result<(), String> {
+    ) -> Result<(), ResizeError> {
         let mut problems = Vec::new();
-        let limit = new.memory_bytes.unwrap_or(0);
-        if allocation::is_tighter(old.memory_bytes.unwrap_or(0), limit) {
+        let limit_bytes = new.memory_bytes.unwrap_or(0);
+        if allocation::is_tighter(old.memory_bytes.unwrap_or(0), limit_bytes) {
             match self.shared.cgroups.memory_usage(pod) {
-                Some(usage) if usage < limit => {}
-                Some(usage) => {
-                    problems.push(format!("attempting to set pod memory limit ({limit}) below current usage ({usage})"))
-                }
-                None => problems.push("missing pod memory usage".into()),
+                Some(usage_bytes) if usage_bytes < limit_bytes => {}
+                Some(usage_bytes) => problems.push(MemoryLimitError::PodUsage { limit_bytes, usage_bytes }),
+                None => problems.push(MemoryLimitError::PodUsageUnknown),
             }
         }
-        for change in changes.iter().filter(|c| allocation::is_tighter(c.before.memory(), c.wanted.memory())) {
-            let (name, limit) = (&change.container.name, change.wanted.memory());
-            let stats = self.shared.runtime.runtime.container_stats(&change.id).await.ok().flatten();
+        for update in updates {
+            let limit_bytes = update.wanted.memory_limit_bytes();
+            if !allocation::is_tighter(update.before.memory_limit_bytes(), limit_bytes) {
+                continue;
+            }
+            let name = update.name.clone();
+            let stats = self.shared.runtime.runtime.container_stats(&update.id).await.ok().flatten();
             // Older runtimes tell of the working set only.
             let usage = stats.and_then(|stats| stats.memory).and_then(|m| m.usage_bytes.or(m.working_set_bytes));
             match usage.map(|usage| usage.value) {
-                Some(usage) if usage < limit as u64 => {}
-                Some(usage) => problems.push(format!(
-                    "attempting to set container {name:?} memory limit ({limit}) below current usage ({usage})"
-                )),
-                None => problems.push(format!("missing container {name:?} memory usage")),
+                Some(usage_bytes) if usage_bytes < limit_bytes as u64 => {}
+                Some(usage_bytes) => {
+                    problems.push(MemoryLimitError::ContainerUsage { name, limit_bytes, usage_bytes });
+                }
+                None => problems.push(MemoryLimitError::ContainerUsageUnknown { name }),
             }
         }
-        match problems.as_slice() {
-            [] => Ok(()),
-            [one] => Err(format!("cannot decrease memory limits: {one}")),
-            all => Err(format!("cannot decrease memory limits: [{}]", all.join(", "))),
-        }
+        if problems.is_empty() { Ok(()) } else { Err(ResizeError::MemoryLimit(problems)) }
     }
 }
 
@@ -264,22 +195,17 @@ fn earlier(
     container: &Container,
     kind: Kind,
     found: &ContainerStatus,
-    wanted: &Applied,
+    wanted: &ActuatedResources,
     known: Option<ResourceRequirements>,
-    node_memory: i64,
-) -> Applied {
+    node_memory_bytes: i64,
+) -> ActuatedResources {
     let before = match known {
         Some(known) if allocation::same_resources(&known, &wanted.declared) => return wanted.clone(),
         Some(known) => {
             let container = Container { resources: Some(known), ..container.clone() };
-            Applied::new(pod, &container, kind, node_memory)
+            ActuatedResources::wanted(pod, &container, kind, node_memory_bytes)
         }
         None => wanted.clone(),
     };
-    Applied { linux: found.resources.clone().unwrap_or(before.linux), declared: before.declared }
-}
-
-fn must_restart(container: &Container, resource: &str) -> bool {
-    let policies = container.resize_policy.iter().flatten();
-    policies.into_iter().any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+    ActuatedResources { linux: found.resources.clone().unwrap_or(before.linux), declared: before.declared }
 }

@@ -1,6 +1,6 @@
 //! Ends a pod: stops it within its grace period, cleans up, and lets the API object go.
 //! Part of `pod_workers`.
-//! Invariant: the object is removed only after nothing runs and every volume is gone.
+//! Invariant: the object is removed only after nothing runs and every volume is gone (`state`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,66 +10,46 @@ use futures::{
 };
 use k8s_openapi::api::core::v1::Pod;
 
-use super::Worker;
+use super::{
+    error::SyncPodError,
+    state::{PodWorkerEvent, PodWorkerState, Work},
+    worker::Worker,
+};
 use crate::{
     logs::container_logs,
     node::node_metrics::CGROUP_DURATION,
-    pod::pod_spec,
     runtime::{runtime_manager::KillOrder, runtime_status::PodRuntimeStatus},
 };
 
-const RETRY: Duration = Duration::from_secs(1);
-/// Groups are busy for a moment after their last process has gone.
-const GROUP_RETRIES: u32 = 20;
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const DELETE_RETRY_INITIAL: Duration = Duration::from_millis(100);
+const DELETE_RETRY_MAX: Duration = Duration::from_secs(10);
+/// Control groups are busy for a moment after their last process has gone.
+const CGROUP_RETRIES: u32 = 20;
 
 impl Worker {
-    /// From the moment the pod must end until nothing of it is left.
-    pub(super) async fn end(mut self) {
+    /// Stops everything of the pod and reports its last status.
+    pub(super) async fn sync_terminating_pod(&mut self) {
+        if let PodWorkerState::Terminating { cause, grace_period_seconds, .. } = self.handle.state() {
+            tracing::debug!(?cause, grace_period_seconds, "the pod is terminating");
+        }
         let began = self.shared.env.monotonic();
-        self.stop_everything().await;
-        self.took("kill", began);
-        let began = self.shared.env.monotonic();
-        let pod = self.handle.pod();
+        self.kill_until_stopped().await;
+        self.observe_duration("kill", began);
         self.shared.probes.forget(&self.uid);
-        let last = self.last.clone();
-        self.report(&pod, &last, true);
-        self.clean_up(&pod).await;
-        self.took("terminated", began);
-        self.handle.terminated.cancel();
-        // A completed pod stays, with its logs, until someone deletes it.
-        loop {
-            let pod = self.handle.pod();
-            if self.handle.removed() || pod.metadata.deletion_timestamp.is_some() {
-                break;
-            }
-            self.handle.wake.notified().await;
-        }
-        self.finalize().await;
-        self.remove_from_runtime().await;
-        self.forget();
-    }
-
-    fn grace(&self, pod: &Pod) -> i64 {
-        if self.handle.has_no_grace() {
-            return 0;
-        }
-        let deleted = pod.metadata.deletion_timestamp.is_some();
-        match self.handle.eviction() {
-            Some(eviction) if !deleted => eviction.grace_period_seconds,
-            Some(eviction) => eviction.grace_period_seconds.min(pod_spec::grace_period_seconds(pod)),
-            None => pod_spec::grace_period_seconds(pod),
-        }
+        self.report_terminating(&self.handle.pod(), &self.last, true);
+        self.apply(PodWorkerEvent::Stopped);
     }
 
     /// Stops containers and sandboxes, again until it is so. A shorter grace period takes effect at once.
-    async fn stop_everything(&mut self) {
+    async fn kill_until_stopped(&mut self) {
         loop {
             let pod = self.handle.pod();
             let status = match self.snapshot(&pod).await {
                 Ok(status) => status,
                 Err(error) => {
-                    tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to look at a pod that ends");
-                    self.shared.env.sleep(RETRY).await;
+                    tracing::warn!(%error, "failed to look at the pod");
+                    self.shared.env.sleep(RETRY_INTERVAL).await;
                     continue;
                 }
             };
@@ -77,19 +57,26 @@ impl Worker {
                 return;
             }
             self.shared.probes.update(&pod, &status, &self.shared.runtime.host_ips, true);
-            self.report(&pod, &status, false);
-            if let Err(error) = self.stop_within_grace(&pod, &status).await {
-                let message = format!("error killing pod: {error}");
-                self.shared.recorder.warning(&client::reference(&*pod), "FailedKillPod", message);
-                self.shared.env.sleep(RETRY).await;
+            self.report_terminating(&pod, &status, false);
+            if let Err(error) = self.kill_within_grace(&pod, &status).await {
+                self.record(&pod, &SyncPodError::KillPod(error));
+                self.shared.env.sleep(RETRY_INTERVAL).await;
             }
         }
     }
 
-    async fn stop_within_grace(&self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> cri::Result<()> {
+    fn grace_period_seconds(&self) -> i64 {
+        match self.handle.state() {
+            PodWorkerState::Terminating { grace_period_seconds, .. } => grace_period_seconds,
+            _ => 0,
+        }
+    }
+
+    async fn kill_within_grace(&self, pod: &Arc<Pod>, status: &PodRuntimeStatus) -> cri::Result<()> {
         let env = &self.shared.env;
-        let grace = self.grace(pod);
-        let order = KillOrder { grace_period_seconds: grace, withdrawal: self.withdrawal(pod), ..KillOrder::default() };
+        let grace_period_seconds = self.grace_period_seconds();
+        let order =
+            KillOrder { grace_period_seconds, endpoint_drain: self.endpoint_drain(pod), ..KillOrder::default() };
         let began = env.monotonic();
         let kill = self.shared.runtime.kill_pod(pod, status, &order);
         tokio::pin!(kill);
@@ -97,16 +84,15 @@ impl Worker {
             tokio::select! {
                 result = &mut kill => return result,
                 () = self.handle.wake.notified() => {
-                    let newest = self.handle.pod();
-                    let wanted = self.grace(&newest);
-                    let left = grace - (env.monotonic() - began).as_secs() as i64;
-                    if wanted < left {
+                    let left = grace_period_seconds - (env.monotonic() - began).as_secs() as i64;
+                    if self.grace_period_seconds() < left {
                         // Hook, wait and the runtime's stop are given up here and begun again with the shorter time.
                         return Ok(());
                     }
                     // Containers are shown as they end.
+                    let newest = self.handle.pod();
                     if let Ok(status) = self.shared.runtime.snapshot(&self.uid, &Self::kinds(&newest)).await {
-                        self.report(&newest, &status, false);
+                        self.report_terminating(&newest, &status, false);
                     }
                 }
             }
@@ -114,25 +100,35 @@ impl Worker {
     }
 
     /// Only for a pod that was deleted: the endpoints of no other change because it ends here.
-    fn withdrawal(&self, pod: &Pod) -> Option<Shared<BoxFuture<'static, ()>>> {
+    fn endpoint_drain(&self, pod: &Pod) -> Option<Shared<BoxFuture<'static, ()>>> {
         let drain = self.shared.config.endpoint_drain.clone()?;
         pod.metadata.deletion_timestamp.as_ref()?;
         let uid = self.uid.clone();
         Some(async move { drain.drained(&uid).await }.boxed().shared())
     }
 
-    async fn clean_up(&mut self, pod: &Arc<Pod>) {
-        let shared = self.shared.clone();
+    /// Lets go of the pod's volumes and control group.
+    pub(super) async fn sync_terminated_pod(&mut self, pod: &Pod) {
+        let began = self.shared.env.monotonic();
+        let shared = &self.shared;
         while let Err(error) = shared.volumes.tear_down(&self.uid).await {
-            tracing::warn!(pod = pod_spec::display(pod), %error, "failed to clean up volumes");
-            shared.recorder.warning(&client::reference(&**pod), error.event_reason(), error.to_string());
-            shared.env.sleep(RETRY).await;
+            tracing::warn!(%error, "failed to clean up volumes");
+            shared.recorder.warning(&client::reference(pod), error.event_reason(), error.to_string());
+            shared.env.sleep(RETRY_INTERVAL).await;
         }
+        self.remove_cgroup();
+        self.observe_duration("terminated", began);
+        self.apply(PodWorkerEvent::CleanedUp);
+    }
+
+    /// In the background: nobody waits for it.
+    fn remove_cgroup(&self) {
+        let shared = &self.shared;
         let uid = self.uid.clone();
         let (cgroups, env, metrics) = (shared.cgroups.clone(), shared.env.clone(), shared.metrics.clone());
         shared.env.spawn(async move {
             let mut delay = Duration::from_millis(10);
-            for _ in 0..GROUP_RETRIES {
+            for _ in 0..CGROUP_RETRIES {
                 let began = env.monotonic();
                 if cgroups.remove_pod(&uid).is_ok() {
                     metrics.observe(&CGROUP_DURATION, &["destroy"], (env.monotonic() - began).as_secs_f64());
@@ -144,44 +140,42 @@ impl Worker {
         });
     }
 
-    /// Removes the API object, when it was deleted there and is ours to remove.
-    async fn finalize(&self) {
-        let mut delay = Duration::from_millis(100);
-        loop {
-            let pod = self.handle.pod();
-            if self.handle.removed() || pod_spec::is_static(&pod) {
-                return;
-            }
-            match self.shared.statuses.finalize(&pod).await {
-                Ok(()) => return,
+    /// Removes the API object, unless the API server lets go of it before.
+    pub(super) async fn delete_from_api(&self) {
+        let mut delay = DELETE_RETRY_INITIAL;
+        while self.handle.work() == Work::DeleteFromApi {
+            match self.shared.statuses.finalize(&self.handle.pod()).await {
+                Ok(()) => return self.apply(PodWorkerEvent::DeletedFromApi),
                 Err(error) => {
-                    tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to remove a deleted pod");
+                    tracing::warn!(%error, "failed to remove a deleted pod");
                     self.shared.env.sleep(delay).await;
-                    delay = (delay * 2).min(Duration::from_secs(10));
+                    delay = (delay * 2).min(DELETE_RETRY_MAX);
                 }
             }
         }
     }
 
-    async fn remove_from_runtime(&mut self) {
-        let pod = self.handle.pod();
+    /// Removes what is left of the pod on this node, and all that is known of it.
+    pub(super) async fn remove_from_runtime(&mut self, pod: &Pod) {
         loop {
-            let result = match self.snapshot(&pod).await {
-                Ok(status) => self.shared.runtime.remove_pod(&pod, &status).await,
+            let result = match self.snapshot(pod).await {
+                Ok(status) => self.shared.runtime.remove_pod(pod, &status).await,
                 Err(error) => Err(error),
             };
             match result {
                 Ok(()) => break,
                 Err(error) => {
-                    tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to remove a pod's containers");
-                    self.shared.env.sleep(RETRY).await;
+                    tracing::warn!(%error, "failed to remove a pod's containers");
+                    self.shared.env.sleep(RETRY_INTERVAL).await;
                 }
             }
         }
-        let logs = crate::runtime::container_config::log_directory(&self.shared.config.pod_logs_dir(), &pod);
+        let logs = crate::runtime::container_config::log_directory(&self.shared.config.pod_logs_dir(), pod);
         if let Err(error) = container_logs::remove_directory(logs).await {
-            tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to remove a pod's logs");
+            tracing::warn!(%error, "failed to remove a pod's logs");
         }
+        self.forget();
+        self.apply(PodWorkerEvent::RemovedFromRuntime);
     }
 
     fn forget(&self) {

@@ -44,7 +44,8 @@ pub async fn attempt(
         return exec_command(runtime, container_id, command.collect(), timeout, env).await;
     }
     if let Some(get) = &probe.http_get {
-        let request = HttpRequest::from_action(get, container, pod_ip, http_probe::PROBE_AGENT)?;
+        let request = HttpRequest::from_action(get, container, pod_ip, http_probe::PROBE_AGENT);
+        let request = request.map_err(|error| error.to_string())?;
         let late = || {
             format!(
                 "Get {:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
@@ -57,12 +58,12 @@ pub async fn attempt(
             // It points to somebody else, who is not asked.
             Some(Ok((300..400, body))) => Found::Warning(format!("Probe terminated redirects, Response body: {body}")),
             Some(Ok((status, _))) => Found::Failure(format!("HTTP probe failed with statuscode: {status}")),
-            Some(Err(error)) => Found::Failure(error),
+            Some(Err(error)) => Found::Failure(error.to_string()),
         });
     }
     if let Some(tcp) = &probe.tcp_socket {
         let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.into());
-        let port = resolve_port(&tcp.port, container)?;
+        let port = resolve_port(&tcp.port, container).map_err(|error| error.to_string())?;
         let address = authority(&host, i32::from(port));
         return Ok(match env.timeout(timeout, tokio::net::TcpStream::connect(&address)).await {
             None => Found::Failure(format!("dial tcp {address}: i/o timeout")),

@@ -4,9 +4,10 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use api::quantity;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{files::disk, pod::pod_spec, resources::quantity, runtime::container_config::resources};
+use crate::{files::disk, pod::pod_spec, runtime::container_config::resources};
 
 /// Bytes that a pod uses on disk.
 #[derive(Debug, Clone, Default, PartialEq)]

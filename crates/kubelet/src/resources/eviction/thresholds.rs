@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::resources::quantity;
+use api::quantity;
 
 /// In the order in which shortages are dealt with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

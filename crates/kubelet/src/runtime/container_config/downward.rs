@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use api::quantity;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 
-use crate::{pod::pod_spec, resources::quantity};
+use crate::pod::pod_spec;
 
 /// What a container without a limit may use: all that the node can give.
 #[derive(Debug, Clone, Copy, Default)]
@@ -100,7 +101,7 @@ pub fn resource(
         (_, "ephemeral-storage") => node.ephemeral_bytes,
         _ => 0,
     };
-    let read = |q| if in_milli { quantity::milli(q) } else { quantity::value(q) };
+    let read = |q| if in_milli { quantity::milli_value(q) } else { quantity::value(q) };
     let amount = chosen.and_then(read).unwrap_or_else(default);
     let divisor =
         selector.divisor.as_ref().and_then(read).filter(|d| *d > 0).unwrap_or(if in_milli { 1000 } else { 1 });

@@ -2,6 +2,7 @@
 //! Used by `container_config` and by `container_manager` for the pod's cgroup.
 //! Invariant: pure.
 
+use api::{pod_resources, quantity};
 use cri::v1;
 use k8s_openapi::{
     api::core::v1::{Container, Pod, ResourceRequirements},
@@ -9,10 +10,7 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-use crate::{
-    pod::pod_spec::{self, Kind, QosClass},
-    resources::quantity,
-};
+use crate::pod::pod_spec::{self, Kind, QosClass};
 
 pub const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
@@ -20,12 +18,12 @@ pub const QUOTA_PERIOD: i64 = 100_000;
 const MIN_QUOTA: i64 = 1000;
 
 pub fn cpu_shares(milli: i64) -> i64 {
-    if milli <= 0 { MIN_SHARES } else { (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES) }
+    if milli <= 0 { MIN_SHARES } else { (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES) }
 }
 
 /// Microseconds per period; 0 is no limit.
 pub fn cpu_quota(milli: i64) -> i64 {
-    if milli <= 0 { 0 } else { (milli * QUOTA_PERIOD / 1000).max(MIN_QUOTA) }
+    if milli <= 0 { 0 } else { (milli.saturating_mul(QUOTA_PERIOD) / 1000).max(MIN_QUOTA) }
 }
 
 pub fn get(list: &Option<BTreeMap<String, Quantity>>, name: &str) -> Option<Quantity> {
@@ -33,7 +31,7 @@ pub fn get(list: &Option<BTreeMap<String, Quantity>>, name: &str) -> Option<Quan
 }
 
 pub fn cpu_milli(list: &Option<BTreeMap<String, Quantity>>) -> Option<i64> {
-    get(list, "cpu").as_ref().and_then(quantity::milli)
+    get(list, "cpu").as_ref().and_then(quantity::milli_value)
 }
 
 pub fn bytes(list: &Option<BTreeMap<String, Quantity>>, name: &str) -> Option<i64> {
@@ -71,11 +69,10 @@ fn hugepages(resources: &ResourceRequirements) -> Vec<v1::HugepageLimit> {
 
 /// The most huge pages the pod may have, for every size of the machine: what it does not name it gets none of.
 pub fn pod_hugepages(pod: &Pod, sizes: &[String]) -> Vec<(String, i64)> {
+    let limits = pod_resources::limits(pod);
     let of = |size: &String| {
-        let name = format!("hugepages-{size}");
-        let own = pod_spec::spec(pod).resources.as_ref().and_then(|r| bytes(&r.limits, &name));
-        let limit = |c: &Container| Some(c.resources.as_ref().and_then(|r| bytes(&r.limits, &name)).unwrap_or(0));
-        (size.replace('i', "B"), own.or_else(|| aggregate(pod, limit)).unwrap_or(0))
+        let limit = limits.get(&format!("hugepages-{size}")).map_or(0, |limit| limit.value());
+        (size.replace('i', "B"), limit)
     };
     sizes.iter().map(of).collect()
 }
@@ -114,58 +111,28 @@ pub struct PodLimits {
     pub memory_bytes: Option<i64>,
 }
 
-fn overhead(pod: &Pod, name: &str) -> Option<Quantity> {
-    get(&pod_spec::spec(pod).overhead, name)
-}
-
 /// Thousandths of a processor that the pod asks for: the most at any time.
 pub fn pod_cpu_request(pod: &Pod) -> i64 {
-    let own = |r: &ResourceRequirements| cpu_milli(&r.requests).or_else(|| cpu_milli(&r.limits));
-    if let Some(resources) = &pod_spec::spec(pod).resources {
-        return own(resources).unwrap_or(0);
-    }
-    let request = |c: &Container| Some(c.resources.as_ref().and_then(own).unwrap_or(0));
-    let overhead = overhead(pod, "cpu").as_ref().and_then(quantity::milli).unwrap_or(0);
-    aggregate(pod, request).unwrap_or(0) + overhead
+    pod_resources::requests(pod).get("cpu").map_or(0, |request| request.milli_value())
 }
 
 pub fn pod_limits(pod: &Pod) -> PodLimits {
-    let cpu_shares = cpu_shares(pod_cpu_request(pod));
-    if let Some(own) = &pod_spec::spec(pod).resources {
-        let cpu_quota = cpu_milli(&own.limits).map_or(0, cpu_quota);
-        return PodLimits { cpu_shares, cpu_quota, memory_bytes: bytes(&own.limits, "memory") };
-    }
-    let limits = |container: &Container| container.resources.clone().unwrap_or_default().limits;
-    let cpu = aggregate(pod, |c| cpu_milli(&limits(c)));
-    let memory = aggregate(pod, |c| bytes(&limits(c), "memory"));
-    let more_cpu = overhead(pod, "cpu").as_ref().and_then(quantity::milli).unwrap_or(0);
-    let more_memory = overhead(pod, "memory").as_ref().and_then(quantity::value).unwrap_or(0);
+    let limits = pod_resources::limits(pod);
+    let limit = |name: &str| limits.get(name).filter(|_| is_limited(pod, name));
     PodLimits {
-        cpu_shares,
-        cpu_quota: cpu.map_or(0, |milli| cpu_quota(milli + more_cpu)),
-        memory_bytes: memory.map(|m| m + more_memory),
+        cpu_shares: cpu_shares(pod_cpu_request(pod)),
+        cpu_quota: limit("cpu").map_or(0, |limit| cpu_quota(limit.milli_value())),
+        memory_bytes: limit("memory").map(|limit| limit.value()),
     }
 }
 
-/// The most the pod uses at any time: apps and sidecars together, or an init container with the sidecars before it.
-/// `None` when any container is unlimited.
-fn aggregate(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Option<i64> {
-    let mut sidecars = 0;
-    let mut peak = 0;
-    for container in pod_spec::init_containers(pod) {
-        let own = of(container)?;
-        if pod_spec::is_sidecar(container) {
-            sidecars += own;
-            peak = peak.max(sidecars);
-        } else {
-            peak = peak.max(sidecars + own);
-        }
-    }
-    let mut total = sidecars;
-    for container in pod_spec::containers(pod) {
-        total += of(container)?;
-    }
-    Some(total.max(peak)).filter(|amount| *amount > 0)
+/// Whether the pod as a whole has a limit, or every one of its containers: a single one without could use anything.
+fn is_limited(pod: &Pod, name: &str) -> bool {
+    let limits = |resources: &Option<ResourceRequirements>| {
+        resources.as_ref().and_then(|r| bytes(&r.limits, name)).is_some_and(|limit| limit > 0)
+    };
+    let mut containers = pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod));
+    limits(&pod_spec::spec(pod).resources) || containers.all(|container| limits(&container.resources))
 }
 
 #[cfg(test)]
@@ -194,8 +161,7 @@ mod tests {
             let expected = PodLimits { cpu_shares: shares, cpu_quota: quota, memory_bytes: memory };
             assert_eq!(pod_limits(&pod(spec.clone())), expected, "{spec}");
         };
-        let with =
-            |name: &str, cpu: &str| json!({"name": name, "resources": {"limits": {"cpu": cpu, "memory": "1Mi"}}});
+        let with = |name: &str, cpu: &str| json!({"name": name, "resources": {"limits": {"cpu": cpu, "memory": "1Mi"}, "requests": {"cpu": cpu, "memory": "1Mi"}}});
         let mut sidecar = with("s", "200m");
         sidecar["restartPolicy"] = "Always".into();
         check(json!({"containers": [{"name": "a"}]}), 2, 0, None);
@@ -216,6 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn overhead_comes_on_top_of_pod_level_resources() {
+        let check = |spec: Value, shares, quota, memory| {
+            let expected = PodLimits { cpu_shares: shares, cpu_quota: quota, memory_bytes: memory };
+            assert_eq!(pod_limits(&pod(spec.clone())), expected, "{spec}");
+        };
+        let (some, overhead) = (json!({"cpu": "1", "memory": "1Mi"}), json!({"cpu": "500m", "memory": "1Mi"}));
+        let container = json!({"name": "a", "resources": {"limits": some, "requests": some}});
+        check(json!({"containers": [container], "overhead": overhead}), 1536, 150_000, Some(2 << 20));
+        let resources = json!({"limits": some, "requests": some});
+        let spec = json!({"containers": [{"name": "a"}], "resources": resources, "overhead": overhead});
+        check(spec, 1536, 150_000, Some(2 << 20));
+        // Pod level names cpu alone: memory is limited by the containers.
+        let resources = json!({"limits": {"cpu": "2"}, "requests": {"cpu": "2"}});
+        check(json!({"containers": [container], "resources": resources}), 2048, 200_000, Some(1 << 20));
+        let unlimited = json!([{"name": "a"}, container]);
+        check(json!({"containers": unlimited, "resources": resources}), 2048, 200_000, None);
+    }
+
+    #[test]
     fn the_kernel_kills_best_effort_first() {
         let check = |spec: Value, expected| {
             let pod = pod(spec);
@@ -223,7 +208,8 @@ mod tests {
             assert_eq!(score, expected);
         };
         check(json!({"containers": [{"name": "a"}]}), 1000);
-        check(json!({"containers": [{"name": "a", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}]}), -997);
+        let all = json!({"cpu": "1", "memory": "1Gi"});
+        check(json!({"containers": [{"name": "a", "resources": {"limits": all, "requests": all}}]}), -997);
         check(json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "512Mi"}}}]}), 500);
         check(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "1m"}}}]}), 999);
     }

@@ -21,17 +21,25 @@ pub struct ContainerFiles {
     pub sub_paths: Vec<SubPathMount>,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerFilesError {
+    #[error("failed to {attempt} {}: {error}", .path.display())]
+    File { attempt: &'static str, path: PathBuf, error: io::Error },
+    #[error("{0}")]
+    SubPath(String),
+}
+
 impl ContainerFiles {
     /// Makes them. The number of the newest incarnation that has left a log.
-    pub fn make(&self) -> Result<Option<u32>, String> {
-        let failed =
-            |what: &str, path: &Path, error: io::Error| format!("failed to {what} {}: {error}", path.display());
+    pub fn make(&self) -> Result<Option<u32>, ContainerFilesError> {
+        let failed = |attempt, path: &Path, error| ContainerFilesError::File { attempt, path: path.into(), error };
         if let Some((path, text)) = &self.hosts {
             write_hosts(path, text).map_err(|error| failed("write", path, error))?;
         }
         make_message(&self.message).map_err(|error| failed("create", &self.message, error))?;
         std::fs::create_dir_all(&self.logs).map_err(|error| failed("create", &self.logs, error))?;
-        self.sub_paths.iter().try_for_each(SubPathMount::mount)?;
+        let mounted = self.sub_paths.iter().try_for_each(SubPathMount::mount);
+        mounted.map_err(|error| ContainerFilesError::SubPath(error.to_string()))?;
         Ok(newest_log(&self.logs))
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RuntimeManager, container_reference,
-    hooks::{self, Place},
+    hooks::{self, HookTarget},
 };
 use crate::{
     logs::container_logs,
@@ -20,15 +20,15 @@ use crate::{
 };
 
 /// Least time between a hook that overran and the kill.
-const MINIMUM_SECONDS: i64 = 2;
+const GRACE_AFTER_HOOK_SECONDS_MIN: i64 = 2;
 
 #[derive(Debug, Clone, Default)]
 pub struct KillOrder {
     /// For the Event; empty says only that it stops.
     pub message: String,
     pub grace_period_seconds: i64,
-    /// The stop signal is sent after it, while the hook may run before.
-    pub withdrawal: Option<Shared<BoxFuture<'static, ()>>>,
+    /// The stop signal is sent once the pod's endpoints are drained; the hook does not wait for it.
+    pub endpoint_drain: Option<Shared<BoxFuture<'static, ()>>>,
     /// Cancelled by the ends of containers that stop before this one: only its hook doesn't wait for them.
     pub after: Vec<CancellationToken>,
 }
@@ -60,12 +60,12 @@ impl RuntimeManager {
                     self.pre_stop(pod, kind, container, hook, id, pod_ips, left).await;
                 }
             };
-            let withdrawal = async {
-                if let Some(withdrawal) = order.withdrawal.clone() {
-                    self.env.timeout(Duration::from_secs(left as u64), withdrawal).await;
+            let endpoint_drain = async {
+                if let Some(endpoint_drain) = order.endpoint_drain.clone() {
+                    self.env.timeout(Duration::from_secs(left as u64), endpoint_drain).await;
                 }
             };
-            tokio::join!(hook, withdrawal);
+            tokio::join!(hook, endpoint_drain);
             left -= (self.env.monotonic() - began).as_secs() as i64;
         }
         if left > 0 {
@@ -75,11 +75,11 @@ impl RuntimeManager {
             left -= (self.env.monotonic() - began).as_secs() as i64;
         }
         if order.grace_period_seconds > 0 {
-            left = left.max(MINIMUM_SECONDS);
+            left = left.max(GRACE_AFTER_HOOK_SECONDS_MIN);
         }
         match self.runtime.stop_container(id, left).await {
             Err(error) if !error.is_not_found() => {
-                tracing::warn!(pod = pod_spec::display(pod), container = name, %error, "failed to stop a container");
+                tracing::warn!(container = name, %error, "failed to stop a container");
                 false
             }
             _ => true,
@@ -99,11 +99,11 @@ impl RuntimeManager {
         grace: i64,
     ) {
         let limit = Duration::from_secs(grace as u64);
-        let place = Place { pod, container, container_id: id, pod_ips };
-        if let Err(error) = hooks::run(self, hook, place, Some(limit)).await {
+        let target = HookTarget { pod, container, container_id: id, pod_ips };
+        if let Err(error) = hooks::run(self, hook, target, Some(limit)).await {
             let about = container_reference(pod, kind, &container.name);
             self.recorder.warning(&about, "FailedPreStopHook", "PreStopHook failed");
-            tracing::warn!(pod = pod_spec::display(pod), container = container.name, error, "preStop hook failed");
+            tracing::warn!(container = container.name, %error, "preStop hook failed");
         }
     }
 
@@ -115,7 +115,7 @@ impl RuntimeManager {
 
     pub async fn stop_sandboxes(&self, status: &PodRuntimeStatus) -> cri::Result<()> {
         let stops = status.sandboxes.iter().filter(|sandbox| sandbox.ready).map(|sandbox| async {
-            match self.stops.take(self.runtime.stop_pod_sandbox(&sandbox.id)).await {
+            match self.stops.run(self.runtime.stop_pod_sandbox(&sandbox.id)).await {
                 Err(error) if !error.is_not_found() => Err(error),
                 _ => Ok(()),
             }
@@ -168,6 +168,6 @@ impl RuntimeManager {
             Ok(())
         };
         // Behind those that are being stopped: nobody waits for what is removed.
-        self.stops.take(remove).await
+        self.stops.run(remove).await
     }
 }

@@ -16,9 +16,9 @@ use crate::{
     runtime::container_config::{MESSAGE_PATH, MESSAGE_POLICY},
 };
 
-const MAX_MESSAGE: u64 = 4096;
-const MAX_LOG_BYTES: u64 = 2048;
-const MAX_LOG_LINES: usize = 80;
+const MESSAGE_BYTES_MAX: u64 = 4096;
+const LOG_BYTES_MAX: u64 = 2048;
+const LOG_LINES_MAX: usize = 80;
 
 /// Whether the end of the log may have to stand in for a message.
 fn falls_back(status: &v1::ContainerStatus) -> bool {
@@ -58,7 +58,7 @@ fn read(status: &v1::ContainerStatus) -> String {
 }
 
 fn head(path: &Path) -> Option<String> {
-    let bytes = safe_open::read_head(path, MAX_MESSAGE).ok()?;
+    let bytes = safe_open::read_head(path, MESSAGE_BYTES_MAX).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -68,7 +68,7 @@ fn log_tail(path: &Path) -> String {
         let mut file = safe_open::file(path)?;
         let length = file.metadata()?.len();
         // Every line carries about 45 bytes of prefix beside what counts.
-        let wanted = MAX_LOG_BYTES + MAX_LOG_LINES as u64 * 64;
+        let wanted = LOG_BYTES_MAX + LOG_LINES_MAX as u64 * 64;
         file.seek(SeekFrom::Start(length.saturating_sub(wanted)))?;
         let mut bytes = Vec::new();
         file.take(wanted).read_to_end(&mut bytes)?;
@@ -77,13 +77,13 @@ fn log_tail(path: &Path) -> String {
     let text = read().unwrap_or_default();
     let lines: Vec<(&str, bool)> = text.lines().filter_map(content).collect();
     let mut result = String::new();
-    for (line, whole) in lines.iter().skip(lines.len().saturating_sub(MAX_LOG_LINES)) {
+    for (line, whole) in lines.iter().skip(lines.len().saturating_sub(LOG_LINES_MAX)) {
         result.push_str(line);
         if *whole {
             result.push('\n');
         }
     }
-    let mut from = result.len().saturating_sub(MAX_LOG_BYTES as usize);
+    let mut from = result.len().saturating_sub(LOG_BYTES_MAX as usize);
     while !result.is_char_boundary(from) {
         from += 1;
     }

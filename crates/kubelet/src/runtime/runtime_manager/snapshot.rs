@@ -26,9 +26,9 @@ impl RuntimeManager {
             self.runtime.list_pod_sandboxes(Some(sandbox_filter)),
             self.runtime.list_containers(Some(container_filter))
         )?;
-        let sandboxes = try_join_all(sandboxes.iter().map(|sandbox| self.sandbox_of(&sandbox.id)));
+        let sandboxes = try_join_all(sandboxes.iter().map(|sandbox| self.sandbox_status(&sandbox.id)));
         let containers =
-            try_join_all(containers.iter().map(|found| self.container_of(&found.id, &found.pod_sandbox_id, kinds)));
+            try_join_all(containers.iter().map(|found| self.container_status(&found.id, &found.pod_sandbox_id, kinds)));
         let (sandboxes, containers) = tokio::try_join!(sandboxes, containers)?;
         let mut status = PodRuntimeStatus {
             sandboxes: sandboxes.into_iter().flatten().collect(),
@@ -40,7 +40,7 @@ impl RuntimeManager {
     }
 
     /// One sandbox; `None` when it went away in between.
-    pub async fn sandbox_of(&self, id: &str) -> cri::Result<Option<SandboxStatus>> {
+    pub async fn sandbox_status(&self, id: &str) -> cri::Result<Option<SandboxStatus>> {
         let answer = match self.runtime.pod_sandbox_status(id, false).await {
             Ok(answer) => answer,
             Err(error) if error.is_not_found() => return Ok(None),
@@ -62,7 +62,7 @@ impl RuntimeManager {
     }
 
     /// One container; `None` when it went away in between.
-    pub async fn container_of(
+    pub async fn container_status(
         &self,
         id: &str,
         sandbox_id: &str,

@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use api::quantity;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
 
 use crate::{
     files::directories,
     pod::pod_spec,
-    resources::quantity,
     runtime::container_config::resources::pod_limits,
     volumes::{
         error::VolumeError,

@@ -2,19 +2,21 @@
 //! Terms are read once by `pod_info`; `cache` says when no pod has any, and then nobody looks.
 //! `shared` is the same for classes of pods.
 
-mod shared;
+mod topology_rules;
 
-use std::{collections::HashMap, hash::Hasher, sync::Arc};
+use std::{collections::HashMap, hash::Hasher};
 
 use serde_json::Value;
 
-use super::table::Built;
 use crate::{
-    class::Scope,
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, node_label},
+    equivalence_class::{PodSignature, Scope},
+    framework::{
+        ClusterEvent, EnqueueExtensions, FilterPlugin, MAX_NODE_SCORE, NodeFilter, NodeScorer, Plugin, PreFilterPlugin,
+        PreFilterResult, PreScorePlugin, PreScoreResult, QueueingHint, ScorePlugin, SignPlugin, Status, node_label,
+    },
     node_info::NodeInfo,
-    pod_info::{AffinityTerm, PodInfo, WaitingPod},
+    pod_info::{AffinityTerm, PendingPod, PodInfo},
 };
 
 const AFFINITY: &str = "node(s) didn't match pod affinity rules";
@@ -33,10 +35,11 @@ impl Default for InterPodAffinity {
     }
 }
 
-pub fn build(arguments: &Value) -> Built {
+pub fn new(arguments: &Value) -> Result<Plugin, String> {
     let hard_weight = arguments["hardPodAffinityWeight"].as_i64().unwrap_or(1);
     let ignore_preferred_of_existing = arguments["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or(false);
-    Ok(Arc::new(InterPodAffinity { hard_weight, ignore_preferred_of_existing }))
+    let plugin = InterPodAffinity { hard_weight, ignore_preferred_of_existing };
+    Ok(Plugin::of(plugin).pre_filter().filter().pre_score().score().enqueue_extensions().sign().build())
 }
 
 /// Numbers by topology key and value.
@@ -128,69 +131,91 @@ impl Rules<'_> {
     }
 }
 
-impl Plugin for InterPodAffinity {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
+impl PreFilterPlugin for InterPodAffinity {
+    fn pre_filter(&self, cluster: &Cluster, pod: &PendingPod) -> PreFilterResult {
         if let Some(error) = &pod.error {
-            return Prepared::Reject(Failure::unresolvable(format!("parsing pod: {error}")));
+            return PreFilterResult::Reject(Status::unresolvable(format!("parsing pod: {error}")));
         }
-        let own = !required(pod).is_empty() || !required_anti(pod).is_empty();
-        if !own && !cluster.cache.any_required_anti_affinity() {
-            return Prepared::Skip;
-        }
+        let matters = has_required(pod) || cluster.cache.any_required_anti_affinity();
+        if matters { PreFilterResult::AllNodes } else { PreFilterResult::Skip }
+    }
+}
+
+impl FilterPlugin for InterPodAffinity {
+    fn node_filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
         let (near, away, kept_away) = Default::default();
         let mut rules = Rules { cluster, pod, near, away, kept_away };
+        let own = has_required(pod);
         for node in cluster.cache.nodes() {
             if own {
                 for other in &node.pods {
                     rules.count(other, node, 1);
                 }
-            } else if node.with_required_anti_affinity > 0 {
+            } else if node.pods_with_required_anti_affinity > 0 {
                 for other in node.pods.iter().filter(|p| p.has_required_anti_affinity()) {
                     rules.count(other, node, 1);
                 }
             }
         }
-        Prepared::Filter(Box::new(rules))
+        Box::new(rules)
     }
+}
 
-    fn score<'a>(
+impl PreScorePlugin for InterPodAffinity {
+    fn pre_score(&self, cluster: &Cluster, pod: &PendingPod, _: &[&NodeInfo]) -> PreScoreResult {
+        if self.prefers(cluster, pod) { PreScoreResult::Continue } else { PreScoreResult::Skip }
+    }
+}
+
+impl ScorePlugin for InterPodAffinity {
+    fn node_scorer<'a>(
         &'a self,
         cluster: &'a Cluster,
-        pod: &'a WaitingPod,
+        pod: &'a PendingPod,
         _: &[&'a NodeInfo],
-    ) -> Option<Box<dyn Score + 'a>> {
-        if !self.prefers(cluster, pod) {
-            return None;
-        }
+    ) -> Box<dyn NodeScorer + 'a> {
         let own = has_preferences(pod);
         let mut sums = Domains::default();
         for node in cluster.cache.nodes() {
-            if !own && node.with_affinity == 0 {
+            if !own && node.pods_with_affinity == 0 {
                 continue;
             }
             for other in &node.pods {
                 self.preferences(cluster, pod, other, |key, weight| sums.add(node, key, weight));
             }
         }
-        (!sums.0.is_empty()).then(|| Box::new(Nearness(sums)) as Box<dyn Score>)
+        Box::new(Nearness(sums))
+    }
+}
+
+impl SignPlugin for InterPodAffinity {
+    fn sign_pod(&self, _: &Cluster, pod: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.namespace();
+        signature.labels();
+        signature.node_selector_and_affinity();
+        if pod.error.is_some() {
+            signature.make_unsignable();
+        }
     }
 
-    fn scope(&self, cluster: &Cluster, pod: &WaitingPod) -> Scope {
+    fn scope(&self, cluster: &Cluster, pod: &PendingPod) -> Scope {
         match pod.error {
             Some(_) => Scope::Alone,
-            None => Scope::Domains(Box::new(shared::Shared::new(self, cluster, pod))),
+            None => Scope::Domains(Box::new(topology_rules::TopologyRules::new(self, cluster, pod))),
         }
     }
 
-    fn rests_on(&self, cluster: &Cluster, pod: &WaitingPod, basis: &mut dyn Hasher) {
+    fn hash_dependencies(&self, cluster: &Cluster, pod: &PendingPod, hasher: &mut dyn Hasher) {
         // Terms may select namespaces by their labels.
         if pod.affinity.is_some() || cluster.cache.any_affinity() {
-            basis.write_u64(cluster.namespaces_version);
+            hasher.write_u64(cluster.namespaces_version);
         }
     }
+}
 
-    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        match event {
+impl EnqueueExtensions for InterPodAffinity {
+    fn queueing_hint(&self, cluster: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        QueueingHint::queue_if(match event {
             ClusterEvent::PodPlaced(other) => matches_all(required(pod), other, cluster),
             ClusterEvent::PodGone(other) => {
                 required_anti(pod).iter().any(|term| term.matches(other, cluster))
@@ -216,29 +241,37 @@ impl Plugin for InterPodAffinity {
             }
             ClusterEvent::NodeGone(_) => !required_anti(pod).is_empty() || cluster.cache.any_required_anti_affinity(),
             _ => false,
-        }
+        })
     }
 }
 
-impl<'a> Filter<'a> for Rules<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+fn has_required(pod: &PodInfo) -> bool {
+    !required(pod).is_empty() || !required_anti(pod).is_empty()
+}
+
+impl<'a> NodeFilter<'a> for Rules<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         if !self.is_near(node) {
-            Err(Failure::unresolvable(AFFINITY))
+            Err(Status::unresolvable(AFFINITY))
         } else if !self.is_away(node) {
-            Err(Failure::resolvable(ANTI_AFFINITY))
+            Err(Status::unschedulable(ANTI_AFFINITY))
         } else if self.is_kept_away(node) {
-            Err(Failure::resolvable(EXISTING))
+            Err(Status::unschedulable(EXISTING))
         } else {
             Ok(())
         }
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 
-    fn pod_changed(&mut self, pod: &PodInfo, node: &NodeInfo, added: bool) {
-        self.count(pod, node, if added { 1 } else { -1 });
+    fn add_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        self.count(pod, node, 1);
+    }
+
+    fn remove_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        self.count(pod, node, -1);
     }
 }
 
@@ -279,17 +312,17 @@ fn has_preferences(pod: &PodInfo) -> bool {
 
 struct Nearness(Domains);
 
-impl Score for Nearness {
+impl NodeScorer for Nearness {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         let sum = self.0.0.iter().filter_map(|(key, values)| node.label(key).and_then(|value| values.get(value)));
         sum.sum()
     }
 
-    fn is_relative(&self) -> bool {
+    fn normalizes(&self) -> bool {
         true
     }
 
-    fn normalize(&self, scores: &mut [i64]) {
+    fn normalize_score(&self, scores: &mut [i64]) {
         normalize(scores);
     }
 }
@@ -309,29 +342,31 @@ fn normalize(scores: &mut [i64]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check_among, check_scores_among, cluster, labelled, named_pod, verdicts};
+    use crate::plugins::testing::{built, check_among, check_scores_among, cluster, labelled, named_pod, verdicts};
 
     fn term(key: &str, app: &str) -> Value {
         json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}})
     }
 
-    fn wants(kind: &str, term: Value) -> WaitingPod {
+    fn wants(kind: &str, term: Value) -> PendingPod {
         let affinity = json!({kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
         named_pod("default", "p", json!({"app": "p"}), json!({"affinity": affinity}))
     }
 
-    fn app(name: &str) -> WaitingPod {
+    fn app(name: &str) -> PendingPod {
         named_pod("default", name, json!({"app": name}), json!({}))
     }
 
     /// Nodes a and b in zone 1, c in zone 2; the verdict on each.
-    fn check(pod: WaitingPod, pods: Vec<(&str, WaitingPod)>, wanted: [Option<&str>; 3]) {
+    fn check(pod: PendingPod, pods: Vec<(&str, PendingPod)>, wanted: [Option<&str>; 3]) {
         let nodes = [("a", "1"), ("b", "1"), ("c", "2")].map(|(name, zone)| labelled(name, &[("zone", zone)]));
-        let verdicts = check_among(&InterPodAffinity::default(), &pod, &nodes, pods);
-        let found: Vec<_> = verdicts.iter().map(|v| v.as_ref().err().map(|f| f.reasons.join(", "))).collect();
+        let verdicts = check_among(&built(new), &pod, &nodes, pods);
+        let found: Vec<_> = verdicts.iter().map(|v| v.as_ref().err().map(|f| f.message())).collect();
         assert_eq!(found, wanted.map(|w| w.map(str::to_string)));
     }
 
@@ -400,7 +435,7 @@ mod tests {
                 let namespace = json!({"metadata": {"name": name, "labels": {"team": team}}});
                 cluster.namespaces.insert(name.into(), Arc::new(serde_json::from_value(namespace).unwrap()));
             }
-            let verdicts = verdicts(&InterPodAffinity::default(), &wants("podAffinity", selected), &cluster);
+            let verdicts = verdicts(&built(new), &wants("podAffinity", selected), &cluster);
             assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), wanted);
         };
         check(json!({"matchLabels": {"team": "sea"}}), [true, false]);
@@ -420,6 +455,6 @@ mod tests {
             {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}}),
         );
         let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")])];
-        check_scores_among(&InterPodAffinity::default(), &pod, &nodes, vec![("a", app("db"))], &[100, 0]);
+        check_scores_among(&built(new), &pod, &nodes, vec![("a", app("db"))], &[100, 0]);
     }
 }

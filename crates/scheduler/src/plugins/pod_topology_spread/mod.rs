@@ -1,7 +1,7 @@
 //! Spreads pods evenly over topology domains: hard constraints filter, soft ones (and the defaults) score.
 //! Uses `node_selector` and `taint_toleration` to decide which nodes count; `shared` is the same for classes of pods.
 
-mod shared;
+mod topology_rules;
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,17 @@ use api::selectors::LabelSelector;
 use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 use serde_json::Value;
 
-use super::{default_selector::default_selector, table::Built, taint_toleration::untolerated};
+use super::{default_selector::default_selector, taint_toleration::untolerated};
 use crate::{
-    class::Scope,
     cluster::Cluster,
-    framework::{ClusterEvent, Failure, Filter, MAX_NODE_SCORE, Plugin, Prepared, Score, node_label},
+    equivalence_class::{PodSignature, Scope},
+    framework::{
+        ClusterEvent, EnqueueExtensions, FilterPlugin, MAX_NODE_SCORE, NodeFilter, NodeScorer, Plugin, PreFilterPlugin,
+        PreFilterResult, PreScorePlugin, PreScoreResult, QueueingHint, ScorePlugin, SignPlugin, Status, node_label,
+    },
     node_info::NodeInfo,
     node_selector::RequiredNodes,
-    pod_info::{PodInfo, WaitingPod, with_label_keys},
+    pod_info::{PendingPod, PodInfo, with_label_keys},
 };
 
 const REASON: &str = "node(s) didn't match pod topology spread constraints";
@@ -46,17 +49,18 @@ impl Default for PodTopologySpread {
     }
 }
 
-pub fn build(arguments: &Value) -> Built {
+pub fn new(arguments: &Value) -> Result<Plugin, String> {
     let list = arguments["defaultingType"].as_str() == Some("List");
     let given = &arguments["defaultConstraints"];
-    if !list {
-        return Ok(Arc::new(PodTopologySpread::default()));
-    }
-    let defaults = match given {
-        Value::Null => Vec::new(),
-        given => serde_json::from_value(given.clone()).map_err(|e| format!("defaultConstraints: {e}"))?,
+    let plugin = match given {
+        _ if !list => PodTopologySpread::default(),
+        Value::Null => PodTopologySpread { defaults: Vec::new(), system: false },
+        given => {
+            let defaults = serde_json::from_value(given.clone()).map_err(|e| format!("defaultConstraints: {e}"))?;
+            PodTopologySpread { defaults, system: false }
+        }
     };
-    Ok(Arc::new(PodTopologySpread { defaults, system: false }))
+    Ok(Plugin::of(plugin).pre_filter().filter().pre_score().score().enqueue_extensions().sign().build())
 }
 
 #[derive(Clone)]
@@ -70,7 +74,7 @@ struct Constraint {
 }
 
 impl Constraint {
-    fn new(constraint: &TopologySpreadConstraint, pod: &WaitingPod) -> Result<Self, String> {
+    fn new(constraint: &TopologySpreadConstraint, pod: &PendingPod) -> Result<Self, String> {
         let keys = constraint.match_label_keys.as_deref();
         Ok(Self {
             key: constraint.topology_key.clone(),
@@ -82,7 +86,7 @@ impl Constraint {
         })
     }
 
-    fn counts(&self, node: &NodeInfo, required: &RequiredNodes, pod: &WaitingPod) -> bool {
+    fn counts(&self, node: &NodeInfo, required: &RequiredNodes, pod: &PendingPod) -> bool {
         (!self.honor_affinity || required.matches(node))
             && (!self.honor_taints || untolerated(node, pod.tolerations()).is_none())
     }
@@ -108,12 +112,12 @@ fn had_all_keys(node: &Node, constraints: &[Constraint]) -> bool {
 }
 
 /// Whether the pod states constraints of its own.
-fn has_own(pod: &WaitingPod) -> bool {
+fn has_own(pod: &PendingPod) -> bool {
     pod.spec().and_then(|s| s.topology_spread_constraints.as_ref()).is_some_and(|c| !c.is_empty())
 }
 
 impl PodTopologySpread {
-    fn constraints(&self, cluster: &Cluster, pod: &WaitingPod, action: &str) -> Result<Vec<Constraint>, String> {
+    fn constraints(&self, cluster: &Cluster, pod: &PendingPod, action: &str) -> Result<Vec<Constraint>, String> {
         let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_deref()).unwrap_or_default();
         let of = |list: &[TopologySpreadConstraint]| -> Result<Vec<Constraint>, String> {
             list.iter().filter(|c| c.when_unsatisfiable == action).map(|c| Constraint::new(c, pod)).collect()
@@ -136,7 +140,7 @@ impl PodTopologySpread {
 /// Matching pods per domain, for each hard constraint.
 #[derive(Clone)]
 struct Spread<'a> {
-    pod: &'a WaitingPod,
+    pod: &'a PendingPod,
     required: Arc<RequiredNodes>,
     constraints: Arc<Vec<Constraint>>,
     counts: Vec<HashMap<&'a str, i64>>,
@@ -150,13 +154,19 @@ impl Spread<'_> {
     }
 }
 
-impl Plugin for PodTopologySpread {
-    fn filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a WaitingPod) -> Prepared<'a> {
-        let constraints = match self.constraints(cluster, pod, "DoNotSchedule") {
-            Ok(constraints) if constraints.is_empty() => return Prepared::Skip,
-            Ok(constraints) => constraints,
-            Err(error) => return Prepared::Reject(Failure::unresolvable(error)),
-        };
+impl PreFilterPlugin for PodTopologySpread {
+    fn pre_filter(&self, cluster: &Cluster, pod: &PendingPod) -> PreFilterResult {
+        match self.constraints(cluster, pod, "DoNotSchedule") {
+            Ok(constraints) if constraints.is_empty() => PreFilterResult::Skip,
+            Ok(_) => PreFilterResult::AllNodes,
+            Err(error) => PreFilterResult::Reject(Status::unresolvable(error)),
+        }
+    }
+}
+
+impl FilterPlugin for PodTopologySpread {
+    fn node_filter<'a>(&'a self, cluster: &'a Cluster, pod: &'a PendingPod) -> Box<dyn NodeFilter<'a> + 'a> {
+        let constraints = self.constraints(cluster, pod, "DoNotSchedule").unwrap_or_default();
         let required = RequiredNodes::of(pod.spec());
         let mut counts: Vec<HashMap<&str, i64>> = vec![HashMap::new(); constraints.len()];
         for node in cluster.cache.nodes().iter().filter(|node| has_all_keys(node, &constraints)) {
@@ -170,16 +180,27 @@ impl Plugin for PodTopologySpread {
         let (required, constraints) = (Arc::new(required), Arc::new(constraints));
         let mut spread = Spread { pod, required, constraints, counts, lowest: Vec::new() };
         spread.find_lowest();
-        Prepared::Filter(Box::new(spread))
+        Box::new(spread)
     }
+}
 
-    fn score<'a>(
+impl PreScorePlugin for PodTopologySpread {
+    fn pre_score(&self, cluster: &Cluster, pod: &PendingPod, _: &[&NodeInfo]) -> PreScoreResult {
+        match self.constraints(cluster, pod, "ScheduleAnyway") {
+            Ok(constraints) if !constraints.is_empty() => PreScoreResult::Continue,
+            _ => PreScoreResult::Skip,
+        }
+    }
+}
+
+impl ScorePlugin for PodTopologySpread {
+    fn node_scorer<'a>(
         &'a self,
         cluster: &'a Cluster,
-        pod: &'a WaitingPod,
+        pod: &'a PendingPod,
         feasible: &[&'a NodeInfo],
-    ) -> Option<Box<dyn Score + 'a>> {
-        let constraints = self.constraints(cluster, pod, "ScheduleAnyway").ok().filter(|c| !c.is_empty())?;
+    ) -> Box<dyn NodeScorer + 'a> {
+        let constraints = self.constraints(cluster, pod, "ScheduleAnyway").unwrap_or_default();
         let need_all_keys = has_own(pod) || !self.system;
         let ignored: Vec<bool> = feasible.iter().map(|n| need_all_keys && !has_all_keys(n, &constraints)).collect();
         let mut sums = vec![0.0; feasible.len()];
@@ -216,29 +237,43 @@ impl Plugin for PodTopologySpread {
             }
         }
         let sums = sums.into_iter().map(|sum: f64| sum.round() as i64).collect();
-        Some(Box::new(Evenness { sums, ignored }))
+        Box::new(Evenness { sums, ignored })
+    }
+}
+
+impl SignPlugin for PodTopologySpread {
+    fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
+        signature.namespace();
+        signature.labels();
+        signature.owner();
+        signature.topology_spread_constraints();
+        // Which nodes count rests on these.
+        signature.node_selector_and_affinity();
+        signature.tolerations();
     }
 
-    fn scope(&self, cluster: &Cluster, pod: &WaitingPod) -> Scope {
-        match shared::Shared::new(self, cluster, pod) {
-            Ok(shared) => Scope::Domains(Box::new(shared)),
+    fn scope(&self, cluster: &Cluster, pod: &PendingPod) -> Scope {
+        match topology_rules::TopologyRules::new(self, cluster, pod) {
+            Ok(rules) => Scope::Domains(Box::new(rules)),
             Err(_) => Scope::Alone,
         }
     }
 
-    fn rests_on(&self, cluster: &Cluster, pod: &WaitingPod, mut basis: &mut dyn Hasher) {
+    fn hash_dependencies(&self, cluster: &Cluster, pod: &PendingPod, mut hasher: &mut dyn Hasher) {
         if has_own(pod) || self.defaults.is_empty() {
             return;
         }
         // The defaults spread what a Service or owner selects.
         for requirement in default_selector(cluster, pod).iter().flat_map(|s| s.requirements()) {
-            (&requirement.key, requirement.operator as u8, &requirement.values).hash(&mut basis);
+            (&requirement.key, requirement.operator as u8, &requirement.values).hash(&mut hasher);
         }
     }
+}
 
-    fn helps(&self, cluster: &Cluster, pod: &WaitingPod, event: &ClusterEvent) -> bool {
-        let Ok(constraints) = self.constraints(cluster, pod, "DoNotSchedule") else { return false };
-        match event {
+impl EnqueueExtensions for PodTopologySpread {
+    fn queueing_hint(&self, cluster: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
+        let Ok(constraints) = self.constraints(cluster, pod, "DoNotSchedule") else { return QueueingHint::Skip };
+        QueueingHint::queue_if(match event {
             ClusterEvent::PodPlaced(other) | ClusterEvent::PodGone(other) => {
                 other.namespace() == pod.namespace() && constraints.iter().any(|c| c.selector.matches(other.labels()))
             }
@@ -254,31 +289,41 @@ impl Plugin for PodTopologySpread {
             }
             ClusterEvent::NodeGone(was) => had_all_keys(was, &constraints),
             _ => false,
-        }
+        })
     }
 }
 
-impl<'a> Filter<'a> for Spread<'a> {
-    fn check(&self, node: &NodeInfo) -> Result<(), Failure> {
+impl<'a> NodeFilter<'a> for Spread<'a> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Status> {
         for ((constraint, counts), lowest) in self.constraints.iter().zip(&self.counts).zip(&self.lowest) {
             let Some(value) = node.label(&constraint.key) else {
-                return Err(Failure::unresolvable(REASON_LABEL));
+                return Err(Status::unresolvable(REASON_LABEL));
             };
             let lowest = if counts.len() < constraint.min_domains { 0 } else { *lowest };
             let this = i64::from(constraint.selector.matches(self.pod.labels()));
             let count = counts.get(value).copied().unwrap_or(0);
             if count + this - lowest > constraint.max_skew {
-                return Err(Failure::resolvable(REASON));
+                return Err(Status::unschedulable(REASON));
             }
         }
         Ok(())
     }
 
-    fn fork(&self) -> Box<dyn Filter<'a> + 'a> {
+    fn fork(&self) -> Box<dyn NodeFilter<'a> + 'a> {
         Box::new(self.clone())
     }
 
-    fn pod_changed(&mut self, pod: &PodInfo, node: &NodeInfo, added: bool) {
+    fn add_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        self.count(pod, node, 1);
+    }
+
+    fn remove_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        self.count(pod, node, -1);
+    }
+}
+
+impl Spread<'_> {
+    fn count(&mut self, pod: &PodInfo, node: &NodeInfo, amount: i64) {
         if !has_all_keys(node, &self.constraints) || pod.namespace() != self.pod.namespace() {
             return;
         }
@@ -286,7 +331,7 @@ impl<'a> Filter<'a> for Spread<'a> {
             if constraint.selector.matches(pod.labels()) && constraint.counts(node, &self.required, self.pod) {
                 let value = node.label(&constraint.key).unwrap_or_default();
                 if let Some(count) = counts.get_mut(value) {
-                    *count += if added { 1 } else { -1 };
+                    *count += amount;
                 }
             }
         }
@@ -299,16 +344,16 @@ struct Evenness {
     ignored: Vec<bool>,
 }
 
-impl Score for Evenness {
+impl NodeScorer for Evenness {
     fn score(&self, at: usize, _: &NodeInfo) -> i64 {
         self.sums[at]
     }
 
-    fn is_relative(&self) -> bool {
+    fn normalizes(&self) -> bool {
         true
     }
 
-    fn normalize(&self, scores: &mut [i64]) {
+    fn normalize_score(&self, scores: &mut [i64]) {
         let counted = self.sums.iter().zip(&self.ignored).filter(|(_, ignored)| !**ignored).map(|(sum, _)| *sum);
         let range = range(counted);
         for (score, ignored) in scores.iter_mut().zip(&self.ignored) {
@@ -338,7 +383,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugins::testing::{check_among, check_scores_among, labelled, named_pod};
+    use crate::plugins::testing::{built, check_among, check_scores_among, labelled, named_pod};
 
     fn constraint(action: &str, more: Value) -> Value {
         let mut constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": action,
@@ -349,7 +394,7 @@ mod tests {
         constraint
     }
 
-    fn pod_with(constraint: Value, more: Value) -> WaitingPod {
+    fn pod_with(constraint: Value, more: Value) -> PendingPod {
         let mut spec = json!({"topologySpreadConstraints": [constraint]});
         for (key, value) in more.as_object().into_iter().flatten() {
             spec[key] = value.clone();
@@ -357,7 +402,7 @@ mod tests {
         named_pod("default", "p", json!({"app": "p", "version": "2"}), spec)
     }
 
-    fn existing(version: &str) -> WaitingPod {
+    fn existing(version: &str) -> PendingPod {
         named_pod("default", "e", json!({"app": "p", "version": version}), json!({}))
     }
 
@@ -366,10 +411,10 @@ mod tests {
     }
 
     /// Nodes a (zone 1), b (zone 2) and c (no zone): which accept the pod.
-    fn check(pod: WaitingPod, on: &[&str], accepted: [bool; 3]) {
+    fn check(pod: PendingPod, on: &[&str], accepted: [bool; 3]) {
         let nodes = nodes();
         let pods = on.iter().map(|node| (*node, existing("1"))).collect();
-        let verdicts = check_among(&PodTopologySpread::default(), &pod, &nodes, pods);
+        let verdicts = check_among(&built(new), &pod, &nodes, pods);
         assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), accepted, "{on:?}");
     }
 
@@ -397,7 +442,7 @@ mod tests {
             let mut nodes = nodes();
             nodes[1]["spec"] = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
             let pod = pod_with(constraint("DoNotSchedule", more), json!({"tolerations": tolerations}));
-            let verdicts = check_among(&PodTopologySpread::default(), &pod, &nodes, vec![("a", existing("1"))]);
+            let verdicts = check_among(&built(new), &pod, &nodes, vec![("a", existing("1"))]);
             assert_eq!(verdicts.iter().map(Result::is_ok).collect::<Vec<_>>(), accepted);
         };
         let honor = json!({"nodeTaintsPolicy": "Honor"});
@@ -412,6 +457,6 @@ mod tests {
         let pod = pod_with(constraint("ScheduleAnyway", json!({})), json!({}));
         let nodes = [labelled("a", &[("zone", "1")]), labelled("b", &[("zone", "2")]), labelled("c", &[])];
         let pods = vec![("a", existing("1")), ("a", existing("1")), ("b", existing("1"))];
-        check_scores_among(&PodTopologySpread::default(), &pod, &nodes, pods, &[33, 100, 0]);
+        check_scores_among(&built(new), &pod, &nodes, pods, &[33, 100, 0]);
     }
 }

@@ -1,0 +1,154 @@
+//! DaemonSets: defaults, strategy, columns, validation.
+//! Neighbours: `pod_spec` for the template, `workload` for what workloads share.
+//! Invariant: the selector never changes.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        Behavior, Column,
+        common::{
+            access::{default_to, int_at, part, part_mut, text},
+            checks,
+            columns::{
+                CONTAINERS, IMAGES, SELECTOR, age, age_of, containers, integer, labels, name, name_of, selector, string,
+            },
+            workload,
+        },
+        core::pod_spec,
+    },
+};
+
+#[derive(Default)]
+pub struct DaemonSet;
+
+impl Behavior for DaemonSet {
+    fn default(&self, object: &mut Value) {
+        let Some(spec) = part_mut(object, "spec") else { return };
+        if let Some(strategy) = part_mut(spec, "updateStrategy") {
+            default_to(strategy, "type", "RollingUpdate");
+            if text(strategy, "type") == "RollingUpdate"
+                && let Some(rolling) = part_mut(strategy, "rollingUpdate")
+            {
+                default_to(rolling, "maxUnavailable", 1);
+                default_to(rolling, "maxSurge", 0);
+            }
+        }
+        default_to(spec, "revisionHistoryLimit", 10);
+        pod_spec::defaults::template(spec);
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        checks::label_selector(errors, &path.child("selector"), &spec["selector"]);
+        workload::template_matches(errors, &path, spec);
+        if spec["selector"].is_object() && checks::selector_is_empty(&spec["selector"]) {
+            errors.invalid(&path.child("selector"), json!({}), "empty selector is invalid for daemonset");
+        }
+        workload::running_template(errors, &path, spec, "DaemonSet");
+        checks::not_negative(errors, &path, spec, &["minReadySeconds"]);
+        update_strategy(errors, &path.child("updateStrategy"), &spec["updateStrategy"]);
+        checks::not_negative(errors, &path, spec, &["revisionHistoryLimit"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], "selector");
+        self.validate_create(object, errors);
+    }
+
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        let counts = [
+            "currentNumberScheduled",
+            "numberMisscheduled",
+            "desiredNumberScheduled",
+            "numberReady",
+            "observedGeneration",
+            "updatedNumberScheduled",
+            "numberAvailable",
+            "numberUnavailable",
+            "collisionCount",
+        ];
+        checks::not_negative(errors, &Path::new("status"), &object["status"], &counts);
+        workload::collision_count(errors, object, old);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
+    }
+
+    fn has_status(&self) -> bool {
+        true
+    }
+
+    fn initial_status(&self) -> Value {
+        json!({ "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0 })
+    }
+
+    fn status_update_resets(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 11] = [
+            name(),
+            integer("Desired", "Nodes that should run it."),
+            integer("Current", "Nodes that run it."),
+            integer("Ready", "Nodes where it is ready."),
+            integer("Up-to-date", "Nodes that run the current template."),
+            integer("Available", "Nodes where it serves."),
+            string("Node Selector", "Which nodes run it."),
+            age(),
+            CONTAINERS,
+            IMAGES,
+            SELECTOR,
+        ];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let (names, images) = containers(&spec["template"]["spec"]);
+        vec![
+            name_of(object),
+            json!(int_at(status, "desiredNumberScheduled")),
+            json!(int_at(status, "currentNumberScheduled")),
+            json!(int_at(status, "numberReady")),
+            json!(int_at(status, "updatedNumberScheduled")),
+            json!(int_at(status, "numberAvailable")),
+            labels(&spec["template"]["spec"], "nodeSelector"),
+            age_of(object, now),
+            names,
+            images,
+            selector(spec, "selector"),
+        ]
+    }
+}
+
+fn update_strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
+    let at = path.child("rollingUpdate");
+    match (text(strategy, "type"), part(strategy, "rollingUpdate")) {
+        ("OnDelete", _) => {}
+        ("RollingUpdate", None) => errors.required(&at, ""),
+        ("RollingUpdate", Some(rolling)) => {
+            let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            for (field, value) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
+                checks::int_or_percent(errors, &at.child(field), value);
+                checks::at_most_100_percent(errors, &at.child(field), value);
+            }
+            match (checks::is_zero(unavailable), checks::is_zero(surge)) {
+                (false, false) => errors.invalid(
+                    &at.child("maxSurge"),
+                    surge.clone(),
+                    "may not be set when maxUnavailable is non-zero",
+                ),
+                (true, true) => {
+                    errors.required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0");
+                }
+                _ => {}
+            }
+        }
+        _ => errors.not_supported(path, strategy.clone(), &["OnDelete", "RollingUpdate"]),
+    }
+}

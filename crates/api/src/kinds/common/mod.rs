@@ -1,0 +1,8 @@
+//! What the kinds share: access to JSON fields, checks, columns, metadata, quantities.
+
+pub mod access;
+pub mod checks;
+pub mod columns;
+pub mod metadata;
+pub mod quantities;
+pub mod workload;

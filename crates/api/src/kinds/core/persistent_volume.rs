@@ -1,0 +1,203 @@
+//! PersistentVolumes: defaults, strategy, columns, validation.
+//! Neighbours: `persistent_volume_claim`; the volume binder sets `claimRef`.
+//! Invariant: the source of a volume never changes.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        Behavior, Column,
+        behavior::status_without_generation,
+        common::{
+            access::{default_to, entries, is_set, part, part_mut, text, text_at, texts},
+            checks,
+            columns::{age, age_of, deleting, name, name_of, plain, string, wide},
+            quantities,
+        },
+        core::{persistent_volume_claim, pod_spec},
+    },
+    names,
+};
+
+#[derive(Default)]
+pub struct PersistentVolume;
+
+/// `RWO,ROX`, in upstream's order.
+pub fn access_modes(owner: &Value) -> String {
+    let modes: Vec<&str> = texts(owner, "accessModes").collect();
+    let short =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    short.iter().filter(|(mode, _)| modes.contains(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
+}
+
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
+fn validate_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
+    checks::required(errors, path, spec, "accessModes");
+    persistent_volume_claim::validate_access_modes(errors, path, spec);
+    let capacity = path.child("capacity");
+    if !is_set(spec, "capacity") {
+        errors.required(&capacity, "");
+    } else if spec["capacity"].get("storage").is_none() {
+        errors.not_supported(&capacity, spec["capacity"].clone(), &["storage"]);
+    }
+    for (name, value) in entries(spec, "capacity") {
+        let path = capacity.key(name);
+        if let Some(size) = pod_spec::resources::quantity(errors, &path, name, value).filter(|size| size.sign() <= 0) {
+            errors.invalid(&path, size.canonical(), "must be greater than zero");
+        }
+    }
+    let policy = text(spec, "persistentVolumeReclaimPolicy");
+    if !matches!(policy, "" | "Delete" | "Recycle" | "Retain") {
+        let path = path.child("persistentVolumeReclaimPolicy");
+        errors.not_supported(&path, policy, &["Delete", "Recycle", "Retain"]);
+    }
+    let affinity = part(spec, "nodeAffinity");
+    if let Some(affinity) = affinity {
+        match part(affinity, "required") {
+            Some(required) => {
+                let path = path.child("nodeAffinity").child("required");
+                pod_spec::placement::node_selector(errors, &path, required);
+            }
+            None => {
+                errors.required(&path.child("nodeAffinity").child("required"), "must specify required node constraints")
+            }
+        }
+    }
+    let mut found = SOURCES.iter().filter_map(|kind| part(spec, kind).map(|source| (*kind, source)));
+    match found.next() {
+        None => errors.required(path, "must specify a volume type"),
+        Some((kind, source)) => {
+            pod_spec::volumes::shared_source(errors, path, kind, source);
+            if kind == "csi" {
+                checks::required(errors, &path.child("csi"), source, "volumeHandle");
+            }
+            if kind == "local" && affinity.is_none() {
+                errors.required(&path.child("nodeAffinity"), "Local volume requires node affinity");
+            }
+        }
+    }
+    for (kind, _) in found {
+        errors.forbidden(&path.child(kind), "may not specify more than 1 volume type");
+    }
+    if policy == "Recycle" && text(&spec["hostPath"], "path") == "/" {
+        errors.forbidden(
+            &path.child("persistentVolumeReclaimPolicy"),
+            "may not be 'recycle' for a hostPath mount of '/'",
+        );
+    }
+    checks::optional_name(errors, path, spec, "storageClassName", |name| names::dns_subdomain(name, false));
+    checks::optional_one_of(errors, path, spec, "volumeMode", &persistent_volume_claim::VOLUME_MODES);
+}
+
+impl Behavior for PersistentVolume {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        if let Some(status) = part_mut(object, "status") {
+            default_to(status, "phase", "Pending");
+        }
+        let Some(spec) = part_mut(object, "spec") else { return };
+        default_to(spec, "persistentVolumeReclaimPolicy", "Retain");
+        default_to(spec, "volumeMode", "Filesystem");
+        quantities::round_list(spec, "capacity");
+        pod_spec::defaults::volume_source(spec);
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        object["status"] = json!({ "phase": "Pending" });
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        validate_spec(errors, &Path::new("spec"), &object["spec"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        let (new, old) = (&object["spec"], &old["spec"]);
+        if SOURCES.iter().any(|source| !checks::same(&new[*source], &old[*source])) {
+            errors.forbidden(
+                &Path::new("spec").child("persistentvolumesource"),
+                "spec.persistentvolumesource is immutable after creation\n",
+            );
+        }
+        checks::immutable(errors, &Path::default(), new, old, "volumeMode");
+        if part(old, "nodeAffinity").is_some() {
+            checks::immutable(errors, &Path::default(), new, old, "nodeAffinity");
+        }
+    }
+
+    status_without_generation!();
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 11] = [
+            name(),
+            string("Capacity", "Its size."),
+            string("Access Modes", "How it may be mounted."),
+            string("Reclaim Policy", "What happens when its claim goes."),
+            string("Status", "Whether it is claimed."),
+            string("Claim", "Who has it."),
+            string("StorageClass", "Its storage class."),
+            string("VolumeAttributesClass", "Its volume attributes class."),
+            string("Reason", "Why it failed."),
+            age(),
+            wide("VolumeMode", "Filesystem, or Block."),
+        ];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let phase = if deleting(object) { "Terminating" } else { text(status, "phase") };
+        let claim = part(spec, "claimRef").map(|c| format!("{}/{}", text(c, "namespace"), text(c, "name")));
+        let capacity = plain(&spec["capacity"]["storage"]);
+        vec![
+            name_of(object),
+            json!(if capacity.is_empty() { "0".to_string() } else { capacity }),
+            json!(access_modes(spec)),
+            json!(text(spec, "persistentVolumeReclaimPolicy")),
+            json!(phase),
+            json!(claim.unwrap_or_default()),
+            json!(persistent_volume_claim::class(object)),
+            json!(spec["volumeAttributesClassName"].as_str().unwrap_or("<unset>")),
+            json!(text(status, "reason")),
+            age_of(object, now),
+            json!(spec["volumeMode"].as_str().unwrap_or("<unset>")),
+        ]
+    }
+
+    fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {
+        vec![("name".into(), text_at(object, "metadata.name").to_string())]
+    }
+
+    fn selectable_field_names(&self) -> Vec<String> {
+        vec!["name".into()]
+    }
+}

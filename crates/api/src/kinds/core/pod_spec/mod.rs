@@ -1,0 +1,16 @@
+//! What every pod specification shares, be it a pod's own or a template's.
+//! Used by `pod` and by every kind with a pod template.
+//! Invariant: knows nothing of the object around the specification.
+
+pub mod containers;
+pub mod defaults;
+mod environment;
+mod handlers;
+pub mod image;
+mod operating_system;
+pub mod placement;
+pub mod resources;
+mod security;
+pub mod validation;
+pub mod volumes;
+pub mod warnings;

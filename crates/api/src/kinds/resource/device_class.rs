@@ -1,0 +1,44 @@
+//! DeviceClasses: columns and validation.
+//! Named by the requests of a ResourceClaim.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        Behavior, Column,
+        common::columns::{age, age_of, name, name_of},
+        resource::validation::class_spec,
+    },
+};
+
+#[derive(Default)]
+pub struct DeviceClass;
+
+impl Behavior for DeviceClass {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        class_spec(errors, &Path::new("spec"), &object["spec"]);
+    }
+
+    fn validate_update(&self, object: &Value, _: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 2] = [name(), age()];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name_of(object), age_of(object, now)]
+    }
+}

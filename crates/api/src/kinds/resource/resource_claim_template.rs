@@ -1,0 +1,51 @@
+//! ResourceClaimTemplates: defaults, columns, validation.
+//! The resourceclaim controller makes claims of them.
+//! Invariant: the spec of a template never changes.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        Behavior, Column,
+        common::{
+            access::part_mut,
+            checks,
+            columns::{age, age_of, name, name_of},
+        },
+        resource::{resource_claim::default_claim_spec, validation::claim_spec},
+    },
+};
+
+#[derive(Default)]
+pub struct ResourceClaimTemplate;
+
+impl Behavior for ResourceClaimTemplate {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        if let Some(spec) = part_mut(object, "spec").and_then(|spec| part_mut(spec, "spec")) {
+            default_claim_spec(spec);
+        }
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        claim_spec(errors, &Path::new("spec").child("spec"), &object["spec"]["spec"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        checks::immutable(errors, &Path::default(), object, old, "spec");
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 2] = [name(), age()];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name_of(object), age_of(object, now)]
+    }
+}

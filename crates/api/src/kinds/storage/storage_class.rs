@@ -1,0 +1,89 @@
+//! StorageClasses: defaults, columns, validation.
+//! Neighbours: the default-class admission plugin.
+//! Invariant: provisioner, parameters, reclaim policy and binding mode never change.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        Behavior, Column,
+        common::{
+            access::{default_to, entries, flag, text, text_at},
+            checks,
+            columns::{age, age_of, name, string},
+        },
+    },
+    names,
+};
+
+const PARAMETERS_MAX: usize = 512;
+const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Default)]
+pub struct StorageClass;
+
+const DEFAULT_ANNOTATIONS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+
+impl Behavior for StorageClass {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        default_to(object, "reclaimPolicy", "Delete");
+        default_to(object, "volumeBindingMode", "Immediate");
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let path = Path::default();
+        checks::required_name(errors, &path, object, "provisioner", |name| names::qualified_name(&name.to_lowercase()));
+        let parameters: usize =
+            entries(object, "parameters").map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
+        if entries(object, "parameters").count() > PARAMETERS_MAX {
+            errors.too_long(&path.child("parameters"), PARAMETERS_MAX);
+        }
+        if parameters > PARAMETERS_BYTES_MAX {
+            errors.too_long(&path.child("parameters"), PARAMETERS_BYTES_MAX);
+        }
+        checks::optional_one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
+        checks::one_of(errors, &path, object, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]);
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        for field in ["parameters", "provisioner", "reclaimPolicy"] {
+            if !checks::same(&object[field], &old[field]) {
+                errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
+            }
+        }
+        checks::immutable(errors, &Path::default(), object, old, "volumeBindingMode");
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 6] = [
+            name(),
+            string("Provisioner", "Who makes its volumes."),
+            string("ReclaimPolicy", "What happens when a claim goes."),
+            string("VolumeBindingMode", "When a volume is made."),
+            string("AllowVolumeExpansion", "Whether volumes may grow."),
+            age(),
+        ];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let annotations = &object["metadata"]["annotations"];
+        let is_default = DEFAULT_ANNOTATIONS.iter().any(|key| text(annotations, key) == "true");
+        let name = text_at(object, "metadata.name");
+        vec![
+            json!(if is_default { format!("{name} (default)") } else { name.to_string() }),
+            json!(text(object, "provisioner")),
+            json!(object["reclaimPolicy"].as_str().unwrap_or("Delete")),
+            json!(object["volumeBindingMode"].as_str().unwrap_or("Immediate")),
+            json!(flag(object, "allowVolumeExpansion")),
+            age_of(object, now),
+        ]
+    }
+}

@@ -1,0 +1,55 @@
+//! VolumeAttributesClasses: columns and validation.
+//! Named by claims.
+//! Invariant: driver and parameters of a class never change.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    field::{ErrorList, Path},
+    kinds::{
+        Behavior, Column,
+        common::{
+            access::{is_set, text},
+            checks,
+            columns::{age, age_of, name, name_of, string},
+        },
+    },
+    names,
+};
+
+#[derive(Default)]
+pub struct VolumeAttributesClass;
+
+impl Behavior for VolumeAttributesClass {
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
+        let path = Path::default();
+        checks::required_name(errors, &path, object, "driverName", |name| {
+            names::dns_subdomain(&name.to_lowercase(), false)
+        });
+        if !is_set(object, "parameters") {
+            errors.required(&path.child("parameters"), "must contain at least one key/value pair");
+        }
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        for field in ["driverName", "parameters"] {
+            if !checks::same(&object[field], &old[field]) {
+                errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
+            }
+        }
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: [Column; 3] = [name(), string("DriverName", "The driver."), age()];
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name_of(object), json!(text(object, "driverName")), age_of(object, now)]
+    }
+}

@@ -1,0 +1,194 @@
+//! What a scheduler is told at its start: profiles, plugins and their arguments, limits.
+//! Read from a file by `file` or made by `minke`; turned into `framework::Profile`s by `profiles`.
+//! Invariant: an unknown plugin, point or argument is an error, never ignored.
+
+mod file;
+pub(crate) mod plugin_args;
+mod profiles;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use metrics::Metrics;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{Error, diagnosis::Diagnoses, plugins::registry::Registry};
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub profiles: Vec<ProfileConfig>,
+    /// Of feasible nodes; zero adapts to the size of the cluster.
+    pub percentage_of_nodes_to_score: u32,
+    pub pod_initial_backoff: Duration,
+    pub pod_max_backoff: Duration,
+    /// `None` when the file says nothing; off unless several schedulers may run.
+    pub leader_election: Option<LeaderElectionConfig>,
+    pub extenders: Vec<ExtenderConfig>,
+    /// Credentials for the API server, where the file names them.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the verdicts on unschedulable pods are kept; clone it to ask.
+    pub diagnoses: Diagnoses,
+    /// Where attempts and queues are counted; clone it to show them.
+    pub metrics: Metrics,
+    /// The plugins that profiles can name.
+    pub(crate) registry: Registry,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct ProfileConfig {
+    pub scheduler_name: Option<String>,
+    pub percentage_of_nodes_to_score: Option<u32>,
+    /// By extension point (`multiPoint`, `filter`, `score`, …).
+    pub plugins: BTreeMap<String, PluginSelection>,
+    pub plugin_config: Vec<PluginArguments>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PluginSelection {
+    pub enabled: Vec<PluginChoice>,
+    pub disabled: Vec<PluginChoice>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginChoice {
+    /// `*` in `disabled` is all of them.
+    pub name: String,
+    #[serde(default)]
+    pub weight: Option<i64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginArguments {
+    pub name: String,
+    #[serde(default)]
+    pub args: Value,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct LeaderElectionConfig {
+    pub leader_elect: bool,
+    pub lease_duration: String,
+    pub renew_deadline: String,
+    pub retry_period: String,
+    pub resource_lock: String,
+    pub resource_name: String,
+    pub resource_namespace: String,
+    /// Who this process is among the candidates; a new one each time unless it is given.
+    #[serde(skip)]
+    pub identity: Option<String>,
+}
+
+impl Default for LeaderElectionConfig {
+    fn default() -> Self {
+        Self {
+            leader_elect: true,
+            lease_duration: "15s".into(),
+            renew_deadline: "10s".into(),
+            retry_period: "2s".into(),
+            resource_lock: "leases".into(),
+            resource_name: "kube-scheduler".into(),
+            resource_namespace: "kube-system".into(),
+            identity: None,
+        }
+    }
+}
+
+/// Another process that has a say, asked over HTTP.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ExtenderConfig {
+    pub url_prefix: String,
+    pub filter_verb: String,
+    pub preempt_verb: String,
+    pub prioritize_verb: String,
+    pub weight: i64,
+    pub bind_verb: String,
+    #[serde(rename = "enableHTTPS")]
+    pub enable_https: bool,
+    #[serde(rename = "httpTimeout")]
+    pub http_timeout: Option<String>,
+    pub node_cache_capable: bool,
+    pub managed_resources: Vec<ManagedResource>,
+    /// Its failures are not the pod's.
+    pub ignorable: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ManagedResource {
+    pub name: String,
+    pub ignored_by_scheduler: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            profiles: vec![ProfileConfig::default()],
+            percentage_of_nodes_to_score: 0,
+            pod_initial_backoff: Duration::from_secs(1),
+            pod_max_backoff: Duration::from_secs(10),
+            leader_election: None,
+            extenders: Vec::new(),
+            kubeconfig: None,
+            diagnoses: Diagnoses::default(),
+            metrics: Metrics::default(),
+            registry: Registry::default(),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let wrong = |text: String| Err(Error::Config(text));
+        if self.percentage_of_nodes_to_score > 100 {
+            return wrong("percentageOfNodesToScore: not in valid range [0-100]".into());
+        }
+        if self.pod_initial_backoff.is_zero() || self.pod_max_backoff < self.pod_initial_backoff {
+            return wrong("podMaxBackoffSeconds: must be greater than or equal to PodInitialBackoffSeconds, which must be greater than 0".into());
+        }
+        let binders = self.extenders.iter().filter(|e| !e.bind_verb.is_empty()).count();
+        if binders > 1 {
+            return wrong("extenders: only one extender can implement bind".into());
+        }
+        for (at, extender) in self.extenders.iter().enumerate() {
+            if !extender.url_prefix.starts_with("http://") || extender.enable_https {
+                return wrong(format!("extenders[{at}].urlPrefix: must start with http://; HTTPS is not supported"));
+            }
+            if !extender.preempt_verb.is_empty() {
+                return wrong(format!("extenders[{at}].preemptVerb: not supported"));
+            }
+            if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
+                return wrong(format!("extenders[{at}].weight: must have a positive weight applied to it"));
+            }
+        }
+        self.profiles().map(drop)
+    }
+}
+
+/// A duration as Go writes it: `15s`, `1m30s`, `500ms`.
+pub fn duration(text: &str) -> Option<Duration> {
+    let mut total = 0.0;
+    let mut rest = text;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let unit = rest[number..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |at| number + at);
+        let seconds = match &rest[number..unit] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 0.001,
+            "us" | "µs" => 0.000_001,
+            _ => return None,
+        };
+        total += rest[..number].parse::<f64>().ok()? * seconds;
+        rest = &rest[unit..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}

@@ -1,0 +1,167 @@
+//! One pod's scheduling cycle: find a node, reserve, permit; or say why no node will do.
+//! Part of `scheduler`; decides with `equivalence_class` and `cycle`; `binding_cycle` follows.
+//! Invariant: a pod that comes in leaves in flight, in the queue, or (terminating) not at all.
+
+use std::sync::Arc;
+
+use super::{Attempt, Scheduler, binding_cycle::InFlight};
+use crate::{
+    cycle::{self, Fit, Remedy},
+    diagnosis::Diagnosis,
+    equivalence_class::{Choice, class_hash},
+    framework::{Candidate, Code, CycleState, PostFilterPlugin, Profile},
+    pod_info::PodInfo,
+    queue::QueuedPodInfo,
+    scheduler::binding_cycle::Outcome,
+    scheduler_metrics::{PREEMPTIONS, VICTIMS},
+};
+
+impl Scheduler {
+    pub(super) async fn schedule_one(&mut self, pod: QueuedPodInfo) {
+        let Some(profile) = self.profiles.get(pod.info.scheduler_name()).cloned() else { return };
+        if pod.info.is_terminating() {
+            return;
+        }
+        let env = self.handle.env.clone();
+        if self.extenders.is_empty() {
+            match self.classes.choose(&self.cluster, &profile, &pod.info, &env) {
+                Choice::Node(node) => return self.reserve(&profile, pod, node),
+                Choice::Refused(diagnosis, clear_nomination) => {
+                    return self.park(&profile, pod, diagnosis, clear_nomination.then(String::new));
+                }
+                Choice::Unknown => {}
+            }
+        }
+        self.cluster.cache.prepare_order();
+        let feasible = match cycle::find_fit(&self.cluster, &profile, &pod.info, &mut self.start, &env) {
+            Fit::Feasible(feasible) => feasible,
+            Fit::Unschedulable(diagnosis, remedy) => return self.refuse(&profile, pod, *diagnosis, remedy),
+        };
+        if self.extenders.is_empty() {
+            let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &[], &env);
+            return self.reserve(&profile, pod, node);
+        }
+        let mut diagnosis = Diagnosis::new(self.cluster.cache.len());
+        match self.extenders.filter(&self.cluster, &pod.info, feasible, &mut diagnosis).await {
+            Ok(feasible) if feasible.is_empty() => {
+                let nothing = Remedy::Nothing { message: String::new(), clear_nomination: false };
+                self.refuse(&profile, pod, diagnosis, nothing);
+            }
+            Ok(feasible) => {
+                let extra = self.extenders.scores(&self.cluster, &pod.info, &feasible).await;
+                let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &extra, &env);
+                self.reserve(&profile, pod, node);
+            }
+            Err(error) => {
+                self.count_attempt("error", pod.info.scheduler_name(), self.began);
+                self.handle.reports.failed(&pod.info, "SchedulerError", &error, None);
+                self.queue.add_after_error(pod, env.monotonic());
+            }
+        }
+    }
+
+    /// Counts the pod on its node, then Reserve and Permit; unless somebody holds it back, its binding cycle begins.
+    fn reserve(&mut self, profile: &Profile, pod: QueuedPodInfo, node: Arc<str>) {
+        let info = pod.info.clone();
+        let attempt = Attempt { number: pod.attempts, began: self.began, first: pod.first.unwrap_or(self.began) };
+        self.cluster.cache.assume(info.info(), &node);
+        self.cluster.cache.withdraw_nomination(&info.key);
+        self.diagnoses.forget(&info.key);
+        let mut state = CycleState::default();
+        let reserved = profile.run_reserve(&mut state, &mut self.cluster, &info, &node);
+        let waiting_pods = &self.handle.waiting_pods;
+        let permitted = reserved.and_then(|()| profile.run_permit(waiting_pods, &self.cluster, &info, &node));
+        let has_work = profile.pre_bind.iter().any(|p| p.plugin.has_pre_bind_work(&state, &info, &node));
+        let mut flight = InFlight { pod, attempt, node: node.clone(), state, nominated: false };
+        let waits = match permitted {
+            Ok(waits) => waits,
+            Err(refusal) => {
+                self.in_flight.insert(info.key.clone(), flight);
+                return self.reject_in_flight(&info.key, refusal);
+            }
+        };
+        if has_work || !waits.is_empty() {
+            // It may take minutes: whoever adds or removes nodes is told which one is taken.
+            flight.nominated = true;
+            self.handle.reports.nominate(&info, &node);
+        }
+        self.in_flight.insert(info.key.clone(), flight);
+        match waits.is_empty() {
+            true => self.start_binding_cycle(&info.key),
+            false => waiting_pods.add(&info.key, &waits, self.handle.env.monotonic()),
+        }
+    }
+
+    /// No node will do: makes room if that helps, says why, and waits for something that does.
+    fn refuse(&mut self, profile: &Profile, pod: QueuedPodInfo, mut diagnosis: Diagnosis, remedy: Remedy) {
+        match remedy {
+            Remedy::Nominate(plugin, candidate) => {
+                let node = self.preempt(&*plugin, &pod, candidate);
+                self.park(profile, pod, Arc::new(diagnosis), Some(node));
+            }
+            Remedy::Nothing { message, clear_nomination } => {
+                diagnosis.post_filter_message = message;
+                if clear_nomination {
+                    self.cluster.cache.withdraw_nomination(&pod.info.key);
+                }
+                let diagnosis = Arc::new(diagnosis);
+                if self.extenders.is_empty() {
+                    self.classes.refused(&self.cluster, profile, &pod.info, diagnosis.clone(), clear_nomination);
+                }
+                self.park(profile, pod, diagnosis, clear_nomination.then(String::new));
+            }
+        }
+    }
+
+    /// Sends the victims away and holds their node for the pod; returns its name.
+    fn preempt(&mut self, plugin: &dyn PostFilterPlugin, pod: &QueuedPodInfo, candidate: Candidate) -> String {
+        let node = candidate.node.clone();
+        self.metrics.count(&PREEMPTIONS, &[]);
+        self.metrics.observe(&VICTIMS, &[], candidate.victims.len() as f64);
+        // Those that were to have this room and matter less look for another.
+        let below = |other: &&Arc<PodInfo>| other.priority < pod.info.priority;
+        let lower: Vec<_> = self.cluster.cache.nominated_on(&node).iter().filter(below).cloned().collect();
+        for other in lower {
+            self.cluster.cache.withdraw_nomination(&other.key);
+            self.handle.reports.withdraw_nomination(&other);
+            self.queue.activate(&other.key, self.handle.env.monotonic());
+        }
+        self.cluster.cache.nominate(pod.info.info(), &node);
+        let work = plugin.prepare_candidate(&self.handle, pod.info.clone(), candidate);
+        let (outcomes, pod) = (self.outcomes.clone(), pod.info.info());
+        self.handle.env.spawn(async move {
+            // The scheduler has stopped when nobody listens; then there is nothing left to settle.
+            outcomes.send(Outcome::Preempted { result: work.await, pod }).await.ok();
+        });
+        node.to_string()
+    }
+
+    /// The pod can't be scheduled. `nominated` of `Some("")` clears a nomination.
+    pub(super) fn park(
+        &mut self,
+        profile: &Profile,
+        pod: QueuedPodInfo,
+        diagnosis: Arc<Diagnosis>,
+        nominated: Option<String>,
+    ) {
+        self.count_attempt("unschedulable", pod.info.scheduler_name(), self.began);
+        self.handle.reports.failed(&pod.info, "Unschedulable", &diagnosis.message(), nominated.as_deref());
+        let unschedulable_plugins = diagnosis.unschedulable_plugins;
+        self.diagnoses.keep(&pod.info.key, diagnosis);
+        let class = class_hash(&self.cluster, profile, &pod.info);
+        self.queue.add_unschedulable(pod, unschedulable_plugins, class, self.handle.env.monotonic());
+    }
+
+    /// A decided pod was turned down at Reserve or Permit: it is as unschedulable as if its node had refused it.
+    pub(super) fn reject_in_flight(&mut self, key: &str, (row, plugin, status): crate::framework::Refusal) {
+        if status.code == Code::Error {
+            return self.give_up(key, &format!("running {plugin:?}: {}", status.message()));
+        }
+        let Some(flight) = self.take_back(key) else { return };
+        let Some(profile) = self.profiles.get(flight.pod.info.scheduler_name()).cloned() else { return };
+        let mut diagnosis = Diagnosis::new(1);
+        diagnosis.reject_node(row, plugin, flight.node.clone(), status);
+        self.began = flight.attempt.began;
+        self.park(&profile, flight.pod, Arc::new(diagnosis), Some(String::new()));
+    }
+}
