@@ -83,13 +83,13 @@ impl Configuration {
             let Some(value) = self.get(name).filter(|v| !v.is_null()) else { continue };
             match meaning {
                 Meaning::Sets(set) => {
-                    set(config, value).map_err(|source| ConfigurationError::Field { name: *name, source })?
+                    set(config, value).map_err(|source| ConfigurationError::Field { name, source })?
                 }
                 Meaning::Only(possible, reason) => {
                     let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
                     if !possible.contains(&text.as_str()) {
-                        let source = FieldError::Unsupported { value: text, reason: *reason };
-                        return Err(ConfigurationError::Field { name: *name, source });
+                        let source = FieldError::Unsupported { value: text, reason };
+                        return Err(ConfigurationError::Field { name, source });
                     }
                 }
                 Meaning::Idle => idle.push(*name),
