@@ -73,7 +73,7 @@ impl Target {
         stream.set_nodelay(true)?;
         let stream = self.tls.connect(ServerName::try_from("localhost")?, stream).await?;
         let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(driver);
+        env::spawn(driver);
         Ok(sender)
     }
 }
@@ -133,7 +133,7 @@ impl Bench {
         }
         let tasks = clients.into_iter().map(|mut client| {
             let (next, env) = (next.clone(), self.env.clone());
-            tokio::spawn(async move {
+            env::spawn(async move {
                 let mut times = Vec::new();
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl Bench {
             let mut client = self.target.connect().await?;
             let response = client.send_request(request(Method::GET, &path, "application/json", &Value::Null)).await?;
             let (sent, env) = (sent.clone(), self.env.clone());
-            watchers.push(tokio::spawn(async move {
+            watchers.push(env::spawn(async move {
                 let _client = client;
                 let mut body = response.into_body();
                 let (mut rest, mut times) = (Vec::new(), Vec::new());

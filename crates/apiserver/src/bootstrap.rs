@@ -12,8 +12,12 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use api::{ApiError, Reason};
 
 use crate::{
-    admission, authn::legacy_tokens, authz::rbac, flow_control, kubernetes_service, loopback, pipeline::ApiServer,
+    admission,
+    authn::legacy_tokens,
+    authz::rbac,
+    flow_control, kubernetes_service,
     registry::timestamp,
+    server::{loopback, pipeline::ApiServer},
 };
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

@@ -17,7 +17,10 @@ use api::{
     kinds::flow_control_bootstrap::{AUTOUPDATE, is_mandatory, objects},
 };
 
-use crate::{loopback, pipeline::ApiServer, registry::timestamp};
+use crate::{
+    registry::timestamp,
+    server::{loopback, pipeline::ApiServer},
+};
 
 /// After a write failed.
 const RETRY: Duration = Duration::from_secs(1);

@@ -15,7 +15,11 @@ use serde_json::{Value, json};
 use api::{ApiError, Reason};
 use store::{Operation, Range, Transaction, prefix_end};
 
-use crate::{config::Config, loopback, pipeline::ApiServer, registry::service_address, watch_cache::store_error};
+use crate::{
+    registry::service_address,
+    server::{config::Config, loopback, pipeline::ApiServer},
+    storage::watch_cache::store_error,
+};
 
 /// Where servers on one store say that they live.
 const SERVERS: &str = "/masterleases/";
@@ -98,6 +102,8 @@ impl Keeper {
             let put = version(&put_right(server, PARTS[part].1, found, wanted).await?);
             server.cluster.cache.wait_for(put.unwrap_or_default()).await?;
             self.good[part] = put;
+            // Two servers that know different sets of servers would each write over the other without end.
+            fresh = false;
         }
         Ok(())
     }

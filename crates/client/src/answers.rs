@@ -1,6 +1,6 @@
 //! Lists and watches as they come over HTTP: JSON documents, and a line for each event.
 //! Read by `https`, and by the simulator, whose wire cuts them off in the middle.
-//! Invariant: half an event is never taken for one.
+//! Half an event at the end of a stream is an error, not an event.
 
 use std::sync::Arc;
 

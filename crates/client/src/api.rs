@@ -1,6 +1,6 @@
 //! Typed requests for one kind in one namespace (or all).
 //! Used by every component; carried out by `transport`.
-//! Invariant: errors are the server's own `Status`.
+//! Errors are the server's own `Status`.
 
 use std::marker::PhantomData;
 

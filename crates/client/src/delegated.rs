@@ -1,6 +1,6 @@
 //! Who asks, and whether they may, in the API server's words (TokenReview, SubjectAccessReview).
 //! Used by ports that keep no users of their own: the kubelet's, and those of controllers and scheduler.
-//! Invariant: when in doubt, no.
+//! When in doubt, no.
 
 use api::ApiError;
 use http::{HeaderMap, header};

@@ -1,6 +1,7 @@
 //! Events: what components tell people about objects, counted rather than repeated.
 //! Used by every component; shown by `kubectl describe`.
-//! Invariant: never blocks and never fails its caller; beyond its limits it drops the newest.
+//! Recording neither blocks nor fails its caller (type: it returns nothing and is not async); beyond its limits it
+//! drops the newest.
 
 use std::{
     collections::HashMap,
@@ -23,18 +24,18 @@ use tokio::sync::mpsc;
 use crate::{Client, Patch};
 
 /// Events waiting to be written; more are dropped.
-const MAX_WAITING: usize = 1000;
+const WAITING_EVENTS_MAX: usize = 1000;
 /// What is said within one is written together: the store syncs once for all.
-const MOMENT: Duration = Duration::from_millis(100);
-const IN_FLIGHT: usize = 32;
+const BATCH_INTERVAL: Duration = Duration::from_millis(100);
+const REQUESTS_IN_FLIGHT_MAX: usize = 32;
 /// Series remembered for counting.
-const MAX_SERIES: usize = 4096;
+const SERIES_MAX: usize = 4096;
 /// Per object: a burst, then one more every so often.
-const BURST: f64 = 25.0;
-const REFILL: Duration = Duration::from_secs(300);
+const BURST_EVENTS: f64 = 25.0;
+const REFILL_INTERVAL: Duration = Duration::from_secs(300);
 /// This many distinct messages for one reason within the window, and the rest are combined.
-const SIMILAR_MESSAGES: usize = 10;
-const SIMILAR_WINDOW: Duration = Duration::from_secs(600);
+const SIMILAR_EVENTS_MAX: usize = 10;
+const SIMILAR_INTERVAL: Duration = Duration::from_secs(600);
 
 pub type ObjectRef = ObjectReference;
 
@@ -61,11 +62,11 @@ pub fn reference<K: Resource + Metadata<Ty = ObjectMeta>>(object: &K) -> ObjectR
 /// One component's voice. Cheap to clone.
 #[derive(Clone)]
 pub struct EventRecorder {
-    sender: mpsc::Sender<Said>,
+    sender: mpsc::Sender<PendingEvent>,
     env: Env,
 }
 
-struct Said {
+struct PendingEvent {
     about: ObjectRef,
     kind: EventType,
     reason: String,
@@ -76,7 +77,7 @@ struct Said {
 impl EventRecorder {
     /// `host` is the node for node components, empty otherwise.
     pub fn new(client: Client, env: Env, component: &str, host: &str) -> Self {
-        let (sender, mut receiver) = mpsc::channel::<Said>(MAX_WAITING);
+        let (sender, mut receiver) = mpsc::channel::<PendingEvent>(WAITING_EVENTS_MAX);
         let mut writer = Writer {
             client,
             env: env.clone(),
@@ -89,8 +90,8 @@ impl EventRecorder {
         let waiting = env.clone();
         env.spawn(async move {
             let mut said = Vec::new();
-            while receiver.recv_many(&mut said, MAX_WAITING).await > 0 {
-                waiting.next_beat(MOMENT).await;
+            while receiver.recv_many(&mut said, WAITING_EVENTS_MAX).await > 0 {
+                waiting.next_beat(BATCH_INTERVAL).await;
                 while let Ok(more) = receiver.try_recv() {
                     said.push(more);
                 }
@@ -101,8 +102,13 @@ impl EventRecorder {
     }
 
     pub fn event(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
-        let said =
-            Said { about: about.clone(), kind, reason: reason.into(), message: message.into(), at: self.env.now() };
+        let said = PendingEvent {
+            about: about.clone(),
+            kind,
+            reason: reason.into(),
+            message: message.into(),
+            at: self.env.now(),
+        };
         if self.sender.try_send(said).is_err() {
             tracing::warn!(reason, "too many events are waiting; dropped one");
         }
@@ -142,7 +148,7 @@ struct SeriesKey {
 }
 
 impl SeriesKey {
-    fn new(uid: String, said: &Said) -> Self {
+    fn new(uid: String, said: &PendingEvent) -> Self {
         Self {
             uid,
             name: said.about.name.clone().unwrap_or_default(),
@@ -161,9 +167,9 @@ struct Series {
 }
 
 /// What was said of one series in one moment.
-struct News {
+struct SeriesUpdate {
     key: SeriesKey,
-    said: Said,
+    said: PendingEvent,
     last: Timestamp,
     times: i32,
 }
@@ -181,13 +187,13 @@ struct Writer {
 }
 
 impl Writer {
-    async fn write(&mut self, said: impl Iterator<Item = Said>) {
+    async fn write(&mut self, said: impl Iterator<Item = PendingEvent>) {
         let news = self.news(said);
         let writer = &*self;
         let written: Vec<_> =
-            stream::iter(news).map(|news| writer.send(news)).buffer_unordered(IN_FLIGHT).collect().await;
+            stream::iter(news).map(|news| writer.send(news)).buffer_unordered(REQUESTS_IN_FLIGHT_MAX).collect().await;
         for (key, series) in written.into_iter().flatten() {
-            if self.series.len() >= MAX_SERIES {
+            if self.series.len() >= SERIES_MAX {
                 self.series.clear();
             }
             self.series.insert(key, series);
@@ -195,8 +201,8 @@ impl Writer {
     }
 
     /// What is worth telling, each series once.
-    fn news(&mut self, said: impl Iterator<Item = Said>) -> Vec<News> {
-        let mut news: Vec<News> = Vec::new();
+    fn news(&mut self, said: impl Iterator<Item = PendingEvent>) -> Vec<SeriesUpdate> {
+        let mut news: Vec<SeriesUpdate> = Vec::new();
         let mut places: HashMap<SeriesKey, usize> = HashMap::new();
         for mut said in said {
             let uid = said.about.uid.clone().unwrap_or_default();
@@ -212,7 +218,7 @@ impl Writer {
                 }
                 None => {
                     places.insert(key.clone(), news.len());
-                    news.push(News { key, last: said.at, said, times: 1 });
+                    news.push(SeriesUpdate { key, last: said.at, said, times: 1 });
                 }
             }
         }
@@ -220,7 +226,7 @@ impl Writer {
     }
 
     /// What is known of the series from now on.
-    async fn send(&self, news: News) -> Option<(SeriesKey, Series)> {
+    async fn send(&self, news: SeriesUpdate) -> Option<(SeriesKey, Series)> {
         let api = self.client.namespaced::<Event>(&news.key.namespace);
         if let Some(known) = self.series.get(&news.key) {
             let series = Series { event_name: known.event_name.clone(), count: known.count + news.times };
@@ -248,7 +254,7 @@ impl Writer {
         }
     }
 
-    fn event(&self, News { key, said, last, times }: &News) -> Event {
+    fn event(&self, SeriesUpdate { key, said, last, times }: &SeriesUpdate) -> Event {
         let suffix = format!("{:x}", unique(said.at));
         let time = |at: &Timestamp| Some(Time(at.round(jiff::Unit::Second).unwrap_or(*at)));
         Event {
@@ -279,11 +285,11 @@ impl Writer {
 
     fn take_token(&mut self, uid: &str) -> bool {
         let now = self.env.monotonic();
-        if self.tokens.len() >= MAX_SERIES {
+        if self.tokens.len() >= SERIES_MAX {
             self.tokens.clear();
         }
-        let (tokens, since) = self.tokens.entry(uid.to_string()).or_insert((BURST, now));
-        *tokens = (*tokens + (now - *since).as_secs_f64() / REFILL.as_secs_f64()).min(BURST);
+        let (tokens, since) = self.tokens.entry(uid.to_string()).or_insert((BURST_EVENTS, now));
+        *tokens = (*tokens + (now - *since).as_secs_f64() / REFILL_INTERVAL.as_secs_f64()).min(BURST_EVENTS);
         *since = now;
         let granted = *tokens >= 1.0;
         if granted {
@@ -293,17 +299,17 @@ impl Writer {
     }
 
     /// The message, or a combined one when this object has said too many different things for one reason.
-    fn combined(&mut self, uid: &str, said: &Said) -> String {
+    fn combined(&mut self, uid: &str, said: &PendingEvent) -> String {
         let now = self.env.monotonic();
-        if self.similar.len() >= MAX_SERIES {
+        if self.similar.len() >= SERIES_MAX {
             self.similar.clear();
         }
         let entry = self.similar.entry((uid.to_string(), said.reason.clone())).or_insert((Vec::new(), now));
-        if now - entry.1 > SIMILAR_WINDOW {
+        if now - entry.1 > SIMILAR_INTERVAL {
             *entry = (Vec::new(), now);
         }
         if !entry.0.contains(&said.message) {
-            if entry.0.len() >= SIMILAR_MESSAGES {
+            if entry.0.len() >= SIMILAR_EVENTS_MAX {
                 return format!("(combined from similar events): {}", said.message);
             }
             entry.0.push(said.message.clone());
@@ -355,7 +361,7 @@ mod tests {
         let pod = ObjectRef { name: Some("p".into()), namespace: Some("n".into()), ..ObjectRef::default() };
         let check = async |said: &[&str], expected: &[(&str, &str, i64)]| {
             said.iter().for_each(|reason| recorder.normal(&pod, reason, "message"));
-            env.sleep(2 * MOMENT).await;
+            env.sleep(2 * BATCH_INTERVAL).await;
             let sent: Vec<_> = std::mem::take(&mut *sent.0.lock());
             let told = |(method, body): &(String, Value)| {
                 let reason = body["reason"].as_str().unwrap_or_default().to_string();

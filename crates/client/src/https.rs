@@ -1,6 +1,6 @@
 //! The transport to an API server in another process: HTTP/2 or HTTP/1.1 over TLS.
 //! Made from flags or a kubeconfig; used wherever a component runs apart.
-//! Invariant: the server's certificate is always checked; the client's can change without a restart.
+//! The server's certificate is always checked; the client's can change without a restart.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,7 @@
 //! A local cache of one resource, kept true by one list and one watch, shared by everyone in the process.
 //! Fed by `transport`; read by controllers, scheduler, kubelet, proxy and dns through typed views.
-//! Invariant: subscribers see every change of a key in order; a broken watch resumes or relists and misses nothing.
+//! Invariant: subscribers see the changes of a key in order and always its last one (a slow one may miss those between:
+//! `change_queue`); a broken watch resumes or relists and misses nothing (test: `informer_tests.rs`).
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,21 +11,23 @@ use std::{
 };
 
 use ::api::{ApiError, Object, Reason, Resource, WatchKind, kinds};
-use env::Env;
+use env::{Backoff, Env};
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Client, ListParams, ObjectList};
+use crate::{
+    Client, ListParams, ObjectChange, ObjectList, ObjectSubscription,
+    change_queue::{ChangeSender, change_queue},
+};
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(10);
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
 /// A server that takes longer to answer is asked again.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bookmarks come every minute or so: a watch that is silent for longer may have died without a word.
-const SILENCE_LIMIT: Duration = Duration::from_secs(300);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Names an object's values in an index: `spec.nodeName`, the owner's uid, …
 pub type Indexer = fn(&Object) -> Vec<String>;
@@ -111,7 +114,7 @@ pub struct ObjectInformer(Arc<Shared>);
 
 struct Shared {
     cache: RwLock<Cache>,
-    subscribers: Mutex<Vec<mpsc::UnboundedSender<ObjectChange>>>,
+    subscribers: Mutex<Vec<ChangeSender>>,
     synced: watch::Sender<bool>,
     shutdown: CancellationToken,
 }
@@ -125,14 +128,6 @@ struct Cache {
 struct Index {
     indexer: Indexer,
     keys: HashMap<String, BTreeSet<String>>,
-}
-
-/// `old` of `None` is an addition, `new` of `None` a removal.
-#[derive(Debug, Clone)]
-pub struct ObjectChange {
-    pub key: String,
-    pub old: Option<Arc<Object>>,
-    pub new: Option<Arc<Object>>,
 }
 
 impl Cache {
@@ -198,18 +193,16 @@ impl ObjectInformer {
     }
 
     /// Every change from now on, preceded by an addition for each object that is already here.
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<ObjectChange> {
-        let (sender, receiver) = mpsc::unbounded_channel();
+    pub fn subscribe(&self) -> ObjectSubscription {
+        let (sender, subscription) = change_queue();
         // The cache lock is held so that no change falls between the snapshot and the subscription.
         let cache = self.0.cache.read();
         for (key, object) in &cache.objects {
             let change = ObjectChange { key: key.clone(), old: None, new: Some(object.clone()) };
-            if sender.send(change).is_err() {
-                break;
-            }
+            sender.send(change);
         }
         self.0.subscribers.lock().push(sender);
-        receiver
+        subscription
     }
 
     /// Returns once the first list is in the cache (or the process is shutting down).
@@ -233,7 +226,7 @@ impl ObjectInformer {
             return;
         }
         let change = ObjectChange { key, old, new };
-        self.0.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()).is_ok());
+        self.0.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()));
     }
 
     fn replace(&self, list: ObjectList) {
@@ -267,17 +260,16 @@ struct Reflector {
 impl Reflector {
     async fn run(self) {
         let mut version: Option<String> = None;
-        let mut retry = FIRST_RETRY;
+        let mut backoff = RETRY_BACKOFF;
         loop {
             match self.step(&mut version).await {
-                Ok(()) => retry = FIRST_RETRY,
+                Ok(()) => backoff.reset(),
                 Err(error) => {
                     if lost_history(&error) {
                         version = None;
                     }
                     tracing::debug!(resource = %self.resource.group_resource(), %error, "watch interrupted");
-                    self.env.sleep(retry.mul_f64(0.5 + self.env.random_fraction())).await;
-                    retry = (retry * 2).min(LAST_RETRY);
+                    self.env.sleep(backoff.next_delay().mul_f64(0.5 + self.env.random_fraction())).await;
                 }
             }
         }
@@ -289,16 +281,16 @@ impl Reflector {
             Some(version) => version.clone(),
             None => {
                 let list = self.client.transport().list(&self.resource, None, &self.params);
-                let list = self.env.timeout(ANSWER_LIMIT, list).await.ok_or_else(|| no_answer("list"))??;
+                let list = self.env.timeout(ANSWER_TIMEOUT, list).await.ok_or_else(|| no_answer("list"))??;
                 let from = list.resource_version.clone();
                 self.informer.replace(list);
                 version.insert(from).clone()
             }
         };
         let stream = self.client.transport().watch(&self.resource, None, &self.params, &from);
-        let mut stream = self.env.timeout(ANSWER_LIMIT, stream).await.ok_or_else(|| no_answer("watch"))??;
+        let mut stream = self.env.timeout(ANSWER_TIMEOUT, stream).await.ok_or_else(|| no_answer("watch"))??;
         loop {
-            let next = self.env.timeout(SILENCE_LIMIT, stream.next()).await;
+            let next = self.env.timeout(SILENCE_TIMEOUT, stream.next()).await;
             let Some(event) = next.ok_or_else(|| no_answer("watch"))? else { return Ok(()) };
             let event = event?;
             *version = Some(event.object.meta.resource_version.to_string());
@@ -341,8 +333,15 @@ pub struct Change<K> {
     pub new: Option<Arc<K>>,
 }
 
+impl<K: DeserializeOwned + Send + Sync + 'static> Change<K> {
+    fn read(change: ObjectChange) -> Self {
+        let view = |o: Option<Arc<Object>>| o.as_ref().and_then(typed);
+        Self { key: change.key, old: view(change.old), new: view(change.new) }
+    }
+}
+
 pub struct Subscription<K> {
-    receiver: mpsc::UnboundedReceiver<ObjectChange>,
+    changes: ObjectSubscription,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -369,7 +368,7 @@ impl<K: DeserializeOwned + Send + Sync + 'static> Informer<K> {
     }
 
     pub fn subscribe(&self) -> Subscription<K> {
-        Subscription { receiver: self.objects.subscribe(), kind: PhantomData }
+        Subscription { changes: self.objects.subscribe(), kind: PhantomData }
     }
 
     pub async fn synced(&self) {
@@ -380,16 +379,12 @@ impl<K: DeserializeOwned + Send + Sync + 'static> Informer<K> {
 impl<K: DeserializeOwned + Send + Sync + 'static> Subscription<K> {
     /// `None` once the informer has stopped.
     pub async fn next(&mut self) -> Option<Change<K>> {
-        let change = self.receiver.recv().await?;
-        let view = |o: Option<Arc<Object>>| o.as_ref().and_then(typed);
-        Some(Change { key: change.key, old: view(change.old), new: view(change.new) })
+        Some(Change::read(self.changes.next().await?))
     }
 
     /// A change that is already here, without waiting.
     pub fn try_next(&mut self) -> Option<Change<K>> {
-        let change = self.receiver.try_recv().ok()?;
-        let view = |o: Option<Arc<Object>>| o.as_ref().and_then(typed);
-        Some(Change { key: change.key, old: view(change.old), new: view(change.new) })
+        Some(Change::read(self.changes.try_next()?))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads and writes kubeconfig files, as far as components need them.
 //! Used by `minke` for every component that runs apart, and for the admin's file.
-//! Invariant: errors name the file and the field.
+//! Errors name the file and the field.
 
 use std::{path::Path, sync::Arc};
 

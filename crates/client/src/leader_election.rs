@@ -1,6 +1,6 @@
 //! One leader among several processes, by a Lease.
 //! Used by controllers and scheduler when more than one server runs.
-//! Invariant: the work stops before the lease can pass to another.
+//! Invariant: the work stops before the lease can pass to another (test: `leadership_passes_on_and_is_never_shared`).
 
 use std::{future::Future, time::Duration};
 
@@ -47,7 +47,7 @@ pub async fn run_as_leader<T>(
     env: &Env,
     work: impl Future<Output = T>,
 ) -> Result<T, ApiError> {
-    let mut seen = Seen::default();
+    let mut seen = ObservedRecord::default();
     let acquired = acquire(election, client, env, &mut seen).await;
     tracing::info!(lease = election.name, identity = election.identity, "became leader");
     tokio::select! {
@@ -59,7 +59,7 @@ pub async fn run_as_leader<T>(
 
 /// Tries until the lease is ours, and returns since when: from before it was asked for. An answer that took longer than
 /// we may go without renewal counts for nothing: others may hold the lease by now.
-async fn acquire(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> Duration {
+async fn acquire(election: &LeaderElection, client: &Client, env: &Env, seen: &mut ObservedRecord) -> Duration {
     loop {
         let asked = env.monotonic();
         let ours = attempt(election, client, env, seen).await.unwrap_or(false);
@@ -100,7 +100,7 @@ async fn renew(
     election: &LeaderElection,
     client: &Client,
     env: &Env,
-    seen: &mut Seen,
+    seen: &mut ObservedRecord,
     mut renewed: Duration,
 ) -> ApiError {
     let left = |renewed: Duration| election.renew_deadline.saturating_sub(env.monotonic() - renewed);
@@ -120,14 +120,19 @@ async fn renew(
 
 /// Another holder's last renewal as we saw it: its clock is not ours.
 #[derive(Default)]
-struct Seen {
+struct ObservedRecord {
     spec: Option<LeaseSpec>,
     at: Duration,
 }
 
 /// Whether the lease is ours now; `false` when another holds it. A conflict says neither: whoever touched the lease may
 /// have left it with us, so it is an error like others, to be tried again while there is time.
-async fn attempt(election: &LeaderElection, client: &Client, env: &Env, seen: &mut Seen) -> Result<bool, ApiError> {
+async fn attempt(
+    election: &LeaderElection,
+    client: &Client,
+    env: &Env,
+    seen: &mut ObservedRecord,
+) -> Result<bool, ApiError> {
     let leases = client.namespaced::<Lease>(&election.namespace);
     let Some(mut lease) = leases.find(&election.name).await? else {
         let lease = Lease {
@@ -142,7 +147,7 @@ async fn attempt(election: &LeaderElection, client: &Client, env: &Env, seen: &m
         return Ok(true);
     };
     if seen.spec != lease.spec {
-        *seen = Seen { spec: lease.spec.clone(), at: env.monotonic() };
+        *seen = ObservedRecord { spec: lease.spec.clone(), at: env.monotonic() };
     }
     let spec = lease.spec.clone().unwrap_or_default();
     let holder = spec.holder_identity.clone().unwrap_or_default();

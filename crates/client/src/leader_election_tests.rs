@@ -42,7 +42,7 @@ impl Transport for OneLease {
         let answer = self.answer(&request);
         if is_write {
             let delay = *self.answer_delay.lock();
-            tokio::time::sleep(delay).await;
+            env::sleep(delay).await;
         }
         answer
     }
@@ -105,7 +105,7 @@ fn candidate_of(
     }
     let (client, leaders, env) = (Client::new(lease.clone()), leaders.clone(), env.clone());
     let name = election.identity.clone();
-    tokio::spawn(async move {
+    env::spawn(async move {
         loop {
             let work = async {
                 let _leading = Leading(leaders.clone(), name.clone());
@@ -207,7 +207,7 @@ async fn terms_end_with_everything_they_started() {
     let task = {
         let (client, env, shutdown) = (Client::new(line.clone()), env.clone(), shutdown.clone());
         let (begun, alive) = (begun.clone(), alive.clone());
-        tokio::spawn(async move {
+        env::spawn(async move {
             let election = LeaderElection::new("l", "one".into());
             let start = |term: CancellationToken| {
                 let (begun, alive) = (begun.clone(), alive.clone());
@@ -215,7 +215,7 @@ async fn terms_end_with_everything_they_started() {
                     *begun.lock() += 1;
                     *alive.lock() += 1;
                     let spawned = term.clone();
-                    tokio::spawn(async move {
+                    env::spawn(async move {
                         spawned.cancelled().await;
                         *alive.lock() -= 1;
                     });

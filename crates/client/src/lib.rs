@@ -1,9 +1,10 @@
 //! How components talk to the API server: typed requests, shared informers, work queues, events, leader election.
 //! The transport is a seam: HTTPS to another process, or a call into the API server of this one.
-//! Invariant: no component reaches the store or another component except through here.
+//! Invariant: no component reaches the store or another component except through here (tidy: `dependencies`).
 
 mod answers;
 mod api;
+mod change_queue;
 mod delegated;
 mod events;
 mod https;
@@ -17,10 +18,11 @@ mod work_queue;
 
 pub use answers::{read_events, read_list};
 pub use api::{Api, ListParams, Patch};
+pub use change_queue::{ObjectChange, ObjectSubscription};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};
 pub use https::{HttpsConfig, HttpsTransport, Identity};
-pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectChange, ObjectInformer, Subscription};
+pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectInformer, Subscription};
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
 pub use leader_election::{LeaderElection, lead, run_as_leader};
 pub use object_forms::sweep_object_forms;

@@ -1,6 +1,6 @@
 //! What a work queue counts, under upstream's names.
 //! Kept by `work_queue` where somebody asks for it; shown at a component's `/metrics`.
-//! Invariant: keys never become labels.
+//! Keys are no labels: there are as many as there are objects.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},

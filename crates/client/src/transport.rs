@@ -1,6 +1,6 @@
 //! The seam between typed requests and the API server, wherever it runs.
 //! Implemented by `https` here and by the in-process glue in the `minke` crate.
-//! Invariant: one identity per `Client`; a request is never retried here.
+//! One identity per `Client`; a request is not retried here.
 
 use std::sync::Arc;
 

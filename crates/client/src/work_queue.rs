@@ -1,6 +1,7 @@
 //! A queue of keys: each at most once, never processed twice at the same time, retried with growing delays.
 //! Fed by informer subscriptions; drained by controllers, the scheduler and the kubelet.
-//! Invariant: a key added while it is being processed is processed again afterwards; nothing is lost.
+//! Invariant: a key added while it is being processed is processed again afterwards (test:
+//! `a_key_is_queued_once_and_again_after_processing`).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,15 +10,14 @@ use std::{
     time::Duration,
 };
 
-use env::Env;
+use env::{Backoff, Env};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::queue_metrics::QueueMetrics;
 
-const BASE_DELAY: Duration = Duration::from_millis(5);
-const MAX_DELAY: Duration = Duration::from_secs(1000);
+const RATE_LIMIT: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1000));
 
 pub struct WorkQueue<T>(Arc<Shared<T>>);
 
@@ -48,15 +48,15 @@ struct State<T> {
 
 impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
     pub fn new(env: Env) -> Self {
-        Self::make(env, None)
+        Self::build(env, None)
     }
 
     /// One that counts into `metrics` under its name.
     pub fn measured(env: Env, metrics: Metrics, name: &'static str) -> Self {
-        Self::make(env, Some(QueueMetrics::new(metrics, name)))
+        Self::build(env, Some(QueueMetrics::new(metrics, name)))
     }
 
-    fn make(env: Env, metrics: Option<QueueMetrics>) -> Self {
+    fn build(env: Env, metrics: Option<QueueMetrics>) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashMap::new(),
@@ -128,7 +128,7 @@ impl<T: Hash + Eq + Clone + Send + Sync + 'static> WorkQueue<T> {
             *failures += 1;
             *failures
         };
-        let delay = BASE_DELAY.saturating_mul(1 << (failures - 1).min(20)).min(MAX_DELAY);
+        let delay = RATE_LIMIT.delay_after(failures);
         let jitter = delay.mul_f64(0.1 * self.0.env.random_fraction());
         self.add_after(key, delay + jitter);
     }
@@ -222,11 +222,11 @@ mod tests {
         let queue = queue();
         queue.add_after("a", Duration::from_secs(60));
         queue.add_after("a", Duration::from_secs(1));
-        let before = tokio::time::Instant::now();
+        let before = env::instant_now();
         assert_eq!(queue.get().await, Some("a"));
         assert_eq!(before.elapsed().as_secs(), 1);
         queue.done(&"a");
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        env::sleep(Duration::from_secs(120)).await;
         assert!(queue.is_empty(), "the later delay was superseded");
         for _ in 0..3 {
             queue.add_rate_limited("b");
@@ -242,7 +242,7 @@ mod tests {
         let mut beyond = Vec::new();
         for failure in 0..24 {
             let due = Duration::from_millis(5 << failure).min(Duration::from_secs(1000));
-            let before = tokio::time::Instant::now();
+            let before = env::instant_now();
             queue.add_rate_limited("a");
             assert_eq!(queue.get().await, Some("a"));
             queue.done(&"a");
@@ -255,7 +255,7 @@ mod tests {
         let last = &beyond[18..];
         assert!(last.iter().any(|at| *at != last[0]), "{last:?}");
         queue.forget(&"a");
-        let before = tokio::time::Instant::now();
+        let before = env::instant_now();
         queue.add_rate_limited("a");
         assert_eq!(queue.get().await, Some("a"));
         assert!(before.elapsed() < Duration::from_millis(10), "a success begins anew");
@@ -266,7 +266,7 @@ mod tests {
         let queue = queue();
         let workers: Vec<_> = (0..3)
             .map(|_| {
-                tokio::spawn({
+                env::spawn({
                     let q = queue.clone();
                     async move { q.get().await }
                 })

@@ -1,6 +1,7 @@
 //! The CNI verbs: ADD, DEL, CHECK, GC, STATUS, for pods and for `loopback`.
 //! Called by `lib`; puts `ipam`, `link`, `portmap` and `nft` in order.
-//! Invariant: ADD writes the owner down before it makes anything, and every name is derived from the owner.
+//! Invariant: ADD writes the owner down before it makes anything, and every name is derived from the owner (test:
+//! `death_in_the_middle_leaks_nothing`).
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -13,7 +14,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::{
-    Request, check, flows,
+    Request, check, conntrack,
     ipam::{self, Ipam, Owner},
     link::{Link, Links, mac_of},
     netns, nft,
@@ -155,12 +156,12 @@ fn reserve(conf: &NetConf, owner: &Owner) -> Result<(Vec<IpAddr>, Option<nft::Tr
     let addresses = ipam.allocate(&conf.pod_cidrs, owner)?;
     let mut ports = HostPorts::load(&ipam)?;
     let wanted = portmap::resolve(&conf.runtime_config.port_mappings, &addresses)?;
-    if wanted != ports.of(owner) {
+    if wanted != ports.owned_by(owner) {
         ports.set(owner, wanted);
         ports.save(&ipam)?;
     }
     nft::host_ports(conf, &ports.all()).ensure_under(&ipam)?;
-    flows::forget(ports.of(owner));
+    conntrack::forget(ports.owned_by(owner));
     let base = nft::base(conf, &ipam.entries()?).start_under(&ipam)?;
     Ok((addresses, base))
 }
@@ -269,7 +270,7 @@ fn free_ports(conf: &NetConf, ipam: &Ipam, left: &HostPorts, freed: &[HostPort])
     if freed.is_empty() {
         return Ok(());
     }
-    flows::forget(freed);
+    conntrack::forget(freed);
     left.save(ipam)
 }
 

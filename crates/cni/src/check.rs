@@ -1,6 +1,6 @@
 //! CHECK: whether everything that ADD made is still there.
 //! Called by `attach`; names follow from the owner as they do there.
-//! Invariant: changes nothing.
+//! It changes nothing.
 
 use std::net::IpAddr;
 
@@ -69,7 +69,7 @@ fn rules(conf: &NetConf, owner: &Owner, held: &[IpAddr]) -> Result<(), Error> {
     let ports = HostPorts::load(&ipam)?;
     let wanted = portmap::resolve(&conf.runtime_config.port_mappings, held)?;
     // Who does not say which ports there were does not ask about them.
-    if !wanted.is_empty() && ports.of(owner) != wanted {
+    if !wanted.is_empty() && ports.owned_by(owner) != wanted {
         return Err(Error::check_failed(format!("host ports of container {} are another's", owner.container_id)));
     }
     if wanted.is_empty() || nft::host_ports(conf, &ports.all()).present() {

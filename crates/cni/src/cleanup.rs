@@ -1,6 +1,6 @@
 //! Takes the whole network away: ports, bridge, rules, addresses. For `minke down`.
 //! Uses `link` and `nft`; the pods must be gone by then.
-//! Invariant: what is not there is no error.
+//! What is not there is no error.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The network configuration that the node agent writes into its containerd's CNI directory.
 //! Read back by `types::NetConf` when the runtime calls the plugin.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
 //! Addresses on disk: one file per address, named by it, holding "containerID\nifname".
 //! Used by `attach` and `cleanup`; knows nothing of links.
-//! Invariant: an address is held by whoever its file names; a file that names nobody holds nothing. Such are left by a
-//! power loss, since nothing here waits for the disk: what tears a file also ends the pod that it was written for.
+//! Invariant: an address is held by whoever its file names; a file that names nobody holds nothing (test:
+//! `a_torn_file_holds_nothing`). Such are left by a power loss, since nothing here waits for the disk: what tears a
+//! file also ends the pod that it was written for.
 
 use std::{
     collections::HashSet,

@@ -1,17 +1,17 @@
 //! Our own CNI plugin: bridge with veth pairs, host-local addresses, masquerade, hairpin and host ports in one
 //! short-lived process. Called by the container runtime under the names in [`PLUGIN_NAMES`]; the kubelet writes
 //! its configuration with [`conflist`].
-//! Invariant: what a dead ADD left behind is found again from the container ID alone, so DEL or GC removes it.
+//! Invariant: what a dead ADD left behind is found again from the container ID alone, so DEL or GC removes it (test:
+//! `death_in_the_middle_leaks_nothing`).
 
 mod attach;
 mod check;
 mod cleanup;
 mod conflist;
-mod flows;
+mod conntrack;
 mod ipam;
 mod kernel_rules;
 mod link;
-mod netfilter;
 mod netns;
 mod nft;
 mod portmap;

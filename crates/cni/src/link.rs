@@ -1,6 +1,6 @@
 //! The few netlink operations the plugin needs, on a socket bound to one network namespace.
 //! Used by `attach` and `cleanup`.
-//! Invariant: every operation that creates is safe to repeat.
+//! Every operation that creates is safe to repeat.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -41,13 +41,13 @@ impl Links {
     pub fn open() -> Result<Self, Error> {
         let (connection, handle, _) =
             rtnetlink::new_connection().map_err(|error| Error::io(format!("failed to open netlink: {error}")))?;
-        tokio::spawn(connection);
+        env::spawn(connection);
         Ok(Self(handle))
     }
 
     pub async fn find(&self, name: &str) -> Result<Option<Link>, Error> {
         match self.0.link().get().match_name(name).execute().try_next().await {
-            Ok(found) => Ok(found.map(|message| Link::of(&message))),
+            Ok(found) => Ok(found.map(|message| Link::from_message(&message))),
             Err(error) if code(&error) == Some(ENODEV) => Ok(None),
             Err(error) => Err(failed("find", name, &error)),
         }
@@ -60,7 +60,7 @@ impl Links {
     pub async fn all(&self) -> Result<Vec<Link>, Error> {
         let messages: Vec<LinkMessage> =
             self.0.link().get().execute().try_collect().await.map_err(|error| failed("list", "links", &error))?;
-        Ok(messages.iter().map(Link::of).collect())
+        Ok(messages.iter().map(Link::from_message).collect())
     }
 
     /// The bridge, made when missing and still down. Its MAC is fixed, so it does not change as ports come and go.
@@ -253,7 +253,7 @@ fn route(message: &RouteMessage, link: &Link, any: IpAddr) -> Option<(IpNet, Opt
 }
 
 impl Link {
-    fn of(message: &LinkMessage) -> Self {
+    fn from_message(message: &LinkMessage) -> Self {
         let mut link = Self { index: message.header.index, ..Self::default() };
         for attribute in &message.attributes {
             match attribute {

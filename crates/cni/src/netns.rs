@@ -1,6 +1,6 @@
 //! Entering network namespaces, and the kernel switches inside them.
 //! Used by `attach`; everything here acts on the calling thread only.
-//! Invariant: a thread leaves `within` in the namespace it came from, whatever happened inside.
+//! A thread leaves `within` in the namespace it came from, whatever happened inside.
 
 use std::{fs, fs::File, path::Path};
 

@@ -1,6 +1,7 @@
 //! The plugin's own nftables tables: masquerade for pods that leave the cluster, and host ports.
 //! Used by `attach` and `cleanup`; the rules of Services are the proxy's, in another table.
-//! Invariant: rules may be written again at any time; that is how a flushed table is repaired.
+//! Invariant: rules may be written again at any time; that is how a flushed table is repaired (test:
+//! `what_a_stranger_deletes_is_restored`).
 
 use std::{
     collections::BTreeSet,

@@ -1,6 +1,7 @@
 //! Which host ports belong to which container, on disk beside the addresses and under the same lock.
 //! Used by `attach` and `cleanup`; turned into rules by `nft`.
-//! Invariant: a host port has one owner; the last container that asked for it, as the runtime recreates sandboxes.
+//! Invariant: a host port has one owner: the last container that asked for it, as the runtime recreates sandboxes
+//! (test: `the_last_owner_of_a_port_wins`).
 
 use std::{collections::BTreeMap, fs, net::IpAddr};
 
@@ -67,7 +68,7 @@ impl HostPorts {
         gone.flat_map(|(_, ports)| ports).collect()
     }
 
-    pub fn of(&self, owner: &Owner) -> &[HostPort] {
+    pub fn owned_by(&self, owner: &Owner) -> &[HostPort] {
         self.0.get(&key(owner)).map_or(&[], Vec::as_slice)
     }
 

@@ -1,6 +1,6 @@
 //! The CNI documents: network configuration in, result or error out, in every version we speak.
 //! Used by every other file of the crate.
-//! Invariant: pure; reads no environment and touches no system.
+//! Invariant: pure; reads no environment and touches no system (tidy: `pure_files`).
 
 use std::{net::IpAddr, path::PathBuf};
 

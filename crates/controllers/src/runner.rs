@@ -87,7 +87,7 @@ impl Setup {
     pub fn on_objects(&self, informer: &ObjectInformer, mut map: impl FnMut(&ObjectChange, &Queue) + Send + 'static) {
         let (mut changes, queue) = (informer.subscribe(), self.queue.clone());
         self.pump(async move {
-            while let Some(change) = changes.recv().await {
+            while let Some(change) = changes.next().await {
                 map(&change, &queue);
             }
         });

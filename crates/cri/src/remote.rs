@@ -70,7 +70,7 @@ async fn call<T>(
     call: impl Future<Output = std::result::Result<Response<T>, Status>>,
 ) -> Result<T> {
     let response = match limit {
-        Some(limit) => tokio::time::timeout(limit, call).await.map_err(|_| {
+        Some(limit) => env::timeout(limit, call).await.ok_or_else(|| {
             Error::DeadlineExceeded(format!(
                 "rpc error: code = DeadlineExceeded desc = the runtime did not answer within {} s",
                 limit.as_secs()
@@ -247,7 +247,7 @@ impl Runtime for RemoteRuntime {
     async fn events(&self) -> Result<EventStream> {
         // Neither service answers before its first event, so the subscription runs in a task and this returns at once.
         let (sender, receiver) = tokio::sync::mpsc::channel(EVENTS_BUFFERED_MAX);
-        tokio::spawn(forward_events(self.channel.clone(), self.runtime.clone(), sender));
+        env::spawn(forward_events(self.channel.clone(), self.runtime.clone(), sender));
         Ok(tokio_stream::wrappers::ReceiverStream::new(receiver).boxed())
     }
 }

@@ -92,7 +92,7 @@ async fn containers_survive_containerd_and_its_supervisor() {
         id
     };
     loop {
-        let event = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap();
+        let event = env::timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap();
         match event {
             RuntimeEvent::Exited { id } if id == short => break,
             RuntimeEvent::Exited { id } => panic!("unexpected exit of {id}"),
@@ -105,20 +105,20 @@ async fn containers_survive_containerd_and_its_supervisor() {
     kill(first);
     // What happened before that may still be told.
     let ended = async { while let Some(Ok(_)) = events.next().await {} };
-    tokio::time::timeout(PATIENCE, ended).await.expect("the events end with containerd");
+    env::timeout(PATIENCE, ended).await.expect("the events end with containerd");
     let status = loop {
         match runtime.container_status(&keeper, false).await {
             Ok(answer) => break answer.status.unwrap(),
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(_) => env::sleep(Duration::from_millis(50)).await,
         }
     };
     assert_eq!(status.state(), v1::ContainerState::ContainerRunning);
     let replaced = async {
         while containerd.pid() == first {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            env::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, replaced).await.expect("another process answers");
+    env::timeout(PATIENCE, replaced).await.expect("another process answers");
 
     // We are killed (supervision ends without a stop): the next start adopts the living containerd.
     let second = containerd.pid();
@@ -134,7 +134,7 @@ async fn containers_survive_containerd_and_its_supervisor() {
     let stat = std::fs::read_to_string(format!("/proc/{second}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
     // Nobody is left who would start it again (that would take 50 ms).
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    env::sleep(Duration::from_millis(500)).await;
     assert!(!dir.path().join("s/containerd.pid").exists());
     // Empty by now: only the parent that runc made for the sandbox is left.
     for entry in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {

@@ -1,6 +1,6 @@
 //! Remembers upstream's answers for as long as they say, and not longer than a limit.
 //! Used by `forward`.
-//! Invariant: never more than `capacity` entries; the oldest goes first.
+//! Invariant: never more than `capacity` entries; the oldest goes first (test: `answers_age_and_leave`).
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,6 +1,6 @@
 //! What the DNS server counts, under CoreDNS's names, and the port that shows it.
 //! Counted by `server` and `forward`.
-//! Invariant: names that were asked for never become labels.
+//! Names that were asked for are no labels: anybody could make up any number of them.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,7 @@
 //! Asks upstream name servers about names that are not ours.
 //! Used by `server`; remembers in `cache`.
-//! Invariant: at most `CONCURRENT` questions are under way; beyond that the answer is SERVFAIL at once.
+//! Invariant: at most `FORWARDS_MAX` questions are under way; beyond that the answer is SERVFAIL at once (test:
+//! `one_pod_has_so_many_forwarded_questions`).
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -29,11 +30,11 @@ use crate::{
     upstreams::Upstreams,
 };
 
-const CONCURRENT: usize = 1000;
-const CACHED: usize = 10_000;
-const PATIENCE: Duration = Duration::from_secs(2);
+const FORWARDS_MAX: usize = 1000;
+const CACHE_ENTRIES_MAX: usize = 10_000;
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// What fits through every path without fragments.
-pub const PAYLOAD: u16 = 1232;
+pub const UDP_PAYLOAD_BYTES: u16 = 1232;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
@@ -61,8 +62,8 @@ pub struct Forwarder {
 
 impl Forwarder {
     pub fn new(env: Env, upstreams: Upstreams, longest: Duration) -> Self {
-        let cache = Mutex::new(Cache::new(CACHED, longest));
-        let slots = Semaphore::new(CONCURRENT);
+        let cache = Mutex::new(Cache::new(CACHE_ENTRIES_MAX, longest));
+        let slots = Semaphore::new(FORWARDS_MAX);
         Self { env, upstreams, preferred: AtomicUsize::new(0), slots, cache, metrics: Metrics::default() }
     }
 
@@ -112,16 +113,16 @@ impl Forwarder {
         question.metadata.recursion_desired = true;
         question.add_query(query.clone());
         let mut edns = Edns::new();
-        edns.set_max_payload(PAYLOAD).set_dnssec_ok(dnssec);
+        edns.set_max_payload(UDP_PAYLOAD_BYTES).set_dnssec_ok(dnssec);
         question.set_edns(edns);
         let bytes = question.to_vec()?;
         let exchange = self.over_udp(upstream, &question, &bytes);
-        let answer = self.env.timeout(PATIENCE, exchange).await.ok_or(ForwardError::Silence(upstream))??;
+        let answer = self.env.timeout(FORWARD_TIMEOUT, exchange).await.ok_or(ForwardError::Silence(upstream))??;
         if !answer.metadata.truncation {
             return Ok(answer);
         }
         let exchange = over_tcp(upstream, &bytes);
-        self.env.timeout(PATIENCE, exchange).await.ok_or(ForwardError::Silence(upstream))?
+        self.env.timeout(FORWARD_TIMEOUT, exchange).await.ok_or(ForwardError::Silence(upstream))?
     }
 
     async fn over_udp(&self, upstream: SocketAddr, question: &Message, bytes: &[u8]) -> Result<Message, ForwardError> {

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 use crate::{
     Forwarder, PodRecords, Upstreams, Zone,
-    server::{Begun, Shared, encode},
+    server::{QueryProgress, Shared, encode},
 };
 
 fn shared() -> &'static Shared {
@@ -32,9 +32,9 @@ fn shared() -> &'static Shared {
 /// A question of a client: the answer fits, and can be read.
 pub fn message(bytes: &[u8]) {
     let (response, limit) = match shared().begin(bytes) {
-        Begun::Nothing => return,
-        Begun::Done { response, limit } => (response, limit),
-        Begun::Ask(pending) => (pending.response, pending.limit),
+        QueryProgress::Nothing => return,
+        QueryProgress::Done { response, limit } => (response, limit),
+        QueryProgress::Ask(pending) => (pending.response, pending.limit),
     };
     let id = response.metadata.id;
     let written = encode(response, limit);

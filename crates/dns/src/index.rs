@@ -1,6 +1,6 @@
 //! What the API says about names: Services, EndpointSlices, pods and namespaces, indexed for questions.
 //! Fed by `run` from informers; asked by `zone`.
-//! Invariant: applying the same object twice changes nothing.
+//! Applying the same object twice changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

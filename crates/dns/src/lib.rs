@@ -1,6 +1,6 @@
 //! The cluster's DNS: Services, headless names and pods from the API, everything else from upstream.
 //! Reads the API through `client`; its pure core is [`Zone`]; the agent starts it with [`start`].
-//! Invariant: an answer about the cluster never waits for anything.
+//! An answer about the cluster waits for nothing but the zone's lock.
 
 mod cache;
 mod dns_metrics;

@@ -1,6 +1,6 @@
 //! resolv.conf: which of the node's is of use to others, and what it says. What pods get is the kubelet's.
 //! Used by `upstreams`, and by the agent for the path alone; pure but for reading.
-//! Invariant: a file that is not there says nothing.
+//! A file that is not there says nothing.
 
 use std::{
     fs,

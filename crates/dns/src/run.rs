@@ -1,6 +1,6 @@
 //! The shell: informers into the zone, sockets out of it.
 //! Puts `index`, `server` and `forward` to work; started by the agent.
-//! Invariant: answers are given only after the first lists, so a restart never says NXDOMAIN to a name that exists.
+//! Answers are given only after the first lists, so that a restart does not say NXDOMAIN to a name that exists.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -165,12 +165,12 @@ async fn follow(
                 }
                 None => $delete(&mut zone.write(), &change.key),
             };
-            while let Ok(change) = changes.try_recv() {
+            while let Some(change) = changes.try_next() {
                 apply(&zone, change);
             }
             let until = until.clone();
             env.spawn(async move {
-                while let Some(Some(change)) = until.run_until_cancelled(changes.recv()).await {
+                while let Some(Some(change)) = until.run_until_cancelled(changes.next()).await {
                     apply(&zone, change);
                 }
             });

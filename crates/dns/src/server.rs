@@ -1,6 +1,6 @@
 //! The wire: UDP and TCP, EDNS, truncation; answers from the zone at once, the rest through `forward`.
 //! Started by `run`; the zone is shared with it.
-//! Invariant: the zone's lock is never held across an await.
+//! Invariant: the zone's lock is never held across an await (clippy: `await_holding_lock`).
 
 use std::{
     net::SocketAddr,
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     dns_metrics::{DURATION, REQUESTS, RESPONSES, ROOT, SERVER, code_name, type_name},
-    forward::{Forwarder, PAYLOAD},
+    forward::{Forwarder, UDP_PAYLOAD_BYTES},
     index::Zone,
     zone::Answer,
 };
@@ -38,11 +38,11 @@ const TCP_CONNECTIONS_PER_PEER_MAX: usize = 64;
 const FORWARDED_MAX: usize = 1000;
 /// Of these, by one pod.
 const FORWARDED_PER_PEER_MAX: usize = 250;
-const TCP_IDLE: Duration = Duration::from_secs(10);
+const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// ExternalName may point at ExternalName; not for ever.
-const LONGEST_ALIAS_CHAIN: usize = 8;
+const ALIAS_CHAIN_MAX: usize = 8;
 /// In bytes: a name that was there before, and nothing in it.
-const SMALLEST_RECORD: usize = 12;
+const RECORD_BYTES_MIN: usize = 12;
 
 pub struct Server {
     shared: Arc<Shared>,
@@ -101,12 +101,12 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
         let asked = shared.asked("udp", from);
         match shared.begin(&buffer[..length]) {
-            Begun::Nothing => {}
-            Begun::Done { response, limit } => {
+            QueryProgress::Nothing => {}
+            QueryProgress::Done { response, limit } => {
                 shared.count(&asked, &response);
                 let _ = socket.send_to(&encode(response, limit), from).await;
             }
-            Begun::Ask(mut pending) => {
+            QueryProgress::Ask(mut pending) => {
                 let Some(slot) = shared.forwarded_slots.take(Some(from.ip())) else {
                     pending.response.metadata.response_code = ResponseCode::ServFail;
                     shared.count(&asked, &pending.response);
@@ -146,23 +146,23 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
             stream.read_exact(&mut bytes).await?;
             Ok::<_, std::io::Error>(bytes)
         };
-        let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE, question).await else { return };
+        let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE_TIMEOUT, question).await else { return };
         let asked = shared.asked("tcp", from);
         let response = match shared.begin(&bytes) {
-            Begun::Nothing => return,
-            Begun::Done { response, .. } => response,
-            Begun::Ask(pending) => shared.finish(*pending).await,
+            QueryProgress::Nothing => return,
+            QueryProgress::Done { response, .. } => response,
+            QueryProgress::Ask(pending) => shared.finish(*pending).await,
         };
         shared.count(&asked, &response);
         let bytes = encode(response, usize::from(u16::MAX));
         let length = (bytes.len() as u16).to_be_bytes();
         let answer = [&length[..], &bytes].concat();
-        let Some(Ok(())) = shared.env.timeout(TCP_IDLE, stream.write_all(&answer)).await else { return };
+        let Some(Ok(())) = shared.env.timeout(TCP_IDLE_TIMEOUT, stream.write_all(&answer)).await else { return };
     }
 }
 
 /// How far a question got without waiting.
-pub(crate) enum Begun {
+pub(crate) enum QueryProgress {
     /// Not a question at all.
     Nothing,
     Done {
@@ -181,7 +181,7 @@ pub(crate) struct Pending {
 }
 
 /// A question that is being answered, as far as it is counted.
-struct Asked {
+struct CountedQuery {
     began: Duration,
     protocol: &'static str,
     family: &'static str,
@@ -202,13 +202,13 @@ impl Shared {
         }
     }
 
-    fn asked(&self, protocol: &'static str, from: SocketAddr) -> Asked {
+    fn asked(&self, protocol: &'static str, from: SocketAddr) -> CountedQuery {
         // A socket of both families shows the old one as part of the new one.
         let family = if from.ip().to_canonical().is_ipv4() { "1" } else { "2" };
-        Asked { began: self.env.monotonic(), protocol, family }
+        CountedQuery { began: self.env.monotonic(), protocol, family }
     }
 
-    fn count(&self, asked: &Asked, response: &Message) {
+    fn count(&self, asked: &CountedQuery, response: &Message) {
         let metrics = self.forwarder.metrics();
         let query = response.queries.first();
         let zone = match query {
@@ -222,16 +222,16 @@ impl Shared {
         metrics.observe(&DURATION, &[SERVER, zone, ""], took);
     }
 
-    pub(crate) fn begin(&self, bytes: &[u8]) -> Begun {
+    pub(crate) fn begin(&self, bytes: &[u8]) -> QueryProgress {
         let request = match Message::from_vec(bytes) {
             Ok(request) if request.metadata.message_type == MessageType::Query => request,
-            Ok(_) => return Begun::Nothing,
+            Ok(_) => return QueryProgress::Nothing,
             Err(_) if bytes.len() >= 12 && bytes[2] & 0x80 == 0 => {
                 let id = u16::from_be_bytes([bytes[0], bytes[1]]);
                 let response = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
-                return Begun::Done { response, limit: 512 };
+                return QueryProgress::Done { response, limit: 512 };
             }
-            Err(_) => return Begun::Nothing,
+            Err(_) => return QueryProgress::Nothing,
         };
         let mut response = Message::response(request.metadata.id, request.metadata.op_code);
         response.metadata.recursion_desired = request.metadata.recursion_desired;
@@ -240,20 +240,20 @@ impl Shared {
         let mut limit = 512;
         let mut dnssec = false;
         if let Some(asked) = &request.edns {
-            limit = usize::from(asked.max_payload().clamp(512, PAYLOAD));
+            limit = usize::from(asked.max_payload().clamp(512, UDP_PAYLOAD_BYTES));
             dnssec = asked.flags().dnssec_ok;
             let mut edns = Edns::new();
-            edns.set_max_payload(PAYLOAD);
+            edns.set_max_payload(UDP_PAYLOAD_BYTES);
             if asked.version() > 0 {
                 response.set_edns(edns);
                 response.metadata.response_code = ResponseCode::BADVERS;
-                return Begun::Done { response, limit };
+                return QueryProgress::Done { response, limit };
             }
             response.set_edns(edns);
         }
         let refuse = |mut response: Message, code| {
             response.metadata.response_code = code;
-            Begun::Done { response, limit }
+            QueryProgress::Done { response, limit }
         };
         if request.metadata.op_code != OpCode::Query {
             return refuse(response, ResponseCode::NotImp);
@@ -263,8 +263,8 @@ impl Shared {
             return refuse(response, ResponseCode::Refused);
         }
         match self.answer_locally(&mut response, query) {
-            None => Begun::Done { response, limit },
-            Some(query) => Begun::Ask(Box::new(Pending { response, query, dnssec, limit })),
+            None => QueryProgress::Done { response, limit },
+            Some(query) => QueryProgress::Ask(Box::new(Pending { response, query, dnssec, limit })),
         }
     }
 
@@ -272,7 +272,7 @@ impl Shared {
     fn answer_locally(&self, response: &mut Message, query: &Query) -> Option<Query> {
         let mut name: Name = query.name().clone();
         let zone = self.zone.read();
-        for _ in 0..LONGEST_ALIAS_CHAIN {
+        for _ in 0..ALIAS_CHAIN_MAX {
             match zone.answer(&name, query.query_type()) {
                 Answer::NotOurs => return Some(Query::query(name, query.query_type())),
                 Answer::Records { mut answers, additionals } => {
@@ -351,7 +351,7 @@ pub(crate) fn encode(mut response: Message, limit: usize) -> Vec<u8> {
     }
     let mut cut = response.truncate();
     let mut best = cut.to_vec().unwrap_or_default();
-    let (mut fitting, mut beyond) = (0, response.answers.len().min(limit / SMALLEST_RECORD) + 1);
+    let (mut fitting, mut beyond) = (0, response.answers.len().min(limit / RECORD_BYTES_MIN) + 1);
     while beyond - fitting > 1 {
         let middle = (fitting + beyond) / 2;
         cut.answers = response.answers[..middle].to_vec();

@@ -14,12 +14,12 @@ async fn start(upstreams: &[SocketAddr]) -> (SocketAddr, Arc<Shared>) {
     let forwarder = Forwarder::new(env.clone(), Upstreams::fixed(upstreams), Duration::from_secs(30));
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], zone, forwarder, env).await.unwrap();
     let (address, shared) = (server.addresses()[0], server.shared.clone());
-    tokio::spawn(server.serve(CancellationToken::new()));
+    env::spawn(server.serve(CancellationToken::new()));
     (address, shared)
 }
 
 async fn closes(stream: &mut TcpStream) {
-    let ended = tokio::time::timeout(FOR_EVER, stream.read(&mut [0])).await.expect("the server closes it");
+    let ended = env::timeout(FOR_EVER, stream.read(&mut [0])).await.expect("the server closes it");
     assert_eq!(ended.unwrap_or(0), 0);
 }
 
@@ -55,7 +55,7 @@ async fn one_pod_has_so_many_forwarded_questions() {
     let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     client.send_to(&question.to_vec().unwrap(), address).await.unwrap();
     let mut buffer = [0; 512];
-    let answered = tokio::time::timeout(Duration::from_secs(120), client.recv(&mut buffer));
+    let answered = env::timeout(Duration::from_secs(120), client.recv(&mut buffer));
     let length = answered.await.expect("an answer at once").unwrap();
     let answer = Message::from_vec(&buffer[..length]).unwrap();
     assert_eq!((answer.metadata.id, answer.metadata.response_code), (7, ResponseCode::ServFail));

@@ -1,6 +1,6 @@
 //! Who is asked about names that are not ours: given once, or as the node's resolv.conf says at the moment of asking.
 //! Used by `forward`; reads the files through `resolv_conf`.
-//! Invariant: a file is read again only when it has changed; looking whether it has costs no more than its metadata.
+//! A file is read again only when it has changed; looking whether it has costs no more than its metadata.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::resolv_conf::HostFiles;
 
 /// Which version of a file it is: device, file, time of its last change and size.
-type Stamp = Option<(u64, u64, i64, i64, u64)>;
+type FileVersion = Option<(u64, u64, i64, i64, u64)>;
 
 pub struct Upstreams {
     /// None where the servers never change.
@@ -24,7 +24,7 @@ pub struct Upstreams {
     /// Addresses that lead to ourselves: a question to one would come back for ever.
     here: Vec<SocketAddr>,
     also_here: Vec<IpAddr>,
-    known: Mutex<(Vec<Stamp>, Arc<[SocketAddr]>)>,
+    known: Mutex<(Vec<FileVersion>, Arc<[SocketAddr]>)>,
 }
 
 impl Upstreams {
@@ -51,7 +51,7 @@ impl Upstreams {
     pub fn current(&self) -> Arc<[SocketAddr]> {
         let mut known = self.known.lock();
         let Some(files) = &self.files else { return known.1.clone() };
-        let stamps: Vec<Stamp> = files.paths().iter().map(stamp).collect();
+        let stamps: Vec<FileVersion> = files.paths().iter().map(stamp).collect();
         if known.0 != stamps {
             let servers = files.name_servers().into_iter().map(|ip| SocketAddr::new(ip, self.port));
             let servers = self.others(&servers.collect::<Vec<_>>());
@@ -69,7 +69,7 @@ impl Upstreams {
     }
 }
 
-fn stamp(path: &PathBuf) -> Stamp {
+fn stamp(path: &PathBuf) -> FileVersion {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
 }

@@ -1,6 +1,7 @@
 //! The pure core: a question in, an answer of records out, as the Kubernetes DNS specification (1.1.0) has it.
 //! Reads `index`; put on the wire by `server`.
-//! Invariant: a name that exists without the asked type is NODATA, any other name in the zone is NXDOMAIN.
+//! Invariant: a name that exists without the asked type is NODATA, any other name in the zone is NXDOMAIN (test:
+//! `questions_and_answers`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,6 +1,6 @@
 //! The server as `dig` sees it: UDP, TCP, EDNS, truncation, forwarding. Loopback only.
 //! Upstream is a second server of ours with another zone.
-//! Invariant: no question leaves the machine.
+//! No question leaves the machine.
 
 use std::{net::SocketAddr, process::Command, sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ async fn start_at(address: SocketAddr, domain: &str, upstreams: Upstreams) -> Ru
     let forwarder = Forwarder::new(env.clone(), upstreams, TIME_TO_LIVE);
     let server = Server::bind(&[address], zone.clone(), forwarder, env).await.unwrap();
     let (address, stop) = (server.addresses()[0], CancellationToken::new());
-    tokio::spawn(server.serve(stop.clone()));
+    env::spawn(server.serve(stop.clone()));
     Running { address, zone, stop }
 }
 
@@ -61,20 +61,20 @@ async fn dig(to: SocketAddr, arguments: &str) -> String {
     let mut command = Command::new("dig");
     command.arg(format!("@{}", to.ip())).arg("-p").arg(to.port().to_string()).args(["+time=60", "+tries=1"]);
     command.args(arguments.split(' '));
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
+    let output = env::spawn_blocking(move || command.output()).await.unwrap();
     let output = output.expect("dig is missing: apt-get install -y bind9-dnsutils");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Asks until the answer fits: an upstream that a busy machine holds up for seconds counts as silent.
 async fn dig_until(to: SocketAddr, arguments: &str, fits: impl Fn(&str) -> bool) -> String {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = env::instant_now() + PATIENCE;
     loop {
         let got = dig(to, arguments).await;
-        if fits(&got) || tokio::time::Instant::now() >= end {
+        if fits(&got) || env::instant_now() >= end {
             return got;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        env::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -145,15 +145,15 @@ async fn dig_gets_its_answers() {
 
     // Upstream is gone: what was learned stays for its time, the rest fails at once.
     drop(upstream);
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = env::instant_now() + PATIENCE;
     for number in 0.. {
         // Another name each time: it may still learn that one is not there.
         let got = dig(ours.address, &format!("other-{number}.d.svc.example.test")).await;
         if got.contains("status: SERVFAIL") {
             break;
         }
-        assert!(tokio::time::Instant::now() < end, "{got}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(env::instant_now() < end, "{got}");
+        env::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(dig(ours.address, "+short www.d.svc.example.test").await, "192.0.2.80\n");
 }

@@ -1,10 +1,16 @@
 //! Time, chance and tasks as arguments: real in production, simulated in tests.
 //! Used by every other crate; depends on none of them.
-//! Invariant: nothing else in the workspace asks the system for the time or for a random number.
+//! Invariant: nothing else in the workspace asks the system for the time or for a random number (clippy:
+//! `disallowed_methods`).
 
+mod backoff;
 pub mod memory;
 pub mod open_files;
+mod runtime;
 pub mod system_roots;
+
+pub use backoff::Backoff;
+pub use runtime::{instant_now, sleep, spawn, spawn_blocking, timeout};
 
 use std::{
     future::Future,
@@ -54,7 +60,7 @@ impl Env {
     }
 
     fn new(wall: Wall, rng: StdRng) -> Self {
-        let world = World { wall, start: tokio::time::Instant::now(), rng: Mutex::new(rng) };
+        let world = World { wall, start: instant_now(), rng: Mutex::new(rng) };
         Self { world: Arc::new(world), tasks: None }
     }
 
@@ -95,7 +101,7 @@ impl Env {
     }
 
     pub async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
+        sleep(duration).await;
     }
 
     /// Sleeps until the next multiple of `period`: what can wait a moment goes on together, and shares what it costs.
@@ -106,7 +112,7 @@ impl Env {
 
     /// `None` when `future` did not finish within `limit`.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        tokio::time::timeout(limit, future).await.ok()
+        timeout(limit, future).await
     }
 
     pub fn spawn<F>(&self, future: F) -> tokio::task::JoinHandle<F::Output>
@@ -114,7 +120,7 @@ impl Env {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let task = tokio::spawn(future);
+        let task = spawn(future);
         if let Some(tasks) = &self.tasks {
             let mut tasks = lock(tasks);
             // Now and then, so that ended tasks don't pile up.
@@ -183,7 +189,7 @@ mod tests {
         env.jump(SignedDuration::from_secs(-60));
         assert_eq!(doomed.now(), base - Duration::from_secs(60));
         assert_eq!(env.monotonic(), Duration::ZERO);
-        let sleeper = |env: &Env| env.spawn(tokio::time::sleep(Duration::from_secs(1)));
+        let sleeper = |env: &Env| env.spawn(sleep(Duration::from_secs(1)));
         let (dies, lives) = (sleeper(&doomed), sleeper(&other));
         doomed.crash();
         assert!(dies.await.unwrap_err().is_cancelled());

@@ -1,6 +1,6 @@
 //! The allocator of every program: jemalloc, which keeps its pace in a large heap full of holes.
 //! Comes with this crate; its options are in jemalloc's manual.
-//! Invariant: changes no behaviour, only speed and how soon the kernel gets pages back.
+//! It changes no behaviour, only speed and how soon the kernel gets pages back.
 
 use tikv_jemalloc_ctl::{Access, AsName, stats};
 

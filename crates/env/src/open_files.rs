@@ -1,6 +1,7 @@
 //! How many files this process may have open.
 //! Raised once by `minke` where it serves; `cri` and `minke` start with `command` what is to have the limit that we had.
-//! Invariant: containers do not inherit the raised limit: programs that go through all possible descriptors would crawl.
+//! Invariant: containers do not inherit the raised limit: programs that go through all possible descriptors would crawl
+//! (test: `the_limit_is_raised_for_this_process_alone`).
 
 use std::{ffi::OsStr, io, process::Command, sync::OnceLock};
 

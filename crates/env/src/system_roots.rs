@@ -1,6 +1,6 @@
 //! The certificate authorities that this machine believes, where nobody names another.
 //! Used by `apiserver` for webhooks and by `kubelet` for manifests from a URL.
-//! Invariant: read once, and only if somebody needs them.
+//! They are read once, and only if somebody needs them.
 
 use std::{
     collections::HashSet,

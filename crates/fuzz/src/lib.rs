@@ -1,6 +1,7 @@
 //! What must bear any input: one function per decoder, patcher and parser that reads bytes of somebody else.
 //! Run over the corpus and bent copies of it by `tests/corpus`, and with coverage by `fuzz/` (`make fuzz`).
-//! Invariant: a target neither panics, nor answers with an error of its own, nor writes half of something.
+//! Invariant: a target neither panics, nor answers with an error of its own, nor writes half of something (test:
+//! `no_input_breaks_anything`).
 
 mod pure;
 mod server;

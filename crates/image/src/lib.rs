@@ -1,6 +1,7 @@
 //! Writes container images from files, as OCI archives: the pause and demo images, and those of tests.
 //! Used by `minke` and `tests/e2e`; the archives are imported into containerd.
-//! Invariant: the same input gives the same bytes, so an image keeps its digest.
+//! Invariant: the same input gives the same bytes, so an image keeps its digest (test:
+//! `the_same_input_gives_the_same_archive`).
 
 mod unpack;
 

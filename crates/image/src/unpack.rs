@@ -1,6 +1,6 @@
 //! Takes the compression off an archive that somebody brings.
 //! Used by `minke image import`: containerd wants archives plain.
-//! Invariant: no archive becomes larger than its caller allows.
+//! Invariant: no archive becomes larger than its caller allows (test: `an_archive_unpacks_within_its_limit`).
 
 use std::io::{self, BufRead, Read, Write};
 

@@ -1,6 +1,7 @@
 //! The few bytes of HTTP that health checks and metrics need.
 //! Used by the proxy's and the DNS server's own ports.
-//! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept.
+//! Invariant: a client that is slow or talks too much is dropped; nothing it sends is kept (test:
+//! `a_client_that_sends_half_a_request_is_closed`).
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use env::Env;
+use env::{Backoff, Env};
 use serve::{Limits, Slots};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,12 +18,11 @@ use tokio::{
 
 use crate::{CONTENT_TYPE, Metrics};
 
-const PATIENCE: Duration = Duration::from_secs(5);
-const LONGEST_HEAD: usize = 8192;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const HEAD_BYTES_MAX: usize = 8192;
 
 /// Between two attempts to take a port.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const BIND_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Where to listen for `address`: `0.0.0.0` stands for all of the machine's addresses, as in upstream's flags, and so for
 /// both families where one socket can have them.
@@ -36,7 +36,7 @@ pub fn everywhere(address: SocketAddr) -> SocketAddr {
 
 /// Takes the port, however long somebody else has it. `refused` is called once.
 pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::io::Error)) -> TcpListener {
-    let (mut refused, mut delay) = (Some(refused), FIRST_RETRY);
+    let (mut refused, mut backoff) = (Some(refused), BIND_BACKOFF);
     loop {
         match TcpListener::bind(everywhere(address)).await {
             Ok(listener) => return listener,
@@ -44,8 +44,7 @@ pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::i
                 if let Some(refused) = refused.take() {
                     refused(&error);
                 }
-                env.sleep(delay).await;
-                delay = (delay * 2).min(LONGEST_RETRY);
+                env.sleep(backoff.next_delay()).await;
             }
         }
     }
@@ -54,12 +53,12 @@ pub async fn listen(env: &Env, address: SocketAddr, refused: impl FnOnce(&std::i
 /// Answers every request with what `answer` says for its path; 404 for what it does not know.
 pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
     let answer = Arc::new(answer);
-    let slots = Slots::of(&Limits::COMPONENT);
+    let slots = Slots::with_limits(&Limits::COMPONENT);
     loop {
         let (stream, _, slot) = serve::accept(&listener, &slots, env).await;
         let (answer, limit) = (answer.clone(), env.clone());
         env.spawn(async move {
-            limit.timeout(PATIENCE, respond(stream, &*answer)).await;
+            limit.timeout(REQUEST_TIMEOUT, respond(stream, &*answer)).await;
             drop(slot);
         });
     }
@@ -67,7 +66,7 @@ pub async fn serve(env: &Env, listener: TcpListener, answer: impl Fn(&str) -> Op
 
 async fn respond(mut stream: TcpStream, answer: &(impl Fn(&str) -> Option<String> + Sync)) {
     let mut head = Vec::with_capacity(512);
-    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < LONGEST_HEAD {
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD_BYTES_MAX {
         match stream.read_buf(&mut head).await {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
@@ -143,11 +142,11 @@ mod tests {
     async fn a_client_that_sends_half_a_request_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(async move { serve(&Env::real(), listener, |_| Some(text("ok"))).await });
+        let serving = env::spawn(async move { serve(&Env::real(), listener, |_| Some(text("ok"))).await });
         for begun in ["", "GET /metrics HTTP/1.1\r\n"] {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(begun.as_bytes()).await.unwrap();
-            let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), client.read(&mut [0])).await;
+            let ended = env::timeout(Duration::from_secs(24 * 3600), client.read(&mut [0])).await;
             assert_eq!(ended.expect("the server closes it").unwrap_or(0), 0, "{begun}");
         }
         assert!(!serving.is_finished());

@@ -1,8 +1,10 @@
 //! Counters, gauges and histograms in Prometheus' text form, and the few bytes of HTTP that show them.
-//! Used by the node's components, each with one table of its families under upstream's names; the API server counts
-//! without locks on its own and takes the text form from here.
-//! Invariant: a family has a bounded number of series; what goes beyond is not counted, never kept.
+//! Used by every component, each with one table of its families under upstream's names; the API server counts its requests
+//! with `Histogram`, without a lock.
+//! Invariant: a family has at most `SERIES_PER_FAMILY_MAX` series; what goes beyond is not counted (test:
+//! `series_are_bounded`).
 
+mod histogram;
 pub mod http;
 mod process;
 pub mod slis;
@@ -13,12 +15,13 @@ use std::{
     sync::Arc,
 };
 
+pub use histogram::Histogram;
 use parking_lot::Mutex;
 pub use process::process;
 pub use text::{CONTENT_TYPE, Labels, Samples, Text};
 
 /// Label sets of one family beyond this are not counted.
-const MOST_SERIES: usize = 4096;
+const SERIES_PER_FAMILY_MAX: usize = 4096;
 
 /// Prometheus' own bounds for what takes between milliseconds and seconds.
 pub const DEFAULT_BUCKETS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -67,14 +70,14 @@ struct Series {
     buckets: Box<[u64]>,
 }
 
-struct Kept {
+struct FamilySeries {
     family: &'static Family,
     series: BTreeMap<Box<[Box<str>]>, Series>,
 }
 
 /// Cheap to clone; every clone counts into the same.
 #[derive(Clone, Default)]
-pub struct Metrics(Arc<Mutex<BTreeMap<&'static str, Kept>>>);
+pub struct Metrics(Arc<Mutex<BTreeMap<&'static str, FamilySeries>>>);
 
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,9 +89,9 @@ impl Metrics {
     fn change(&self, family: &'static Family, labels: &[&str], change: impl FnOnce(&mut Series)) {
         debug_assert_eq!(family.labels.len(), labels.len(), "{}", family.name);
         let mut all = self.0.lock();
-        let kept = all.entry(family.name).or_insert_with(|| Kept { family, series: BTreeMap::new() });
-        let full = kept.series.len() >= MOST_SERIES;
-        match kept.series.entry(labels.iter().map(|label| Box::from(*label)).collect()) {
+        let family_series = all.entry(family.name).or_insert_with(|| FamilySeries { family, series: BTreeMap::new() });
+        let full = family_series.series.len() >= SERIES_PER_FAMILY_MAX;
+        match family_series.series.entry(labels.iter().map(|label| Box::from(*label)).collect()) {
             Entry::Occupied(found) => change(found.into_mut()),
             Entry::Vacant(place) if !full => change(place.insert(Series::default())),
             Entry::Vacant(_) => {}
@@ -128,20 +131,20 @@ impl Metrics {
 
     /// Forgets the series that no longer exist, for example those of a pod that is gone.
     pub fn retain(&self, family: &'static Family, keep: impl Fn(&[Box<str>]) -> bool) {
-        if let Some(kept) = self.0.lock().get_mut(family.name) {
-            kept.series.retain(|labels, _| keep(labels));
+        if let Some(family_series) = self.0.lock().get_mut(family.name) {
+            family_series.series.retain(|labels, _| keep(labels));
         }
     }
 
     /// Everything, sorted by name.
     pub fn render(&self, out: &mut Text) {
-        for kept in self.0.lock().values() {
-            kept.render(out);
+        for family_series in self.0.lock().values() {
+            family_series.render(out);
         }
     }
 }
 
-impl Kept {
+impl FamilySeries {
     fn render(&self, out: &mut Text) {
         let Family { name, kind, labels: names, help } = self.family;
         let word = match kind {
@@ -195,9 +198,9 @@ mod tests {
     #[test]
     fn series_are_bounded() {
         let metrics = Metrics::default();
-        for number in 0..2 * MOST_SERIES {
+        for number in 0..2 * SERIES_PER_FAMILY_MAX {
             metrics.count(&LIVE, &[&number.to_string()]);
         }
-        assert_eq!(metrics.0.lock()["live"].series.len(), MOST_SERIES);
+        assert_eq!(metrics.0.lock()["live"].series.len(), SERIES_PER_FAMILY_MAX);
     }
 }

@@ -1,11 +1,11 @@
 //! What every Prometheus client says of its process, from the kernel and the allocator.
 //! Shown at the end of every component's metrics.
-//! Invariant: says nothing of what it can't read.
+//! What can't be read is left out.
 
 use crate::Text;
 
 /// The kernel counts processor time and start times in hundredths of a second for programs.
-const TICKS: f64 = 100.0;
+const TICKS_PER_SECOND: f64 = 100.0;
 
 pub fn process(out: &mut Text) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -35,12 +35,12 @@ pub fn process(out: &mut Text) {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|t| t.parse::<f64>().ok());
     if let (Some(user), Some(system)) = (ticks(11), ticks(12)) {
-        let seconds = (user + system) / TICKS;
+        let seconds = (user + system) / TICKS_PER_SECOND;
         out.single("process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds.", seconds);
     }
     let booted = read("/proc/stat").lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<f64>().ok());
     if let (Some(booted), Some(started)) = (booted, ticks(19)) {
-        let seconds = booted + started / TICKS;
+        let seconds = booted + started / TICKS_PER_SECOND;
         out.single("process_start_time_seconds", "gauge", "Start of the process since the unix epoch.", seconds);
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {

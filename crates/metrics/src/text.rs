@@ -1,6 +1,7 @@
 //! Prometheus' text format.
 //! Written by `Metrics`, `process` and the API server's own counters.
-//! Invariant: what it writes is well-formed whatever labels hold: names are constants, values are escaped.
+//! Invariant: what it writes is well-formed whatever labels hold: names are constants, values are escaped (test:
+//! `families_are_shown_in_prometheus_text`).
 
 use std::fmt::{Display, Write};
 

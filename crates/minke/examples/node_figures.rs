@@ -163,7 +163,7 @@ impl Figures {
         let mut changes = pods.subscribe();
         let mut events = self.runtime.events().await?;
         let env = self.env.clone();
-        let exit = tokio::spawn(async move {
+        let exit = env::spawn(async move {
             while let Some(Ok(event)) = events.next().await {
                 if matches!(event, RuntimeEvent::Exited { .. }) {
                     return env.monotonic();

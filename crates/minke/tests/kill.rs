@@ -13,7 +13,7 @@ use client::{Client, HttpsTransport};
 use env::Env;
 use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
-use sim::{checkers::history::History, register_client::RegisterClient};
+use sim::{checkers::history::History, clients::register_client::RegisterClient};
 use tokio_util::sync::CancellationToken;
 
 const KILLS: usize = 4;
@@ -99,7 +99,7 @@ async fn what_clients_were_told_holds_under_kill_9() {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let client = RegisterClient::new(admin.clone(), env.clone(), history.clone(), NAMESPACE);
-            tokio::spawn(work(client, data.clone(), stop.clone()))
+            env::spawn(work(client, data.clone(), stop.clone()))
         })
         .collect();
     for number in 0..kills {

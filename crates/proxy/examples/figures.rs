@@ -1,6 +1,6 @@
 //! Figures of the proxy on this machine: 10,000 Services with 5 endpoints each, in a network namespace of its own.
 //! Run by `tools/bench` as root: `cargo run --release -p minke-proxy --example figures`.
-//! Invariant: prints ratios against a goal or a bare `nft` run beside it; fails only when something does not work.
+//! Prints ratios against a goal or a bare `nft` run beside it; fails only when something does not work.
 
 #[path = "../tests/packets/feed.rs"]
 mod feed;
@@ -91,8 +91,8 @@ async fn measure() {
     let shutdown = CancellationToken::new();
     let mut config = ProxyConfig::new(NodeConfig { node_name: "here".into(), ..NodeConfig::default() });
     config.table = "mk-figures".into();
-    let mut applied = config.confirmed.applied();
-    let confirmed = config.confirmed.clone();
+    let mut applied = config.applied_state.applied();
+    let applied_state = config.applied_state.clone();
     let began = env.monotonic();
     let informers = InformerFactory::new(Client::new(feed.clone()), env.clone(), shutdown.clone());
     let running = env.spawn(proxy::run(config, informers, env.clone(), shutdown.clone()));
@@ -111,7 +111,7 @@ async fn measure() {
         changes.push(env.monotonic() - began);
         bares.push(bare(&env));
     }
-    assert_eq!(confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(applied_state.full_writes(), 1, "all changes were incremental");
     let ((median, late), (bare, _)) = (spread(changes), spread(bares));
     row("10,000 services x 5: one change", &format!("{median:.1} ms"), "< 20 ms");
     row("  99 of 100 within", &format!("{late:.1} ms"), "");

@@ -1,6 +1,7 @@
 //! Services and EndpointSlices as the proxy needs them: small, typed, indexed by Service.
 //! Fed by `run` from informers; read by `rules`.
-//! Invariant: an object the API server lets through never makes `apply` fail; what is unusable is left out.
+//! Whatever the API server lets through is taken in; what is unusable of it is left out (type: `apply_*` return no
+//! errors).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -135,7 +136,7 @@ fn is_not_ours(metadata: &ObjectMeta) -> bool {
 
 impl ServiceInfo {
     /// `None` for what has no virtual address: headless, ExternalName, or another proxy's.
-    pub fn of(service: &Service) -> Option<Self> {
+    pub fn from_service(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         if is_not_ours(&service.metadata) || spec.type_.as_deref() == Some("ExternalName") {
             return None;
@@ -193,7 +194,7 @@ fn parsed<'a, T: std::str::FromStr>(texts: impl Iterator<Item = &'a String>) -> 
 }
 
 impl SliceInfo {
-    fn of(slice: &EndpointSlice, config: &NodeConfig) -> Self {
+    fn from_slice(slice: &EndpointSlice, config: &NodeConfig) -> Self {
         let node_name = config.node_name.as_str();
         let ports = slice.ports.iter().flatten().filter_map(|port| {
             let number = u16::try_from(port.port?).ok()?;
@@ -245,7 +246,7 @@ pub struct State {
 impl State {
     /// `true` when the Service's rules may have to change.
     pub fn apply_service(&mut self, key: &str, service: Option<&Service>) -> bool {
-        match service.and_then(ServiceInfo::of) {
+        match service.and_then(ServiceInfo::from_service) {
             Some(info) if self.services.get(key) == Some(&info) => false,
             Some(info) => {
                 self.services.insert(key.to_owned(), info);
@@ -275,7 +276,7 @@ impl State {
             dirty.push(before);
         }
         if let (Some(owner), Some(slice)) = (owner, slice) {
-            let info = SliceInfo::of(slice, config);
+            let info = SliceInfo::from_slice(slice, config);
             let slices = self.slices.entry(owner.clone()).or_insert_with(|| Vec::with_capacity(1));
             let held = slices.iter_mut().find(|(name, _)| name == key);
             if held.as_ref().is_none_or(|(_, held)| *held != info) {

@@ -1,6 +1,6 @@
 //! What the proxy counts, under upstream's names, and the port that shows it.
-//! Counted by `run` and `liveness`.
-//! Invariant: one transaction writes both families, so both are counted alike.
+//! Counted by `run` and `proxy_health`.
+//! One transaction writes both families, so both are counted alike.
 
 use std::{net::SocketAddr, sync::LazyLock};
 

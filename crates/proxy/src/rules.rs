@@ -1,6 +1,6 @@
 //! The pure core: one Service and its endpoints in, the nftables elements and chains that serve it out.
 //! Reads `model`; `ruleset` puts the Services together and `render` writes them down.
-//! Invariant: no input or output, no time; the same state gives the same rules.
+//! Invariant: no input or output, no time; the same state gives the same rules (tidy: `pure_files`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub enum Family {
 impl Family {
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    pub fn of(ip: IpAddr) -> Self {
+    pub fn of_ip(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
@@ -178,7 +178,7 @@ pub fn service_rules(
 fn unallocated(state: &State) -> ServiceRules {
     let ranges = state.service_ranges();
     let chain = |family: Family| {
-        let ours = ranges.iter().filter(|range| Family::of(range.addr()) == family);
+        let ours = ranges.iter().filter(|range| Family::of_ip(range.addr()) == family);
         let list: Vec<String> = ours.map(ToString::to_string).collect();
         let word = family.word();
         let rules = (!list.is_empty()).then(|| format!("{word} daddr {{ {} }} drop", list.join(", ")));
@@ -208,7 +208,7 @@ fn endpoints_of<'a>(
         let matching =
             slice.ports.iter().filter(|(name, protocol, _)| *name == port.name && *protocol == port.protocol);
         matching.flat_map(move |(_, _, number)| {
-            let ours = slice.endpoints.iter().filter(move |endpoint| Family::of(endpoint.ip) == family);
+            let ours = slice.endpoints.iter().filter(move |endpoint| Family::of_ip(endpoint.ip) == family);
             ours.map(|endpoint| (Target { ip: endpoint.ip, port: *number }, endpoint))
         })
     })
@@ -266,13 +266,13 @@ impl Endpoints {
     }
 }
 
-type Hint = fn(&EndpointInfo) -> Option<bool>;
+type TopologyHint = fn(&EndpointInfo) -> Option<bool>;
 
 /// The nearest of the hints that every ready endpoint has and that leaves us at least one of them.
-fn hint_to_follow<'a>(ready: impl Iterator<Item = &'a EndpointInfo> + Clone) -> Option<Hint> {
-    let hints: [Hint; 2] = [|endpoint| endpoint.for_node, |endpoint| endpoint.for_zone];
+fn hint_to_follow<'a>(ready: impl Iterator<Item = &'a EndpointInfo> + Clone) -> Option<TopologyHint> {
+    let hints: [TopologyHint; 2] = [|endpoint| endpoint.for_node, |endpoint| endpoint.for_zone];
     let complete =
-        |hint: &Hint| ready.clone().all(|e| hint(e).is_some()) && ready.clone().any(|e| hint(e) == Some(true));
+        |hint: &TopologyHint| ready.clone().all(|e| hint(e).is_some()) && ready.clone().any(|e| hint(e) == Some(true));
     hints.into_iter().find(complete)
 }
 
@@ -330,7 +330,7 @@ impl Writer<'_> {
     }
 
     fn frontends(&mut self, ips: &[IpAddr], port: u16) -> Vec<Frontend> {
-        let ours = ips.iter().filter(|ip| Family::of(**ip) == self.family);
+        let ours = ips.iter().filter(|ip| Family::of_ip(**ip) == self.family);
         let frontends: Vec<_> = ours.map(|ip| Frontend { ip: *ip, protocol: self.port.protocol, port }).collect();
         if let Some(flows) = &self.flows {
             self.rules.flows.extend(frontends.iter().map(|frontend| (*frontend, flows.clone())));
@@ -362,7 +362,7 @@ impl Writer<'_> {
     }
 
     fn needs_own_chain(&self, targets: &[Target]) -> bool {
-        self.service.affinity_seconds.is_some() || targets.len() > MOST_SHARED as usize
+        self.service.affinity_seconds.is_some() || targets.len() > SHARED_BALANCERS_MAX as usize
     }
 
     /// Traffic from outside: masqueraded under policy Cluster, kept on this node under policy Local.
@@ -389,7 +389,7 @@ impl Writer<'_> {
             self.refuse(frontends, &Value::Reject);
             return;
         }
-        let allowed = self.service.source_ranges.iter().filter(|range| Family::of(range.addr()) == self.family);
+        let allowed = self.service.source_ranges.iter().filter(|range| Family::of_ip(range.addr()) == self.family);
         let mut allowed: Vec<_> = allowed.map(IpNet::trunc).collect();
         if self.config.node_addresses.iter().any(|node| allowed.iter().any(|range| range.contains(node))) {
             // Where the balancer's address is put on the node too, the node calls it from that very address.
@@ -414,7 +414,7 @@ impl Writer<'_> {
         // Pods and the node itself are inside: for them the policy is Cluster.
         let mut rules = Vec::new();
         let word = self.word();
-        let pods = self.config.pod_cidrs.iter().filter(|net| Family::of(net.addr()) == self.family);
+        let pods = self.config.pod_cidrs.iter().filter(|net| Family::of_ip(net.addr()) == self.family);
         rules.extend(pods.map(|net| format!("{word} saddr {} goto {everyone}", net.trunc())));
         rules.push(format!("fib saddr type local {MARK} goto {everyone}"));
         let local = self.endpoints.local.clone();
@@ -500,7 +500,7 @@ impl Writer<'_> {
 }
 
 /// Up to this many endpoints a Service needs no chain of its own.
-pub const MOST_SHARED: u32 = 128;
+pub const SHARED_BALANCERS_MAX: u32 = 128;
 
 /// The key of the rules for addresses that no Service has; no Service has this key.
 pub const NO_SERVICE: &str = "";

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::render;
+use crate::nftables::render;
 
 fn config() -> NodeConfig {
     NodeConfig {

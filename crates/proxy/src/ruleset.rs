@@ -1,6 +1,7 @@
 //! The rules of all Services together, and what changes in the kernel when one Service changes.
 //! Filled from `rules`; its changes are written down by `render`.
-//! Invariant: an element exists in the kernel while at least one Service claims it; the first claim gives its value.
+//! Invariant: an element exists in the kernel while at least one Service claims it; the first claim gives its value
+//! (test: `the_first_owner_of_an_address_keeps_it`).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,7 +12,7 @@ use std::{
 use crate::rules::{Family, Frontend, Key, ServiceRules, Target, Value};
 
 /// Elements that are written down together: few beside all of them, many beside the words around them.
-const PIECE: usize = 2000;
+const ELEMENTS_PER_PIECE: usize = 2000;
 
 #[derive(Debug, Default)]
 pub struct Ruleset {
@@ -151,7 +152,10 @@ impl Ruleset {
         }
         let mut claims = self.claims.iter();
         let elements = std::iter::from_fn(move || {
-            let some = claims.by_ref().take(PIECE).map(|(key, claims)| (*key, (None, Some(claims.value().clone()))));
+            let some = claims
+                .by_ref()
+                .take(ELEMENTS_PER_PIECE)
+                .map(|(key, claims)| (*key, (None, Some(claims.value().clone()))));
             let piece = Changes { elements: some.collect(), ..Changes::default() };
             (!piece.elements.is_empty()).then_some(piece)
         });

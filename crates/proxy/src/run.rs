@@ -1,6 +1,7 @@
-//! The shell: watches Services and EndpointSlices, applies what the pure core says, repairs what others break.
-//! Puts `model`, `rules`, `ruleset` and `render` to work; publishes through `confirmed`.
-//! Invariant: one transaction at a time; what was published as applied is in the kernel.
+//! The runner: watches Services and EndpointSlices, applies what the pure core says, repairs what others break.
+//! Puts `model`, `rules`, `ruleset` and `render` to work; publishes through `applied_state`.
+//! Invariant: one transaction at a time (type: `sync` has the one `&mut Proxy`). What is published as applied is in the
+//! kernel: `publish` follows the transaction.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,8 +12,8 @@ use std::{
 };
 
 use api::Object;
-use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, reference};
-use env::Env;
+use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectSubscription, reference};
+use env::{Backoff, Env};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -22,26 +23,26 @@ use k8s_openapi::api::{
 };
 use metrics::{Family, Metrics};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    affinity,
-    confirmed::Confirmed,
+    applied_state::AppliedState,
     conntrack::Conntrack,
-    element_netlink::{self, ElementWriter},
-    health::HealthChecks,
-    liveness::{Liveness, serve_liveness},
     model::{NodeConfig, PodUid, State},
-    monitor::{Monitor, Sighting},
-    nft::{Nft, NftError},
+    nftables::{
+        elements::{self, ElementWriter},
+        nft_command::{Nft, NftError},
+        nft_monitor::{NftEvent, NftMonitor},
+        render, session_affinity,
+    },
+    proxy_health::{ProxyHealth, serve_proxy_health},
     proxy_metrics::{
         self, ENDPOINT_CHANGES, ENDPOINT_CHANGES_PENDING, FAILURES, FAMILIES, FULL_SYNC_DURATION, LAST_QUEUED,
         LAST_SYNC, PARTIAL_SYNC_DURATION, PROGRAMMING, SERVICE_CHANGES, SYNC_DURATION,
     },
-    render,
     rules::{Frontend, NO_SERVICE, service_rules},
     ruleset::{Changes, Ruleset},
+    service_health::ServiceHealth,
 };
 
 #[derive(Clone)]
@@ -49,7 +50,7 @@ pub struct ProxyConfig {
     pub node: NodeConfig,
     /// The name of our nftables tables, in families ip and ip6.
     pub table: String,
-    pub confirmed: Confirmed,
+    pub applied_state: AppliedState,
     /// Where `/healthz` and `/livez` answer.
     pub healthz: Option<SocketAddr>,
     /// Where `/metrics` answers.
@@ -58,20 +59,25 @@ pub struct ProxyConfig {
 
 impl ProxyConfig {
     pub fn new(node: NodeConfig) -> Self {
-        Self { node, table: "minke-proxy".to_owned(), confirmed: Confirmed::default(), healthz: None, metrics: None }
+        Self {
+            node,
+            table: "minke-proxy".to_owned(),
+            applied_state: AppliedState::default(),
+            healthz: None,
+            metrics: None,
+        }
     }
 }
 
 /// Takes all rules away. Stopping does not: rules stay while the proxy restarts.
 pub async fn remove(table: &str) -> Result<(), NftError> {
-    Nft::default().apply([render::nothing(table)]).await
+    Nft::default().apply([render::delete_tables(table)]).await
 }
 
 /// Where the EndpointSlice controller says since when a change is on its way.
-const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const ZONE: &str = "topology.kubernetes.io/zone";
-const SHORTEST_RETRY: Duration = Duration::from_millis(500);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
 pub fn run(
@@ -91,7 +97,7 @@ async fn run_until(
 ) -> Result<(), NftError> {
     let recorder = EventRecorder::new(informers.client().clone(), env.clone(), "kube-proxy", &config.node.node_name);
     let metrics = Metrics::default();
-    let liveness = Liveness::new(env.clone(), metrics.clone());
+    let proxy_health = ProxyHealth::new(env.clone(), metrics.clone());
     if let Some(address) = config.metrics {
         let served = proxy_metrics::serve(address, metrics.clone(), env.clone());
         let until = shutdown.clone();
@@ -101,7 +107,7 @@ async fn run_until(
     let own = informers.informer_with::<Node>(own);
     if let Some(address) = config.healthz {
         let name = config.node.node_name.clone();
-        let served = serve_liveness(address, liveness.clone(), own.clone(), name, recorder.clone());
+        let served = serve_proxy_health(address, proxy_health.clone(), own.clone(), name, recorder.clone());
         let until = shutdown.clone();
         env.spawn(async move { until.run_until_cancelled(served).await });
     }
@@ -124,20 +130,20 @@ async fn run_until(
     let (ending, until) = (conntrack.clone(), shutdown.clone());
     env.spawn(async move { until.run_until_cancelled(ending.run()).await });
     let elements = ElementWriter::open()?;
-    let nft = Nft::beside(elements.port_id()?);
-    let monitor = Monitor::open(&config.table, nft.clone())?;
+    let nft = Nft::with_port_id(elements.port_id()?);
+    let monitor = NftMonitor::open(&config.table, nft.clone())?;
     let proxy = Proxy {
-        health: HealthChecks::new(
+        health: ServiceHealth::new(
             env.clone(),
             config.node.node_name.clone(),
-            liveness.clone(),
+            proxy_health.clone(),
             services.clone(),
             recorder.clone(),
         ),
         services: services.clone(),
         slices: slices.clone(),
         recorder,
-        liveness,
+        proxy_health,
         config,
         conntrack,
         env,
@@ -152,7 +158,7 @@ async fn run_until(
         full_needed: true,
         full_finished: None,
         watching: true,
-        pause: SHORTEST_RETRY,
+        backoff: RETRY_BACKOFF,
         metrics,
         moved: BTreeSet::new(),
         triggers: Vec::new(),
@@ -171,7 +177,7 @@ fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) ->
 
 /// When the pod or Service changed that made this slice change.
 fn trigger(slice: &EndpointSlice) -> Option<Timestamp> {
-    slice.metadata.annotations.as_ref()?.get(LAST_CHANGE)?.parse().ok()
+    slice.metadata.annotations.as_ref()?.get(LAST_CHANGE_TRIGGER_TIME)?.parse().ok()
 }
 
 struct Proxy {
@@ -183,20 +189,20 @@ struct Proxy {
     state: State,
     ruleset: Ruleset,
     dirty: BTreeSet<String>,
-    /// What `confirmed` was last told of the Services that changed since.
+    /// What `applied_state` was last told of the Services that changed since.
     published: HashMap<String, Vec<(PodUid, bool)>>,
     /// The newest EndpointSlice that the state knows.
     newest: u64,
-    health: HealthChecks,
+    health: ServiceHealth,
     services: Informer<Service>,
     slices: Informer<EndpointSlice>,
     recorder: EventRecorder,
-    liveness: Liveness,
+    proxy_health: ProxyHealth,
     retry: Option<Duration>,
     full_needed: bool,
     full_finished: Option<Duration>,
     watching: bool,
-    pause: Duration,
+    backoff: Backoff,
     metrics: Metrics,
     /// UDP frontends whose flows have to be looked at once the rules are written.
     moved: BTreeSet<Frontend>,
@@ -207,22 +213,22 @@ struct Proxy {
 impl Proxy {
     async fn run(
         mut self,
-        [mut services, mut slices, mut ranges, mut own]: [mpsc::UnboundedReceiver<ObjectChange>; 4],
-        mut monitor: Monitor,
+        [mut services, mut slices, mut ranges, mut own]: [ObjectSubscription; 4],
+        mut monitor: NftMonitor,
         shutdown: CancellationToken,
     ) {
         loop {
             // Everything that is already here goes into one transaction. Where we are comes first: hints are read by it.
-            while let Ok(change) = own.try_recv() {
+            while let Some(change) = own.try_next() {
                 self.own_node(&change);
             }
-            while let Ok(change) = services.try_recv() {
+            while let Some(change) = services.try_next() {
                 self.service(&change);
             }
-            while let Ok(change) = slices.try_recv() {
+            while let Some(change) = slices.try_next() {
                 self.slice(&change);
             }
-            while let Ok(change) = ranges.try_recv() {
+            while let Some(change) = ranges.try_next() {
                 self.range(&change);
             }
             if self.retry.is_none() {
@@ -230,23 +236,23 @@ impl Proxy {
             }
             let until = self.retry.map(|at| at.saturating_sub(self.env.monotonic()));
             tokio::select! {
-                change = services.recv() => match change {
+                change = services.next() => match change {
                     Some(change) => self.service(&change),
                     None => return,
                 },
-                change = slices.recv() => match change {
+                change = slices.next() => match change {
                     Some(change) => self.slice(&change),
                     None => return,
                 },
-                change = ranges.recv() => match change {
+                change = ranges.next() => match change {
                     Some(change) => self.range(&change),
                     None => return,
                 },
-                change = own.recv() => match change {
+                change = own.next() => match change {
                     Some(change) => self.own_node(&change),
                     None => return,
                 },
-                sighting = monitor.next(), if self.watching => self.sighted(sighting).await,
+                event = monitor.next(), if self.watching => self.nft_event(event).await,
                 () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.retry = None,
                 () = shutdown.cancelled() => return,
             }
@@ -292,22 +298,22 @@ impl Proxy {
         }
         self.config.node.zone = zone;
         let mut slices = self.slices.objects().subscribe();
-        while let Ok(change) = slices.try_recv() {
+        while let Some(change) = slices.try_next() {
             let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
             self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
         }
     }
 
-    async fn sighted(&mut self, sighting: std::io::Result<Sighting>) {
+    async fn nft_event(&mut self, event: std::io::Result<NftEvent>) {
         if self.full_needed && self.retry.is_some() {
             // One flush comes as many messages; the repair is already due.
             return;
         }
-        match sighting {
-            Ok(Sighting::Deletion) => {
+        match event {
+            Ok(NftEvent::Deletion) => {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
             }
-            Ok(Sighting::Overrun) => {
+            Ok(NftEvent::Overrun) => {
                 if self.elements.find(&self.config.table).await.is_ok() {
                     return;
                 }
@@ -322,22 +328,21 @@ impl Proxy {
         // Two agents with the same table name would fight for ever; not at full speed.
         let now = self.env.monotonic();
         match self.full_finished {
-            Some(at) if now.saturating_sub(at) < self.pause => {
-                self.retry = Some(now + self.pause);
-                self.pause = (self.pause * 2).min(LONGEST_RETRY);
+            Some(at) if now.saturating_sub(at) < self.backoff.coming_delay() => {
+                self.retry = Some(now + self.backoff.next_delay());
             }
-            _ => self.pause = SHORTEST_RETRY,
+            _ => self.backoff.reset(),
         }
     }
 
     /// Brings the kernel to what the state says.
-    async fn sync(&mut self, monitor: &mut Monitor) {
+    async fn sync(&mut self, monitor: &mut NftMonitor) {
         let mut changes = Changes::default();
         let (began, full) = (self.env.monotonic(), self.full_needed);
         let something = !self.dirty.is_empty() || full;
         self.metrics.set(&ENDPOINT_CHANGES_PENDING, &[], self.dirty.len() as f64);
         if something {
-            self.liveness.queued();
+            self.proxy_health.queued();
             self.set(&LAST_QUEUED, self.env.now());
         }
         for key in &self.dirty {
@@ -363,9 +368,9 @@ impl Proxy {
             self.full_needed = true;
         }
         if self.full_needed {
-            let clients = affinity::remembered(&self.nft, &self.ruleset, &self.config.table).await;
-            let text = render::full(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
-            let written = match monitor.aside(self.nft.apply(text)).await {
+            let clients = session_affinity::saved_clients(&self.nft, &self.ruleset, &self.config.table).await;
+            let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
+            let written = match monitor.suspended_during(self.nft.apply(text)).await {
                 // Nobody listened: who took it away again in the meantime went unheard.
                 Ok(()) => self.elements.find(&self.config.table).await.map_err(|e| NftError::Refused(e.to_string())),
                 refused => refused,
@@ -375,14 +380,13 @@ impl Proxy {
                     // Whatever went on while the rules were not ours, or not there.
                     self.moved.extend(self.ruleset.udp_frontends());
                     self.full_needed = false;
-                    self.config.confirmed.count_full_write();
+                    self.config.applied_state.count_full_write();
                     self.full_finished = Some(self.env.monotonic());
                 }
                 Err(error) => {
                     tracing::error!(%error, "failed to write the Service rules; will try again");
                     FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-                    self.retry = Some(self.env.monotonic() + self.pause);
-                    self.pause = (self.pause * 2).min(LONGEST_RETRY);
+                    self.retry = Some(self.env.monotonic() + self.backoff.next_delay());
                     return;
                 }
             }
@@ -399,7 +403,7 @@ impl Proxy {
 
     /// Elements alone go straight to the kernel; chains and sets by way of `nft`.
     async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
-        if element_netlink::is_enough(changes) {
+        if elements::only_elements(changes) {
             let written = self.elements.apply(changes, &self.config.table).await;
             return written.map_err(|error| NftError::Refused(error.to_string()));
         }
@@ -439,14 +443,14 @@ impl Proxy {
     }
 
     fn publish(&mut self) {
-        self.liveness.updated();
+        self.proxy_health.updated();
         for key in std::mem::take(&mut self.dirty) {
             let old = self.published.remove(&key).unwrap_or_default();
             let rules = self.ruleset.service(&key);
-            self.config.confirmed.replace(&old, rules.map(|rules| rules.pods.as_slice()).unwrap_or_default());
+            self.config.applied_state.replace(&old, rules.map(|rules| rules.pods.as_slice()).unwrap_or_default());
             self.health.set(&key, rules.and_then(|rules| rules.health));
         }
         self.published.shrink_to(0);
-        self.config.confirmed.publish(self.newest);
+        self.config.applied_state.publish(self.newest);
     }
 }

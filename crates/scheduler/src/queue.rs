@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use env::Backoff;
+
 use crate::{
     framework::{EventLabel, PluginSet, QueueSortKey, QueueSortPlugin, QueueingHint},
     pod_info::PendingPod,
@@ -265,8 +267,7 @@ impl Queue {
     }
 
     fn backoff_of(&self, attempts: u32) -> Duration {
-        let doubled = self.initial_backoff.saturating_mul(1 << attempts.saturating_sub(1).min(20));
-        doubled.min(self.max_backoff)
+        Backoff::new(self.initial_backoff, self.max_backoff).delay_after(attempts.max(1))
     }
 
     fn after_backoff(&self, pod: &QueuedPodInfo, now: Duration) -> Part {

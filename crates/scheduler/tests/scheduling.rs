@@ -75,7 +75,7 @@ async fn pods_are_bound_and_the_others_say_why_not() {
     let verdict = diagnoses.get("default/waits").unwrap();
     assert_eq!(verdict.verdict("b").unwrap().plugin, "NodeUnschedulable");
     // Events of one object are named by the time.
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    env::sleep(std::time::Duration::from_secs(5)).await;
     server.put("nodes", node("c", "1"));
     server.until("binding to the new node", |s| node_of(s, "waits").as_deref() == Some("c")).await;
     let events = server.all("events");
@@ -141,7 +141,7 @@ async fn one_that_waits_to_lead_knows_the_cluster_and_leaves_it_alone() {
     env.spawn(running);
     // Not so long that the lease would pass to it.
     for _ in 0..500 {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        env::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert!(seen.is_synced());
     assert_eq!(node_of(&server, "plain"), None);
@@ -295,7 +295,7 @@ async fn many_pods_fill_nodes_and_never_overfill_them() {
     start(&server, Config::default());
     let bound = |s: &Server| s.all("pods").iter().filter(|p| p["spec"]["nodeName"].is_string()).count();
     server.until("480 bindings", |s| bound(s) == 480).await;
-    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    env::sleep(std::time::Duration::from_secs(30)).await;
     let mut used = std::collections::BTreeMap::<String, usize>::new();
     for pod in server.all("pods") {
         if let Some(node) = pod["spec"]["nodeName"].as_str() {
@@ -310,7 +310,7 @@ async fn extender() -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
+    env::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = Vec::new();
             let mut buffer = [0; 4096];

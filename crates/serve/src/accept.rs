@@ -1,17 +1,17 @@
 //! The one accept loop.
 //! Used by `http` and by listeners with a protocol of their own.
-//! Invariant: no error ends it. Out of file descriptors, it waits and tries again.
+//! Invariant: no error ends it; out of file descriptors, it waits and tries again (test:
+//! `running_out_of_descriptors_does_not_end_a_listener`).
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use env::Env;
+use env::{Backoff, Env};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::slots::{Slot, Slots};
 
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+const ACCEPT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
 /// Of a peer that has gone without a word: asked after, and how often.
 const KEEPALIVE_IDLE_SECONDS: u32 = 60;
 const KEEPALIVE_INTERVAL_SECONDS: u32 = 15;
@@ -55,7 +55,7 @@ impl Accept for UnixListener {
 
 /// The next connection that there is a slot for; those there is none for are closed at once.
 pub async fn accept<L: Accept>(listener: &L, slots: &Slots, env: &Env) -> (L::Stream, Option<SocketAddr>, Slot) {
-    let mut delay = FIRST_RETRY;
+    let mut backoff = ACCEPT_BACKOFF;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -66,8 +66,7 @@ pub async fn accept<L: Accept>(listener: &L, slots: &Slots, env: &Env) -> (L::St
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
-                env.sleep(delay).await;
-                delay = (delay * 2).min(LONGEST_RETRY);
+                env.sleep(backoff.next_delay()).await;
             }
         }
     }

@@ -1,7 +1,7 @@
-//! What happens on one HTTP connection, as far as its deadlines need to know: `Tracked` is its stream, `Answer` a body
+//! What happens on one HTTP connection, as far as its deadlines need to know: `TrackedStream` is its stream, `Answer` a body
 //! that is being sent on it.
 //! Written by hyper's polling, read by `deadlines`.
-//! Invariant: nothing here waits or locks.
+//! Nothing here waits or locks: atomics only.
 
 use std::{
     io,
@@ -161,7 +161,7 @@ impl<B: Body> Body for Answer<B> {
 
 pin_project! {
     /// A connection that holds its slot and tells what passes.
-    pub struct Tracked<S> {
+    pub struct TrackedStream<S> {
         #[pin]
         stream: S,
         activity: Arc<Activity>,
@@ -169,13 +169,13 @@ pin_project! {
     }
 }
 
-impl<S> Tracked<S> {
+impl<S> TrackedStream<S> {
     pub(crate) fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
         Self { stream, activity, _slot: slot }
     }
 }
 
-impl<S: AsyncRead> AsyncRead for Tracked<S> {
+impl<S: AsyncRead> AsyncRead for TrackedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.project();
         let before = buf.filled().len();
@@ -187,7 +187,7 @@ impl<S: AsyncRead> AsyncRead for Tracked<S> {
     }
 }
 
-impl<S: AsyncWrite> AsyncWrite for Tracked<S> {
+impl<S: AsyncWrite> AsyncWrite for TrackedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.project();
         let written = this.stream.poll_write(cx, buf);

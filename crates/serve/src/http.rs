@@ -1,6 +1,6 @@
 //! HTTP over accepted connections: HTTP/2 where a TLS client asks for it, else HTTP/1.1, with upgrades.
 //! Used by every HTTP listener of ours; what is asked goes to a `Handler`.
-//! Invariant: a connection is a task of its own; nothing that happens on it ends the listener.
+//! A connection is a task of its own; nothing that happens on it ends the listener.
 
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc};
 
@@ -21,7 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Limits, Slot, Slots, accept,
-    activity::{Activity, Tracked},
+    activity::{Activity, TrackedStream},
     deadlines,
     limits::{ERROR_RESET_STREAMS_MAX, HEADER_BYTES_MAX, RESET_STREAMS_PENDING_MAX},
 };
@@ -89,7 +89,7 @@ async fn serve<H: Handler>(
     env: Env,
     stop: CancellationToken,
 ) {
-    let (slots, drain_timeout) = (Slots::of(&limits), limits.drain_timeout);
+    let (slots, drain_timeout) = (Slots::with_limits(&limits), limits.drain_timeout);
     let server = Arc::new(Server { tls, handler, limits, env: env.clone(), stop: stop.clone() });
     let connections = TaskTracker::new();
     while let Some((stream, peer, slot)) = stop.run_until_cancelled(accept(&listener, &slots, &env)).await {
@@ -139,7 +139,7 @@ impl<H: Handler> Server<H> {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Activity::new(self.env.clone());
-        let stream = TokioIo::new(Tracked::new(stream, activity.clone(), slot));
+        let stream = TokioIo::new(TrackedStream::new(stream, activity.clone(), slot));
         let (handler, peer, began) = (self.handler.clone(), Arc::new(peer), activity.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let begun = began.begin();

@@ -54,18 +54,18 @@ async fn page(request: Request<Incoming>) -> Response<TestBody> {
             response
         }
         "/slow" => {
-            tokio::time::sleep(Duration::from_secs(600)).await;
+            env::sleep(Duration::from_secs(600)).await;
             full(b"ok".into())
         }
         "/watch" => {
             let lines = futures::stream::unfold((), |()| async {
-                tokio::time::sleep(Duration::from_secs(60)).await;
+                env::sleep(Duration::from_secs(60)).await;
                 Some((Ok(Frame::data(Bytes::from("event\n"))), ()))
             });
             Response::new(StreamBody::new(lines).boxed_unsync())
         }
         "/upgrade" => {
-            tokio::spawn(async move {
+            env::spawn(async move {
                 let upgraded = hyper::upgrade::on(request).await.unwrap();
                 let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
                 tokio::io::copy(&mut read, &mut write).await
@@ -107,7 +107,7 @@ fn fixture(tls: bool) -> Fixture {
 impl Fixture {
     fn connect(&self) -> DuplexStream {
         let (client, stream) = tokio::io::duplex(PIPE_BYTES);
-        tokio::spawn(self.server.clone().connection(stream, None, self.slots.take(None).unwrap()));
+        env::spawn(self.server.clone().connection(stream, None, self.slots.take(None).unwrap()));
         client
     }
 
@@ -118,15 +118,15 @@ impl Fixture {
     ) -> (hyper::client::conn::http2::SendRequest<Empty<Bytes>>, BoxFuture<'static, ()>) {
         let (client, mut near) = tokio::io::duplex(PIPE_BYTES);
         let (mut far, stream) = tokio::io::duplex(PIPE_BYTES);
-        tokio::spawn(async move {
+        env::spawn(async move {
             let passing = tokio::io::copy_bidirectional(&mut near, &mut far);
             if stopped.run_until_cancelled(passing).await.is_none() {
-                tokio::time::sleep(2 * FOR_EVER).await;
+                env::sleep(2 * FOR_EVER).await;
             }
         });
         let (server, slot) = (self.server.clone(), self.slots.take(None).unwrap());
         let peer = Peer { address: None, certificates: None };
-        tokio::spawn(async move { server.http(stream, slot, peer, true).await });
+        env::spawn(async move { server.http(stream, slot, peer, true).await });
         let made = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(client)).await;
         let (sender, connection) = made.unwrap();
         (sender, Box::pin(async { drop(connection.await) }))
@@ -135,7 +135,7 @@ impl Fixture {
     /// Seconds until the server has closed the connection; its slot is free then.
     async fn closed_after(&self, client: &mut DuplexStream) -> u64 {
         let (began, mut rest) = (self.env.monotonic(), Vec::new());
-        let read = tokio::time::timeout(FOR_EVER, client.read_to_end(&mut rest)).await;
+        let read = env::timeout(FOR_EVER, client.read_to_end(&mut rest)).await;
         let _ = read.expect("the server closes the connection");
         let seconds = (self.env.monotonic() - began).as_secs();
         while self.slots.in_use() > 0 {
@@ -153,7 +153,7 @@ async fn read_until(client: &mut DuplexStream, end: &str) {
     let mut seen = Vec::new();
     while !seen.ends_with(end.as_bytes()) {
         let mut byte = [0];
-        let read = tokio::time::timeout(FOR_EVER, client.read(&mut byte)).await.expect("an answer").unwrap();
+        let read = env::timeout(FOR_EVER, client.read(&mut byte)).await.expect("an answer").unwrap();
         assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&seen));
         seen.push(byte[0]);
     }
@@ -199,10 +199,10 @@ async fn a_head_that_trickles_ends_as_well() {
     let began = f.env.monotonic();
     let trickle = async {
         while client.write_all(b"X: 1\r\n").await.is_ok() {
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            env::sleep(Duration::from_secs(5)).await;
         }
     };
-    tokio::time::timeout(FOR_EVER, trickle).await.expect("the server closes the connection");
+    env::timeout(FOR_EVER, trickle).await.expect("the server closes the connection");
     assert!((f.env.monotonic() - began).as_secs() < 40);
 }
 
@@ -215,10 +215,10 @@ async fn who_does_not_read_its_answer_ends() {
         let began = f.env.monotonic();
         let freed = async {
             while f.slots.in_use() > 0 {
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                env::sleep(Duration::from_secs(1)).await;
             }
         };
-        tokio::time::timeout(FOR_EVER, freed).await.expect("the server closes the connection");
+        env::timeout(FOR_EVER, freed).await.expect("the server closes the connection");
         let seconds = (f.env.monotonic() - began).as_secs();
         assert!((60..300).contains(&seconds), "{path}: {seconds}");
     }
@@ -231,7 +231,7 @@ async fn who_does_not_read_its_answer_ends() {
         let read = client.read(&mut bytes).await.unwrap();
         assert!(read > 0, "closed with {left} bytes to go");
         left -= bytes[..read].iter().filter(|byte| **byte == b'x').count();
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        env::sleep(Duration::from_secs(20)).await;
     }
 }
 
@@ -247,13 +247,13 @@ async fn long_running_requests_are_not_cut() {
         read_until(&mut watch, "event\n").await;
     }
     // One that is not read for hours is the client's own affair, as with `kubectl logs -f | less`.
-    tokio::time::sleep(FOR_EVER / 4).await;
+    env::sleep(FOR_EVER / 4).await;
     read_until(&mut watch, "event\n").await;
     let mut upgraded = f.connect();
     let request = "GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     upgraded.write_all(request.as_bytes()).await.unwrap();
     read_until(&mut upgraded, "\r\n\r\n").await;
-    tokio::time::sleep(FOR_EVER / 4).await;
+    env::sleep(FOR_EVER / 4).await;
     upgraded.write_all(b"hello").await.unwrap();
     read_until(&mut upgraded, "hello").await;
     assert_eq!(f.slots.in_use(), 2, "the first is closed; an upgraded connection keeps its slot");
@@ -270,20 +270,20 @@ async fn http2_connections_end_when_idle_or_dead_and_not_while_they_watch() {
     // Not a request.
     let (_sender, connection) = f.connect_http2(CancellationToken::new()).await;
     let began = f.env.monotonic();
-    tokio::time::timeout(FOR_EVER, connection).await.expect("the server closes the connection");
+    env::timeout(FOR_EVER, connection).await.expect("the server closes the connection");
     assert_eq!((f.env.monotonic() - began).as_secs(), 32);
     // One, and then none.
     let (mut sender, connection) = f.connect_http2(CancellationToken::new()).await;
-    let connection = tokio::spawn(connection);
+    let connection = env::spawn(connection);
     assert_eq!(sender.send_request(get("/")).await.unwrap().into_body().collect().await.unwrap().to_bytes(), "ok");
     let began = f.env.monotonic();
-    tokio::time::timeout(FOR_EVER, connection).await.expect("the server closes the connection").unwrap();
+    env::timeout(FOR_EVER, connection).await.expect("the server closes the connection").unwrap();
     let seconds = (f.env.monotonic() - began).as_secs();
     assert!((90..=120).contains(&seconds), "{seconds}");
     // A watch, for hours; then the client's machine stops without a word.
     let stopped = CancellationToken::new();
     let (mut sender, connection) = f.connect_http2(stopped.clone()).await;
-    let connection = tokio::spawn(connection);
+    let connection = env::spawn(connection);
     let mut watch = sender.send_request(get("/watch")).await.unwrap().into_body();
     for _ in 0..120 {
         watch.frame().await.unwrap().unwrap();
@@ -292,10 +292,10 @@ async fn http2_connections_end_when_idle_or_dead_and_not_while_they_watch() {
     let began = f.env.monotonic();
     let freed = async {
         while f.slots.in_use() > 0 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            env::sleep(Duration::from_secs(1)).await;
         }
     };
-    tokio::time::timeout(FOR_EVER / 2, freed).await.expect("pings find that it is gone");
+    env::timeout(FOR_EVER / 2, freed).await.expect("pings find that it is gone");
     let seconds = (f.env.monotonic() - began).as_secs();
     assert!(seconds <= 80, "{seconds}");
     connection.abort();
@@ -307,7 +307,7 @@ async fn a_peer_has_so_many_connections_and_others_go_on() {
     let address = listener.local_addr().unwrap();
     let limits = Limits { connections: 10, connections_per_peer: 3, ..Limits::COMPONENT };
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(serve_http(listener, Arc::<Pages>::default(), limits, Env::real(), stop.clone()));
+    let serving = env::spawn(serve_http(listener, Arc::<Pages>::default(), limits, Env::real(), stop.clone()));
     let get = async || {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
@@ -317,7 +317,7 @@ async fn a_peer_has_so_many_connections_and_others_go_on() {
     };
     let until = async |good: bool| {
         let tried = async { while get().await.is_ok() != good {} };
-        tokio::time::timeout(PATIENCE, tried).await.unwrap_or_else(|_| panic!("never {good}"));
+        env::timeout(PATIENCE, tried).await.unwrap_or_else(|| panic!("never {good}"));
     };
     until(true).await;
     let mut idle = Vec::new();
@@ -327,10 +327,10 @@ async fn a_peer_has_so_many_connections_and_others_go_on() {
     until(false).await;
     // What is beyond the cap is closed, not kept waiting.
     let mut beyond = TcpStream::connect(address).await.unwrap();
-    let ended = tokio::time::timeout(PATIENCE, beyond.read(&mut [0])).await.expect("closed at once");
+    let ended = env::timeout(PATIENCE, beyond.read(&mut [0])).await.expect("closed at once");
     assert_eq!(ended.unwrap_or(0), 0);
     drop(idle);
     until(true).await;
     stop.cancel();
-    tokio::time::timeout(PATIENCE, serving).await.expect("it stops").unwrap();
+    env::timeout(PATIENCE, serving).await.expect("it stops").unwrap();
 }

@@ -1,8 +1,9 @@
 //! How every listener of ours accepts connections and what it bears with: `slots` cap them, `accept` is the one accept
 //! loop, `http` speaks TLS and HTTP over them, `deadlines` ends those that only wait.
 //! Used by the API server, the kubelet, the component ports, health and metrics ports, and DNS over TCP.
-//! Invariant: no connection is held without a slot, and none waits for its peer without a deadline, except while an
-//! answer that has no end (a watch, `logs -f`, an upgraded connection) is under way.
+//! Invariant: no connection is held without a slot (type: `accept` gives one with each), and none waits for its peer
+//! without a deadline, except while an answer that has no end (a watch, `logs -f`, an upgraded connection) is under way
+//! (test: `http_tests.rs`).
 
 mod accept;
 mod activity;
@@ -12,7 +13,7 @@ mod limits;
 mod slots;
 
 pub use accept::{Accept, accept};
-pub use activity::{Answer, Tracked};
+pub use activity::{Answer, TrackedStream};
 pub use http::{Finite, Handler, Peer, serve_http, serve_https};
 pub use limits::Limits;
 pub use slots::{Slot, Slots};

@@ -1,6 +1,6 @@
 //! What a listener bears with. One value per kind of listener; upstream's numbers where it has them.
 //! Read by `slots`, `deadlines` and `http`.
-//! Invariant: nothing here changes while a listener serves.
+//! Invariant: nothing here changes while a listener serves (type: limits are copied into it).
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    const fn of(connections: usize, connections_per_peer: usize, drain_timeout: Duration) -> Self {
+    const fn new(connections: usize, connections_per_peer: usize, drain_timeout: Duration) -> Self {
         Self {
             connections,
             connections_per_peer,
@@ -62,9 +62,9 @@ impl Limits {
     }
 
     /// Thousands of nodes with a few connections each; many clients may share one address behind a load balancer.
-    pub const API_SERVER: Self = Self::of(10_000, 2_500, Duration::from_secs(5));
+    pub const API_SERVER: Self = Self::new(10_000, 2_500, Duration::from_secs(5));
     /// Each `logs -f`, `exec` and `port-forward` is a connection of the API server's.
-    pub const KUBELET: Self = Self::of(2_000, 1_000, Duration::ZERO);
+    pub const KUBELET: Self = Self::new(2_000, 1_000, Duration::ZERO);
     /// Health and metrics: a few scrapers and probes.
-    pub const COMPONENT: Self = Self::of(256, 64, Duration::ZERO);
+    pub const COMPONENT: Self = Self::new(256, 64, Duration::ZERO);
 }

@@ -1,6 +1,6 @@
 //! Places for connections: so many in all, so many for one peer.
 //! A `Slot` lives as long as its connection, upgraded or not.
-//! Invariant: a peer without connections is not remembered.
+//! Invariant: a peer without connections is not remembered (test: `a_peer_has_its_share_and_no_more`).
 
 use std::{
     collections::HashMap,
@@ -22,11 +22,11 @@ pub struct Slots {
 struct Shared {
     total_max: usize,
     per_peer_max: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<SlotCounts>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct SlotCounts {
     total: usize,
     by_peer: HashMap<PeerKey, usize>,
 }
@@ -43,7 +43,7 @@ impl Slots {
     }
 
     /// As many as `limits` say, and never so many that no file descriptors are left for the rest of the process.
-    pub fn of(limits: &super::Limits) -> Self {
+    pub fn with_limits(limits: &super::Limits) -> Self {
         let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
         let half = descriptors.map_or(usize::MAX, |(soft, _)| usize::try_from(soft / 2).unwrap_or(usize::MAX));
         Self::new(limits.connections.min(half), limits.connections_per_peer.min(half))

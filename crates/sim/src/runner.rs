@@ -1,27 +1,28 @@
 //! Plays seeds: a workload under faults, then quiet, then the checks.
-//! Called by `tests/seeds.rs` and by `main`; a process of its own for each seed.
+//! Called by `main`, in a process of its own for each seed (`series`).
 //! Invariant: nothing but the seed decides what happens. What a process makes only once (tables, time zones) would
 //! shift the order of a later run's hash maps, so there is no later run.
 
 use std::{
-    ffi::OsStr,
+    collections::BTreeSet,
     fmt,
     path::Path,
-    process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use parking_lot::Mutex;
-
-use crate::{Faults, Primed, Simulation, Violation, checks, determinism, workload::Workload};
+use crate::{
+    Faults, Primed, Simulation, Topology, Violation, checkers, clients::watch_client::CurrentView, determinism,
+    workload::Workload,
+};
 
 const NODES: usize = 3;
+const REGISTER_CLIENTS: usize = 3;
 /// Simulated time for everything to come true after the faults have ended.
-const PATIENCE_SECONDS: u64 = 3600;
-const LOOK_EVERY_SECONDS: u64 = 20;
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 /// A cluster that has settled changes nothing for this long.
-const QUIET_SECONDS: u64 = 120;
+const QUIET_PERIOD: Duration = Duration::from_secs(120);
 
 /// A run in which everything held.
 struct Played {
@@ -65,12 +66,23 @@ pub struct Outcome {
 /// Plays one seed in this process, which plays no other.
 pub fn play_here(seed: u64, primed: &Path) -> Outcome {
     let primed = Primed::read(primed).expect("what the parent wrote");
+    // A task that panics ends alone; nobody else would hear of it.
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        print(panic);
+    }));
     let play = move || {
         determinism::fix(seed);
         runtime().block_on(play(seed, &primed))
     };
     let thread = std::thread::Builder::new().name(format!("seed {seed}")).stack_size(16 << 20).spawn(play);
     match thread.expect("a thread").join() {
+        Ok(Ok(Played { log, .. })) if PANICS.load(Ordering::Relaxed) > 0 => {
+            let failure = Failure { seed, violations: vec![Violation("a task panicked; see above".into())], log };
+            Outcome { seed, holds: false, text: failure.to_string() }
+        }
         Ok(Ok(Played { changes, milliseconds, log })) => {
             let end = format!("seed {seed} holds: {changes} changes in {} s", milliseconds / 1000);
             Outcome { seed, holds: true, text: log.into_iter().chain([end]).map(|line| line + "\n").collect() }
@@ -80,100 +92,120 @@ pub fn play_here(seed: u64, primed: &Path) -> Outcome {
     }
 }
 
-/// Plays each seed by `program play SEED FILE`, as many at once as there are cores; in the order of the seeds.
-pub fn play_all(program: &OsStr, seeds: &[u64]) -> std::io::Result<Vec<Outcome>> {
-    let directory = std::env::temp_dir().join(format!("minke-sim-{}", env::Env::real().uuid()));
-    std::fs::create_dir_all(&directory)?;
-    let primed = directory.join("primed.json");
-    Primed::make().write(&primed)?;
-    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    std::thread::scope(|scope| {
-        for _ in 0..cores.min(seeds.len()) {
-            scope.spawn(|| {
-                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = play_apart(program, *seed, &primed);
-                    outcomes.lock().push(outcome);
-                }
-            });
-        }
-    });
-    std::fs::remove_dir_all(&directory)?;
-    let mut outcomes = outcomes.into_inner();
-    outcomes.sort_by_key(|o| o.seed);
-    Ok(outcomes)
+/// What a run has done so far.
+struct Run<'a> {
+    seed: u64,
+    simulation: &'a Simulation,
+    log: Vec<String>,
 }
 
-fn play_apart(program: &OsStr, seed: u64, primed: &Path) -> Outcome {
-    match Command::new(program).arg("play").arg(seed.to_string()).arg(primed).output() {
-        Ok(output) => {
-            let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-            let mut text = said.concat();
-            // Killed from outside it could not speak for itself.
-            if output.status.code().is_none() {
-                text.push_str(&format!("seed {seed} ended by {}\n", output.status));
+impl Run<'_> {
+    fn fail<T>(&mut self, violations: Vec<Violation>) -> Result<T, Failure> {
+        Err(Failure { seed: self.seed, violations, log: std::mem::take(&mut self.log) })
+    }
+
+    /// What any checker has found.
+    fn check(&mut self) -> Result<(), Failure> {
+        let found = self.simulation.oracle.take_violations();
+        if found.is_empty() { Ok(()) } else { self.fail(found) }
+    }
+
+    /// Until everything that was declared is true, or time is up; then says what was waited for.
+    async fn converge(&mut self) -> Result<(), Failure> {
+        let env = &self.simulation.env;
+        let healed = env.monotonic();
+        loop {
+            env.sleep(CHECK_INTERVAL).await;
+            self.check()?;
+            let open = match checkers::convergence::violations(&self.simulation.admin).await {
+                Ok(open) => open,
+                Err(error) => vec![Violation(format!("the healed server refuses: {error}"))],
+            };
+            if open.is_empty() {
+                return Ok(());
             }
-            Outcome { seed, holds: output.status.success(), text }
+            if env.monotonic() - healed > CONVERGENCE_TIMEOUT {
+                return self.fail(open);
+            }
         }
-        Err(error) => Outcome { seed, holds: false, text: format!("seed {seed} did not start: {error}\n") },
+    }
+
+    /// Whoever watches has been told everything. What was committed in this very moment may still be on its way.
+    async fn check_views(&mut self, views: &[CurrentView]) -> Result<(), Failure> {
+        let untold = || -> BTreeSet<String> {
+            let untold = |view: &CurrentView| match &*view.lock() {
+                Some(view) => view.untold().map(|violation| violation.0),
+                None => Some("a client never got a list".to_string()),
+            };
+            views.iter().filter_map(untold).collect()
+        };
+        let first = untold();
+        self.simulation.env.sleep(CHECK_INTERVAL).await;
+        let still: Vec<_> = untold().intersection(&first).cloned().map(Violation).collect();
+        if still.is_empty() { Ok(()) } else { self.fail(still) }
     }
 }
 
 async fn play(seed: u64, primed: &Primed) -> Result<Played, Failure> {
-    let mut simulation = Simulation::start(seed, NODES, primed).await;
-    let (env, world, dial) = (simulation.env.clone(), simulation.world.clone(), simulation.dial.clone());
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    let mut draw = |limit: u64| {
+        let drawn = random % limit;
+        random /= limit;
+        drawn as usize
+    };
+    let topology = Topology { nodes: NODES, api_servers: 1 + draw(3), candidates: 1 + draw(2) };
+    let mut simulation = Simulation::start(seed, topology, primed).await;
+    let env = simulation.env.clone();
     env.sleep(Duration::from_secs(2)).await;
-    let mut workload = Workload::new(&mut simulation);
-    let fail = |violations: Vec<Violation>, log: &[String]| Err(Failure { seed, violations, log: log.to_vec() });
-    if let Err(error) = workload.prepare().await {
-        return fail(vec![Violation(format!("nothing can be declared: {error}"))], &workload.log);
-    }
+    let views = simulation.start_watch_clients();
     // A third of the runs has accidents only, so that the strict checks are not always excused.
-    let faults = if seed.is_multiple_of(3) { Faults::default() } else { Faults::drawn(&env) };
+    let strict = seed.is_multiple_of(3);
+    let mut log = vec![format!("{topology:?}")];
+    let mut workload = Workload::new(&mut simulation, strict);
+    if let Err(error) = workload.prepare().await {
+        let violations = vec![Violation(format!("nothing can be declared: {error}"))];
+        return Err(Failure { seed, violations, log: std::mem::take(&mut workload.log) });
+    }
+    let faults = if strict { Faults::default() } else { Faults::drawn(&env) };
     workload.log.push(format!("{faults:?}"));
-    dial.set(faults);
+    log.append(&mut workload.log);
+    simulation.network.injector.set(faults);
+    let registers = simulation.start_register_clients(REGISTER_CLIENTS);
     let steps = 10 + env.random_u64() % 20;
     for _ in 0..steps {
+        let mut workload = Workload::new(&mut simulation, strict);
         workload.step().await;
-        let found = world.lock().take_violations();
+        log.append(&mut workload.log);
+        let found = simulation.oracle.take_violations();
         if !found.is_empty() {
-            return fail(found, &workload.log);
+            return Err(Failure { seed, violations: found, log });
         }
     }
-    let mut log = std::mem::take(&mut workload.log);
     simulation.heal().await;
+    registers.crash();
     env.sleep(Duration::from_secs(60)).await;
-    let mut workload = Workload::new(&mut simulation);
+    let mut workload = Workload::new(&mut simulation, strict);
     let possible = workload.make_possible().await;
     log.append(&mut workload.log);
+    let mut run = Run { seed, simulation: &simulation, log };
     if let Err(error) = possible {
-        return fail(vec![Violation(format!("the healed server refuses: {error}"))], &log);
+        return run.fail(vec![Violation(format!("the healed server refuses: {error}"))]);
     }
-    let healed = env.monotonic();
-    loop {
-        env.sleep(Duration::from_secs(LOOK_EVERY_SECONDS)).await;
-        let mut found = world.lock().take_violations();
-        if !found.is_empty() {
-            return fail(found, &log);
-        }
-        match checks::violations(&simulation.admin).await {
-            Ok(open) => found = open,
-            Err(error) => found.push(Violation(format!("the healed server refuses: {error}"))),
-        }
-        if found.is_empty() {
-            break;
-        }
-        if env.monotonic() - healed > Duration::from_secs(PATIENCE_SECONDS) {
-            return fail(found, &log);
-        }
+    let found = simulation.registers.lock().violations();
+    if !found.is_empty() {
+        return run.fail(found);
     }
+    run.converge().await?;
     // Statuses may still be catching up with what the check saw.
-    env.sleep(Duration::from_secs(LOOK_EVERY_SECONDS)).await;
-    let before = world.lock().changes;
-    env.sleep(Duration::from_secs(QUIET_SECONDS)).await;
-    let changes = world.lock().changes - before;
-    match changes {
-        0 => Ok(Played { changes: before, milliseconds: env.monotonic().as_millis(), log }),
-        _ => fail(vec![Violation(format!("{changes} changes although nothing was asked"))], &log),
+    env.sleep(CHECK_INTERVAL).await;
+    let changes = || simulation.oracle.world.lock().changes;
+    let before = changes();
+    env.sleep(QUIET_PERIOD).await;
+    if changes() != before {
+        let text = format!("{} changes although nothing was asked", changes() - before);
+        return run.fail(vec![Violation(text)]);
     }
+    run.check_views(&views).await?;
+    run.check()?;
+    Ok(Played { changes: before, milliseconds: env.monotonic().as_millis(), log: run.log })
 }

@@ -7,7 +7,7 @@ use client::{ListParams, Patch};
 use env::Env;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace};
 use serde_json::{Value, json};
-use sim::{Faults, Primed, Simulation};
+use sim::{Faults, Primed, Simulation, Topology};
 
 const SEEDS: u64 = 6;
 const STEPS: usize = 25;
@@ -29,13 +29,13 @@ fn change(env: &Env) -> Value {
 }
 
 async fn play(seed: u64, primed: &Primed) {
-    let simulation = Simulation::start(seed, 3, primed).await;
+    let simulation = Simulation::start(seed, Topology::single(3), primed).await;
     let (env, admin) = (simulation.env.clone(), simulation.admin.clone());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": "d" } })).unwrap();
     admin.api::<Namespace>().create(&namespace).await.unwrap();
     env.sleep(Duration::from_secs(10)).await;
     // One seed without faults shows that it's not their doing.
-    simulation.dial.set(if seed == 0 { Faults::default() } else { Faults::drawn(&env) });
+    simulation.network.injector.set(if seed == 0 { Faults::default() } else { Faults::drawn(&env) });
     let jobs = admin.namespaced::<Job>("d");
     let all = [("a", "NonIndexed", 6), ("b", "NonIndexed", 1), ("c", "Indexed", 6), ("e", "Indexed", 9)];
     for (name, mode, completions) in all {

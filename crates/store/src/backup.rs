@@ -1,7 +1,8 @@
 //! Copies a whole store at one revision into a stream, and such a stream into an empty directory.
 //! `files` puts the stream into a file and calls this for `minke store backup|restore`.
 //! Invariant: a restored store has the same keys, values and versions of objects, and a revision that the old one never
-//! reached: whoever watched the old one is told that its place is gone, instead of waiting for the future.
+//! reached: whoever watched the old one is told that its place is gone, instead of waiting for the future (test:
+//! `a_backup_restores_the_same_objects_at_a_revision_never_reached`).
 
 use std::{
     io::{Read, Write},
@@ -17,7 +18,7 @@ use crate::{
     embedded::{
         self, lock,
         log::{Batch, Log},
-        record::{self, FRAME_HEAD, Frame, GroupHead, KeyParts, Kind},
+        record::{self, FRAME_HEAD_BYTES, Frame, GroupHead, KeyParts, Kind},
         replay::RESTORING_FILE,
         segment::Location,
     },
@@ -28,11 +29,11 @@ use crate::{
 const MAGIC: &[u8] = b"MINKE BACKUP 2\n";
 /// Of versions whose records had no checksum of their heads; those are read as well.
 const OLD_MAGIC: &[u8] = b"MINKE BACKUP 1\n";
-const PAGE: usize = 500;
+const PAGE_KEYS: usize = 500;
 /// Records are made durable in batches of this many; of few in tests, so that a power cut comes between two.
 pub(crate) const BATCH_RECORDS: usize = if cfg!(test) { 4 } else { 1000 };
 /// How often a store is read that seems damaged, while it may be in use.
-const BACKUP_ATTEMPTS: u32 = 5;
+const BACKUP_ATTEMPTS_MAX: u32 = 5;
 /// More than any cluster writes between a backup and its end; what etcd's documentation tells to raise it by.
 pub(crate) const REVISION_BUMP: Revision = 1_000_000_000;
 
@@ -93,7 +94,7 @@ fn not_written(error: &std::io::Error) -> StoreError {
 pub async fn backup(store: &dyn Store, writer: &mut (dyn Write + Send)) -> Result<Copied, StoreError> {
     let end = prefix_end("");
     let deadlines: std::collections::HashMap<String, u64> = store.deadlines("", &end).await?.into_iter().collect();
-    let mut page = store.range(Range { start: String::new(), end, limit: PAGE, revision: None }).await?;
+    let mut page = store.range(Range { start: String::new(), end, limit: PAGE_KEYS, revision: None }).await?;
     let revision = page.revision;
     let mut out = BackupWriter::begin(writer, revision)?;
     loop {
@@ -109,7 +110,7 @@ pub async fn backup(store: &dyn Store, writer: &mut (dyn Write + Send)) -> Resul
         }
         let Some(last) = page.records.last().filter(|_| page.remaining > 0) else { return out.finish() };
         let start = format!("{}\0", last.key);
-        page = store.range(Range { start, end: prefix_end(""), limit: PAGE, revision: Some(revision) }).await?;
+        page = store.range(Range { start, end: prefix_end(""), limit: PAGE_KEYS, revision: Some(revision) }).await?;
     }
 }
 
@@ -123,7 +124,7 @@ pub(crate) fn backup_directory(
     let mut out = BackupWriter::begin(writer, core.revision())?;
     let (mut start, mut more) = (String::new(), true);
     while more {
-        let (found, rest) = core.index.first(&start, PAGE);
+        let (found, rest) = core.index.first(&start, PAGE_KEYS);
         more = rest;
         for found in found {
             out.record(&KeyParts {
@@ -147,7 +148,7 @@ fn read_sound(disk: &dyn Disk, directory: &Path) -> Result<Core<Location>, Store
         embedded::refuse_damage(&replayed, &core).map(|()| core)
     };
     let mut last = read();
-    for _ in 1..BACKUP_ATTEMPTS {
+    for _ in 1..BACKUP_ATTEMPTS_MAX {
         if !matches!(last, Err(StoreError::Corrupted(_))) {
             break;
         }
@@ -268,7 +269,7 @@ impl Source<'_> {
     }
 
     fn frame(&mut self) -> Result<Frame, StoreError> {
-        let head = self.read(FRAME_HEAD)?;
+        let head = self.read(FRAME_HEAD_BYTES)?;
         let (length, checksum) = record::frame_head(&head).ok_or_else(broken)?;
         record::decode(checksum, &self.read(length)?).ok_or_else(broken)
     }

@@ -1,6 +1,6 @@
 //! What every store must do, as tests that any backend is run through: `contract::run_all!(name => async || fixture)`.
 //! Run on memory, embedded and a real etcd in `tests/store`.
-//! Invariant: knows nothing of a backend; a case sees only `Store`.
+//! Invariant: knows nothing of a backend (type: a case sees only `dyn Store`).
 
 use std::{any::Any, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -47,7 +47,7 @@ macro_rules! __run_store_contract {
 pub use crate::__run_store_contract as run_all;
 
 /// How long a case waits for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn put(key: &str, value: &str) -> Operation {
     Operation::Put { key: key.into(), value: Bytes::copy_from_slice(value.as_bytes()), ttl_seconds: None }
@@ -87,7 +87,7 @@ fn text(value: &[u8]) -> String {
 /// The next events that came together, skipping progress.
 pub async fn next_events(stream: &mut WatchStream) -> Vec<Event> {
     loop {
-        match tokio::time::timeout(PATIENCE, stream.next()).await.expect("an event in time") {
+        match env::timeout(EVENT_TIMEOUT, stream.next()).await.expect("an event in time") {
             Some(Ok(WatchItem::Events(events))) => return events,
             Some(Ok(WatchItem::Progress(_))) => {}
             other => panic!("watch ended: {other:?}"),
@@ -157,7 +157,7 @@ pub async fn compare_and_set(store: Arc<dyn Store>) {
             }
         }
     };
-    let writers: Vec<_> = (0..20).map(|_| tokio::spawn(add(store.clone()))).collect();
+    let writers: Vec<_> = (0..20).map(|_| env::spawn(add(store.clone()))).collect();
     for writer in writers {
         writer.await.expect("a writer");
     }
@@ -304,7 +304,7 @@ pub async fn watch_tells_every_change_of_a_transaction(store: Arc<dyn Store>) {
     let mut past = watch(before + 1).await;
     let mut told = Vec::new();
     while told.len() < all.len() {
-        match tokio::time::timeout(PATIENCE, past.next()).await.expect("an event in time") {
+        match env::timeout(EVENT_TIMEOUT, past.next()).await.expect("an event in time") {
             Some(Ok(WatchItem::Events(events))) => told.extend(events),
             Some(Ok(WatchItem::Progress(reached))) => assert!(reached < all[told.len()].revision, "{reached}"),
             other => panic!("watch ended: {other:?}"),
@@ -316,7 +316,7 @@ pub async fn watch_tells_every_change_of_a_transaction(store: Arc<dyn Store>) {
 pub async fn watch_tells_progress(store: Arc<dyn Store>) {
     let current = write(&*store, vec![put("/x/a", "1")]).await;
     let mut stream = store.watch("/w/", &prefix_end("/w/"), current + 1).await.expect("a watch");
-    let first = tokio::time::timeout(PATIENCE, stream.next()).await.expect("progress in time");
+    let first = env::timeout(EVENT_TIMEOUT, stream.next()).await.expect("progress in time");
     assert!(matches!(first, Some(Ok(WatchItem::Progress(revision))) if revision == current), "{first:?}");
 }
 
@@ -341,8 +341,8 @@ pub async fn watch_loses_nothing(store: Arc<dyn Store>) {
         }
     };
     let early = store.watch("/n/", &prefix_end("/n/"), from).await.expect("a watch");
-    let writers: Vec<_> = (0..WRITERS).map(|w| tokio::spawn(write_all(store.clone(), w))).collect();
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    let writers: Vec<_> = (0..WRITERS).map(|w| env::spawn(write_all(store.clone(), w))).collect();
+    env::sleep(Duration::from_millis(5)).await;
     let middle = store.watch("/n/", &prefix_end("/n/"), from).await.expect("a watch");
     for writer in writers {
         writer.await.expect("a writer");
@@ -430,7 +430,7 @@ pub async fn keys_end_with_their_time(store: Arc<dyn Store>) {
 /// False, and as if nothing had been written, when the time was over before all was said.
 async fn keys_end_after(store: &dyn Store, seconds: u64) -> bool {
     let ending = |key: &str, ttl| Operation::Put { key: key.into(), value: "x".into(), ttl_seconds: Some(ttl) };
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     let all = vec![ending("/e/short", seconds), ending("/e/long", 3600), ending("/e/kept", seconds)];
     let from = write(store, all).await + 1;
     let deadlines = store.deadlines("/e/", &prefix_end("/e/")).await.expect("deadlines");
@@ -446,7 +446,7 @@ async fn keys_end_after(store: &dyn Store, seconds: u64) -> bool {
     let ended = next_events(&mut stream).await;
     assert_eq!(ended.iter().map(short).collect::<Vec<_>>(), ["deleted /e/short was Some(\"x\")"]);
     assert!(ended[0].revision > kept, "an end is a revision of its own");
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    env::sleep(Duration::from_millis(1500)).await;
     assert_eq!(listed(store, "/e/", None).await, [("/e/kept".into(), "y".into()), ("/e/long".into(), "x".into())]);
     true
 }

@@ -1,6 +1,7 @@
 //! The embedded store as a file and as a report: what `minke store backup|restore|check` do.
 //! Over `backup` and `embedded`. A backup may be made of a store that is in use; the rest needs it to itself.
-//! Invariant: a file or a store is there whole or not at all; what is wrong is said with what to do about it.
+//! Invariant: a file or a store is there whole or not at all (test: `a_backup_comes_back_whole`); what is wrong is said
+//! with what to do about it (test: `damage_is_told_with_what_to_do`).
 
 use std::{
     fs::File,
@@ -251,7 +252,7 @@ mod tests {
         let limits = crate::Limits { segment_bytes: 8 << 10, history_revisions: 20, ..crate::Limits::default() };
         let store = Arc::new(EmbeddedStore::open_with_limits(&from, Env::real(), limits).unwrap());
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let writer = tokio::spawn({
+        let writer = env::spawn({
             let (store, stop) = (store.clone(), stop.clone());
             async move {
                 let mut n = 0u64;
@@ -274,7 +275,7 @@ mod tests {
         for n in 0..20 {
             let (file, to) = (place.path().join(format!("file{n}")), place.path().join(format!("to{n}")));
             let (directory, target) = (from.clone(), file.clone());
-            tokio::task::spawn_blocking(move || backup(&directory, &target)).await.unwrap().unwrap();
+            env::spawn_blocking(move || backup(&directory, &target)).await.unwrap().unwrap();
             restore(&to, &file).unwrap();
             let restored = EmbeddedStore::open(&to, Env::real()).unwrap();
             let first = restored.get("/k/0").await.unwrap().unwrap().value;

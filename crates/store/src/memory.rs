@@ -1,8 +1,8 @@
 //! A store that lives as long as the process: for tests, simulation and throw-away clusters.
 //! The same `mvcc` core as `embedded`, written in place because there is no disk to wait for.
-//! Invariant: spawns no thread, so simulated runs stay deterministic.
+//! It spawns no thread, so simulated runs stay deterministic.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,14 +11,16 @@ use env::Env;
 use crate::{
     Compare, Limits, Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction,
     WatchStream,
+    backup::REVISION_BUMP,
     mvcc::{
         group::{Decision, Group},
+        index::Live,
         shared::Shared,
     },
 };
 
 /// Keys one timer tick expires before it lets others in.
-const EXPIRY_STEP: usize = 256;
+const EXPIRY_STEP_KEYS: usize = 256;
 
 pub struct MemoryStore {
     shared: Arc<Shared<Bytes>>,
@@ -33,6 +35,26 @@ impl MemoryStore {
 
     pub fn with_limits(env: Env, limits: Limits) -> Self {
         Self { shared: Shared::new(env, limits), writing: Arc::default() }
+    }
+
+    /// What a restored backup begins with, as `backup::restore` makes it of an embedded store: the records with the versions
+    /// they had, and a revision that the old store never reached, before which nothing can be read or watched.
+    /// `deadlines` are those that the store of the records told.
+    pub fn restored(env: Env, records: Vec<Record>, deadlines: Vec<(String, u64)>, revision: Revision) -> Self {
+        let store = Self::new(env);
+        let deadlines: HashMap<String, u64> = deadlines.into_iter().collect();
+        let mut core = store.shared.core.write();
+        let mut by_revision = records;
+        by_revision.sort_by_key(|record| record.mod_revision);
+        for record in by_revision {
+            let expires_ms = deadlines.get(&record.key).copied().unwrap_or(0);
+            let live = Live { created: record.create_revision, expires_ms, value: record.value };
+            core.install(record.key.into(), record.mod_revision, Some(live));
+        }
+        let reached = revision + REVISION_BUMP;
+        core.reached(reached, reached);
+        drop(core);
+        store
     }
 
     fn start_timer(&self) {
@@ -61,7 +83,7 @@ fn tick(shared: &Shared<Bytes>, writing: &parking_lot::Mutex<()>) {
     shared.tell_progress();
     let _writing = writing.lock();
     shared.core.write().forget_aged(shared.env.monotonic());
-    let expired = shared.core.read().expired(shared.wall_ms(), EXPIRY_STEP);
+    let expired = shared.core.read().expired(shared.wall_ms(), EXPIRY_STEP_KEYS);
     for (key, mod_revision) in expired {
         let deletion = delete_if_unchanged(&key, mod_revision);
         if let Err(error) = transact(shared, deletion) {
@@ -121,5 +143,30 @@ impl Store for MemoryStore {
 
     async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
         Ok(self.shared.core.read().deadlines(start, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restored_store_keeps_versions_and_forgets_history() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let old = MemoryStore::new(env.clone());
+        for (key, ttl_seconds) in [("/a", None), ("/b", Some(60)), ("/a", None)] {
+            let put = Operation::Put { key: key.into(), value: "x".into(), ttl_seconds };
+            old.transact(Transaction { compare: Vec::new(), operations: vec![put] }).await.unwrap();
+        }
+        let everything = || Range { start: "/".into(), end: "0".into(), limit: 0, revision: None };
+        let backup = old.range(everything()).await.unwrap();
+        let deadlines = old.deadlines("/", "0").await.unwrap();
+        let new = MemoryStore::restored(env.clone(), backup.records.clone(), deadlines, backup.revision);
+        let found = new.range(everything()).await.unwrap();
+        assert_eq!((found.records, found.revision), (backup.records, backup.revision + REVISION_BUMP));
+        assert!(matches!(new.watch("/", "0", backup.revision).await, Err(StoreError::Compacted { .. })));
+        let watch = new.watch("/", "0", 0).await;
+        env.sleep(std::time::Duration::from_secs(61)).await;
+        assert!(watch.is_ok() && new.get("/b").await.unwrap().is_none(), "a time to live goes on");
     }
 }

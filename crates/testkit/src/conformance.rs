@@ -1,6 +1,6 @@
 //! Tables of which test of ours covers which of the official conformance texts, and what is checked of them.
 //! Each crate that has such a table calls both functions; `make test-reference` runs the second.
-//! Invariant: a row names a test that exists and that runs.
+//! Invariant: a row names a test that exists and that runs (test: `only_tests_that_run_count`).
 
 use std::{collections::BTreeMap, fs, path::Path};
 

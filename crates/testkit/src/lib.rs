@@ -1,6 +1,6 @@
 //! What the workspace says about itself, for tests about its shape and about what its tests cover.
-//! Used by `tests/tidy.rs` and by the tables of conformance texts.
-//! Invariant: reads the workspace's own files, cargo's metadata and the published API only.
+//! Used by `tests/tidy` and by the tables of conformance texts.
+//! It reads the workspace's own files, cargo's metadata and the published API only.
 
 pub mod conformance;
 

@@ -11,6 +11,7 @@ pub mod protobuf;
 pub use scalar::parse_duration;
 use serde::de::DeserializeSeed;
 use serde_json::Value;
+pub use yaml::encode as encode_yaml;
 
 use crate::{
     ApiError,

@@ -13,13 +13,9 @@ use api::{
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{
-        CALL_LIMIT, Expression, authorizer,
-        cost_estimate::{CelType, DeclType},
-        types::Type,
-    },
-    codec,
-    served::Set,
+    cel::{CALL_LIMIT, CelError, Expression, authorizer, cost_estimate::DeclType, types::Type},
+    discovery::served::Set,
+    handlers::codec,
 };
 
 /// Lists below `spec` of a policy, which of their fields are expressions, and what those must evaluate to.
@@ -103,9 +99,9 @@ impl<'a> List<'a> {
             let path = selector.path.child("expression");
             let compiled = Expression::compile(source).and_then(|e| Ok((e.check(names)?, e)));
             match compiled {
-                Err(why) => errors.invalid(&path, source, &why),
+                Err(why) => errors.invalid(&path, source, why.to_string()),
                 Ok((Type::Bool | Type::Dyn, expression)) => {
-                    let cost = |device| expression.max_cost(device, &[("device", CelType::declared(device))]);
+                    let cost = |device| expression.max_cost(device, &[("device", Type::from_decl_type(device))]);
                     if device.as_ref().map_or(0, cost) > CALL_LIMIT {
                         errors.forbidden(&path, "too complex, exceeds cost limit");
                     }
@@ -125,7 +121,7 @@ impl<'a> List<'a> {
             }
             let path = self.path.child(list).index(at).child(field);
             match (check_source(source, names), result) {
-                (Err(why), _) => errors.invalid(&path, source, &why),
+                (Err(why), _) => errors.invalid(&path, source, why.to_string()),
                 // What is only known when it runs is judged then. A text may also be left out.
                 (Ok(Type::Dyn), _) | (Ok(_), None) | (Ok(Type::Null), Some("string")) => {}
                 (Ok(found), Some(wanted)) if found.to_string() == wanted => {}
@@ -135,7 +131,7 @@ impl<'a> List<'a> {
     }
 }
 
-pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, String> {
+pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, CelError> {
     Expression::compile(source)?.check(names)
 }
 

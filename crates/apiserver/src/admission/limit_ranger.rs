@@ -16,7 +16,7 @@ use api::{
 };
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct LimitRanger(pub Arc<Cluster>);
 

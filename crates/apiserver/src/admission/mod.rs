@@ -62,8 +62,8 @@ use self::{
 use crate::{
     authn::User,
     authz::{self, rbac::escalation::Escalation},
-    cluster::Cluster,
-    config::Config,
+    server::config::Config,
+    storage::cluster::Cluster,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde_json::json;
 use api::ApiError;
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct NamespaceLifecycle(pub Arc<Cluster>);
 

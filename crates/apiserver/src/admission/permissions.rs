@@ -12,7 +12,7 @@ use api::ApiError;
 use super::{Attributes, Operation, Plugin};
 use crate::{
     authz::{self, Chain, Decision},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 async fn may(authorizer: &Chain, a: &Attributes<'_>, verb: &str, target: (&str, &str, &str, &str, &str)) -> bool {

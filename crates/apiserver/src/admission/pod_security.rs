@@ -14,7 +14,7 @@ use super::{
     Attributes, Operation, Plugin, audit,
     pod_security_checks::{LATEST, Level, violations},
 };
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct PodSecurity {
     cluster: Arc<Cluster>,

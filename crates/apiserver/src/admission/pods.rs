@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use api::ApiError;
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 fn creates_pod(a: &Attributes<'_>) -> bool {
     a.is("", "pods") && a.subresource.is_empty() && a.operation == Operation::Create && a.object["spec"].is_object()

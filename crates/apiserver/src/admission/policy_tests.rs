@@ -33,7 +33,7 @@ impl Fixture {
     /// The policy's warnings, once it was checked in its present form.
     async fn type_checked(&self, name: &str) -> Vec<(String, String)> {
         let path = format!("{REGISTRATION}/validatingadmissionpolicies/{name}");
-        let checked = tokio::time::timeout(Duration::from_secs(120), async {
+        let checked = env::timeout(Duration::from_secs(120), async {
             loop {
                 let policy = self.ok(Method::GET, &path, Value::Null).await;
                 let status = &policy["status"];
@@ -42,7 +42,7 @@ impl Fixture {
                 {
                     return policy;
                 }
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                env::sleep(Duration::from_millis(10)).await;
             }
         });
         let policy = checked.await.expect("the policy is checked");
@@ -96,7 +96,7 @@ async fn types_are_checked_and_warned_about() {
 impl Fixture {
     async fn until_served(&self, path: &str) {
         while self.admin(Method::GET, path, Value::Null).await.0 == 404 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            env::sleep(Duration::from_millis(10)).await;
         }
     }
 }

@@ -19,7 +19,10 @@ use api::{
 use store::{Compare, Outcome, Transaction};
 
 use super::{Attributes, Operation, Plugin};
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
 pub struct ResourceQuota(pub Arc<Cluster>);
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Object};
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct ServiceAccount(pub Arc<Cluster>);
 

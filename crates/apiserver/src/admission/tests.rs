@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use serde_json::{Value, json};
 
-use crate::{ApiServer, Config, authn::User, body};
+use crate::{ApiServer, Config, authn::User, request::body};
 
 pub struct Fixture(pub Arc<ApiServer>);
 
@@ -276,10 +276,10 @@ pub async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
     let port = listener.local_addr().unwrap().port();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = asked.clone();
-    tokio::spawn(async move {
+    env::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, answer, seen) = (acceptor.clone(), answer.clone(), seen.clone());
-            tokio::spawn(async move {
+            env::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                     let (answer, seen) = (answer.clone(), seen.clone());
@@ -387,7 +387,7 @@ async fn what_webhooks_add_is_pruned_before_the_next_one_sees_it() {
     let path = "/apis/example.com/v1/namespaces/default/widgets";
     let mut made = f.admin(Method::POST, path, widget.clone()).await;
     while made.0 == 404 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        env::sleep(Duration::from_millis(20)).await;
         made = f.admin(Method::POST, path, widget.clone()).await;
     }
     let expected = json!({ "first": "yes", "filled": "in" });
@@ -450,7 +450,7 @@ async fn webhooks_that_hang_or_lie_are_survived() {
         // Only the one that hangs is to run out of time, however slow the machine is.
         let seconds = if name == "hangs" { 1 } else { 30 };
         f.ok(Method::POST, &path, configuration(name, port, ca, "Fail", seconds)).await;
-        let started = tokio::time::Instant::now();
+        let started = env::instant_now();
         let (code, answer, _) = f.admin(Method::POST, CONFIGMAPS, config_map("hook")).await;
         assert!(started.elapsed() < Duration::from_secs(60));
         let message = answer["message"].as_str().unwrap_or_default();

@@ -9,7 +9,7 @@ use api::ApiError;
 use super::Attributes;
 use crate::{
     authz::{self, Chain, Decision},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 /// Sources of volumes that a CSI driver serves under their old names.

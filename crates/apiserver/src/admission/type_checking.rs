@@ -15,10 +15,10 @@ use api::Object;
 use super::expressions;
 use crate::{
     authn::User,
-    body,
     cel::types::Type,
-    pipeline::ApiServer,
-    served::{Served, Set},
+    discovery::served::{Served, Set},
+    request::body,
+    server::pipeline::ApiServer,
 };
 
 /// Kinds beyond this many are not looked at.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::tests::{
     Answer, CONFIGMAPS, Fixture, PODS, REGISTRATION, config_map, configuration, fixture, pod, review, webhook,
 };
-use crate::{ApiServer, authn::User, body};
+use crate::{ApiServer, authn::User, request::body};
 
 pub(super) const MUTATING: &str = "mutatingwebhookconfigurations";
 pub(super) const VALIDATING: &str = "validatingwebhookconfigurations";
@@ -178,7 +178,7 @@ async fn custom_resources_and_their_definitions_are_refused() {
     let widget = |name: &str| json!({ "apiVersion": "example.com/v1", "kind": "widget", "metadata": { "name": name } });
     let served = async || {
         while f.admin(Method::GET, widgets, Value::Null).await.0 == 404 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            env::sleep(Duration::from_millis(10)).await;
         }
     };
     served().await;
@@ -202,7 +202,7 @@ async fn custom_resources_are_changed_also_after_the_stored_version_did() {
     f.ok(Method::POST, DEFINITIONS, definition("widget")).await;
     let widgets = "/apis/example.com/v1/namespaces/default/widgets";
     while f.admin(Method::GET, widgets, Value::Null).await.0 == 404 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        env::sleep(Duration::from_millis(10)).await;
     }
     let adds: Answer = Arc::new(|r| review(r, patch(json!([{ "op": "add", "path": "/mark", "value": "yes" }]))));
     let (port, ca, _) = webhook(adds).await;

@@ -16,13 +16,14 @@ use super::{
 use crate::{
     authz,
     cel::authorizer::Questions,
-    cluster::Cluster,
-    codec,
-    index::{Index, Indexed},
+    discovery::served::Served,
+    handlers::{codec, negotiate::Media},
     metrics::in_webhooks,
-    negotiate::Media,
-    served::Served,
-    webhook::Client,
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
+    transport::webhook_config::WebhookClient,
 };
 
 /// One webhook of a configuration.
@@ -239,7 +240,7 @@ impl Webhooks {
         }
         let questions = Questions::default();
         loop {
-            let held = webhook.conditions.hold(seen, &matching::variables(&self.cluster, a, seen, &questions));
+            let held = webhook.conditions.hold(&matching::variables(&self.cluster, a, seen, &questions));
             if !questions.settle(&self.authorizer).await {
                 return held;
             }
@@ -255,7 +256,7 @@ impl Webhooks {
         let version = if webhook.understands_v1 { "v1" } else { "v1beta1" };
         let api_version = format!("admission.k8s.io/{version}");
         let review = json!({ "apiVersion": api_version, "kind": "AdmissionReview", "request": request });
-        let client = Client::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
+        let client = WebhookClient::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
             .map_err(|e| format!("failed to call webhook: {e}"))?;
         let limit = Duration::from_secs(webhook.timeout_seconds);
         let answer = client.post(&review, limit).await.map_err(|e| format!("failed to call webhook: {e}"))?;

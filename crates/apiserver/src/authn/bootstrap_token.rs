@@ -11,7 +11,7 @@ use serde_json::Value;
 use api::ApiError;
 
 use super::{Believed, TokenAuthenticator, User, files::same};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct BootstrapTokens(pub Arc<Cluster>);
 

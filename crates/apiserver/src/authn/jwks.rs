@@ -13,8 +13,8 @@ use api::ApiError;
 
 use super::service_account::Keys;
 use crate::{
+    handlers::respond::{Reply, content_response},
     registry::not_found_path,
-    respond::{Reply, content_response},
 };
 
 /// The name of a key in tokens: a digest of its DER.

@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use api::ApiError;
 use store::{Compare, Operation, Transaction};
 
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
 /// The ConfigMap that says since when uses are noted.
 pub const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";

@@ -34,8 +34,8 @@ use self::{
     x509::{Authorities, FrontProxy},
 };
 use crate::{
-    cluster::Cluster,
-    config::{Config, RequestHeader},
+    server::config::{Config, RequestHeader},
+    storage::cluster::Cluster,
 };
 
 pub use files::{PasswordFile, TokenFile};

@@ -19,7 +19,10 @@ use super::{
     jwks,
     legacy_tokens::{self, Shown},
 };
-use crate::{cluster::Cluster, config::ServiceAccounts, expiring::Expiring};
+use crate::{
+    server::config::ServiceAccounts,
+    storage::{cluster::Cluster, expiring::Expiring},
+};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claims {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Object};
 
 use super::service_account::{Claims, Keys, Private, Reference};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 /// What the ServiceAccount admission plugin asks for. Such tokens live on for a year, so that clients that never
 /// read them again go on working, and say when they should have been renewed.

@@ -13,9 +13,9 @@ use env::Env;
 
 use super::{Believed, TokenAuthenticator, user_from_info};
 use crate::{
-    config::Webhook,
-    expiring::Expiring,
-    webhook_client::{self, Endpoint},
+    server::config::Webhook,
+    storage::expiring::Expiring,
+    transport::webhook_client::{self, Endpoint},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -19,7 +19,7 @@ use super::{
     Credentials, PeerCertificates, User,
     identity_headers::{self, values},
 };
-use crate::{config::RequestHeader, expiring::Expiring};
+use crate::{server::config::RequestHeader, storage::expiring::Expiring};
 
 /// Checking signatures costs more than the rest of a small request; within this time it is done once.
 const BELIEVED_FOR: Duration = Duration::from_secs(60);

@@ -15,8 +15,10 @@ use super::{
 };
 use crate::{
     authn::User,
-    cluster::Cluster,
-    index::{Index, Indexed},
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
 };
 
 pub struct NodeAuthorizer {

@@ -12,9 +12,9 @@ use env::Env;
 use super::{Attributes, Authorizer, Decision, Rules};
 use crate::{
     authn::User,
-    config::Webhook,
-    expiring::Expiring,
-    webhook_client::{self, Endpoint},
+    server::config::Webhook,
+    storage::expiring::Expiring,
+    transport::webhook_client::{self, Endpoint},
 };
 
 const CACHED: usize = 8192;

@@ -115,8 +115,8 @@ pub const FUNCTIONS: &[(&str, Type)] = &[
     ("error", Type::String),
 ];
 
-/// Functions of texts only: their target cannot be anything else.
-pub const OF_TEXTS: [&str; 10] =
+/// Functions whose target can only be a string.
+pub const STRING_FUNCTIONS: [&str; 10] =
     ["startsWith", "endsWith", "matches", "charAt", "lowerAscii", "upperAscii", "trim", "substring", "split", "find"];
 
 /// The types that expressions can name.

@@ -11,7 +11,7 @@ use kube_cel::cel::{
     },
 };
 
-use super::types::children_mut;
+use super::traversal::children_mut;
 
 /// Spells out `target.optMap(name, body)` and `optFlatMap`: nothing for nothing, else the body with the value as `name`.
 pub fn expand_macros(expression: &mut IdedExpr) {

@@ -11,7 +11,12 @@ use sha2::{Digest, Sha256};
 use api::ApiError;
 
 use super::{FINALIZER, definition};
-use crate::{loopback, pipeline::ApiServer, registry::timestamp, served::Definition, storage};
+use crate::{
+    discovery::served::Definition,
+    registry::timestamp,
+    server::{loopback, pipeline::ApiServer},
+    storage,
+};
 
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);

@@ -9,11 +9,7 @@ use serde_json::Value;
 use api::field::{ErrorList, Path};
 
 use super::{escape::escape, field_path, rules::OLD, typed};
-use crate::cel::{
-    Expression,
-    cost_estimate::{CelType, DeclType},
-    types::Type,
-};
+use crate::cel::{Expression, cost_estimate::DeclType, types::Type};
 
 /// What one rule may cost by estimate, over all places where it applies.
 const RULE_COST_MAX: u64 = 10_000_000;
@@ -159,7 +155,7 @@ impl Part<'_> {
         let scope = [("self", own), (OLD, old)];
         let mut check_cost = |what: &str, at: &Path, expression: &Expression, times, errors: &mut ErrorList| {
             let Some(declared) = declared else { return };
-            let own = CelType::declared(declared);
+            let own = Type::from_decl_type(declared);
             let old = if rule["optionalOldSelf"] == true { own.clone().optional() } else { own.clone() };
             let cost = expression.max_cost(declared, &[("self", own), (OLD, old)]).saturating_mul(times);
             if cost > RULE_COST_MAX {
@@ -199,8 +195,8 @@ impl Part<'_> {
 
 /// An expression of this type, or why it is none.
 fn compile(source: &str, scope: &[(&str, Type)], expected: &Type, otherwise: &str) -> Result<Expression, String> {
-    let expression = Expression::compile(source)?;
-    let found = expression.check(scope)?;
+    let expression = Expression::compile(source).map_err(|e| e.to_string())?;
+    let found = expression.check(scope).map_err(|e| e.to_string())?;
     if found.fits(expected) { Ok(expression) } else { Err(otherwise.to_string()) }
 }
 

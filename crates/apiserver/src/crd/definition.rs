@@ -15,9 +15,9 @@ use super::{
     structural,
 };
 use crate::{
-    codec::SchemaRef,
+    discovery::served::{Served, StorageVersion},
+    handlers::codec::SchemaRef,
     registry::custom::{Conversion, Custom, PrinterColumn, ScalePaths},
-    served::{Served, StorageVersion},
     storage,
 };
 

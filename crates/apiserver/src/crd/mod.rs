@@ -5,7 +5,6 @@
 mod behavior;
 mod check;
 mod controller;
-pub mod cost;
 mod declared;
 mod definition;
 pub mod escape;
@@ -21,7 +20,7 @@ mod typed;
 
 use api::openapi::ExtraSchemas;
 
-use crate::served::{Served, Set};
+use crate::discovery::served::{Served, Set};
 
 pub use controller::start;
 pub use declared::validate as validate_rules;

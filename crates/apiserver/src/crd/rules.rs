@@ -10,7 +10,7 @@ use serde_json::Value;
 use api::field::{ErrorList, ErrorType, Path};
 
 use super::{check::key_of, field_path, typed};
-use crate::cel::{self, Expression, Variables};
+use crate::cel::{self, CelError, Expression, Variables};
 
 /// The longest text a `messageExpression` may make.
 const MESSAGE_LIMIT: usize = 5 * 1024;
@@ -30,7 +30,7 @@ struct Node {
 }
 
 struct Rule {
-    expression: Result<Expression, String>,
+    expression: Result<Expression, CelError>,
     message_expression: Option<Expression>,
     /// The message without its expression.
     message: String,
@@ -93,9 +93,8 @@ impl Rule {
     }
 
     /// What its own expression says, if that is a message.
-    fn own_message(&self, variables: &Variables, objects: &[(&str, &Value)], budget: &mut u64) -> Option<String> {
+    fn own_message(&self, variables: &Variables, budget: &mut u64) -> Option<String> {
         let expression = self.message_expression.as_ref()?;
-        expression.cost(objects).ok()?;
         let (text, cost) = expression.text(variables);
         cel::spend(budget, cost).ok()?;
         let text = text.ok()?;
@@ -181,8 +180,6 @@ impl Walk<'_> {
     fn evaluate(&mut self, rules: &[Rule], place: &Place<'_>) -> ControlFlow<()> {
         let mut variables = Variables::default();
         variables.set_value("self", typed::value_of(place.value, place.schema));
-        let mut objects = vec![("self", place.value)];
-        objects.extend(place.old.map(|old| (OLD, old)));
         let speaks_of_old = rules.iter().any(|rule| rule.transition);
         let old = place.old.filter(|_| speaks_of_old).map(|old| typed::value_of(old, place.schema));
         for rule in rules {
@@ -200,35 +197,33 @@ impl Walk<'_> {
                 // Nothing to compare with.
                 (None, false) => continue,
             }
-            let estimate = expression.cost(&objects);
-            self.spend(rule, estimate.clone(), place)?;
             let (held, cost) = expression.holds(&variables);
-            match &held {
-                Err(e) if cel::is_interruption(e) => self.spend(rule, Err(e.clone()), place)?,
-                _ => self.spend(rule, Ok(cost.saturating_sub(estimate.unwrap_or(0))), place)?,
-            }
+            let interrupted = held.as_ref().err().filter(|e| e.is_interruption()).cloned();
+            self.spend(rule, interrupted.map_or(Ok(cost), Err), place)?;
             match held {
                 Ok(true) => {}
                 Ok(false) if !rule.transition && place.known().is_some_and(|(new, old)| new == old) => {}
                 Ok(false) => {
-                    let message = rule.own_message(&variables, &objects, &mut self.budget);
+                    let message = rule.own_message(&variables, &mut self.budget);
                     let message = message.unwrap_or_else(|| rule.message.clone());
                     self.broken(rule, message, place);
                 }
-                Err(e) => self.errors.invalid(&place.path, place.expected().clone(), failure(&e, &rule.name)),
+                Err(e) => {
+                    self.errors.invalid(&place.path, place.expected().clone(), failure(&e.to_string(), &rule.name))
+                }
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Refuses what would take, or took, too long.
-    fn spend(&mut self, rule: &Rule, cost: Result<u64, String>, place: &Place<'_>) -> ControlFlow<()> {
+    /// Ends the validation where a rule was interrupted or the budget is used up.
+    fn spend(&mut self, rule: &Rule, cost: Result<u64, CelError>, place: &Place<'_>) -> ControlFlow<()> {
         let detail = match cost {
             Ok(cost) if cost <= self.budget => {
                 self.budget -= cost;
                 return ControlFlow::Continue(());
             }
-            Ok(_) => cel::OUT_OF_BUDGET.into(),
+            Ok(_) => CelError::OutOfBudget.to_string(),
             Err(e) => format!(
                 "'{e}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
                 rule.name
@@ -258,7 +253,7 @@ fn failure(error: &str, rule: &str) -> String {
     format!("{error} evaluating rule: {rule}")
 }
 
-/// The keys of a list's items. Of other lists nobody can tell which item was which.
+/// The keys of a list's items. Non-map lists can't be correlated, so oldSelf is unset.
 fn list_keys(schema: &Value) -> Option<Vec<String>> {
     let keys = schema["x-kubernetes-list-map-keys"].as_array()?;
     let keys = keys.iter().filter_map(|key| key.as_str().map(str::to_string)).collect();

@@ -8,7 +8,7 @@ use http::{Method, Request};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
-use crate::{ApiServer, Config, ObjectStream, admission::tests::webhook, authn::User, body, loopback};
+use crate::{ApiServer, Config, ObjectStream, admission::tests::webhook, authn::User, request::body, server::loopback};
 
 const ROOT: &str = "/apis/stable.example.com";
 
@@ -79,7 +79,7 @@ async fn fields_are_selected_in_the_version_that_is_asked() {
     loopback::send(&server, Method::POST, crds, &definition(port, &ca)).await.unwrap();
     let (v1, v2) = (format!("{ROOT}/v1/namespaces/default/tests"), format!("{ROOT}/v2/namespaces/default/tests"));
     while loopback::send(&server, Method::GET, &v2, &Value::Null).await.is_err() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        env::sleep(Duration::from_millis(10)).await;
     }
     let request = Request::builder().uri(format!("{v2}?watch=1&fieldSelector=host%3Dhost1")).body(body::empty());
     let request = ApiServer::in_process_request(User::new("admin", &["system:masters"]), request.unwrap());
@@ -109,7 +109,7 @@ async fn fields_are_selected_in_the_version_that_is_asked() {
         server.cluster.served.find("stable.example.com", "v1", "tests").map(|s| s.storage_version.version.clone())
     };
     while stored_in(&server).as_deref() != Some("v2") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        env::sleep(Duration::from_millis(10)).await;
     }
     let object = json!({ "metadata": { "name": "d" }, "hostPort": "host2:80" });
     loopback::send(&server, Method::POST, &v1, &object).await.unwrap();

@@ -11,14 +11,13 @@ use std::{
     time::Duration,
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::{Mutex, RwLock};
 
 use api::Verb;
 
-use super::histogram::Histogram;
-use crate::request_info::RequestInfo;
+use crate::request::request_info::RequestInfo;
 
 pub const SECONDS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,

@@ -7,16 +7,16 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use ::metrics::Text;
+use ::metrics::{Histogram, Text};
 use async_trait::async_trait;
 use indexmap::{Equivalent, IndexMap};
 use parking_lot::RwLock;
 
 use env::Env;
-use store::{Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
+use store::{Operation, Outcome, Range, RangeResult, Record, Store, StoreError, StoreLayer, Transaction};
 
-use super::{histogram::Histogram, requests::SECONDS};
-use crate::{storage, write_health::WriteHealth};
+use super::requests::SECONDS;
+use crate::{server::write_health::WriteHealth, storage};
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.
 const MAX_SERIES: usize = 2048;
@@ -108,9 +108,9 @@ fn kind_of(transaction: &Transaction) -> &'static str {
 }
 
 #[async_trait]
-impl Store for Measured {
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
+impl StoreLayer for Measured {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
@@ -134,25 +134,5 @@ impl Store for Measured {
             self.writes.observe(&outcome);
         }
         outcome
-    }
-
-    async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
-        self.inner.watch(start, end, from).await
-    }
-
-    async fn revision(&self) -> Result<Revision, StoreError> {
-        self.inner.revision().await
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.inner.compact(revision).await
-    }
-
-    async fn size_bytes(&self) -> Result<u64, StoreError> {
-        self.inner.size_bytes().await
-    }
-
-    async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        self.inner.deadlines(start, end).await
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use api::ApiError;
 
 use super::{Registry, Selection, delete::Deleted, options::DeleteOptions};
-use crate::{call::Call, respond::Reply, served::Served};
+use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
 const AT_ONCE: usize = 16;
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 
-use api::{ApiError, Object, field::ErrorList};
+use api::{ApiError, Object, Reason, field::ErrorList};
 
 use super::{Contested, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation};
 use crate::{
     admission::{Attributes, Operation},
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
     storage,
 };
 
@@ -43,7 +43,7 @@ impl Registry {
         let namespace = call.info.namespace.as_str();
         object_meta::set_type(&mut object, served);
         object_meta::ensure_namespace(&mut object, served, namespace)?;
-        object_meta::clear_system_fields(&mut object)?;
+        object_meta::clear_system_fields(&mut object);
         let generated = object_meta::generate_name(&mut object, &self.cluster.env);
         self.default(served, &mut object);
         if !managed {
@@ -153,6 +153,11 @@ impl Registry {
         generated: bool,
         allocation: &Allocation,
     ) -> Result<Result<Arc<Object>, Contested>, ApiError> {
+        if object_meta::has_resource_version(&object) {
+            // Upstream's storage gives this error without a reason.
+            let text = "resourceVersion should not be set on objects to be created";
+            return Err(ApiError::new(Reason::Unknown, text));
+        }
         let attempts = if generated { NAME_ATTEMPTS } else { 1 };
         for _ in 0..attempts {
             let (namespace, name) = (object_meta::text(&object, "namespace"), object_meta::text(&object, "name"));

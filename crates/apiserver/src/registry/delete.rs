@@ -19,9 +19,9 @@ use super::{
 use crate::{
     admission::{Attributes, Operation},
     authn::User,
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
     storage,
 };
 
@@ -369,7 +369,7 @@ fn success(served: &Served, object: &Object) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::served::ServedResources;
+    use crate::discovery::served::ServedResources;
 
     #[test]
     fn decides_by_grace_and_finalizers() {

@@ -17,7 +17,7 @@ use super::{
     options::{DeleteOptions, WriteOptions},
     subresource::created,
 };
-use crate::{call::Call, respond::Reply, served::Served};
+use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
 /// How often a pod that changes while it is being judged is judged anew.
 const MAX_ATTEMPTS: usize = 20;

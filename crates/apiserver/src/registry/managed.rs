@@ -8,7 +8,7 @@ use serde_json::Value;
 use api::{ApiError, managed_fields};
 
 use super::options::WriteOptions;
-use crate::served::Served;
+use crate::discovery::served::Served;
 
 /// Records the fields that `new` changes as the manager's own. `old` is absent when the object is created.
 pub fn track(

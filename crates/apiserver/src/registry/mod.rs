@@ -38,18 +38,18 @@ use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
     admission, authn, authz,
-    call::Call,
-    cluster::Cluster,
-    codec,
-    config::Config,
+    discovery::served::Served,
+    handlers::{
+        codec,
+        negotiate::{self, Forms},
+        not_found,
+        respond::Reply,
+    },
     metrics::Metrics,
-    negotiate::{self, Forms},
-    not_found,
-    request_info::RequestInfo,
-    respond::Reply,
-    served::Served,
+    request::{call::Call, request_info::RequestInfo},
+    server::config::Config,
     storage,
-    watch_cache::store_error,
+    storage::{cluster::Cluster, watch_cache::store_error},
 };
 
 pub use object_meta::timestamp;

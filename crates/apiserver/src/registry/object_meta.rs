@@ -8,7 +8,7 @@ use api::ApiError;
 use env::Env;
 use jiff::Timestamp;
 
-use crate::served::Served;
+use crate::discovery::served::Served;
 
 /// Longest generated name; the suffix takes five.
 const MAX_NAME: usize = 63;
@@ -51,17 +51,23 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
     Ok(())
 }
 
-/// Forgets what a client may not bring to a creation.
-pub fn clear_system_fields(object: &mut Value) -> Result<(), ApiError> {
-    if !text(object, "resourceVersion").is_empty() {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
-    }
+/// Forgets what a client may not bring to a creation. A resourceVersion stays for admission to see: it is refused when
+/// the object is stored.
+pub fn clear_system_fields(object: &mut Value) {
+    let keeps_version = has_resource_version(object);
     let metadata = metadata_mut(object);
-    for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
         metadata.remove(field);
     }
+    if !keeps_version {
+        metadata.remove("resourceVersion");
+    }
     drop_empty(metadata);
-    Ok(())
+}
+
+/// Whether the object names a revision; what is no number counts as none, as upstream has it.
+pub fn has_resource_version(object: &Value) -> bool {
+    text(object, "resourceVersion").parse::<u64>().is_ok_and(|version| version != 0)
 }
 
 /// Fields that are absent when empty, as Go's `omitempty` has them.

@@ -10,7 +10,10 @@ use api::{
     field::{ErrorList, Path},
 };
 
-use crate::{call::Call, codec, negotiate};
+use crate::{
+    handlers::{codec, negotiate},
+    request::call::Call,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {

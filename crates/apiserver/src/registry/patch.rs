@@ -13,7 +13,15 @@ use super::{
     options::{FieldValidation, WriteOptions},
     update::{Change, Otherwise, Shown, Transform},
 };
-use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
+use crate::{
+    discovery::served::Served,
+    handlers::{codec, negotiate, respond::Reply},
+    request::call::Call,
+    server::blocking::off_worker,
+};
+
+/// A JSON patch beyond this may have thousands of operations, which can take up to a second on a large object.
+const LONG_PATCH_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PatchType {
@@ -108,6 +116,7 @@ impl Registry {
         let name = call.info.name.as_str();
         Ok(Box::new(move |old: &Value| {
             let patched = match kind {
+                PatchType::Json if body.len() > LONG_PATCH_BYTES => off_worker(|| api::patch::json_patch(old, body))?,
                 PatchType::Json => api::patch::json_patch(old, body)?,
                 PatchType::Merge => api::patch::merge_patch(old, &patch)?,
                 _ => match &served.schema {

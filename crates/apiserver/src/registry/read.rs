@@ -16,11 +16,11 @@ use store::{Range, Revision, StoreError};
 
 use super::{Registry, Selection, object_reply};
 use crate::{
-    call::Call,
-    respond::{ListReply, Reply},
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::{ListReply, Reply},
+    request::call::Call,
     storage,
-    watch_cache::{Entry, store_error, too_large},
+    storage::watch_cache::{Entry, store_error, too_large},
 };
 
 /// How old an answer may be.

@@ -14,9 +14,9 @@ use super::{Registry, not_found_path, object_meta, options::WriteOptions};
 use crate::{
     authn::User,
     authz::{Attributes, Decision},
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
 };
 
 impl Registry {

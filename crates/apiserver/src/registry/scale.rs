@@ -15,7 +15,11 @@ use super::{
     patch::PatchType,
     update::{Change, Shown, Transform},
 };
-use crate::{call::Call, codec, respond::Reply, served::Served};
+use crate::{
+    discovery::served::Served,
+    handlers::{codec, respond::Reply},
+    request::call::Call,
+};
 
 /// Where a kind keeps what a Scale shows; JSON pointers.
 struct Paths {
@@ -96,7 +100,7 @@ impl Registry {
 fn patched(kind: PatchType, scale: &Value, body: &[u8]) -> Result<Value, ApiError> {
     let schema = codec::builtin_schema();
     let document =
-        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::negotiate::Media::Yaml, None)?.value) };
+        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::handlers::negotiate::Media::Yaml, None)?.value) };
     match (kind, schema.find_kind("autoscaling", "v1", "Scale")) {
         (PatchType::Json, _) => api::patch::json_patch(scale, body),
         (PatchType::Strategic, Some(id)) => api::patch::strategic(&schema, id, scale, &document()?),

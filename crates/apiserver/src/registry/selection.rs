@@ -9,7 +9,9 @@ use api::{
     selectors::{FieldSelector, LabelSelector},
 };
 
-use crate::{call::Call, registry::custom::Conversion, served::Served, watch_cache::Entry};
+use crate::{
+    discovery::served::Served, registry::custom::Conversion, request::call::Call, storage::watch_cache::Entry,
+};
 
 pub struct Selection {
     /// Of the keys: `namespace/`, or empty.

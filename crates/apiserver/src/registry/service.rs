@@ -24,11 +24,13 @@ use store::{Compare, Operation};
 
 use super::object_meta;
 use crate::{
-    cluster::Cluster,
-    config::Config,
-    index::{Index, Indexed},
-    served::Served,
+    discovery::served::Served,
+    server::config::Config,
     storage,
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
 };
 
 /// Beside the objects: a port is no object upstream either.

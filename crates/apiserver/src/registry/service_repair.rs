@@ -12,7 +12,10 @@ use api::ApiError;
 use store::{Compare, Operation, Range, Revision, Transaction};
 
 use super::service::{Held, MANAGED_BY, NODE_PORTS, holdings};
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
 /// After the store failed us.
 const RETRY: Duration = Duration::from_secs(1);

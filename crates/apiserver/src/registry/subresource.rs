@@ -18,10 +18,9 @@ use super::{
 use crate::{
     admission::{Attributes, Operation},
     authn::token_request,
-    call::Call,
-    codec, negotiate,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::{codec, negotiate, respond::Reply},
+    request::call::Call,
 };
 
 const PROXY_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];

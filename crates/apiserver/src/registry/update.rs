@@ -15,9 +15,9 @@ use super::{
 use crate::{
     admission::{Attributes, Operation},
     authz::{self, Decision},
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
     storage,
 };
 

@@ -15,13 +15,15 @@ use super::{
     read::{Freshness, check_watch_options},
 };
 use crate::{
-    call::Call,
-    cluster::Cluster,
+    discovery::served::Served,
+    handlers::respond::{EventStream, Reply},
     metrics::{Labels, Open},
-    respond::{EventStream, Reply},
-    served::Served,
+    request::call::Call,
     storage,
-    watch_cache::{CacheEvent, Entry, Subscription, too_old},
+    storage::{
+        cluster::Cluster,
+        watch_cache::{CacheEvent, Entry, Subscription, too_old},
+    },
 };
 
 const BATCH: usize = 64;

@@ -45,7 +45,7 @@ async fn until(mut ask: impl AsyncFnMut() -> Answer, holds: impl Fn(&Answer) -> 
         if holds(&answer) {
             return answer;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        env::sleep(Duration::from_millis(20)).await;
     }
     panic!("never: {}", ask().await.value);
 }

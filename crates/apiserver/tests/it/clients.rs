@@ -63,7 +63,7 @@ async fn all_verbs(api: &Api<DynamicObject>, name: &str, object: Value, many: bo
     let list = api.list(&ListParams::default().labels("every=kind")).await.unwrap();
     assert!(list.items.iter().any(|o| o.metadata.name.as_deref() == Some(name)), "{}", at("list"));
     let mut events = api.watch(&WatchParams::default().labels("every=kind"), "0").await.unwrap().boxed();
-    let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
+    let event = env::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
     assert!(matches!(event, Some(Ok(WatchEvent::Added(_)))), "{}: {event:?}", at("watch"));
     for patch in [
         Patch::Merge(json!({ "metadata": { "annotations": { "merge": "yes" } } })),

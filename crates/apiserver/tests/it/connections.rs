@@ -39,7 +39,7 @@ fn head(path: &str, token: &str, length: usize) -> String {
 async fn a_client_that_shakes_no_hands_is_closed() {
     let server = listening::start().await;
     let mut silent = TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
+    let ended = env::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
     assert_eq!(ended.expect("the server closes it").unwrap_or(0), 0);
 }
 
@@ -69,7 +69,7 @@ async fn nodes_renew_their_leases_while_others_send_bodies_slowly() {
         let mut stream = connect(&server).await;
         stream.write_all(format!("{}{body}", head(path, token, body.len())).as_bytes()).await.unwrap();
         let mut answer = String::new();
-        let read = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
+        let read = env::timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
         read.expect("an answer").unwrap();
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     }

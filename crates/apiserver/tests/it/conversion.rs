@@ -127,7 +127,7 @@ async fn a_list_of_objects_stored_in_different_versions_is_of_one() {
         served.storage_version.version.clone()
     };
     while stored_in() != "v2" {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        env::sleep(std::time::Duration::from_millis(10)).await;
     }
     s.post(V1, v1("b", "two:2")).await.expect(201);
     let stored = async |name: &str| {

@@ -32,10 +32,10 @@ async fn with_bags() -> Server {
     s.post(CRDS, bags(Value::Null)).await.expect(201);
     let served = async {
         while s.get(BAGS).await.code != 200 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            env::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), served).await.expect("bags are served");
+    env::timeout(std::time::Duration::from_secs(60), served).await.expect("bags are served");
     s
 }
 
@@ -252,10 +252,10 @@ async fn deep_expressions_and_selectors_are_refused() {
             s.delete(&format!("{CRDS}/bags.example.com"), Value::Null).await.expect(200);
             let gone = async {
                 while s.get(&format!("{CRDS}/bags.example.com")).await.code != 404 {
-                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                    env::sleep(std::time::Duration::from_millis(20)).await;
                 }
             };
-            tokio::time::timeout(std::time::Duration::from_secs(60), gone).await.expect("the definition goes");
+            env::timeout(std::time::Duration::from_secs(60), gone).await.expect("the definition goes");
         }
     }
     s.get(MAPS).await.expect(200);

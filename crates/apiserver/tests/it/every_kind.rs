@@ -167,7 +167,7 @@ impl Speaker<'_> {
         let response = self.server.raw("GET", path, &[("accept", accept)], Vec::new()).await;
         assert_eq!(response.status(), 200, "{path}");
         let mut body = response.into_body();
-        let frame = tokio::time::timeout(std::time::Duration::from_secs(60), body.frame()).await;
+        let frame = env::timeout(std::time::Duration::from_secs(60), body.frame()).await;
         let frame = frame.expect("an event in time").expect("an event").expect("a whole event");
         frame.into_data().expect("data").to_vec()
     }

@@ -130,7 +130,7 @@ impl Server {
             if holds(&found) {
                 return found.value;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            env::sleep(std::time::Duration::from_millis(20)).await;
         }
         panic!("{path} never came to be as it should: {}", self.get(path).await.value);
     }

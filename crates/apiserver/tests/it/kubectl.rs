@@ -90,7 +90,7 @@ impl Kubectl {
 pub async fn with_every_kubectl(steps: fn(&Kubectl)) {
     for program in programs() {
         let kubectl = Kubectl { program, server: Arc::new(start().await) };
-        tokio::task::spawn_blocking(move || steps(&kubectl)).await.unwrap();
+        env::spawn_blocking(move || steps(&kubectl)).await.unwrap();
     }
 }
 
@@ -202,7 +202,7 @@ async fn kubectl_handles_every_kind() {
 async fn every_kind_is_explained_to_the_last_field() {
     let Some(program) = programs().pop() else { return };
     let kubectl = Kubectl { program, server: Arc::new(start().await) };
-    tokio::task::spawn_blocking(move || {
+    env::spawn_blocking(move || {
         let names = kubectl.ok("api-resources -o name --api-group=", "", "pods");
         let named = names.lines().map(str::to_string);
         for resource in named.chain(["deployments.apps".into(), "resourceclaims.resource.k8s.io".into()]) {

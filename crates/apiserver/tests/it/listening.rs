@@ -109,6 +109,6 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Listening {
     let user = apiserver::authn::User::new("admin", &["system:masters"]);
     assert_eq!(server.handle(ApiServer::in_process_request(user, request)).await.status(), 201);
     let api = server.clone();
-    tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
+    env::spawn(async move { server.serve(listener, std::future::pending()).await });
     Listening { directory, port, api, authority }
 }

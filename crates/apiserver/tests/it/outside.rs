@@ -32,10 +32,10 @@ pub async fn serve(name: &str, clients: Option<Arc<dyn ClientCertVerifier>>, han
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls.with_single_cert(chain, key).unwrap()));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
+    env::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, handler) = (acceptor.clone(), handler.clone());
-            tokio::spawn(async move {
+            env::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = hyper::service::service_fn(|request: Request<Incoming>| async {
                     let (parts, body) = request.into_parts();

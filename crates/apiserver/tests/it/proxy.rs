@@ -73,11 +73,11 @@ async fn node_at(s: &Server, address: &str) {
 async fn listening() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
+    env::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let serve =
                 hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
-            tokio::spawn(serve);
+            env::spawn(serve);
         }
     });
     port
@@ -124,7 +124,7 @@ async fn answers_work_under_the_proxys_path() {
 async fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
+    env::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         let (reader, mut writer) = stream.into_split();
         let mut reader = BufReader::new(reader);
@@ -162,7 +162,7 @@ async fn switched_protocols_go_through() {
         }
     });
     let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(connection), service);
-    tokio::spawn(serving.with_upgrades());
+    env::spawn(serving.with_upgrades());
     let mut client = BufReader::new(client);
     let request = format!(
         "GET /api/v1/nodes/http:proxy:{port}/proxy/socket?a=b HTTP/1.1\r\nHost: api\r\n\

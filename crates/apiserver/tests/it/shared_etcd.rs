@@ -37,7 +37,7 @@ type Events = futures::stream::BoxStream<'static, Result<WatchEvent, api::ApiErr
 
 async fn next(events: &mut Events) -> (WatchKind, Value) {
     loop {
-        let event = tokio::time::timeout(PATIENCE, events.next()).await.expect("an event").unwrap().unwrap();
+        let event = env::timeout(PATIENCE, events.next()).await.expect("an event").unwrap().unwrap();
         if event.kind != WatchKind::Bookmark {
             return (event.kind, event.object.value());
         }
@@ -52,10 +52,10 @@ async fn until(code: u16, mut ask: impl AsyncFnMut() -> crate::harness::Answer) 
             if answer.code == code {
                 return answer.value;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            env::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("never answered {code}"))
+    env::timeout(PATIENCE, asking).await.unwrap_or_else(|| panic!("never answered {code}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,7 +201,7 @@ async fn watches_go_on_over_a_restart_of_etcd() {
         // Nothing is acknowledged that is not there, and nothing hangs for ever.
         let path = format!("{MAPS}/m");
         let lost = a.patch("merge-patch", &path, json!({ "data": { "k": "lost" } }));
-        assert!(tokio::time::timeout(PATIENCE, lost).await.expect("an answer").code >= 500);
+        assert!(env::timeout(PATIENCE, lost).await.expect("an answer").code >= 500);
         let health = a.get("/readyz").await;
         assert_eq!(health.code, 500);
         assert!(String::from_utf8_lossy(&health.bytes).contains("[-]etcd failed: reason withheld\n"));

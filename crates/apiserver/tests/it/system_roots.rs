@@ -80,7 +80,7 @@ async fn admission() {
         if answer.code != 201 {
             return answer;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        env::sleep(Duration::from_millis(20)).await;
     };
     let denied = r#"admission webhook "known.example.com" denied the request: heard"#;
     create("known").await.refused(403, "", denied);

@@ -13,14 +13,14 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 type Events = futures::stream::BoxStream<'static, Result<api::WatchEvent, api::ApiError>>;
 
 async fn next(events: &mut Events) -> (WatchKind, String) {
-    let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
+    let event = env::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
     let event = event.expect("no end").map_err(|e| e.message.clone()).unwrap();
     (event.kind, event.object.meta.name.clone())
 }
 
 /// Also what the ConfigMap holds as `n`.
 async fn next_number(events: &mut Events) -> (WatchKind, String, String) {
-    let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
+    let event = env::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
     let event = event.expect("no end").map_err(|e| e.message.clone()).unwrap();
     let number = event.object.value()["data"]["n"].as_str().unwrap_or_default().to_string();
     (event.kind, event.object.meta.name.clone(), number)
@@ -188,7 +188,7 @@ async fn watches_begun_at_any_moment_see_the_same_order() {
     let s = std::sync::Arc::new(server().await);
     let mut first = s.watch(&format!("{MAPS}?watch=1")).await;
     let writer = s.clone();
-    let writing = tokio::spawn(async move {
+    let writing = env::spawn(async move {
         for i in 0..20 {
             let path = format!("{MAPS}/m{i}");
             writer.create_config_map(&format!("m{i}")).await.expect(201);
@@ -231,7 +231,7 @@ pub async fn two_quotas(s: &Server) {
 pub async fn both_charged(events: &mut Events) -> Vec<(String, String, u64)> {
     let mut both = Vec::new();
     while both.len() < 2 {
-        let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
+        let event = env::timeout(Duration::from_secs(60), events.next()).await.expect("an event in time");
         let object = event.expect("no end").map_err(|e| e.message.clone()).unwrap().object;
         let used = object.value()["status"]["used"]["pods"].as_str().unwrap_or_default().to_string();
         both.push((object.meta.name.clone(), used, object.meta.resource_version));
@@ -268,7 +268,7 @@ async fn watches_show_every_change_of_one_transaction() {
     });
     let made = s.post("/api/v1/namespaces/default/services", service).await.expect(201);
     loop {
-        let event = tokio::time::timeout(Duration::from_secs(60), services.next()).await.unwrap().unwrap().unwrap();
+        let event = env::timeout(Duration::from_secs(60), services.next()).await.unwrap().unwrap().unwrap();
         if event.object.meta.name == "s" {
             assert_eq!(event.object.meta.resource_version.to_string(), made["metadata"]["resourceVersion"]);
             break;

@@ -1,6 +1,6 @@
 //! The plugin against real network namespaces: packets, host ports, masquerade, and death in the middle.
 //! Every namespace here is made by the test and removed at its end.
-//! Invariant: nothing touches the machine's own namespace.
+//! Nothing touches the machine's own namespace.
 
 mod node;
 
@@ -97,7 +97,7 @@ fn pods_reach_each_other_and_the_world() {
 fn time_of_add() -> Duration {
     let node = Node::new("time");
     node.pod("a");
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     node.call("ADD", "a", &node.conf(json!([{ "hostPort": 8081, "containerPort": 80 }]))).unwrap();
     began.elapsed()
 }

@@ -1,6 +1,6 @@
 //! A node in network namespaces of its own, its pods and its neighbour; who serves in them and who asks.
 //! The stage of the tests in `main`.
-//! Invariant: every namespace is removed with its node.
+//! Every namespace is removed with its node.
 
 use std::{
     fs,

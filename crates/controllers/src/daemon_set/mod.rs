@@ -9,6 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use api::ApiError;
 use async_trait::async_trait;
 use client::{Informer, Patch, reference};
+use env::Backoff;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet},
     core::v1::{Affinity, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod},
@@ -147,15 +148,15 @@ impl Controller for DaemonSets {
     }
 }
 
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LAST_WAIT: Duration = Duration::from_secs(15 * 60);
+const FAILURE_BACKOFF_MAX: Duration = Duration::from_secs(15 * 60);
+const FAILURE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), FAILURE_BACKOFF_MAX);
 
 impl DaemonSets {
     /// Nodes where a pod failed so lately that the next one that fails is left there, and how long.
     fn resting(&self, key: &str) -> HashMap<String, Duration> {
         let now = self.context.env.monotonic();
         let mut failures = self.failures.lock();
-        failures.retain(|_, (_, until)| *until + 2 * LAST_WAIT > now);
+        failures.retain(|_, (_, until)| *until + 2 * FAILURE_BACKOFF_MAX > now);
         let of_set = failures.iter().filter(|((set, _), (_, until))| set == key && *until > now);
         of_set.map(|((_, node), (_, until))| (node.clone(), *until - now)).collect()
     }
@@ -167,8 +168,8 @@ impl DaemonSets {
         for pod in plan.finished.iter().filter(|pod| pods::phase(pod) == "Failed") {
             let id = (key.to_string(), pods::node_name(pod).to_string());
             let (count, until) = failures.entry(id).or_insert((0, now));
-            *until = now + FIRST_WAIT.saturating_mul(1 << (*count).min(20)).min(LAST_WAIT);
             *count += 1;
+            *until = now + FAILURE_BACKOFF.delay_after(*count);
         }
     }
 

@@ -104,7 +104,7 @@ impl Collector {
             loop {
                 let change = tokio::select! {
                     biased;
-                    change = changes.recv() => change,
+                    change = changes.next() => change,
                     () = shutdown.cancelled() => return,
                 };
                 let Some(change) = change else { return };

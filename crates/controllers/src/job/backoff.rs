@@ -9,8 +9,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::common::{meta::Object, pods};
 
-const FIRST: Duration = Duration::from_secs(10);
-const LAST: Duration = Duration::from_secs(600);
+const FAILURE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Backoff {
@@ -46,8 +45,7 @@ impl Backoff {
 
 /// How long to wait yet after so many failures in a row, the last of them at that time.
 pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Option<Duration> {
-    let wait = FIRST.saturating_mul(1 << failures.checked_sub(1)?.min(10)).min(LAST);
-    Some(pods::until(now, last + wait)).filter(|left| !left.is_zero())
+    Some(pods::until(now, last + FAILURE_BACKOFF.delay_after(failures))).filter(|left| failures > 0 && !left.is_zero())
 }
 
 /// The end of the last container where all have ended, else when the pod was no longer ready, else its deletion.

@@ -89,7 +89,7 @@ impl Namespaces {
             let mut changes = self.context.informers.objects(resource.clone(), ListParams::default()).subscribe();
             let (queue, namespaces) = (self.queue.clone(), self.namespaces.clone());
             let task = self.context.env.spawn(async move {
-                while let Some(change) = changes.recv().await {
+                while let Some(change) = changes.next().await {
                     let gone = change.old.filter(|_| change.new.is_none()).and_then(|o| o.meta.namespace.clone());
                     if let Some(namespace) = gone.filter(|name| namespaces.get(name).is_some_and(|n| n.deleting())) {
                         queue.add(namespace);

@@ -61,8 +61,8 @@ impl Cluster {
         let admin = in_process::client(&server, "admin", &["system:masters"]);
         let ours = counts.between(in_process::client(&server, "system:kube-controller-manager", &["system:masters"]));
         let informers = |client: &Client| InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
-        tokio::spawn(node::run(admin.clone(), informers(&admin), env.clone()));
-        tokio::spawn(controllers::run(config, ours.clone(), informers(&ours), env.clone(), shutdown.clone()));
+        env::spawn(node::run(admin.clone(), informers(&admin), env.clone()));
+        env::spawn(controllers::run(config, ours.clone(), informers(&ours), env.clone(), shutdown.clone()));
         let cluster = Self { counts, client: admin, env, _shutdown: shutdown.drop_guard() };
         cluster.create::<Namespace>(json!({ "metadata": { "name": "d" } })).await;
         cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
@@ -220,7 +220,7 @@ async fn a_silent_node_loses_its_pods() {
     // With no other node alive the fault would be taken for ours.
     cluster.create::<Node>(json!({ "metadata": { "name": "other" } })).await;
     let (nodes, env) = (cluster.api::<Node>(), cluster.env.clone());
-    tokio::spawn(async move {
+    env::spawn(async move {
         loop {
             let now = env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": now }] } });

@@ -65,10 +65,10 @@ impl Webhook {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let webhook = self.clone();
-        tokio::spawn(async move {
+        env::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, webhook) = (acceptor.clone(), webhook.clone());
-                tokio::spawn(async move {
+                env::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async {
                         let bytes = request.into_body().collect().await.unwrap().to_bytes();
@@ -91,7 +91,7 @@ async fn until(cluster: &Cluster, what: &str, done: impl AsyncFn() -> bool) {
             cluster.env.sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+    env::timeout(PATIENCE, wait).await.unwrap_or_else(|| panic!("never: {what}"));
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use std::{
 
 pub use config::ContainerdConfig;
 use config::{Machine, render};
+use env::Backoff;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -45,8 +46,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Its log and configuration are the cluster's own business.
 const PRIVATE_FILE_MODE: u32 = 0o600;
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-const RESTART_DELAY_MIN: Duration = Duration::from_millis(50);
-const RESTART_DELAY_MAX: Duration = Duration::from_secs(10);
+const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
 /// One that lived this long died for a new reason.
 const STABLE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -71,9 +71,8 @@ impl Containerd {
             })?;
         }
         let probe_dir = config.data_dir.clone();
-        let machine = tokio::task::spawn_blocking(move || Machine::probe(&probe_dir))
-            .await
-            .expect("probing the machine does not panic");
+        let machine =
+            env::spawn_blocking(move || Machine::probe(&probe_dir)).await.expect("probing the machine does not panic");
         let text = render(&config, machine);
         let unchanged = std::fs::read_to_string(config.file()).is_ok_and(|old| old == text);
         let alive = Process::from_pid_file(&config);
@@ -129,7 +128,7 @@ async fn supervise(
     stop: Arc<Notify>,
     pid: watch::Sender<i32>,
 ) {
-    let mut delay = RESTART_DELAY_MIN;
+    let mut backoff = RESTART_BACKOFF;
     loop {
         let started = env.monotonic();
         tokio::select! {
@@ -141,15 +140,14 @@ async fn supervise(
             }
         }
         if env.monotonic() - started > STABLE_INTERVAL {
-            delay = RESTART_DELAY_MIN;
+            backoff.reset();
         }
-        tracing::warn!(pid = process.pid(), ?delay, "containerd died; restarting it");
+        tracing::warn!(pid = process.pid(), delay = ?backoff.coming_delay(), "containerd died; restarting it");
         process = loop {
             tokio::select! {
-                _ = env.sleep(delay) => {}
+                _ = env.sleep(backoff.next_delay()) => {}
                 _ = stop.notified() => return,
             }
-            delay = (delay * 2).min(RESTART_DELAY_MAX);
             match Process::spawn(&config) {
                 Ok(process) => break process,
                 Err(error) => tracing::error!(%error, "failed to restart containerd"),
@@ -234,7 +232,7 @@ impl Process {
 
     async fn stop(mut self) {
         let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::TERM);
-        if tokio::time::timeout(STOP_TIMEOUT, self.exited()).await.is_err() {
+        if env::timeout(STOP_TIMEOUT, self.exited()).await.is_none() {
             let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::KILL);
             self.exited().await;
         }
@@ -242,12 +240,12 @@ impl Process {
 
     async fn wait_ready(&self, config: &ContainerdConfig) -> Result<(), StartError> {
         tokio::select! {
-            ready = tokio::time::timeout(START_TIMEOUT, answers(config)) => match ready {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(source)) => {
+            ready = env::timeout(START_TIMEOUT, answers(config)) => match ready {
+                Some(Ok(())) => Ok(()),
+                Some(Err(source)) => {
                     Err(StartError::File { attempt: "watch", path: config.state_dir.clone(), source })
                 }
-                Err(_) => Err(StartError::NotReady(START_TIMEOUT, config.log_file())),
+                None => Err(StartError::NotReady(START_TIMEOUT, config.log_file())),
             },
             _ = self.descriptor.readable() => Err(StartError::Exited(config.log_file())),
         }
@@ -265,10 +263,9 @@ async fn answers(config: &ContainerdConfig) -> io::Result<()> {
     }
     let runtime = RemoteRuntime::new(&socket.to_string_lossy(), None);
     // The plugin finishes after the socket is there and announces it nowhere.
-    let mut delay = Duration::from_millis(2);
+    let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
     while runtime.status(false).await.is_err() {
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(Duration::from_millis(100));
+        env::sleep(backoff.next_delay()).await;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Gives every target its corpus, then bent copies of it.
 //! `FUZZ_RUNS` and `FUZZ_SEED` ask for more than the short run of every test; a failing input belongs into the corpus.
-//! Invariant: the same seed gives the same inputs.
+//! The same seed gives the same inputs.
 
 mod bend;
 

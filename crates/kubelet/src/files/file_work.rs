@@ -55,7 +55,7 @@ impl FileWork {
     ) -> Result<T, E> {
         let turn = async {
             let done = self.take(&key).await?;
-            let task = tokio::task::spawn_blocking(move || {
+            let task = env::spawn_blocking(move || {
                 let result = work();
                 drop(done);
                 result

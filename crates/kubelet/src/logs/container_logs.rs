@@ -37,7 +37,7 @@ fn link_path(config: &Config, pod: &Pod, container: &str, id: &str) -> PathBuf {
 /// Shows the log of a container that was started. Runtimes that log elsewhere have none to show.
 pub async fn link(config: &Config, pod: &Pod, container: &str, id: &str, log: &Path) {
     let (log, place) = (log.to_path_buf(), link_path(config, pod, container, id));
-    let _ = tokio::task::spawn_blocking(move || make_link(&log, &place)).await;
+    let _ = env::spawn_blocking(move || make_link(&log, &place)).await;
 }
 
 fn make_link(log: &Path, place: &Path) {
@@ -64,7 +64,7 @@ pub async fn unlink(config: &Config, pod: &Pod, container: &str, id: &str) {
 /// Removes the log of a container that is about to be removed, what was rotated away, and the link.
 pub async fn remove(config: &Arc<Config>, status: v1::ContainerStatus) -> io::Result<()> {
     let config = config.clone();
-    tokio::task::spawn_blocking(move || remove_all(&config, &status)).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+    env::spawn_blocking(move || remove_all(&config, &status)).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 fn remove_all(config: &Config, status: &v1::ContainerStatus) -> io::Result<()> {
@@ -95,12 +95,12 @@ pub async fn directories(config: &Config) -> Vec<(String, PathBuf)> {
         });
         named.collect()
     };
-    tokio::task::spawn_blocking(list).await.unwrap_or_default()
+    env::spawn_blocking(list).await.unwrap_or_default()
 }
 
 /// Removes the logs of a pod.
 pub async fn remove_directory(directory: PathBuf) -> io::Result<()> {
-    tokio::task::spawn_blocking(move || remove_tree(&directory)).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+    env::spawn_blocking(move || remove_tree(&directory)).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 /// Removes links whose logs are gone.
@@ -115,7 +115,7 @@ pub async fn remove_dead_links(config: &Config) {
             }
         }
     };
-    let _ = tokio::task::spawn_blocking(remove).await;
+    let _ = env::spawn_blocking(remove).await;
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub async fn run(workers: Arc<PodWorkers>) {
     loop {
         shared.env.sleep(shared.config.log_check_interval).await;
         let (root, limit) = (shared.config.pod_logs_dir(), shared.config.container_log_max_bytes);
-        let full = tokio::task::spawn_blocking(move || full(&root, limit)).await.unwrap_or_default();
+        let full = env::spawn_blocking(move || full(&root, limit)).await.unwrap_or_default();
         if !full.is_empty() {
             rotate(&workers, &full).await;
         }
@@ -66,14 +66,14 @@ async fn rotate(workers: &PodWorkers, full: &[PathBuf]) {
         }
         let stamp = shared.env.now().strftime("%Y%m%d-%H%M%S").to_string();
         let log = path.clone();
-        let Ok(Ok(renamed)) = tokio::task::spawn_blocking(move || rename(&log, &stamp)).await else { continue };
+        let Ok(Ok(renamed)) = env::spawn_blocking(move || rename(&log, &stamp)).await else { continue };
         let reopened = runtime.reopen_container_log(&container.id).await;
         if let Err(error) = &reopened {
             tracing::warn!(container = container.id, %error, "failed to reopen a log");
         }
         let (failed, keep) = (reopened.is_err(), shared.config.container_log_max_files.max(1) as usize);
         let finish = move || if failed { put_back(&renamed, &path) } else { remove_superfluous(&path, keep) };
-        let _ = tokio::task::spawn_blocking(finish).await;
+        let _ = env::spawn_blocking(finish).await;
     }
 }
 

@@ -181,7 +181,7 @@ where
 {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
-    let driver = tokio::spawn(connection);
+    let driver = env::spawn(connection);
     let result = async {
         let has = |name: &str| request.headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
         let mut builder = http::Request::get(&request.path);

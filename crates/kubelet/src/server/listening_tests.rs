@@ -62,7 +62,7 @@ impl ResolvesServerCert for One {
 async fn closes(address: SocketAddr, begun: &str) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(begun.as_bytes()).await.unwrap();
-    let ended = tokio::time::timeout(FOR_EVER, stream.read(&mut [0])).await;
+    let ended = env::timeout(FOR_EVER, stream.read(&mut [0])).await;
     assert_eq!(ended.expect("the node closes it").unwrap_or(0), 0, "{begun}");
 }
 
@@ -92,7 +92,7 @@ async fn a_client_that_shakes_no_hands_is_closed() {
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serving = tokio::spawn(server.serve(listener, CancellationToken::new()));
+    let serving = env::spawn(server.serve(listener, CancellationToken::new()));
     closes(address, "").await;
     closes(address, "\u{16}\u{3}\u{1}").await;
     assert!(!serving.is_finished());
@@ -104,7 +104,7 @@ async fn a_client_that_sends_half_a_request_is_closed() {
     let address = listener.local_addr().unwrap();
     let answer = Plain(|_| std::future::ready(text("ok".into())));
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(serve_plain_at(listener, Env::real(), stop, answer));
+    let serving = env::spawn(serve_plain_at(listener, Env::real(), stop, answer));
     for begun in ["", "GET /healthz HTTP/1.1\r\nX: "] {
         closes(address, begun).await;
     }

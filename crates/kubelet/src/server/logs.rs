@@ -173,13 +173,13 @@ async fn tail_offset(file: &mut File, tail: u64) -> io::Result<(u64, u64)> {
 /// A log, where pods may have put something else in its place.
 async fn open_plain(path: &Path) -> io::Result<File> {
     let path = path.to_path_buf();
-    let opened = tokio::task::spawn_blocking(move || safe_open::file(&path)).await.map_err(io::Error::other)?;
+    let opened = env::spawn_blocking(move || safe_open::file(&path)).await.map_err(io::Error::other)?;
     opened.map(File::from_std)
 }
 
 async fn rotated(path: &Path) -> Vec<PathBuf> {
     let path = path.to_path_buf();
-    tokio::task::spawn_blocking(move || log_rotation::rotated(&path)).await.unwrap_or_default()
+    env::spawn_blocking(move || log_rotation::rotated(&path)).await.unwrap_or_default()
 }
 
 /// The container's file and, where the node has just rotated the log, the one before it: each where reading starts.

@@ -56,7 +56,7 @@ pub async fn machine_logs(config: &Config, path: &str, headers: &HeaderMap) -> R
         _ => ApiError::internal("500 Internal Server Error"),
     };
     let roots = [config.log_dir.clone(), config.pod_logs_dir()];
-    let found = tokio::task::spawn_blocking(move || Found::at(&place, &roots)).await;
+    let found = env::spawn_blocking(move || Found::at(&place, &roots)).await;
     let found = found.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(failed)?;
     let about = &found.about;
     if about.is_dir() && !path.ends_with('/') {

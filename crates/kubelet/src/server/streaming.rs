@@ -76,21 +76,21 @@ pub async fn relay<B>(mut request: Request<B>, url: &str, streams: Streams) -> R
         Protocol::Spdy => {
             let (backend, head) = connect(url, request.headers()).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move { log(pipe(client, backend).await) });
+            env::spawn(async move { log(pipe(client, backend).await) });
             Ok(spdy_answer(&head))
         }
         Protocol::Channels(name) => {
             let (backend, _) = connect(url, &spdy_request(&["v4.channel.k8s.io"])).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
             let answer = websocket_answer(request.headers(), name)?;
-            tokio::spawn(async move { log(channels(client, backend, streams, Dialect::negotiated(name)).await) });
+            env::spawn(async move { log(channels(client, backend, streams, Dialect::negotiated(name)).await) });
             Ok(answer)
         }
         Protocol::Tunnel => {
             let (backend, _) = connect(url, &spdy_request(&["portforward.k8s.io"])).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
             let answer = websocket_answer(request.headers(), TUNNEL_PROTOCOL)?;
-            tokio::spawn(async move { log(tunnel(client, backend).await) });
+            env::spawn(async move { log(tunnel(client, backend).await) });
             Ok(answer)
         }
     }
@@ -105,7 +105,7 @@ pub async fn relay_ports<B>(mut request: Request<B>, url: &str, ports: Vec<u16>)
     let (backend, _) = connect(url, &spdy_request(&["portforward.k8s.io"])).await.map_err(failed)?;
     let client = hyper::upgrade::on(&mut request);
     let answer = websocket_answer(request.headers(), name)?;
-    tokio::spawn(async move {
+    env::spawn(async move {
         let forwarded = async {
             let client = client.await.map_err(io::Error::other)?;
             port_channels::forward(TokioIo::new(client), backend, &ports, Dialect::negotiated_for_ports(name)).await
@@ -137,7 +137,7 @@ pub fn send_over_websocket<B>(
     let client = hyper::upgrade::on(&mut request);
     let answer = websocket_answer(request.headers(), protocol)?;
     let base64 = protocol.starts_with("base64");
-    tokio::spawn(async move {
+    env::spawn(async move {
         let sent = async {
             let client = client.await.map_err(io::Error::other)?;
             websocket::send_all(TokioIo::new(client), bytes, base64).await
@@ -212,8 +212,8 @@ async fn connect(url: &str, headers: &HeaderMap) -> io::Result<(Backend, HeaderM
     let authority =
         uri.authority().ok_or_else(|| io::Error::other(format!("{url} names no host")))?.as_str().to_string();
     let address = if uri.port().is_some() { authority.clone() } else { format!("{authority}:80") };
-    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address));
-    let mut stream = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let connecting = env::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address));
+    let mut stream = connecting.await.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))??;
     stream.set_nodelay(true)?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let mut head = format!("POST {path} HTTP/1.1\r\nHost: {authority}\r\nContent-Length: 0\r\n");

@@ -276,7 +276,7 @@ mod tests {
         for base64 in [false, true] {
             let (ours, theirs) = tokio::io::duplex(1024);
             let lines = futures::stream::iter([Ok(Bytes::from_static(b"one\n")), Ok(Bytes::from_static(b"two\n"))]);
-            let sending = tokio::spawn(send_all(ours, lines, base64));
+            let sending = env::spawn(send_all(ours, lines, base64));
             let client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
             let messages: Vec<Message> = client.filter_map(async |message| message.ok()).collect().await;
             let expected = match base64 {

@@ -27,7 +27,7 @@ pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::
             changes = watch(&path);
         }
         let (place, node_name, seen) = (path.clone(), config.node_name.clone(), env.now().to_string());
-        let read = tokio::task::spawn_blocking(move || read(&place, &node_name, &seen)).await;
+        let read = env::spawn_blocking(move || read(&place, &node_name, &seen)).await;
         let Ok(pods) = read else { return };
         if sender.send(StaticPods { source: Source::File, pods }).await.is_err() {
             return;

@@ -98,7 +98,7 @@ mod tests {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
+        env::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let Ok(mut stream) = acceptor.accept(stream).await else { continue };
                 let mut asked = vec![0; 4096];
@@ -148,7 +148,7 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cut, large) = (with_length("half of", 4096), "x".repeat(MANIFEST_BYTES_MAX as usize + 1));
-        tokio::spawn(async move {
+        env::spawn(async move {
             for answer in [cut, with_length(&large, large.len())] {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut asked = vec![0; 4096];

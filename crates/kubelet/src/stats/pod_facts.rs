@@ -77,7 +77,7 @@ pub async fn gather(shared: &Arc<Shared>, with_disks: bool) -> HashMap<String, P
         let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), gather_pod(&shared, &pod, with_disks));
         shared.pods.list().into_iter().map(of).collect()
     };
-    tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    env::spawn_blocking(work).await.unwrap_or_default()
 }
 
 fn gather_pod(shared: &Shared, pod: &Pod, with_disks: bool) -> PodFacts {

@@ -68,7 +68,7 @@ impl Node {
         let informers = InformerFactory::new(client.clone(), env.clone(), self.shutdown.clone());
         let (config, runtime) = (self.config.clone(), self.runtime.clone());
         let run = kubelet::run_with(config, client, informers, env, runtime, self.shutdown.clone());
-        self.task = Some(tokio::spawn(run));
+        self.task = Some(env::spawn(run));
     }
 
     /// Another kubelet takes over what this one leaves.

@@ -22,10 +22,10 @@ async fn serve(address: &str) -> (u16, Arc<Mutex<Vec<String>>>) {
     let port = listener.local_addr().unwrap().port();
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let kept = asked.clone();
-    tokio::spawn(async move {
+    env::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let kept = kept.clone();
-            tokio::spawn(async move {
+            env::spawn(async move {
                 let mut buffer = vec![0; 4096];
                 let length = stream.read(&mut buffer).await.unwrap_or(0);
                 kept.lock().unwrap().push(String::from_utf8_lossy(&buffer[..length]).into_owned());

@@ -52,7 +52,7 @@ impl Node {
             ..Default::default()
         };
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
-        let task = tokio::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
+        let task = env::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
         Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods"), port }
     }
 
@@ -63,15 +63,15 @@ impl Node {
 
     /// Waits until the pod is as wanted; it is shown when that never happens.
     async fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let end = tokio::time::Instant::now() + LIMIT;
+        let end = env::instant_now() + LIMIT;
         loop {
             let pod = self.api.pod(name).unwrap_or(Value::Null);
             if wanted(&pod) {
                 return pod;
             }
             let events: Vec<String> = self.api.find("/events/").iter().map(|e| e["message"].to_string()).collect();
-            assert!(tokio::time::Instant::now() < end, "{name} never was {what}: {pod:#}\n{}", events.join("\n"));
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert!(env::instant_now() < end, "{name} never was {what}: {pod:#}\n{}", events.join("\n"));
+            env::sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -119,18 +119,18 @@ async fn pods_live_and_end() {
     let api = FakeApi::new();
     let shutdown = CancellationToken::new();
     // In a task of its own, so that a failed case does not keep the rest from being cleaned up.
-    let outcome = tokio::spawn(cases(api, shutdown.clone(), dir.path().to_path_buf(), socket.clone())).await;
+    let outcome = env::spawn(cases(api, shutdown.clone(), dir.path().to_path_buf(), socket.clone())).await;
     shutdown.cancel();
     let runtime = RemoteRuntime::new(&socket.to_string_lossy(), None);
     // Removals that the node had under way when it stopped end in the runtime's own time; it refuses them to others.
-    let end = tokio::time::Instant::now() + LIMIT;
+    let end = env::instant_now() + LIMIT;
     while let Err(error) = cri::remove_all(&runtime).await {
-        assert!(tokio::time::Instant::now() < end, "{error}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(env::instant_now() < end, "{error}");
+        env::sleep(Duration::from_millis(20)).await;
     }
     while !runtime.list_containers(None).await.unwrap().is_empty() {
-        assert!(tokio::time::Instant::now() < end, "containers stay");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(env::instant_now() < end, "containers stay");
+        env::sleep(Duration::from_millis(20)).await;
     }
     containerd.stop().await;
     let groups = kubelet::resources::container_manager::ContainerManager::new(CGROUP, kubelet::CgroupDriver::Cgroupfs);
@@ -162,14 +162,14 @@ async fn gone(node: &Node, name: &str) {
 }
 
 async fn plain_pod(node: &Node) {
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     node.api.create_pod("plain", host_pod(container(TRAP)));
     let pod = node.wait_ready("plain").await;
     let started = began.elapsed();
     assert_eq!(pod["status"]["phase"], "Running");
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
     assert!(pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().starts_with("containerd://"));
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     node.api.delete_pod("plain", 5);
     gone(node, "plain").await;
     eprintln!("create to ready {started:?}, delete to gone {:?}", began.elapsed());
@@ -241,7 +241,7 @@ async fn volumes_and_environment(node: &Node) {
         {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
     node.api.create_pod("volumes", spec);
     // The ConfigMap does not exist yet: the pod waits for it and starts as soon as it does.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    env::sleep(Duration::from_millis(300)).await;
     assert_eq!(node.api.pod("volumes").unwrap()["status"]["phase"], "Pending");
     node.api.put(path, map("one"));
     let pod = node.wait_ready("volumes").await;
@@ -352,7 +352,7 @@ async fn hooks_and_force(node: &Node) {
     node.api.create_pod("hooked", host_pod(main));
     node.wait_ready("hooked").await;
     node.api.delete_pod("hooked", 600);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    env::sleep(Duration::from_millis(300)).await;
     assert!(node.api.pod("hooked").is_some());
     // A shorter grace period takes effect while the longer one runs.
     node.api.delete_pod("hooked", 0);
@@ -387,11 +387,11 @@ async fn resized(node: &Node) {
     node.api.create_pod("resized", host_pod(main));
     let before = node.wait_ready("resized").await;
     // Seen once before it changes, as in life.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    env::sleep(Duration::from_millis(300)).await;
     let mut pod = node.api.pod("resized").unwrap();
     pod["metadata"]["labels"] = json!({"touched": "yes"});
     node.api.put(&fake_api::pod_path("resized"), pod.clone());
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    env::sleep(Duration::from_millis(300)).await;
     let mut pod = node.api.pod("resized").unwrap();
     pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "200m".into();
     pod["metadata"]["generation"] = 2.into();
@@ -411,7 +411,7 @@ async fn resized(node: &Node) {
 
 async fn many_pods(node: &Node) {
     let names: Vec<String> = (0..12).map(|i| format!("many-{i}")).collect();
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     for name in &names {
         node.api.create_pod(name, host_pod(container(TRAP)));
     }
@@ -420,8 +420,8 @@ async fn many_pods(node: &Node) {
     }
     eprintln!("{} pods ready in {:?}", names.len(), began.elapsed());
     // A shell that has not yet set its trap would sit out the grace period.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let began = tokio::time::Instant::now();
+    env::sleep(Duration::from_secs(1)).await;
+    let began = env::instant_now();
     for name in &names {
         node.api.delete_pod(name, 5);
     }
@@ -441,11 +441,11 @@ async fn survives_restart(node: Node, shutdown: &CancellationToken, dir: &Path, 
     let api = node.api.clone();
     node.stop().await;
     let node = Node::start(&api, shutdown, dir, socket);
-    let began = tokio::time::Instant::now();
+    let began = env::instant_now();
     while began.elapsed() < Duration::from_secs(4) {
         let pod = node.api.pod("survivor").unwrap();
         assert_eq!(condition(&pod, "Ready"), "True", "{pod:#}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        env::sleep(Duration::from_millis(20)).await;
     }
     let after = node.wait_ready("survivor").await;
     assert_eq!(id(&before), id(&after));

@@ -91,7 +91,7 @@ async fn follow_changes(path: &Path, identity: &Identity, env: &Env) -> Result<(
     let mut changes = inotify.into_event_stream(vec![0; 4096])?;
     loop {
         let file = path.to_path_buf();
-        match tokio::task::spawn_blocking(move || client::from_kubeconfig(&file, "")).await? {
+        match env::spawn_blocking(move || client::from_kubeconfig(&file, "")).await? {
             Ok(read) => take_over(identity, &read.identity),
             // Half of a file, perhaps; what we have still counts.
             Err(error) => tracing::warn!(%error, "a kubeconfig can't be used; the credentials from before are kept"),
@@ -173,7 +173,7 @@ mod tests {
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move {
+        env::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let stream = tls.accept(stream).await.unwrap();
@@ -185,7 +185,7 @@ mod tests {
                     async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
                 });
                 let builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-                tokio::spawn(async move {
+                env::spawn(async move {
                     let _: Result<(), _> =
                         builder.serve_connection(hyper_util::rt::TokioIo::new(stream), service).await;
                 });
@@ -246,10 +246,10 @@ mod tests {
                 if !Arc::ptr_eq(&certificate.read(), &first) {
                     return;
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                env::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), changed).await.expect("the renewed certificate");
+        env::timeout(Duration::from_secs(120), changed).await.expect("the renewed certificate");
         assert_ne!(certificate.read().cert, first.cert);
         shutdown.cancel();
     }

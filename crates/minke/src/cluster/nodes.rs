@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use env::Env;
+use env::{Backoff, Env};
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -35,8 +35,8 @@ use crate::{
 };
 
 /// Between an agent's end and its next start; doubled each time.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(30);
+const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), RESTART_DELAY_MAX);
 
 /// How a node is started again, kept in its data directory.
 #[derive(Debug, Serialize, Deserialize)]
@@ -304,7 +304,7 @@ pub async fn keep_running(name: String, node: Instance, env: Env, shutdown: Canc
     let inotify = Inotify::init()?;
     inotify.watches().add(&node.data, WatchMask::DELETE)?;
     let mut changes = inotify.into_event_stream(vec![0; 4096])?;
-    let mut pause = SHORTEST_PAUSE;
+    let mut backoff = RESTART_BACKOFF;
     loop {
         if let Some(pid) = process::running(&node)? {
             let began = env.monotonic();
@@ -312,8 +312,8 @@ pub async fn keep_running(name: String, node: Instance, env: Env, shutdown: Canc
                 () = process::ended(pid) => {}
                 () = shutdown.cancelled() => return Ok(()),
             }
-            if env.monotonic() - began > LONGEST_PAUSE {
-                pause = SHORTEST_PAUSE;
+            if env.monotonic() - began > RESTART_DELAY_MAX {
+                backoff.reset();
             }
         } else if stopped_file(&node).exists() {
             // `minke node start` removes the file once the agent runs.
@@ -325,12 +325,12 @@ pub async fn keep_running(name: String, node: Instance, env: Env, shutdown: Canc
         if stopped_file(&node).exists() {
             continue;
         }
+        let pause = backoff.next_delay();
         tracing::warn!(node = name, ?pause, "the agent of a node ended; starting it again");
         tokio::select! {
             () = env.sleep(pause) => {}
             () = shutdown.cancelled() => return Ok(()),
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
         if stopped_file(&node).exists() {
             continue;
         }

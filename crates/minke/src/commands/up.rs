@@ -182,7 +182,7 @@ async fn run(
     tracing::info!("stopping; containers go on");
     stopping.cancel();
     for (_, node) in instance.nodes() {
-        tokio::task::spawn_blocking(move || nodes::stop_agent(&node)).await??;
+        env::spawn_blocking(move || nodes::stop_agent(&node)).await??;
     }
     Ok(())
 }

@@ -210,7 +210,7 @@ mod tests {
         }
         assert_eq!(ask("/readyz", "").await.0, 500, "nobody has asked for anything");
         let pods = informers.informer::<Pod>();
-        tokio::time::timeout(Duration::from_secs(120), pods.synced()).await.expect("a list of pods");
+        env::timeout(Duration::from_secs(120), pods.synced()).await.expect("a list of pods");
         assert_eq!(ask("/readyz", "").await, (200, "ok".to_string()));
         assert_eq!(ask("/readyz/sched-handler-sync", "").await.0, 403, "why it is not ready is not for everybody");
         for (token, code) in [("", 403), ("forged", 401), (tokens[1].as_str(), 403)] {
@@ -221,11 +221,11 @@ mod tests {
             loop {
                 match ask("/metrics", &tokens[0]).await {
                     (200, body) => return body,
-                    _ => tokio::time::sleep(Duration::from_millis(10)).await,
+                    _ => env::sleep(Duration::from_millis(10)).await,
                 }
             }
         };
-        let body = tokio::time::timeout(Duration::from_secs(120), allowed).await.expect("the role allows it");
+        let body = env::timeout(Duration::from_secs(120), allowed).await.expect("the role allows it");
         assert!(body.contains("counted_total 1\n") && body.contains("process_resident_memory_bytes"), "{body}");
         let (code, slis) = ask("/metrics/slis", &tokens[0]).await;
         let passed = "kubernetes_healthcheck{name=\"sched-handler-sync\",type=\"readyz\"} 1\n";
@@ -285,9 +285,9 @@ mod tests {
         let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
         let port = Arc::new(Port { client, callers, metrics: Metrics::default(), health });
         let (tls, _) = self_signed().unwrap();
-        let task = tokio::spawn(serve_https(listener, tls, port, Limits::COMPONENT, env, CancellationToken::new()));
+        let task = env::spawn(serve_https(listener, tls, port, Limits::COMPONENT, env, CancellationToken::new()));
         let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
+        let ended = env::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
         assert_eq!(ended.expect("the port closes it").unwrap_or(0), 0);
         task.abort();
     }
@@ -309,7 +309,7 @@ mod tests {
         let callers = Callers::new(client.clone(), env.clone(), Some(known.0.clone().into_bytes())).unwrap();
         let port = Port { client, callers, metrics: Metrics::default(), health };
         let stop = CancellationToken::new();
-        let task = tokio::spawn(serve_https(listener, tls, Arc::new(port), Limits::COMPONENT, env, stop));
+        let task = env::spawn(serve_https(listener, tls, Arc::new(port), Limits::COMPONENT, env, stop));
         let ask = async |path: &str, identity: Identity| {
             let asking = to(format!("https://{address}"), identity);
             asking.request(Request::get(path).body(Bytes::new()).unwrap()).await

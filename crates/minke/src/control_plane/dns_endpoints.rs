@@ -16,7 +16,7 @@ use k8s_openapi::{
     api::{core::v1::Node, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::DeleteOptions,
 };
-use proxy::{ClusterRanges, NodeClaim};
+use proxy::{ClusterRanges, NodeNetwork};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -84,7 +84,7 @@ async fn bring(client: &Client, node: &str, wanted: &[Value]) -> Result<(), ApiE
 fn slices(node: &Node, cluster: &ClusterRanges) -> Vec<Value> {
     let node_name = node.metadata.name.as_deref().unwrap_or_default();
     let said = node.metadata.annotations.as_ref().and_then(|a| a.get(ANNOTATION)).map(String::as_str);
-    let claim = NodeClaim::of(node);
+    let claim = NodeNetwork::from_node(node);
     let is_own = |ip: IpAddr| {
         let mut ranges = claim.pod_cidrs.iter().filter(|range| cluster.range_problem(range).is_none());
         ranges.any(|range| range.contains(&ip))

@@ -323,13 +323,13 @@ mod tests {
         ask("greedy", &["192.0.2.1", "10.96.0.1"]).await;
         ask("modest", &["192.0.2.1"]).await;
         let requests = admin.api::<CertificateSigningRequest>();
-        let signed = tokio::time::timeout(PATIENCE, async {
+        let signed = env::timeout(PATIENCE, async {
             loop {
                 let status = requests.get("modest").await.unwrap().status.unwrap_or_default();
                 if let Some(certificate) = status.certificate {
                     return certificate.0;
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                env::sleep(Duration::from_millis(20)).await;
             }
         });
         let signed = signed.await.expect("the node's own names are signed for");

@@ -19,12 +19,15 @@ use kubelet::configuration::Configuration;
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
     flags::{kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    logging::Logging,
 };
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]
 #[command(name = "minke", version, propagate_version = true)]
 pub struct Flags {
+    #[command(flatten)]
+    pub logging: Logging,
     #[command(subcommand)]
     pub command: Command,
 }

@@ -165,13 +165,13 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(120);
 
     async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         loop {
             if let Some(found) = look().await {
                 return found;
             }
-            assert!(tokio::time::Instant::now() < end, "{what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "{what}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -192,7 +192,7 @@ mod tests {
 
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = other.local_addr().unwrap();
-        let running = tokio::spawn(run(Params {
+        let running = env::spawn(run(Params {
             node_name: "n".into(),
             listen: vec![address],
             addresses: vec![],
@@ -220,7 +220,7 @@ mod tests {
         let question = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07cluster\x05local\x00\x00\x06\x00\x01";
         socket.send_to(question, address).await.unwrap();
         let mut answer = [0; 512];
-        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut answer)).await.unwrap().unwrap();
+        let length = env::timeout(PATIENCE, socket.recv(&mut answer)).await.unwrap().unwrap();
         assert_eq!(answer[..2], [0, 7]);
         assert!(length > question.len(), "{:?}", &answer[..length]);
 

@@ -21,7 +21,7 @@ use http::Request;
 use k8s_openapi::api::core::v1::Node;
 use kubelet::endpoint_drain::EndpointDrain;
 use parking_lot::{Mutex, RwLock};
-use proxy::{Answer, Confirmed, PodUid, ask_confirmed};
+use proxy::{Answer, AppliedState, PodUid, ask_applied_state};
 
 /// The longest that a pod's stop signal is held back.
 const BOUND: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Where the rules of this node are written.
 pub enum OwnRules {
     /// In this process.
-    Here(Confirmed),
+    Here(AppliedState),
     /// By `minke proxy`, which answers at this socket.
     Elsewhere(PathBuf),
 }
@@ -43,11 +43,11 @@ impl OwnRules {
     /// nobody can tell.
     async fn withdrawn(&self, pod_uid: &str, version: u64) -> Option<u64> {
         match self {
-            Self::Here(confirmed) => {
-                let pod = PodUid::parse(pod_uid).filter(|pod| version > 0 || confirmed.knows(*pod))?;
-                Some(confirmed.withdrawn(pod, version).await)
+            Self::Here(applied_state) => {
+                let pod = PodUid::parse(pod_uid).filter(|pod| version > 0 || applied_state.knows(*pod))?;
+                Some(applied_state.withdrawn(pod, version).await)
             }
-            Self::Elsewhere(socket) => match ask_confirmed(socket, pod_uid, version).await {
+            Self::Elsewhere(socket) => match ask_applied_state(socket, pod_uid, version).await {
                 Ok(Answer::Withdrawn(held)) => Some(held),
                 Ok(Answer::Unknown) => None,
                 Err(error) => {
@@ -227,15 +227,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rules_that_never_let_go_hold_a_pod_back_for_the_bound_and_no_longer() {
         let pod = PodUid::parse(UID).unwrap();
-        let confirmed = Confirmed::default();
-        let own = gate(OwnRules::Here(confirmed.clone()), vec![], "");
+        let applied_state = AppliedState::default();
+        let own = gate(OwnRules::Here(applied_state.clone()), vec![], "");
         assert_eq!(waited(&own).await, Duration::ZERO, "a pod in no Service");
-        confirmed.replace(&[], &[(pod, true)]);
-        confirmed.publish(7);
+        applied_state.replace(&[], &[(pod, true)]);
+        applied_state.publish(7);
         assert_eq!(waited(&own).await, BOUND);
         assert!(!own.drained_here(UID, 7).await);
-        confirmed.replace(&[(pod, true)], &[(pod, false)]);
-        confirmed.publish(8);
+        applied_state.replace(&[(pod, true)], &[(pod, false)]);
+        applied_state.publish(8);
         assert_eq!(waited(&own).await, LAST_REQUESTS);
         assert!(own.drained_here(UID, 8).await);
         assert!(!own.drained_here(UID, 9).await, "the rules are behind");
@@ -251,10 +251,10 @@ mod tests {
         let nodes =
             vec![Arc::new(node("there", "True", "127.0.0.1", port)), Arc::new(node("here", "True", "127.0.0.1", 1))];
         let pod = PodUid::parse(UID).unwrap();
-        let confirmed = Confirmed::default();
-        confirmed.replace(&[], &[(pod, false)]);
-        confirmed.publish(7);
-        let own = gate(OwnRules::Here(confirmed), nodes, pki.ca_pem());
+        let applied_state = AppliedState::default();
+        applied_state.replace(&[], &[(pod, false)]);
+        applied_state.publish(7);
+        let own = gate(OwnRules::Here(applied_state), nodes, pki.ca_pem());
         assert_eq!(waited(&own).await, BOUND);
         assert_eq!(waited(&own).await, LAST_REQUESTS, "a silent node is left alone for a while");
         own.env.sleep(SILENCE).await;

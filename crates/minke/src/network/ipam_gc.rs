@@ -28,7 +28,7 @@ pub async fn free(before: Vec<Attachment>, conflist: Value, runtime: &dyn Runtim
         return Ok(());
     }
     tracing::warn!(count = lost.len(), "freeing addresses of pods that the runtime does not know");
-    tokio::task::spawn_blocking(move || {
+    env::spawn_blocking(move || {
         for attachment in &lost {
             cni::detach(&conflist, attachment)
                 .with_context(|| format!("failed to free the addresses of {}", attachment.container_id))?;

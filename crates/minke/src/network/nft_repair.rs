@@ -1,17 +1,17 @@
 //! Writes nftables rules anew when somebody else has deleted from them.
-//! Listens through `proxy::Monitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
+//! Listens through `proxy::NftMonitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
 //! Invariant: looks before it writes, so its own writing makes it look once more and write no more.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use env::Env;
-use proxy::Monitor;
+use env::{Backoff, Env};
+use proxy::NftMonitor;
 use tokio_util::sync::CancellationToken;
 
 /// Two who write the same tables would fight for ever; not at full speed.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const REPAIR_DELAY_MAX: Duration = Duration::from_secs(30);
+const REPAIR_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), REPAIR_DELAY_MAX);
 
 /// Runs until shutdown. `restore` blocks, and says whether anything was missing.
 pub async fn keep(
@@ -22,12 +22,11 @@ pub async fn keep(
 ) {
     let restore = Arc::new(restore);
     let kept = async {
-        let mut pause = SHORTEST_PAUSE;
+        let mut backoff = REPAIR_BACKOFF;
         loop {
-            let Err(error) = listen(&tables, &restore, &env, &mut pause).await;
+            let Err(error) = listen(&tables, &restore, &env, &mut backoff).await;
             tracing::error!(error = format!("{error:#}"), ?tables, "failed to keep nftables rules; will try again");
-            env.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            env.sleep(backoff.next_delay()).await;
         }
     };
     shutdown.run_until_cancelled(kept).await;
@@ -37,21 +36,20 @@ async fn listen<F: Fn() -> Result<bool> + Send + Sync + 'static>(
     tables: &[String],
     restore: &Arc<F>,
     env: &Env,
-    pause: &mut Duration,
+    backoff: &mut Backoff,
 ) -> Result<std::convert::Infallible> {
-    let mut monitor = Monitor::open_all(tables)?;
+    let mut monitor = NftMonitor::open_all(tables)?;
     loop {
         // What is waiting happened before this look.
         monitor.drain();
         let (began, restore) = (env.monotonic(), restore.clone());
-        if tokio::task::spawn_blocking(move || restore()).await?? {
+        if env::spawn_blocking(move || restore()).await?? {
             tracing::warn!(?tables, "somebody else changed our nftables rules; they were written anew");
-            env.sleep(*pause).await;
-            *pause = (*pause * 2).min(LONGEST_PAUSE);
+            env.sleep(backoff.next_delay()).await;
         } else {
             monitor.next().await?;
-            if env.monotonic() - began > LONGEST_PAUSE {
-                *pause = SHORTEST_PAUSE;
+            if env.monotonic() - began > REPAIR_DELAY_MAX {
+                backoff.reset();
             }
         }
     }
@@ -85,10 +83,10 @@ mod tests {
 
     async fn repaired_after(flush: &str) {
         nft(flush);
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         while !nft("list ruleset").contains("masquerade") {
-            assert!(tokio::time::Instant::now() < end, "{flush}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "{flush}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -110,7 +108,7 @@ mod tests {
                 let shutdown = CancellationToken::new();
                 let kept =
                     keep(cni::tables("mk-cni"), move || Ok(cni::restore(&conflist)?), Env::real(), shutdown.clone());
-                let kept = tokio::spawn(kept);
+                let kept = env::spawn(kept);
                 repaired_after("list ruleset").await;
                 for flush in ["flush ruleset", "flush table inet mk-cni", "delete table inet mk-cni"] {
                     repaired_after(flush).await;
@@ -129,7 +127,7 @@ mod tests {
                 let shutdown = CancellationToken::new();
                 let switch =
                     crate::cluster::nodes::Switch::new("mk-nodes", "mkbr", "198.18.7.0/24".parse().unwrap(), &[]);
-                let kept = tokio::spawn(switch.keep_rules(&Env::real(), &shutdown));
+                let kept = env::spawn(switch.keep_rules(&Env::real(), &shutdown));
                 repaired_after("list ruleset").await;
                 for flush in ["flush ruleset", "flush table ip mk-nodes"] {
                     repaired_after(flush).await;

@@ -1,5 +1,5 @@
 //! The pods' network on this node: bridge, rules and the runtime's configuration, by the ranges that the Node object has.
-//! Run by `agent`; the plugin itself is the crate `cni`, the way to other nodes `proxy::run_mesh`.
+//! Run by `agent`; the plugin itself is the crate `cni`, the way to other nodes `proxy::run_pod_routes`.
 //! Invariant: the configuration names a range only while the Node object does, or until it names another.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -10,7 +10,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use proxy::{ClusterRanges, Confirmed};
+use proxy::{AppliedState, ClusterRanges};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ const VXLAN_PORT: u16 = 8472;
 const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
 fn vxlan_mtu(flags: &flags::Node) -> u32 {
-    // The mesh chooses in the same way.
+    // Pod routes choose in the same way.
     let address = flags.node_ip.iter().find(|ip| ip.is_ipv4()).or(flags.node_ip.first());
     host::vxlan_mtu(address.and_then(|ip| host::mtu(*ip)), address.is_none_or(IpAddr::is_ipv4))
 }
@@ -67,11 +67,16 @@ pub struct Network {
     /// Pods and Services of the whole cluster.
     pub cluster_cidrs: Vec<IpNet>,
     /// What the service proxy has written.
-    pub service_rules: Confirmed,
+    pub service_rules: AppliedState,
 }
 
 impl Network {
-    pub fn new(flags: &flags::Node, instance: &Instance, cluster_cidrs: Vec<IpNet>, service_rules: Confirmed) -> Self {
+    pub fn new(
+        flags: &flags::Node,
+        instance: &Instance,
+        cluster_cidrs: Vec<IpNet>,
+        service_rules: AppliedState,
+    ) -> Self {
         Self { instance: instance.clone(), mtu: mtu(flags), cluster_cidrs, service_rules }
     }
 
@@ -137,7 +142,7 @@ impl Network {
     /// The bridge and its rules first: with the configuration there, containerd calls the node's network ready.
     async fn make(&self, conflist: &Value) -> Result<()> {
         let network = conflist.clone();
-        let made = tokio::task::spawn_blocking(move || cni::prepare(&network)).await?;
+        let made = env::spawn_blocking(move || cni::prepare(&network)).await?;
         made.context("failed to make the pod network")?;
         std::fs::create_dir_all(self.instance.cni_conf())?;
         write_private(&network_file(&self.instance), &serde_json::to_string_pretty(conflist)?)
@@ -145,12 +150,17 @@ impl Network {
 }
 
 /// The way to the pods of other nodes.
-pub fn mesh(flags: &flags::Node, instance: &Instance, node_name: &str, ranges: ClusterRanges) -> proxy::MeshConfig {
-    proxy::MeshConfig {
+pub fn pod_routes(
+    flags: &flags::Node,
+    instance: &Instance,
+    node_name: &str,
+    ranges: ClusterRanges,
+) -> proxy::PodRoutesConfig {
+    proxy::PodRoutesConfig {
         node_name: node_name.to_string(),
         mode: match flags.pod_network {
-            flags::PodNetwork::Routes => proxy::MeshMode::Routes,
-            flags::PodNetwork::Vxlan => proxy::MeshMode::Vxlan {
+            flags::PodNetwork::Routes => proxy::PodRoutesMode::Routes,
+            flags::PodNetwork::Vxlan => proxy::PodRoutesMode::Vxlan {
                 device: instance.vxlan(),
                 vni: network_identifier(&ranges.pods),
                 port: VXLAN_PORT,
@@ -186,10 +196,10 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(120);
 
     async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         while !holds() {
-            assert!(tokio::time::Instant::now() < end, "{what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "{what}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -200,14 +210,14 @@ mod tests {
     }
 
     async fn event(client: &Client, reason: &str) -> String {
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = env::instant_now() + PATIENCE;
         loop {
             let events = client.namespaced::<Event>("default").list(&ListParams::default()).await.unwrap();
             if let Some(event) = events.items.into_iter().find(|event| event.reason.as_deref() == Some(reason)) {
                 return event.message.unwrap_or_default();
             }
-            assert!(tokio::time::Instant::now() < end, "no Event says {reason}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(env::instant_now() < end, "no Event says {reason}");
+            env::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -235,13 +245,13 @@ mod tests {
         };
         let data = tempfile::tempdir().unwrap();
         let cluster_cidrs = ["10.99.0.0/16", "fd99::/48"].map(|range| range.parse().unwrap()).to_vec();
-        let (instance, service_rules) = (Instance::new(data.path()), Confirmed::default());
+        let (instance, service_rules) = (Instance::new(data.path()), AppliedState::default());
         let network = Network { instance, mtu: None, cluster_cidrs, service_rules };
         let (file, bridge) = (network_file(&network.instance), network.instance.bridge());
         let own = OwnNode { client: client.clone(), name: "n".into() };
         let served = Arc::new(Mutex::new(Vec::new()));
         let (log, until, task_env) = (served.clone(), shutdown.clone(), env.clone());
-        let running = tokio::spawn(async move {
+        let running = env::spawn(async move {
             let serve = |ranges: Vec<IpNet>, _: Value, until: CancellationToken| -> BoxFuture<'_, ()> {
                 let log = log.clone();
                 Box::pin(async move {
@@ -276,7 +286,7 @@ mod tests {
 
         nodes.delete("n", &DeleteOptions::default()).await.unwrap();
         nodes.create(&node(&[])).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        env::sleep(Duration::from_millis(100)).await;
         assert_eq!(configured()[0], "10.99.1.0/24", "without another range the network stays");
         nodes.delete("n", &DeleteOptions::default()).await.unwrap();
         nodes.create(&node(&["10.99.2.0/24", "fd99:0:0:2::/64"])).await.unwrap();

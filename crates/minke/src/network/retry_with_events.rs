@@ -1,18 +1,19 @@
 //! Tries a part of the node's network again until it works, and says on the Node what is wrong meanwhile.
 //! Used by `pod_network` and `dns_service`.
-//! Invariant: a failure ends nothing but the attempt; never two attempts within `SHORTEST_PAUSE`.
+//! Invariant: a failure ends nothing but the attempt; never two attempts within `RETRY_DELAY_MIN`.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use client::{Client, EventRecorder, ObjectRef};
-use env::Env;
+use env::{Backoff, Env};
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 /// Between a failure and the next attempt; doubled each time.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(500);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+const RETRY_BACKOFF: Backoff = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
 
 #[derive(Clone)]
 pub struct RetryWithEvents {
@@ -47,19 +48,19 @@ impl RetryWithEvents {
         advice: &str,
         mut attempt: impl FnMut() -> BoxFuture<'a, Result<()>>,
     ) {
-        let mut pause = SHORTEST_PAUSE;
+        let mut backoff = RETRY_BACKOFF;
         loop {
             let began = self.env.monotonic();
             let Some(Err(error)) = self.shutdown.run_until_cancelled(attempt()).await else { return };
-            if self.env.monotonic() - began > LONGEST_PAUSE {
-                pause = SHORTEST_PAUSE;
+            if self.env.monotonic() - began > RETRY_DELAY_MAX {
+                backoff.reset();
             }
+            let pause = backoff.next_delay();
             tracing::error!(error = format!("{error:#}"), ?pause, "{reason}: will try again");
             self.recorder.warning(&self.about, reason, format!("{error:#}: {advice}"));
             if self.shutdown.run_until_cancelled(self.env.sleep(pause)).await.is_none() {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

@@ -140,7 +140,7 @@ impl Node {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
         let proxy = node.proxy_config();
-        let gate = node.gate(OwnRules::Here(proxy.confirmed.clone()), &informers, env);
+        let gate = node.gate(OwnRules::Here(proxy.applied_state.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers, components);
         node.start_kubelet(env, shutdown, gate, components)?;
         let ready = node.ready(env, shutdown).await;
@@ -246,9 +246,9 @@ impl Node {
             Choice::Minke => {
                 let cluster = ClusterRanges { pods: self.pod_cidrs.clone(), services: self.service_cidrs.clone() };
                 let cluster_cidrs = cluster.pods.iter().chain(&cluster.services).copied().collect();
-                let mesh = pod_network::mesh(&self.flags, &self.instance, &self.own.name, cluster);
-                env.spawn(proxy::run_mesh(mesh, informers.clone(), env.clone(), shutdown.clone()));
-                let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.confirmed.clone());
+                let routes = pod_network::pod_routes(&self.flags, &self.instance, &self.own.name, cluster);
+                env.spawn(proxy::run_pod_routes(routes, informers.clone(), env.clone(), shutdown.clone()));
+                let network = Network::new(&self.flags, &self.instance, cluster_cidrs, proxy.applied_state.clone());
                 // Before the kubelet can ask for more.
                 let held = network.attachments();
                 env.spawn(async move { node.run_network(network, held, shared, &task_env, &until).await });

@@ -104,7 +104,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
         Some(kept) => kept,
         None => {
             let flags = flags.clone();
-            let token = tokio::task::spawn_blocking(move || token(&flags)).await??;
+            let token = env::spawn_blocking(move || token(&flags)).await??;
             let token = Some(Arc::new(RwLock::new(token)));
             let bootstrap = connect(Identity { bearer_token: token, ..Identity::default() })?;
             let asked = Asked { client: &bootstrap, server: &server, ca_pem: &ca_pem };
@@ -321,7 +321,7 @@ async fn obtain(asked: &Asked<'_>, pki: &Path, wanted: &Wanted, env: &Env) -> Re
             Ok(_) => break,
             Err(error) if error.reason == Reason::ServiceUnavailable => {
                 let (server, ca_pem) = (asked.server.to_string(), asked.ca_pem.to_string());
-                if let Some(doubt) = tokio::task::spawn_blocking(move || ca_pin::doubt(&server, &ca_pem)).await? {
+                if let Some(doubt) = env::spawn_blocking(move || ca_pin::doubt(&server, &ca_pem)).await? {
                     bail!(doubt);
                 }
                 tracing::warn!(%error, "the API server can't be reached; will try again");

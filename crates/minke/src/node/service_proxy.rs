@@ -36,10 +36,10 @@ pub fn config(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cid
 
 /// Lets a kubelet in another process ask what the rules hold.
 pub fn answer_kubelet(config: &proxy::ProxyConfig, instance: &Instance, env: &Env, shutdown: &CancellationToken) {
-    let (socket, confirmed) = (instance.proxy_socket(), config.confirmed.clone());
+    let (socket, applied_state) = (instance.proxy_socket(), config.applied_state.clone());
     let (task_env, until) = (env.clone(), shutdown.clone());
     env.spawn(async move {
-        let served = until.run_until_cancelled(proxy::serve_confirmed(&socket, confirmed, task_env)).await;
+        let served = until.run_until_cancelled(proxy::serve_applied_state(&socket, applied_state, task_env)).await;
         if let Some(Err(error)) = served {
             tracing::error!(%error, socket = %socket.display(), "kubelets can't ask about endpoints");
         }

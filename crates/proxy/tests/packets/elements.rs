@@ -1,6 +1,6 @@
 //! Elements that were changed one by one, straight in the kernel, are those that `nft` writes from nothing.
 //! Part of the packet tests.
-//! Invariant: compares what `nft` itself lists.
+//! Compares what `nft` itself lists.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ fn elements_changed_one_by_one_are_those_written_at_once() {
         gone["spec"]["type"] = "ExternalName".into();
         gone
     });
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 
     let changed = elements(&node);
     for word in ["198.51.100.5", "udp", "sctp", "fd96::10", "fd97::3", "balance-2", "refuse", "drop"] {

@@ -1,6 +1,6 @@
 //! An API server's lists and watches from memory, for a proxy under test.
 //! Used by `main`; what is put here reaches the informers at once.
-//! Invariant: every event has its own, growing resourceVersion.
+//! Every event has its own, growing resourceVersion.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,10 +1,10 @@
 //! The proxy with real packets: a node, its pods and a stranger outside, each in a network namespace of its own.
 //! Every namespace here is made by the test and removed at its end.
-//! Invariant: nothing touches the machine's own namespace.
+//! Nothing touches the machine's own namespace.
 
 mod elements;
 mod feed;
-mod mesh;
+mod pod_routes;
 mod policies;
 mod trouble;
 mod udp;
@@ -23,7 +23,7 @@ use client::{Client, InformerFactory};
 use env::Env;
 use feed::Feed;
 use nix::sched::{CloneFlags, setns};
-use proxy::{Confirmed, NodeConfig, PodUid, ProxyConfig};
+use proxy::{AppliedState, NodeConfig, PodUid, ProxyConfig};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -32,12 +32,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What `look` finds, as soon as it finds something.
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = env::instant_now() + PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "never {what}");
+        assert!(env::instant_now() < end, "never {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -105,7 +105,7 @@ fn slice(service: &str, protocol: &str, port: u16, endpoints: &[&str]) -> Value 
 struct Node {
     name: String,
     feed: Feed,
-    confirmed: Confirmed,
+    applied_state: AppliedState,
     shutdown: CancellationToken,
     proxy: Option<std::thread::JoinHandle<()>>,
 }
@@ -117,7 +117,7 @@ impl Node {
         let mut node = Self {
             name: n.clone(),
             feed: Feed::default(),
-            confirmed: Confirmed::default(),
+            applied_state: AppliedState::default(),
             shutdown: CancellationToken::new(),
             proxy: None,
         };
@@ -163,7 +163,7 @@ impl Node {
                 zone: None,
             },
             table: "mk-proxy".into(),
-            confirmed: self.confirmed.clone(),
+            applied_state: self.applied_state.clone(),
             healthz: Some("0.0.0.0:10256".parse().unwrap()),
             metrics: None,
         };
@@ -187,19 +187,19 @@ impl Node {
     }
 
     fn generation(&self) -> u64 {
-        self.confirmed.applied().borrow().generation
+        self.applied_state.applied().borrow().generation
     }
 
     fn uses(&self, ip: &str) -> bool {
-        self.confirmed.uses(PodUid::parse(&uid(ip)).unwrap())
+        self.applied_state.uses(PodUid::parse(&uid(ip)).unwrap())
     }
 
     /// Waits for the next transaction after `generation`.
     fn applied(&self, generation: u64) {
-        let mut receiver = self.confirmed.applied();
+        let mut receiver = self.applied_state.applied();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let wait = receiver.wait_for(|now| now.generation > generation);
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap() });
+        runtime.block_on(async { env::timeout(PATIENCE, wait).await.unwrap().unwrap() });
     }
 
     fn change(&self, plural: &str, value: Value) {
@@ -372,7 +372,7 @@ fn services_are_reached_from_everywhere() {
     let health = trouble::http(&node, "-out", "192.0.2.1:32000", "/healthz");
     assert!(health.starts_with("HTTP/1.1 200 OK") && health.contains("\"localEndpoints\":1"), "{health}");
 
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 
     // A client keeps its endpoint over a restart.
     node.endpoints("sticky", "TCP", &["10.244.0.2", "10.244.0.3"]);

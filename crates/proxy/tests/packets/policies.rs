@@ -1,6 +1,6 @@
 //! Who may use a Service, and which of its endpoints: traffic policies, source ranges, affinity, endpoints that end.
 //! Part of the packet tests.
-//! Invariant: what is dropped here is asked for a second time from where it is served.
+//! What is dropped here is asked for a second time from where it is served.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ fn load_balancer_addresses_admit_their_source_ranges() {
     assert!(node.is_dropped("", balancer));
     balanced(&["192.0.2.0/24"]);
     assert_eq!(node.ask("", balancer), "a 10.244.0.1");
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn hints_are_followed_where_the_node_is() {
     }
     node.feed.put("nodes", json!({ "metadata": { "name": "here", "labels": {} } }));
     eventually("without a zone", || (used() == [true, true]).then_some(()));
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }
 
 #[test]
@@ -192,5 +192,5 @@ fn addresses_of_no_service_lead_nowhere() {
     range("inside-another", &["10.97.0.0/24"]);
     range("kubernetes", &["10.97.0.0/16"]);
     leaks();
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }

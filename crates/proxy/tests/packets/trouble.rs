@@ -1,7 +1,7 @@
 //! What goes wrong on a node is told and the rest goes on: ports in use, addresses claimed twice, endpoints by the
 //! thousand. And how the proxy's own health is told.
 //! Part of the packet tests.
-//! Invariant: every trouble here leaves the Service beside it served.
+//! Every trouble here leaves the Service beside it served.
 
 use std::{
     io::{Read, Write},
@@ -101,5 +101,5 @@ fn thousands_of_endpoints() {
     assert!(node.nft("list chain ip mk-proxy svc/d/web/tcp/80").contains("mod 3000"));
     node.endpoints("web", "TCP", &["10.244.0.2"]);
     assert!(node.ask("-b", "10.96.0.10:80").starts_with("a "));
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }

@@ -1,6 +1,6 @@
 //! UDP through Services: a client is one flow to the kernel, and a flow goes on until somebody ends it.
 //! Part of the packet tests.
-//! Invariant: every client here asks from one socket, so that only a flow that was ended can change who answers.
+//! Every client here asks from one socket, so that only a flow that was ended can change who answers.
 
 use std::{
     io::Write,
@@ -86,7 +86,7 @@ fn udp_clients_follow_their_service() {
     client.becomes("a");
     node.endpoints("six", "UDP", &["fd97::3"]);
     client.becomes("b");
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }
 
 #[test]
@@ -162,5 +162,5 @@ fn thousands_of_udp_flows_are_ended_and_the_rest_goes_on() {
     assert_eq!(bystander.ask(), "a");
     inside(&node.name, ask).join().unwrap();
     assert!(flows_to(&node, "10.244.0.3") > usize::from(MANY) / 2);
-    assert_eq!(node.confirmed.full_writes(), 1, "all changes were incremental");
+    assert_eq!(node.applied_state.full_writes(), 1, "all changes were incremental");
 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::ApiError;
 use client::{Client, may_have_happened};
-use env::Env;
+use env::{Backoff, Env};
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
     api::core::v1::{Binding, ObjectReference, Pod},
@@ -43,12 +43,11 @@ impl BindPlugin for DefaultBinder {
     }
 }
 
-const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(50);
-const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(5);
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// Binds, and asks until there is an answer: with a lost one the pod may be on its node, where it needs its room.
 async fn bind(client: &Client, env: &Env, pod: &PodInfo, node: &str) -> Result<(), ApiError> {
-    let (mut pause, mut doubtful) = (RETRY_INTERVAL_MIN, false);
+    let (mut backoff, mut doubtful) = (RETRY_BACKOFF, false);
     loop {
         match attempt(client, pod, node).await {
             Err(error) if may_have_happened(&error) => doubtful = true,
@@ -59,8 +58,7 @@ async fn bind(client: &Client, env: &Env, pod: &PodInfo, node: &str) -> Result<(
             },
             answer => return answer,
         }
-        env.sleep(pause.mul_f64(0.5 + env.random_fraction())).await;
-        pause = (pause * 2).min(RETRY_INTERVAL_MAX);
+        env.sleep(backoff.next_delay().mul_f64(0.5 + env.random_fraction())).await;
     }
 }
 

@@ -242,7 +242,7 @@ async fn a_pod_meets_every_extension_point_in_order() {
     let server = start();
     create(&server, "through", "");
     server.until("binding", |s| node_of(s, "through").as_deref() == Some("b")).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    env::sleep(Duration::from_secs(1)).await;
     let points = ["PreEnqueue", "QueueSort", "PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve"];
     assert_eq!(calls("through"), [&points[..], &["Permit", "PreBind", "Bind", "PostBind"]].concat());
 }
@@ -272,7 +272,7 @@ async fn permit_holds_a_pod_until_it_is_allowed() {
             s.get("pods", "default/held").is_some_and(|pod| pod["status"]["nominatedNodeName"] == "b")
         })
         .await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    env::sleep(Duration::from_secs(2)).await;
     assert_eq!((node_of(&server, "held"), calls("held").pop()), (None, Some("Permit")));
     create(&server, "allows", "allow-others");
     server.until("both bindings", |s| node_of(s, "held").is_some() && node_of(s, "allows").is_some()).await;
@@ -322,7 +322,7 @@ async fn what_was_reserved_is_given_back_when_a_later_point_fails() {
         })
         .await;
     server.delete("pods", "default/deleted");
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    env::sleep(Duration::from_secs(10)).await;
     assert_eq!(calls("deleted").pop(), Some("Unreserve"));
 }
 

@@ -1,8 +1,17 @@
 //! What must hold, apart from what is done: one file per checker.
-//! `linearizability` judges what `history` kept of the answers that clients got.
+//! `linearizability` judges what `history` kept of the answers that clients got; `watches` and `leadership` compare with
+//! the `commit_log`; `invariants` looks at every commit, `convergence` at a cluster that was left alone.
 //! Invariant: a checker never does anything to the cluster.
 
+pub mod commit_log;
+pub mod convergence;
 pub mod history;
+pub mod invariants;
+pub mod leadership;
 pub mod linearizability;
+pub mod oracle;
+pub mod watches;
 
-pub use crate::checks::Violation;
+/// Something that must never be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation(pub String);

@@ -1,6 +1,6 @@
 //! What the embedded store asks of a file system: few enough things that `simulated` can do all of them badly.
 //! `real` is this machine's; tests put a disk under the store that loses, tears, refuses and lies.
-//! Invariant: nothing in `embedded` and `backup` touches a file but through here.
+//! Invariant: nothing in `embedded` and `backup` touches a file but through here (tidy: `store_writes_through_disk`).
 
 mod real;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The file system of this machine.
 //! Behind `Disk`.
-//! Invariant: what it makes is readable by its owner alone; what it finds otherwise is corrected.
+//! Invariant: what it makes is readable by its owner alone; what it finds otherwise is corrected (test:
+//! `modes_of_older_stores_are_corrected`).
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},

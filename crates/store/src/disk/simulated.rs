@@ -1,6 +1,6 @@
 //! A disk that lies: by seed it loses what was not synced, tears writes, reorders them, refuses, and loses power.
 //! Under the embedded store in `power_cut_tests`.
-//! Invariant: what a successful sync covered is there after a power cut; nothing else is promised. After a failed sync the
+//! What a successful sync covered is there after a power cut; nothing else is promised. After a failed sync the
 //! system's view and the disk differ, and no later sync brings them together.
 
 use std::{
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::{DirectoryLock, Disk, DiskFile, SyncPoint};
 
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// Numbers by a seed.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl Inode {
                 Pending::Write(offset, bytes) => {
                     let mut at = 0;
                     while at < bytes.len() {
-                        let end = bytes.len().min(at + SECTOR - (offset + at) % SECTOR);
+                        let end = bytes.len().min(at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES);
                         if dice.chance(percent) {
                             write(&mut self.durable, offset + at, &bytes[at..end]);
                         }
@@ -260,7 +260,7 @@ impl SimulatedDisk {
         let inode = &mut state.inodes[state.names.files[path]];
         for contents in [&mut inode.current, &mut inode.durable] {
             let end = contents.len();
-            let length = SECTOR.min(end - from).min(end - to);
+            let length = SECTOR_BYTES.min(end - from).min(end - to);
             contents.copy_within(from..from + length, to);
         }
     }

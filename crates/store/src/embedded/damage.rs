@@ -1,6 +1,6 @@
 //! What is damaged in a log, and whether anything is lost by it.
 //! Found by `replay`; a start stops for what is live, `salvage` gives it up.
-//! Invariant: what cannot be told to be dead counts as live.
+//! What cannot be told to be dead counts as live.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{Revision, StoreError, mvcc::Core};
 
 /// So many are named in an error; the rest is counted.
-const NAMED: usize = 10;
+const NAMED_KEYS_MAX: usize = 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRecord {
@@ -28,10 +28,10 @@ pub(crate) struct Damage {
     offset: u64,
     end: u64,
     reason: String,
-    what: What,
+    what: DamageKind,
 }
 
-enum What {
+enum DamageKind {
     /// The value of a record whose head is intact.
     Value {
         key: String,
@@ -48,30 +48,30 @@ enum What {
 impl Damage {
     pub fn value(place: &Location, record: &KeyRecord) -> Self {
         let reason = format!("{} at revision {}: checksum does not match", record.key, record.revision);
-        let what = What::Value { key: record.key.clone(), revision: record.revision, place: place.clone() };
+        let what = DamageKind::Value { key: record.key.clone(), revision: record.revision, place: place.clone() };
         Self::at(&place.segment, u64::from(place.offset), u64::from(place.offset + place.length), reason, what)
     }
 
     pub fn unknown(place: &Location) -> Self {
         let reason = "checksum does not match, of a record that cannot be told".to_string();
         let (from, to) = (u64::from(place.offset), u64::from(place.offset + place.length));
-        Self::at(&place.segment, from, to, reason, What::Unknown)
+        Self::at(&place.segment, from, to, reason, DamageKind::Unknown)
     }
 
     pub fn group_head(segment: &Arc<Segment>, from: u64, to: u64, intact: Vec<(String, Revision, Location)>) -> Self {
         let reason = "checksum of a group does not match".to_string();
-        Self::at(segment, from, to, reason, What::Head(intact))
+        Self::at(segment, from, to, reason, DamageKind::Head(intact))
     }
 
     pub fn missing_group(segment: &Arc<Segment>, at: u64) -> Self {
-        Self::at(segment, at, at, "a group is missing before it".into(), What::Unknown)
+        Self::at(segment, at, at, "a group is missing before it".into(), DamageKind::Unknown)
     }
 
     pub fn segment_head(segment: &Arc<Segment>, reason: String) -> Self {
-        Self::at(segment, 0, 0, reason, What::SegmentHead)
+        Self::at(segment, 0, 0, reason, DamageKind::SegmentHead)
     }
 
-    fn at(segment: &Arc<Segment>, offset: u64, end: u64, reason: String, what: What) -> Self {
+    fn at(segment: &Arc<Segment>, offset: u64, end: u64, reason: String, what: DamageKind) -> Self {
         Self { segment: segment.clone(), offset, end, reason, what }
     }
 
@@ -82,10 +82,12 @@ impl Damage {
     /// Whether the newest state of any key rests on it.
     pub fn is_live(&self, core: &Core<Location>) -> bool {
         match &self.what {
-            What::Value { key, revision, place } => needs(core, key, *revision, place),
-            What::Unknown => true,
-            What::Head(records) => records.iter().any(|(key, revision, place)| needs(core, key, *revision, place)),
-            What::SegmentHead => true,
+            DamageKind::Value { key, revision, place } => needs(core, key, *revision, place),
+            DamageKind::Unknown => true,
+            DamageKind::Head(records) => {
+                records.iter().any(|(key, revision, place)| needs(core, key, *revision, place))
+            }
+            DamageKind::SegmentHead => true,
         }
     }
 
@@ -98,8 +100,8 @@ impl Damage {
             offset: self.offset,
         };
         match &self.what {
-            What::Value { key, revision, .. } if self.is_live(core) => Some(lost(Some(key), Some(*revision))),
-            What::Unknown => Some(lost(None, None)),
+            DamageKind::Value { key, revision, .. } if self.is_live(core) => Some(lost(Some(key), Some(*revision))),
+            DamageKind::Unknown => Some(lost(None, None)),
             _ => None,
         }
     }
@@ -121,13 +123,14 @@ fn needs(core: &Core<Location>, key: &str, revision: Revision, place: &Location)
 /// Fails if anything live is damaged; says how many dead records are.
 pub(crate) fn refuse_live(damage: &[Damage], core: &Core<Location>) -> Result<u64, StoreError> {
     let live: Vec<_> = damage.iter().filter(|damage| damage.is_live(core)).collect();
-    let Some(last) = live.get(..live.len().min(NAMED)).and_then(<[_]>::last) else {
+    let Some(last) = live.get(..live.len().min(NAMED_KEYS_MAX)).and_then(<[_]>::last) else {
         return Ok(damage.len() as u64);
     };
-    let mut all: Vec<String> = live.iter().take(NAMED).rev().skip(1).rev().map(|damage| damage.describe()).collect();
+    let mut all: Vec<String> =
+        live.iter().take(NAMED_KEYS_MAX).rev().skip(1).rev().map(|damage| damage.describe()).collect();
     let StoreError::Corrupted(text) = last.error() else { unreachable!("damage is corruption") };
     all.push(text);
-    if live.len() > NAMED {
+    if live.len() > NAMED_KEYS_MAX {
         all.insert(0, format!("{} places are damaged, among them", live.len()));
     }
     Err(StoreError::Corrupted(all.join("; ")))

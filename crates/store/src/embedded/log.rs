@@ -5,7 +5,8 @@
 //! A write that failed is cut off again. A sync that failed is never tried again: the system may have dropped the pages and
 //! report success the next time. What the file held before was synced before; the next group goes to another file, and
 //! `replay` takes nothing from the old one that the new one has instead.
-//! Invariant: nothing half-written is ever followed by data in the same segment.
+//! Invariant: nothing half-written is ever followed by data in the same segment (test:
+//! `acknowledged_writes_survive_a_disk_that_lies`).
 
 use std::{
     collections::VecDeque,
@@ -17,8 +18,8 @@ use std::{
 use bytes::BytesMut;
 
 use super::{
-    record::{GROUP_FRAME, GroupHead, KeyParts},
-    segment::{Location, SEGMENT_HEAD, Segment},
+    record::{GROUP_FRAME_BYTES, GroupHead, KeyParts},
+    segment::{Location, SEGMENT_HEAD_BYTES, Segment},
 };
 use crate::{
     Revision, StoreError,
@@ -37,7 +38,7 @@ pub(crate) struct Log {
     /// Bytes in all segments but the last.
     sealed_bytes: u64,
     sequence: u64,
-    tail: Tail,
+    tail: LogTail,
     segment_bytes: u64,
     /// The memory of the last batch, for the next one.
     spare: BytesMut,
@@ -45,7 +46,7 @@ pub(crate) struct Log {
 
 /// What follows the end of the last segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tail {
+enum LogTail {
     Zeroes,
     /// Remains of a write that failed.
     Dirty,
@@ -75,7 +76,7 @@ impl Batch {
 
     fn within(mut bytes: BytesMut) -> Self {
         bytes.clear();
-        bytes.resize(GROUP_FRAME, 0);
+        bytes.resize(GROUP_FRAME_BYTES, 0);
         Self { bytes, places: Vec::new() }
     }
 
@@ -89,7 +90,7 @@ impl Batch {
 impl Log {
     pub fn create(disk: Arc<dyn Disk>, directory: &Path, segment_bytes: u64) -> io::Result<Self> {
         let segments = VecDeque::from([Segment::create(&*disk, directory, 1)?]);
-        Ok(Self::resume(disk, directory, segments, SEGMENT_HEAD, 0, 0, segment_bytes))
+        Ok(Self::resume(disk, directory, segments, SEGMENT_HEAD_BYTES, 0, 0, segment_bytes))
     }
 
     /// `end` of the last group, which is that of the file.
@@ -103,7 +104,7 @@ impl Log {
         segment_bytes: u64,
     ) -> Self {
         let directory = directory.to_path_buf();
-        let (reserved, tail, spare) = (end, Tail::Zeroes, BytesMut::new());
+        let (reserved, tail, spare) = (end, LogTail::Zeroes, BytesMut::new());
         Self { disk, directory, segments, end, reserved, sealed_bytes, sequence, tail, segment_bytes, spare }
     }
 
@@ -126,22 +127,22 @@ impl Log {
             revision,
             floor,
             oldest_segment: self.segments.front().map_or(active.id, |oldest| oldest.id),
-            length: (batch.bytes.len() - GROUP_FRAME) as u32,
+            length: (batch.bytes.len() - GROUP_FRAME_BYTES) as u32,
         };
-        let mut encoded = BytesMut::with_capacity(GROUP_FRAME);
+        let mut encoded = BytesMut::with_capacity(GROUP_FRAME_BYTES);
         head.encode(&mut encoded);
-        batch.bytes[..GROUP_FRAME].copy_from_slice(&encoded);
+        batch.bytes[..GROUP_FRAME_BYTES].copy_from_slice(&encoded);
 
         let written = active.file.write_at(&batch.bytes, self.end);
         let written = written.and_then(|()| self.reserve(&active, self.end + batch.bytes.len() as u64));
         if let Err(error) = written {
-            self.tail = Tail::Dirty;
+            self.tail = LogTail::Dirty;
             // Best effort now; `writable` insists before the next group.
             let _ = self.cut_back(&active);
             return Err(self.failed(&error));
         }
         if let Err(error) = active.file.sync(SyncPoint::Group) {
-            self.tail = Tail::Unknown;
+            self.tail = LogTail::Unknown;
             return Err(self.failed(&error));
         }
         let start = self.end;
@@ -162,12 +163,12 @@ impl Log {
     /// The last segment, fit to be written to.
     fn writable(&mut self) -> io::Result<Arc<Segment>> {
         let Some(active) = self.segments.back().cloned() else { unreachable!("a log has a segment") };
-        if self.tail == Tail::Dirty {
+        if self.tail == LogTail::Dirty {
             self.cut_back(&active)?;
         }
         match self.tail {
-            Tail::Unknown if self.end == SEGMENT_HEAD => self.replace_empty(&active),
-            Tail::Zeroes if self.end < self.segment_bytes => Ok(active),
+            LogTail::Unknown if self.end == SEGMENT_HEAD_BYTES => self.replace_empty(&active),
+            LogTail::Zeroes if self.end < self.segment_bytes => Ok(active),
             _ => self.begin_segment(),
         }
     }
@@ -179,7 +180,7 @@ impl Log {
         let _ = active.file.set_len(self.end);
         let next = Segment::create(&*self.disk, &self.directory, active.id + 1)?;
         self.sealed_bytes += self.end;
-        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD, SEGMENT_HEAD, Tail::Zeroes);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, LogTail::Zeroes);
         self.segments.push_back(next.clone());
         Ok(next)
     }
@@ -192,7 +193,7 @@ impl Log {
             _ => {}
         }
         let next = Segment::create(&*self.disk, &self.directory, active.id)?;
-        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD, SEGMENT_HEAD, Tail::Zeroes);
+        (self.end, self.reserved, self.tail) = (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES, LogTail::Zeroes);
         self.segments.pop_back();
         self.segments.push_back(next.clone());
         Ok(next)
@@ -232,7 +233,7 @@ impl Log {
         active.file.set_len(self.end)?;
         self.reserved = self.end;
         let synced = active.file.sync(SyncPoint::CutBack);
-        self.tail = if synced.is_ok() { Tail::Zeroes } else { Tail::Unknown };
+        self.tail = if synced.is_ok() { LogTail::Zeroes } else { LogTail::Unknown };
         synced
     }
 

@@ -1,8 +1,8 @@
 //! A store in a directory of this machine: an append-only log of checksummed records and an index of keys in memory.
 //! `sequencer` takes writes and `writer` does them, `recovery` starts from what `replay` reads back, `reclaim` gives space
 //! back, `scrub` looks for damage; reading is `mvcc::shared`. All of it over `disk`.
-//! Invariant: an acknowledged write survives a crash and a power cut; damaged data is repaired or reported, never returned
-//! or dropped silently.
+//! Invariant: an acknowledged write survives a crash and a power cut; damaged data is repaired or reported, never
+//! returned or dropped silently (test: `power_cut_tests.rs`).
 //!
 //! Why not an LSM tree: the index of keys is in memory anyway (revisions, watches), so a read is one `pread` and a
 //! group of writes one `write` and one `fdatasync`; there are no memtables, caches or background threads to pay for.
@@ -251,12 +251,12 @@ pub(crate) fn refuse_damage(replayed: &Replayed, core: &Core<Location>) -> Resul
 }
 
 /// How often a log that changes meanwhile is read again from the start.
-const READ_ATTEMPTS: u32 = 100;
+const READ_ATTEMPTS_MAX: u32 = 100;
 
 /// Everything in a store that may be in use: segments are only added to and removed, so all of them as they are at one
 /// moment are the log up to some group.
 pub(crate) fn read_all(disk: &dyn Disk, path: &Path) -> Result<(Core<Location>, Replayed), StoreError> {
-    for _ in 0..READ_ATTEMPTS {
+    for _ in 0..READ_ATTEMPTS_MAX {
         let ids = replay::segment_ids(disk, path)?;
         if ids.is_empty() {
             return Err(StoreError::Corrupted(format!("{} holds no minke store", path.display())));

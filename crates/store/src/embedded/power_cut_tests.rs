@@ -54,7 +54,7 @@ impl Contents {
     fn of(writer: &Writer) -> Result<Self, StoreError> {
         let core = writer.shared.core.read();
         let (found, _) = core.index.first("", usize::MAX);
-        let read = |f: super::super::mvcc::index::Found<super::segment::Location>| {
+        let read = |f: super::super::mvcc::index::RangeEntry<super::segment::Location>| {
             Ok((f.key.to_string(), (f.live.value.read(&f.key, f.revision)?, f.revision)))
         };
         Ok(Self { revision: core.revision(), keys: found.into_iter().map(read).collect::<Result<_, StoreError>>()? })

@@ -1,7 +1,8 @@
 //! Gives disk space back: moves what is still needed out of the oldest segment, then removes it.
 //! Run by the writer between groups, in bounded steps.
 //! Invariant: only newest versions move, so a deletion is always later in the log than what it deletes. A segment goes
-//! only when the index needs nothing of it, whatever is damaged in it.
+//! only when the index needs nothing of it, whatever is damaged in it (test: `deletions_stay_deleted_over_openings`,
+//! `the_power_may_go_at_every_step`).
 
 use crate::{
     Revision, StoreError,
@@ -11,9 +12,9 @@ use crate::{
 use super::{
     damaged,
     log::{Batch, Log},
-    record::{self, FRAME_HEAD, KeyRecord, Kind, Scanned},
+    record::{self, FRAME_HEAD_BYTES, KeyRecord, Kind, Scanned},
     scrub::{self, SharedRepairSource},
-    segment::{Location, SEGMENT_HEAD, Segment},
+    segment::{Location, SEGMENT_HEAD_BYTES, Segment},
 };
 
 /// Bytes looked at, and at most written, in one step.
@@ -27,7 +28,7 @@ pub(crate) struct Reclaimer {
     blocked_until: Revision,
 }
 
-enum Survey {
+enum SegmentSurvey {
     Move(Vec<(Location, KeyRecord)>),
     /// History still needs something here.
     Blocked(Revision),
@@ -51,16 +52,18 @@ impl Reclaimer {
         }
         let Some(oldest) = log.segments.front().cloned() else { return Ok(false) };
         let end = oldest.len().map_err(|e| super::unreadable(&oldest.path, &e))?;
-        let from = self.cursor.max(SEGMENT_HEAD);
+        let from = self.cursor.max(SEGMENT_HEAD_BYTES);
         let (records, next) = records(&oldest, from, end, STEP_BYTES)?;
         match survey(shared, records, floor) {
-            Survey::Blocked(until) => {
+            SegmentSurvey::Blocked(until) => {
                 // What was moved up to here stays moved.
                 *self = Self { cursor: from, blocked_until: until };
                 return Ok(false);
             }
-            Survey::Move(needed) if !needed.is_empty() => relocate(log, shared, source, needed, (revision, floor))?,
-            Survey::Move(_) => {}
+            SegmentSurvey::Move(needed) if !needed.is_empty() => {
+                relocate(log, shared, source, needed, (revision, floor))?
+            }
+            SegmentSurvey::Move(_) => {}
         }
         self.cursor = next;
         if next >= end {
@@ -104,7 +107,7 @@ fn records(
             bytes = segment.read(offset, end)?;
         }
         if record::group_at(&bytes, at).is_some() {
-            at += record::GROUP_FRAME;
+            at += record::GROUP_FRAME_BYTES;
             continue;
         }
         let (scanned, next) = record::scan(&bytes, at, bytes.len());
@@ -124,27 +127,27 @@ fn records(
 
 /// Whether the frame at `at` ends within `bytes`, by what it says itself.
 fn is_whole(bytes: &[u8], at: usize) -> bool {
-    let head = bytes.get(at..at + FRAME_HEAD).and_then(record::frame_head);
-    head.is_some_and(|(length, _)| at + FRAME_HEAD + length <= bytes.len())
+    let head = bytes.get(at..at + FRAME_HEAD_BYTES).and_then(record::frame_head);
+    head.is_some_and(|(length, _)| at + FRAME_HEAD_BYTES + length <= bytes.len())
 }
 
-fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor: Revision) -> Survey {
+fn survey(shared: &Shared<Location>, records: Vec<(Location, KeyRecord)>, floor: Revision) -> SegmentSurvey {
     let core = shared.core.read();
     let mut needed = Vec::new();
     for (place, record) in records {
         if record.revision >= floor {
-            return Survey::Blocked(record.revision);
+            return SegmentSurvey::Blocked(record.revision);
         }
         let Some((version, _)) = core.index.version(&record.key, record.revision) else { continue };
         if !version.live.as_ref().is_some_and(|live| live.value.is_at(&place)) {
             continue;
         }
         match core.index.newest(&record.key) {
-            Some(newest) if newest.revision > record.revision => return Survey::Blocked(newest.revision),
+            Some(newest) if newest.revision > record.revision => return SegmentSurvey::Blocked(newest.revision),
             _ => needed.push((place, record)),
         }
     }
-    Survey::Move(needed)
+    SegmentSurvey::Move(needed)
 }
 
 fn relocate(

@@ -1,16 +1,17 @@
 //! The bytes of the log: frames with a length and a checksum, holding a change of one key or the head of a group.
 //! Written by `log`, read by `replay` and one at a time by `segment`; `backup` uses the same frames.
 //! A record's head has a checksum of its own: when the value is damaged, whose it was and of which revision is still sure.
-//! Invariant: pure encoding; whatever bytes it is given, it answers, it never panics.
+//! Invariant: pure encoding; whatever bytes it is given, it answers and does not panic (test:
+//! `frames_survive_a_round_trip_and_every_flipped_bit_is_found`).
 
 use bytes::{Bytes, BytesMut};
 
 use crate::Revision;
 
 /// Length and checksum before every body.
-pub(crate) const FRAME_HEAD: usize = 8;
+pub(crate) const FRAME_HEAD_BYTES: usize = 8;
 /// A body longer than this is damage, not data.
-pub(crate) const MAX_BODY: usize = 64 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 20;
 
 const KIND_GROUP: u8 = 1;
 /// Records of older versions, whose heads have no checksum.
@@ -21,11 +22,11 @@ const KIND_PUT: u8 = 5;
 const KIND_DELETE: u8 = 6;
 const KIND_MOVED: u8 = 7;
 
-const GROUP_BODY: usize = 1 + 8 + 8 + 8 + 4 + 4;
-pub(crate) const GROUP_FRAME: usize = FRAME_HEAD + GROUP_BODY;
-const PLAIN_HEAD: usize = 1 + 8 + 8 + 8 + 4;
-/// As `PLAIN_HEAD`, then the value's length and the checksum of the head with the key.
-const RECORD_HEAD: usize = PLAIN_HEAD + 4 + 4;
+const GROUP_BODY_BYTES: usize = 1 + 8 + 8 + 8 + 4 + 4;
+pub(crate) const GROUP_FRAME_BYTES: usize = FRAME_HEAD_BYTES + GROUP_BODY_BYTES;
+const PLAIN_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
+/// As `PLAIN_HEAD_BYTES`, then the value's length and the checksum of the head with the key.
+const RECORD_HEAD_BYTES: usize = PLAIN_HEAD_BYTES + 4 + 4;
 
 /// Opens everything that was made durable by one sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl KeyParts<'_> {
             out.extend_from_slice(&self.expires_ms.to_le_bytes());
             out.extend_from_slice(&(self.key.len() as u32).to_le_bytes());
             out.extend_from_slice(&(self.value.len() as u32).to_le_bytes());
-            let head = out.len() + 4 - RECORD_HEAD;
+            let head = out.len() + 4 - RECORD_HEAD_BYTES;
             let checksum = head_checksum(&out[head..], self.key.as_bytes());
             out.extend_from_slice(&checksum.to_le_bytes());
             out.extend_from_slice(self.key.as_bytes());
@@ -134,10 +135,10 @@ impl KeyRecord {
 
 fn frame(out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
-    out.extend_from_slice(&[0; FRAME_HEAD]);
+    out.extend_from_slice(&[0; FRAME_HEAD_BYTES]);
     body(out);
-    let length = (out.len() - start - FRAME_HEAD) as u32;
-    let checksum = checksum(&out[start + FRAME_HEAD..], length);
+    let length = (out.len() - start - FRAME_HEAD_BYTES) as u32;
+    let checksum = checksum(&out[start + FRAME_HEAD_BYTES..], length);
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
     out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -153,7 +154,7 @@ fn checksum(body: &[u8], length: u32) -> u32 {
 /// Body length and checksum, if the length is possible.
 pub(crate) fn frame_head(head: &[u8]) -> Option<(usize, u32)> {
     let length = u32_at(head, 0)? as usize;
-    (1..=MAX_BODY).contains(&length).then_some((length, u32_at(head, 4)?))
+    (1..=BODY_BYTES_MAX).contains(&length).then_some((length, u32_at(head, 4)?))
 }
 
 /// `None` when the body does not match its checksum or means nothing.
@@ -163,7 +164,7 @@ pub(crate) fn decode(expected: u32, body: &Bytes) -> Option<Frame> {
     }
     let tag = *body.first()?;
     if tag == KIND_GROUP {
-        return (body.len() == GROUP_BODY).then_some(Frame::Group(GroupHead {
+        return (body.len() == GROUP_BODY_BYTES).then_some(Frame::Group(GroupHead {
             sequence: u64_at(body, 1)?,
             revision: u64_at(body, 9)?,
             floor: u64_at(body, 17)?,
@@ -172,12 +173,12 @@ pub(crate) fn decode(expected: u32, body: &Bytes) -> Option<Frame> {
         }));
     }
     let (kind, head) = match tag {
-        KIND_PUT => (Kind::Put, RECORD_HEAD),
-        KIND_DELETE => (Kind::Delete, RECORD_HEAD),
-        KIND_MOVED => (Kind::Moved, RECORD_HEAD),
-        KIND_PLAIN_PUT => (Kind::Put, PLAIN_HEAD),
-        KIND_PLAIN_DELETE => (Kind::Delete, PLAIN_HEAD),
-        KIND_PLAIN_MOVED => (Kind::Moved, PLAIN_HEAD),
+        KIND_PUT => (Kind::Put, RECORD_HEAD_BYTES),
+        KIND_DELETE => (Kind::Delete, RECORD_HEAD_BYTES),
+        KIND_MOVED => (Kind::Moved, RECORD_HEAD_BYTES),
+        KIND_PLAIN_PUT => (Kind::Put, PLAIN_HEAD_BYTES),
+        KIND_PLAIN_DELETE => (Kind::Delete, PLAIN_HEAD_BYTES),
+        KIND_PLAIN_MOVED => (Kind::Moved, PLAIN_HEAD_BYTES),
         _ => return None,
     };
     let key_end = head.checked_add(u32_at(body, 25)? as usize)?;
@@ -195,13 +196,13 @@ pub(crate) fn decode(expected: u32, body: &Bytes) -> Option<Frame> {
 /// Decodes a whole frame, as `segment` reads it back.
 pub(crate) fn decode_frame(frame: &Bytes) -> Option<Frame> {
     let (length, checksum) = frame_head(frame)?;
-    (frame.len() == FRAME_HEAD + length).then(|| decode(checksum, &frame.slice(FRAME_HEAD..)))?
+    (frame.len() == FRAME_HEAD_BYTES + length).then(|| decode(checksum, &frame.slice(FRAME_HEAD_BYTES..)))?
 }
 
 /// The head of a group at `at`, if there is an intact one.
 pub(crate) fn group_at(bytes: &Bytes, at: usize) -> Option<GroupHead> {
-    let frame = bytes.get(at..at.checked_add(GROUP_FRAME)?)?;
-    if frame[..4] != (GROUP_BODY as u32).to_le_bytes() {
+    let frame = bytes.get(at..at.checked_add(GROUP_FRAME_BYTES)?)?;
+    if frame[..4] != (GROUP_BODY_BYTES as u32).to_le_bytes() {
         return None;
     }
     match decode_frame(&bytes.slice_ref(frame))? {
@@ -235,10 +236,10 @@ pub(crate) fn scan(bytes: &Bytes, at: usize, end: usize) -> (Scanned, usize) {
 }
 
 fn intact_at(bytes: &Bytes, at: usize, end: usize) -> Option<(KeyRecord, usize)> {
-    let (length, expected) = frame_head(bytes.get(at..at.checked_add(FRAME_HEAD)?)?)?;
-    let next = at + FRAME_HEAD + length;
-    let is_record = bytes.get(at + FRAME_HEAD).is_some_and(|tag| (KIND_PLAIN_PUT..=KIND_MOVED).contains(tag));
-    match (is_record && next <= end).then(|| decode(expected, &bytes.slice(at + FRAME_HEAD..next)))?? {
+    let (length, expected) = frame_head(bytes.get(at..at.checked_add(FRAME_HEAD_BYTES)?)?)?;
+    let next = at + FRAME_HEAD_BYTES + length;
+    let is_record = bytes.get(at + FRAME_HEAD_BYTES).is_some_and(|tag| (KIND_PLAIN_PUT..=KIND_MOVED).contains(tag));
+    match (is_record && next <= end).then(|| decode(expected, &bytes.slice(at + FRAME_HEAD_BYTES..next)))?? {
         Frame::Key(record) => Some((record, next)),
         Frame::Group(_) => None,
     }
@@ -246,20 +247,20 @@ fn intact_at(bytes: &Bytes, at: usize, end: usize) -> Option<(KeyRecord, usize)>
 
 /// As `intact_at`, where the value is damaged and the head is not.
 fn head_at(bytes: &Bytes, at: usize, end: usize) -> Option<(KeyRecord, usize)> {
-    let body = bytes.get(at.checked_add(FRAME_HEAD)?..end.min(bytes.len()))?;
+    let body = bytes.get(at.checked_add(FRAME_HEAD_BYTES)?..end.min(bytes.len()))?;
     let kind = match *body.first()? {
         KIND_PUT => Kind::Put,
         KIND_DELETE => Kind::Delete,
         KIND_MOVED => Kind::Moved,
         _ => return None,
     };
-    let head = body.get(..RECORD_HEAD)?;
+    let head = body.get(..RECORD_HEAD_BYTES)?;
     let (key_length, value_length) = (u32_at(head, 25)? as usize, u32_at(head, 29)? as usize);
-    let key = body.get(RECORD_HEAD..RECORD_HEAD.checked_add(key_length)?)?;
-    if head_checksum(&head[..RECORD_HEAD - 4], key) != u32_at(head, RECORD_HEAD - 4)? {
+    let key = body.get(RECORD_HEAD_BYTES..RECORD_HEAD_BYTES.checked_add(key_length)?)?;
+    if head_checksum(&head[..RECORD_HEAD_BYTES - 4], key) != u32_at(head, RECORD_HEAD_BYTES - 4)? {
         return None;
     }
-    let next = at.checked_add(FRAME_HEAD + RECORD_HEAD + key_length)?.checked_add(value_length)?;
+    let next = at.checked_add(FRAME_HEAD_BYTES + RECORD_HEAD_BYTES + key_length)?.checked_add(value_length)?;
     let record = KeyRecord {
         kind,
         revision: u64_at(head, 1)?,
@@ -335,7 +336,7 @@ mod tests {
             KeyRecord { revision: n, value: vec![7; 300].into(), ..record() }.parts().encode(&mut out);
         }
         let (sound, end) = (out.freeze(), |bytes: &Bytes| bytes.len());
-        let head = FRAME_HEAD..FRAME_HEAD + RECORD_HEAD + record().key.len();
+        let head = FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + RECORD_HEAD_BYTES + record().key.len();
         for byte in starts[1]..starts[2] {
             let mut bytes = sound.to_vec();
             bytes[byte] ^= 0x10;

@@ -1,6 +1,7 @@
 //! What a start does with what it finds: refuses damage, cuts off what was torn, and makes sure of the rest.
 //! Called by `writer`; `replay` reads.
-//! Invariant: nothing is served before it is durable; what a crashed process left in the system's memory is not.
+//! Invariant: nothing is served before it is durable; what a crashed process left in the system's memory is not (test:
+//! `the_power_may_go_at_every_step`).
 
 use std::{path::Path, sync::Arc};
 

@@ -1,6 +1,7 @@
 //! Reads the whole log back into a `Core` and tells a torn tail from damage.
 //! Called by `open` (which repairs a torn tail), by `check` and backups (which change nothing) and by `salvage`.
-//! Invariant: a torn group counts not at all; damage is never skipped without being told, in `Replayed::damage`.
+//! Invariant: a torn group counts not at all; damage is never skipped without being told, in `Replayed::damage` (test:
+//! `damage_is_refused_or_named_never_served`).
 
 use std::{collections::VecDeque, path::Path, sync::Arc};
 
@@ -8,8 +9,8 @@ use bytes::Bytes;
 
 use super::{
     damage::Damage,
-    record::{self, GROUP_FRAME, GroupHead, KeyRecord, Kind, Scanned},
-    segment::{Location, SEGMENT_HEAD, Segment, file_name, id_of},
+    record::{self, GROUP_FRAME_BYTES, GroupHead, KeyRecord, Kind, Scanned},
+    segment::{Location, SEGMENT_HEAD_BYTES, Segment, file_name, id_of},
     unreadable,
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// Disks write this much at once; after a power cut some sectors of a write may be there and others empty.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 /// Read at once where nothing is wrong; one group may be longer.
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -114,7 +115,15 @@ pub(crate) fn replay(
         }
         let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
         let bytes = Bytes::new();
-        let walk = Walk { segment, base: SEGMENT_HEAD, bytes, length, next_sequence, core, replayed: &mut replayed };
+        let walk = SegmentReplay {
+            segment,
+            base: SEGMENT_HEAD_BYTES,
+            bytes,
+            length,
+            next_sequence,
+            core,
+            replayed: &mut replayed,
+        };
         replayed.end = walk.run()?;
         if length > replayed.end {
             replayed.slack.push((segment.clone(), replayed.end));
@@ -128,11 +137,11 @@ pub(crate) fn replay(
 fn used(mut segments: Vec<Arc<Segment>>) -> Result<Vec<Arc<Segment>>, StoreError> {
     while let Some(last) = segments.last() {
         let length = last.len().map_err(|e| unreadable(&last.path, &e))?;
-        if length >= SEGMENT_HEAD && last.check_head().is_ok() {
+        if length >= SEGMENT_HEAD_BYTES && last.check_head().is_ok() {
             break;
         }
         let bytes = last.read(0, length)?;
-        if bytes.iter().skip(SEGMENT_HEAD as usize).any(|byte| *byte != 0) || !is_cut_off_head(&bytes) {
+        if bytes.iter().skip(SEGMENT_HEAD_BYTES as usize).any(|byte| *byte != 0) || !is_cut_off_head(&bytes) {
             break;
         }
         segments.pop();
@@ -142,18 +151,18 @@ fn used(mut segments: Vec<Arc<Segment>>) -> Result<Vec<Arc<Segment>>, StoreError
 
 /// Whether a file's head, which is not whole, is one that was cut off: as long as it should be or shorter, and empty.
 fn is_cut_off_head(bytes: &[u8]) -> bool {
-    bytes.len() < SEGMENT_HEAD as usize || bytes.iter().take(SEGMENT_HEAD as usize).all(|byte| *byte == 0)
+    bytes.len() < SEGMENT_HEAD_BYTES as usize || bytes.iter().take(SEGMENT_HEAD_BYTES as usize).all(|byte| *byte == 0)
 }
 
 /// The head of the last group that is found by going from group to group in the last segment that has any.
 fn newest_group(segments: &[Arc<Segment>]) -> Result<Option<GroupHead>, StoreError> {
     for segment in segments.iter().rev() {
         let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
-        let (mut at, mut newest) = (SEGMENT_HEAD, None);
-        while at + GROUP_FRAME as u64 <= length {
-            let bytes = segment.read(at, at + GROUP_FRAME as u64)?;
+        let (mut at, mut newest) = (SEGMENT_HEAD_BYTES, None);
+        while at + GROUP_FRAME_BYTES as u64 <= length {
+            let bytes = segment.read(at, at + GROUP_FRAME_BYTES as u64)?;
             let Some(head) = record::group_at(&bytes, 0) else { break };
-            at += GROUP_FRAME as u64 + u64::from(head.length);
+            at += GROUP_FRAME_BYTES as u64 + u64::from(head.length);
             if at > length {
                 break;
             }
@@ -170,9 +179,9 @@ fn newest_group(segments: &[Arc<Segment>]) -> Result<Option<GroupHead>, StoreErr
 fn first_sequence(later: &[Arc<Segment>]) -> Result<Option<u64>, StoreError> {
     for segment in later {
         let length = segment.len().map_err(|e| unreadable(&segment.path, &e))?;
-        let end = length.min(SEGMENT_HEAD + GROUP_FRAME as u64);
-        if let Some(head) = record::group_at(&segment.read(end.min(SEGMENT_HEAD), end)?, 0)
-            && SEGMENT_HEAD + GROUP_FRAME as u64 + u64::from(head.length) <= length
+        let end = length.min(SEGMENT_HEAD_BYTES + GROUP_FRAME_BYTES as u64);
+        if let Some(head) = record::group_at(&segment.read(end.min(SEGMENT_HEAD_BYTES), end)?, 0)
+            && SEGMENT_HEAD_BYTES + GROUP_FRAME_BYTES as u64 + u64::from(head.length) <= length
         {
             return Ok(Some(head.sequence));
         }
@@ -192,7 +201,7 @@ fn missing(directory: &Path, id: u32) -> StoreError {
 }
 
 /// One segment on its way into the core.
-struct Walk<'a> {
+struct SegmentReplay<'a> {
     segment: &'a Arc<Segment>,
     /// Where `bytes` begins in the segment.
     base: u64,
@@ -205,7 +214,7 @@ struct Walk<'a> {
     replayed: &'a mut Replayed,
 }
 
-impl Walk<'_> {
+impl SegmentReplay<'_> {
     /// Takes in every group; where they end.
     fn run(mut self) -> Result<u64, StoreError> {
         while self.base < self.length {
@@ -223,9 +232,9 @@ impl Walk<'_> {
 
     /// From `base` on, at least the whole first group if there is one.
     fn read_window(&mut self) -> Result<(), StoreError> {
-        let head_end = self.length.min(self.base + GROUP_FRAME as u64);
+        let head_end = self.length.min(self.base + GROUP_FRAME_BYTES as u64);
         let head = record::group_at(&self.segment.read(self.base, head_end)?, 0);
-        let group = head.map_or(0, |head| GROUP_FRAME as u64 + u64::from(head.length));
+        let group = head.map_or(0, |head| GROUP_FRAME_BYTES as u64 + u64::from(head.length));
         let end = self.length.min(self.base + group.max(WINDOW_BYTES));
         self.bytes = self.segment.read(self.base, end)?;
         Ok(())
@@ -236,8 +245,8 @@ impl Walk<'_> {
         let mut at = 0;
         while let Some(head) = self.group(at) {
             let is_next = self.replayed.sequence == 0 || head.sequence == self.replayed.sequence + 1;
-            let end = at + GROUP_FRAME + head.length as usize;
-            let records = self.scan(at + GROUP_FRAME, end);
+            let end = at + GROUP_FRAME_BYTES + head.length as usize;
+            let records = self.scan(at + GROUP_FRAME_BYTES, end);
             if !is_next || records.iter().any(|(_, scanned)| !matches!(scanned, Scanned::Intact(_))) {
                 break;
             }
@@ -252,7 +261,7 @@ impl Walk<'_> {
         self.replayed.sequence = head.sequence;
         self.core.reached(head.revision, head.floor);
         let from = self.base + at as u64;
-        let to = from + GROUP_FRAME as u64 + u64::from(head.length);
+        let to = from + GROUP_FRAME_BYTES as u64 + u64::from(head.length);
         self.replayed.newest_group = Some((self.segment.clone(), from, to));
     }
 
@@ -262,8 +271,8 @@ impl Walk<'_> {
         let mut at = 0;
         while at < content {
             if let Some(head) = self.group(at) {
-                let end = at + GROUP_FRAME + head.length as usize;
-                let records = self.scan(at + GROUP_FRAME, end);
+                let end = at + GROUP_FRAME_BYTES + head.length as usize;
+                let records = self.scan(at + GROUP_FRAME_BYTES, end);
                 let whole = records.iter().all(|(_, scanned)| matches!(scanned, Scanned::Intact(_)));
                 if !whole && self.is_torn(at, content) {
                     break;
@@ -303,7 +312,7 @@ impl Walk<'_> {
     /// The head of a group that begins at `at`, is as long as it says and belongs here.
     fn group(&self, at: usize) -> Option<GroupHead> {
         let head = record::group_at(&self.bytes, at)?;
-        let fits = at + GROUP_FRAME + head.length as usize <= self.bytes.len();
+        let fits = at + GROUP_FRAME_BYTES + head.length as usize <= self.bytes.len();
         let is_next = head.sequence > self.replayed.sequence;
         let counts = self.next_sequence.is_none_or(|next| head.sequence < next);
         (fits && is_next && counts).then_some(head)
@@ -376,16 +385,18 @@ impl Walk<'_> {
         if record::find_group(&rest, 1, self.replayed.sequence).is_some() {
             return false;
         }
-        let complete = match rest.len() < GROUP_FRAME {
+        let complete = match rest.len() < GROUP_FRAME_BYTES {
             true => false,
-            false => record::group_at(&rest, 0).is_none_or(|head| GROUP_FRAME + head.length as usize <= rest.len()),
+            false => {
+                record::group_at(&rest, 0).is_none_or(|head| GROUP_FRAME_BYTES + head.length as usize <= rest.len())
+            }
         };
         !complete || has_empty_sector(&rest, self.base as usize + at)
     }
 }
 
 fn has_empty_sector(rest: &[u8], offset: usize) -> bool {
-    let first = SECTOR - (offset % SECTOR);
+    let first = SECTOR_BYTES - (offset % SECTOR_BYTES);
     let (head, aligned) = rest.split_at(first.min(rest.len()));
-    std::iter::once(head).chain(aligned.chunks(SECTOR)).any(|sector| sector.iter().all(|byte| *byte == 0))
+    std::iter::once(head).chain(aligned.chunks(SECTOR_BYTES)).any(|sector| sector.iter().all(|byte| *byte == 0))
 }

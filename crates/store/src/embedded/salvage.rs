@@ -1,6 +1,7 @@
 //! Makes a store that can be started again out of a damaged one, and says what is lost.
 //! For `minke store check --salvage`; `replay` finds what can be read.
-//! Invariant: the old segments count until the last of the new ones is durable; nothing is given up without being named.
+//! Invariant: the old segments count until the last of the new ones is durable; nothing is given up without being named
+//! (test: `what_is_salvaged_starts_again_and_says_what_is_lost`).
 
 use std::{path::Path, sync::Arc};
 

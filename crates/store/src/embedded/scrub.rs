@@ -1,6 +1,7 @@
 //! Reads what is live again, slowly, so that damage is found while somebody still has the value.
 //! Run by `writer`; the API server's cache gives values back through `RepairSource`.
-//! Invariant: a value is put in a damaged one's place only if it fits the checksum that was written with that.
+//! Invariant: a value is put in a damaged one's place only if it fits the checksum that was written with that (test:
+//! `damaged_records_are_repaired_from_memory_or_reported`).
 
 use std::{
     sync::{Arc, OnceLock},
@@ -11,14 +12,14 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     log::{Batch, Log},
-    record::{self, FRAME_HEAD, KeyParts, Kind},
+    record::{self, FRAME_HEAD_BYTES, KeyParts, Kind},
     segment::Location,
 };
 use crate::{
     RepairSource, Revision, StoreError,
     mvcc::{
         Value,
-        index::{Found, Live},
+        index::{Live, RangeEntry},
         shared::Shared,
     },
 };
@@ -49,7 +50,7 @@ impl Scrubber {
         }
         let (found, more) = shared.core.read().index.first(&self.cursor, SCRUB_STEP_KEYS);
         let (mut read, mut ended) = (0, !more);
-        for Found { key, live, .. } in found {
+        for RangeEntry { key, live, .. } in found {
             if read >= SCRUB_STEP_BYTES {
                 ended = false;
                 break;
@@ -100,7 +101,7 @@ fn fits(live: &Live<Location>, key: &str, revision: Revision, value: &[u8]) -> b
         let mut encoded = BytesMut::new();
         let (created, expires_ms) = (live.created, live.expires_ms);
         KeyParts { kind, revision, created, expires_ms, key, value }.encode(&mut encoded);
-        record::frame_head(&encoded[..FRAME_HEAD]).is_some_and(|(_, checksum)| checksum == written)
+        record::frame_head(&encoded[..FRAME_HEAD_BYTES]).is_some_and(|(_, checksum)| checksum == written)
     })
 }
 

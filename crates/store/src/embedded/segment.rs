@@ -1,6 +1,7 @@
 //! One file of the log, and the place of one record in it.
 //! Made by `log` and `replay`; the index holds `Location`s and reads values through them.
-//! Invariant: a record read back is checked against its checksum, its key and its revision.
+//! Invariant: a record read back is checked against its checksum, its key and its revision (test:
+//! `damage_is_refused_or_named_never_served`).
 
 use std::{
     io,
@@ -26,7 +27,7 @@ use crate::{
 const MAGIC: &[u8; 8] = b"MINKELOG";
 const VERSION: u32 = 1;
 /// Magic, format version and the segment's own number.
-pub(crate) const SEGMENT_HEAD: u64 = 16;
+pub(crate) const SEGMENT_HEAD_BYTES: u64 = 16;
 
 pub(crate) struct Segment {
     pub id: u32,
@@ -50,7 +51,7 @@ impl Segment {
     pub fn create(disk: &dyn Disk, directory: &Path, id: u32) -> io::Result<Arc<Self>> {
         let path = directory.join(file_name(id));
         let file = disk.create(&path)?;
-        let mut head = BytesMut::with_capacity(SEGMENT_HEAD as usize);
+        let mut head = BytesMut::with_capacity(SEGMENT_HEAD_BYTES as usize);
         head.extend_from_slice(MAGIC);
         head.extend_from_slice(&VERSION.to_le_bytes());
         head.extend_from_slice(&id.to_le_bytes());
@@ -71,7 +72,7 @@ impl Segment {
 
     /// What is wrong with the file's head, if anything.
     pub fn check_head(&self) -> Result<(), String> {
-        let mut head = [0; SEGMENT_HEAD as usize];
+        let mut head = [0; SEGMENT_HEAD_BYTES as usize];
         self.file.read_at(&mut head, 0).map_err(|e| format!("its head cannot be read: {e}"))?;
         if &head[..8] != MAGIC {
             return Err("it is not a log file of a minke store".into());

@@ -1,6 +1,6 @@
 //! The one thread that writes: takes everything that waits, makes it durable with one sync, then answers all.
 //! Fed by `EmbeddedStore`; `writer` does the work.
-//! Invariant: nobody is answered before what the answer rests on is on disk.
+//! Invariant: nobody is answered before what the answer rests on is on disk (test: `every_sync_is_needed`).
 
 use std::sync::{
     Arc,
@@ -47,7 +47,7 @@ pub(crate) struct Sequencer {
 }
 
 /// Who waits for one sync. Expired keys have nobody to answer.
-type Waiting = Option<Reply<Outcome>>;
+type WriteWaiter = Option<Reply<Outcome>>;
 
 impl Sequencer {
     /// Until every sender is gone.
@@ -120,7 +120,7 @@ impl Sequencer {
     }
 }
 
-fn answer(waiting: Vec<Waiting>, outcomes: Vec<Result<Outcome, StoreError>>) {
+fn answer(waiting: Vec<WriteWaiter>, outcomes: Vec<Result<Outcome, StoreError>>) {
     for (reply, outcome) in waiting.into_iter().zip(outcomes) {
         if let Some(reply) = reply {
             let _ = reply.send(outcome);

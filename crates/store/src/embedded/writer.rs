@@ -1,6 +1,7 @@
 //! Writes groups of transactions, keeps house, and puts damaged records right.
 //! Run by `sequencer`, in its thread; by tests in theirs. Decides with `mvcc::group`, writes with `log`.
-//! Invariant: no reader or watcher sees a write, and no outcome is given, before it is on disk.
+//! Invariant: no reader or watcher sees a write, and no outcome is given, before it is on disk (test:
+//! `every_sync_is_needed`).
 
 use std::{path::Path, sync::Arc};
 
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// Keys expired in one group.
-const EXPIRY_STEP: usize = 4096;
+const EXPIRY_STEP_KEYS: usize = 4096;
 
 pub(crate) struct Writer {
     pub shared: Arc<Shared<Location>>,
@@ -112,7 +113,7 @@ impl Writer {
     /// Lets old history go and gives the deletions of expired keys.
     pub fn due(&self) -> Vec<Transaction> {
         self.shared.core.write().forget_aged(self.shared.env.monotonic());
-        let expired = self.shared.core.read().expired(self.shared.wall_ms(), EXPIRY_STEP);
+        let expired = self.shared.core.read().expired(self.shared.wall_ms(), EXPIRY_STEP_KEYS);
         expired.into_iter().map(|(key, mod_revision)| delete_if_unchanged(&key, mod_revision)).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Forgets history older than one interval, once per interval however many API servers share the etcd.
 //! Spawned by `EtcdStore::connect`. The servers agree through one key, in upstream's way, so mixed clusters agree too.
-//! Invariant: history stays for at least one interval.
+//! Invariant: history stays for at least one interval (test: `history_is_forgotten_once_for_all_servers`).
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ const KEY: &str = "compact_rev_key";
 
 /// What the last round left.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Round {
+struct CompactionRound {
     version: i64,
     revision: Revision,
 }
 
 pub(super) async fn run(client: Client, env: Env, interval: Duration) {
-    let mut last = Round::default();
+    let mut last = CompactionRound::default();
     loop {
         env.sleep(interval).await;
         match compact(&client, last).await {
@@ -34,7 +34,7 @@ pub(super) async fn run(client: Client, env: Env, interval: Duration) {
 }
 
 /// If no other server was here since `last`, compacts to the revision of `last`.
-async fn compact(client: &Client, last: Round) -> Result<Round, Error> {
+async fn compact(client: &Client, last: CompactionRound) -> Result<CompactionRound, Error> {
     let mut kv = client.kv_client();
     let turn = Txn::new()
         .when([Compare::version(KEY, CompareOp::Equal, last.version)])
@@ -47,7 +47,7 @@ async fn compact(client: &Client, last: Round) -> Result<Round, Error> {
             TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::version),
             _ => None,
         });
-        return Ok(Round { version: version.unwrap_or(0), revision });
+        return Ok(CompactionRound { version: version.unwrap_or(0), revision });
     }
     if last.revision > 0 {
         let compacted = kv.compact(last.revision as i64, None).await;
@@ -59,5 +59,5 @@ async fn compact(client: &Client, last: Round) -> Result<Round, Error> {
             return Err(error);
         }
     }
-    Ok(Round { version: last.version + 1, revision })
+    Ok(CompactionRound { version: last.version + 1, revision })
 }

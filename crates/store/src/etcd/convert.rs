@@ -1,6 +1,6 @@
 //! etcd's answers in our words.
 //! Used by the store and its watches.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use bytes::Bytes;
 use etcd_client::{KeyValue, ResponseHeader};

@@ -1,15 +1,16 @@
 //! Leases shared by keys that end at about the same time, so that a thousand events do not need a thousand leases.
 //! Asked by `EtcdStore::transact` for every put with a time to live.
-//! Invariant: a key lives at least as long as asked, and at most a twentieth (and a minute) longer.
+//! Invariant: a key lives at least as long as asked, and at most a twentieth (and a minute) longer (test:
+//! `leases_are_shared_while_their_end_fits`).
 
 use std::{future::Future, time::Duration};
 
 use env::Env;
 use parking_lot::Mutex;
 
-const REUSE_AT_MOST: Duration = Duration::from_secs(60);
+const LEASE_REUSE_MAX: Duration = Duration::from_secs(60);
 /// Keys on one lease; its end deletes them all at once.
-const KEYS_PER_LEASE: usize = 1000;
+const KEYS_PER_LEASE_MAX: usize = 1000;
 
 pub(super) struct Leases {
     env: Env,
@@ -42,7 +43,7 @@ impl Leases {
         let now = self.env.monotonic();
         if let Some(lease) = self.current.lock().as_mut()
             && (now + ttl..=now + ttl + reuse).contains(&lease.ends)
-            && lease.keys < KEYS_PER_LEASE
+            && lease.keys < KEYS_PER_LEASE_MAX
         {
             lease.keys += 1;
             return Ok(lease.id);
@@ -54,7 +55,7 @@ impl Leases {
 }
 
 fn reuse(ttl_seconds: u64) -> Duration {
-    Duration::from_secs(ttl_seconds / 20).min(REUSE_AT_MOST)
+    Duration::from_secs(ttl_seconds / 20).min(LEASE_REUSE_MAX)
 }
 
 #[cfg(test)]

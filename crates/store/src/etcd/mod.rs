@@ -1,6 +1,6 @@
 //! A store in an etcd cluster, for more than one API server.
 //! `watch` follows changes across reconnects, `lease` gives keys a time to live, `compaction` forgets, `convert` maps what etcd says.
-//! Invariant: keeps no data of its own; every answer is etcd's.
+//! It keeps no data of its own; every answer is etcd's.
 
 mod compaction;
 mod convert;

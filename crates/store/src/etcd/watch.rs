@@ -2,12 +2,13 @@
 //! It hears of all keys, also of those outside its range: every one of them makes a revision, and who waits for that one
 //! would otherwise wait until etcd tells of its progress, once in ten minutes.
 //! Made by `EtcdStore::watch`.
-//! Invariant: delivers every revision once, whole and in order, or ends with an error. (etcd splits a revision over several
-//! answers only for a watch that asks for fragments; this one does not.)
+//! Invariant: delivers every revision once, whole and in order, or ends with an error (test: `watch_loses_nothing` of
+//! the contract, `a_watch_survives_kill_and_restart`). etcd splits a revision over several answers only for a watch
+//! that asks for fragments; this one does not.
 
 use std::{collections::VecDeque, time::Duration};
 
-use env::Env;
+use env::{Backoff, Env};
 use etcd_client::{Client, WatchOptions, WatchResponse};
 
 use super::{
@@ -17,9 +18,8 @@ use super::{
 use crate::{Event, Revision, StoreError, WatchItem, WatchStream};
 
 /// After this long without etcd the stream ends.
-const RECONNECT_LIMIT: Duration = Duration::from_secs(60);
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 struct Follower {
     client: Client,
@@ -31,7 +31,7 @@ struct Follower {
     stream: Option<etcd_client::WatchStream>,
     ready: VecDeque<WatchItem>,
     /// Since when (monotonic) nothing good was heard, and how long to wait before the next attempt.
-    lost: Option<(Duration, Duration)>,
+    lost: Option<(Duration, Backoff)>,
     ended: bool,
 }
 
@@ -153,10 +153,9 @@ impl Follower {
         tracing::debug!(reason, next = self.next, "watch lost etcd, reconnecting");
         self.stream = None;
         let mut error = StoreError::Unavailable(reason);
-        let (since, mut backoff) = self.lost.unwrap_or((self.env.monotonic(), FIRST_BACKOFF));
-        while self.env.monotonic() - since < RECONNECT_LIMIT {
-            self.env.sleep(backoff.mul_f64(0.5 + self.env.random_fraction())).await;
-            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+        let (since, mut backoff) = self.lost.unwrap_or((self.env.monotonic(), RECONNECT_BACKOFF));
+        while self.env.monotonic() - since < RECONNECT_TIMEOUT {
+            self.env.sleep(backoff.next_delay().mul_f64(0.5 + self.env.random_fraction())).await;
             self.lost = Some((since, backoff));
             match self.connect().await {
                 Ok(()) => return Ok(()),

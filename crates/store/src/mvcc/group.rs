@@ -1,6 +1,6 @@
 //! Decides a group of transactions, in order, each seeing the ones before it, without changing anything yet.
 //! The caller makes the writes durable and then applies them to `Core`.
-//! Invariant: pure; a decision depends only on the core, the group so far and the time given.
+//! Invariant: pure; a decision depends only on the core, the group so far and the time given (tidy: `pure_files`).
 
 use std::{collections::HashMap, sync::Arc};
 

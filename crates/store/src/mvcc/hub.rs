@@ -1,6 +1,7 @@
 //! Hands events to watchers in revision order and ends those that cannot keep up.
 //! Fed by `Core::apply`; a `Watching` stream drains one watcher.
-//! Invariant: never waits for a watcher.
+//! Invariant: never waits for a watcher, and keeps at most `buffer_events` events and one progress for each (type: the
+//! channel's bound). A slower one gets `Unavailable`; it may watch again from where it was.
 
 use std::{
     collections::VecDeque,
@@ -14,9 +15,9 @@ use std::{
 };
 
 use futures::Stream;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::{Past, Value};
+use super::{PastEvent, Value};
 use crate::{Event, Revision, StoreError, WatchItem};
 
 /// Progress is told at most this often.
@@ -28,14 +29,15 @@ struct Watcher {
     from: Revision,
     /// The last revision it was told of, by event or progress.
     told: Revision,
-    sender: UnboundedSender<WatchItem>,
+    sender: Sender<WatchItem>,
     backpressure: Arc<Backpressure>,
 }
 
-/// The channel has no bound of its own: a group of writes is delivered at once, so events are counted instead.
+/// The channel counts items, each the events of a transaction; this counts the events in them.
 #[derive(Default)]
 struct Backpressure {
-    queued: AtomicUsize,
+    queued_events: AtomicUsize,
+    progress_queued: AtomicBool,
     too_slow: AtomicBool,
 }
 
@@ -56,10 +58,11 @@ impl Hub {
         range: (String, String),
         from: Revision,
         current: Revision,
-        backlog: VecDeque<Past<V>>,
+        backlog: VecDeque<PastEvent<V>>,
     ) -> Watching<V> {
         self.watchers.retain(|watcher| !watcher.sender.is_closed());
-        let (sender, receiver) = unbounded_channel();
+        // An item has an event or more, so as many items as events; and one progress.
+        let (sender, receiver) = channel(self.buffer_events + 1);
         let backpressure = Arc::<Backpressure>::default();
         let (start, end) = range;
         let watcher = Watcher { start, end, from, told: current, sender, backpressure: backpressure.clone() };
@@ -89,14 +92,29 @@ impl Hub {
             return;
         }
         self.progress_due = None;
+        let mut behind = false;
         self.watchers.retain_mut(|watcher| {
-            // A watcher with events still queued learns its progress from those.
-            if watcher.told >= revision || watcher.backpressure.queued.load(Ordering::Relaxed) > 0 {
+            if watcher.told >= revision {
+                return !watcher.sender.is_closed();
+            }
+            // A watcher that has not read what it was told before hears of it the next time.
+            if watcher.backpressure.is_behind() {
+                behind |= !watcher.sender.is_closed();
                 return !watcher.sender.is_closed();
             }
             watcher.told = revision;
-            watcher.sender.send(WatchItem::Progress(revision)).is_ok()
+            watcher.backpressure.progress_queued.store(true, Ordering::Relaxed);
+            watcher.sender.try_send(WatchItem::Progress(revision)).is_ok()
         });
+        if behind {
+            self.schedule_progress(now);
+        }
+    }
+}
+
+impl Backpressure {
+    fn is_behind(&self) -> bool {
+        self.queued_events.load(Ordering::Relaxed) > 0 || self.progress_queued.load(Ordering::Relaxed)
     }
 }
 
@@ -106,21 +124,21 @@ impl Watcher {
         let inside = |event: &&Event| event.revision >= self.from && self.start <= event.key && event.key < self.end;
         let mine: Vec<Event> = events.iter().filter(inside).cloned().collect();
         let Some(last) = mine.last().map(|event| event.revision) else { return true };
-        let queued = self.backpressure.queued.fetch_add(mine.len(), Ordering::Relaxed) + mine.len();
-        if queued > limit {
+        let queued = self.backpressure.queued_events.fetch_add(mine.len(), Ordering::Relaxed) + mine.len();
+        if queued > limit || self.sender.capacity() == 0 {
             self.backpressure.too_slow.store(true, Ordering::Relaxed);
             return false;
         }
         self.told = last;
-        self.sender.send(WatchItem::Events(mine)).is_ok()
+        self.sender.try_send(WatchItem::Events(mine)).is_ok()
     }
 }
 
 /// One watch: first the past, then how far that was, then what happens.
 pub(crate) struct Watching<V> {
-    backlog: VecDeque<Past<V>>,
+    backlog: VecDeque<PastEvent<V>>,
     progress: Option<Revision>,
-    receiver: UnboundedReceiver<WatchItem>,
+    receiver: Receiver<WatchItem>,
     backpressure: Arc<Backpressure>,
     ended: bool,
 }
@@ -157,8 +175,12 @@ impl<V: Value> Stream for Watching<V> {
         let Poll::Ready(item) = self.receiver.poll_recv(context) else { return Poll::Pending };
         let item = match item {
             Some(item) => {
-                if let WatchItem::Events(events) = &item {
-                    self.backpressure.queued.fetch_sub(events.len(), Ordering::Relaxed);
+                let waiting = &self.backpressure;
+                match &item {
+                    WatchItem::Events(events) => {
+                        waiting.queued_events.fetch_sub(events.len(), Ordering::Relaxed);
+                    }
+                    WatchItem::Progress(_) => waiting.progress_queued.store(false, Ordering::Relaxed),
                 }
                 Ok(item)
             }
@@ -169,5 +191,38 @@ impl<V: Value> Stream for Watching<V> {
             }
         };
         Poll::Ready(Some(item))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::{FutureExt, StreamExt};
+
+    use super::*;
+
+    fn next(watching: &mut Watching<Bytes>) -> Option<Revision> {
+        match watching.next().now_or_never()?? {
+            Ok(WatchItem::Progress(revision)) => Some(revision),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_does_not_read_has_one_progress_waiting_and_hears_of_the_newest_later() {
+        let mut hub = Hub::new(4);
+        let mut watching = hub.register::<Bytes>(("a".into(), "b".into()), 1, 0, VecDeque::new());
+        assert_eq!(next(&mut watching), Some(0), "where it starts");
+        let mut now = Duration::ZERO;
+        for revision in 1..100 {
+            hub.schedule_progress(now);
+            now += PROGRESS_INTERVAL;
+            hub.tell_progress(revision, now);
+        }
+        assert_eq!((next(&mut watching), next(&mut watching)), (Some(1), None), "one, whatever happened since");
+        let due = hub.progress_due().expect("it is told although nothing more is written");
+        hub.tell_progress(99, due);
+        assert_eq!(next(&mut watching), Some(99));
+        assert_eq!(hub.progress_due(), None, "nobody is behind");
     }
 }

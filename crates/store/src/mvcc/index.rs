@@ -1,6 +1,6 @@
 //! Every key with its newest version and the older ones that history still needs.
 //! Owned by `Core`, which decides what may be forgotten.
-//! Invariant: holds no value bytes; versions of a key are in revision order.
+//! Invariant: holds no value bytes (type: values are behind `Value`); versions of a key are in revision order.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,7 @@ impl<V> Default for Index<V> {
 }
 
 /// One key found by a range.
-pub(crate) struct Found<V> {
+pub(crate) struct RangeEntry<V> {
     pub key: Arc<str>,
     pub revision: Revision,
     pub live: Live<V>,
@@ -123,7 +123,7 @@ impl<V: Clone> Index<V> {
     }
 
     /// The first `limit` keys (0: all) in `[start, end)` at `revision`, and how many follow them.
-    pub fn range(&self, start: &str, end: &str, limit: usize, revision: Revision) -> (Vec<Found<V>>, u64) {
+    pub fn range(&self, start: &str, end: &str, limit: usize, revision: Revision) -> (Vec<RangeEntry<V>>, u64) {
         let mut found = Vec::new();
         let mut remaining = 0;
         for (key, entry) in self.entries(start, end) {
@@ -131,18 +131,18 @@ impl<V: Clone> Index<V> {
             if limit != 0 && found.len() >= limit {
                 remaining += 1;
             } else {
-                found.push(Found { key: key.clone(), revision: *revision, live: live.clone() });
+                found.push(RangeEntry { key: key.clone(), revision: *revision, live: live.clone() });
             }
         }
         (found, remaining)
     }
 
     /// The first `limit` live keys from `start` on, and whether there may be more.
-    pub fn first(&self, start: &str, limit: usize) -> (Vec<Found<V>>, bool) {
+    pub fn first(&self, start: &str, limit: usize) -> (Vec<RangeEntry<V>>, bool) {
         let live =
             self.keys.range::<str, _>((Included(start), std::ops::Bound::Unbounded)).filter_map(|(key, entry)| {
                 let Version { revision, live } = &entry.newest;
-                Some(Found { key: key.clone(), revision: *revision, live: live.clone()? })
+                Some(RangeEntry { key: key.clone(), revision: *revision, live: live.clone()? })
             });
         let found: Vec<_> = live.take(limit).collect();
         let more = found.len() == limit;

@@ -1,6 +1,6 @@
 //! The revisioned state that `memory` and `embedded` share: an index of keys, a bounded history, watchers, deadlines.
 //! `group` decides transactions against it, `shared` reads it, `hub` tells watchers.
-//! Invariant: knows no disk and never waits. Values are behind `Value`, in memory or in a log.
+//! Invariant: knows no disk and never waits (tidy: `pure_files`). Values are behind `Value`, in memory or in a log.
 
 pub(crate) mod group;
 pub(crate) mod hub;
@@ -40,7 +40,7 @@ impl Value for Bytes {
 }
 
 /// How many history entries one step forgets, so that no lock is held long.
-const TRIM_STEP: usize = 4096;
+const TRIM_STEP_ENTRIES: usize = 4096;
 
 pub(crate) struct Core<V> {
     pub index: Index<V>,
@@ -172,7 +172,7 @@ impl<V: Value> Core<V> {
 
     /// Forgets a bounded number of unreachable versions; true if there are more.
     pub fn trim(&mut self) -> bool {
-        for _ in 0..TRIM_STEP {
+        for _ in 0..TRIM_STEP_ENTRIES {
             match self.history.front() {
                 Some((revision, _)) if *revision < self.floor => {}
                 _ => return false,
@@ -237,28 +237,28 @@ impl<V: Value> Core<V> {
     }
 
     /// Events with `revision >= from` on keys in the range, values not yet read.
-    pub fn backlog(&self, start: &str, end: &str, from: Revision) -> VecDeque<Past<V>> {
+    pub fn backlog(&self, start: &str, end: &str, from: Revision) -> VecDeque<PastEvent<V>> {
         let first = self.history.partition_point(|(revision, _)| *revision < from);
         let inside = self.history.range(first..).filter(|(_, key)| start <= &**key && &**key < end);
         inside
             .filter_map(|(revision, key)| {
                 let (version, before) = self.index.version(key, *revision)?;
                 let previous = before.and_then(|b| Some((b.revision, b.live.as_ref()?.value.clone())));
-                Some(Past { revision: *revision, key: key.clone(), live: version.live.clone(), previous })
+                Some(PastEvent { revision: *revision, key: key.clone(), live: version.live.clone(), previous })
             })
             .collect()
     }
 }
 
 /// An event that happened before the watch began.
-pub(crate) struct Past<V> {
+pub(crate) struct PastEvent<V> {
     pub revision: Revision,
     pub key: Arc<str>,
     pub live: Option<Live<V>>,
     pub previous: Option<(Revision, V)>,
 }
 
-impl<V: Value> Past<V> {
+impl<V: Value> PastEvent<V> {
     pub fn read(self) -> Result<Event, StoreError> {
         let change = match &self.live {
             Some(live) => Change::Put {

@@ -1,6 +1,6 @@
 //! The reading half of a store over `Core`, and the timer that wakes it: the same for `memory` and `embedded`.
 //! Writes come from `memory` (in place) or from the sequencer of `embedded`.
-//! Invariant: the lock is never held while waiting or while values are read for a range.
+//! Invariant: the lock is never held while waiting (clippy: `await_holding_lock`) or while values are read for a range.
 
 use std::{
     sync::{Arc, OnceLock, Weak},
@@ -11,14 +11,14 @@ use env::Env;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use super::{Core, Value, group::Write, index::Found};
+use super::{Core, Value, group::Write, index::RangeEntry};
 use crate::{Limits, Range, RangeResult, Record, Revision, StoreError, WatchStream};
 
 /// After the timer fired, how long at least until it looks again: what was due may still be on its way to disk.
-const TIMER_PAUSE: Duration = Duration::from_millis(100);
+const TIMER_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Ranges longer than this are read off the async threads.
-const INLINE_READS: usize = 32;
+const INLINE_READS_MAX: usize = 32;
 
 pub(crate) struct Shared<V> {
     pub core: RwLock<Core<V>>,
@@ -65,7 +65,7 @@ impl<V: Value> Shared<V> {
             let core = self.core.read();
             core.index.newest(key).and_then(|v| Some((v.revision, v.live.clone()?)))
         };
-        found.map(|(revision, live)| record(Found { key: key.into(), revision, live })).transpose()
+        found.map(|(revision, live)| record(RangeEntry { key: key.into(), revision, live })).transpose()
     }
 
     pub async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
@@ -75,12 +75,12 @@ impl<V: Value> Shared<V> {
             let (found, remaining) = core.index.range(&range.start, &range.end, range.limit, revision);
             (found, remaining, revision)
         };
-        let short = V::IN_MEMORY || found.len() <= INLINE_READS;
+        let short = V::IN_MEMORY || found.len() <= INLINE_READS_MAX;
         let read = move || found.into_iter().map(record).collect::<Result<Vec<_>, _>>();
         let records = if short {
             read()?
         } else {
-            tokio::task::spawn_blocking(read).await.map_err(|e| StoreError::Unavailable(e.to_string()))??
+            env::spawn_blocking(read).await.map_err(|e| StoreError::Unavailable(e.to_string()))??
         };
         Ok(RangeResult { records, remaining, revision })
     }
@@ -115,7 +115,7 @@ impl<V> Drop for Shared<V> {
     }
 }
 
-fn record<V: Value>(found: Found<V>) -> Result<Record, StoreError> {
+fn record<V: Value>(found: RangeEntry<V>) -> Result<Record, StoreError> {
     Ok(Record {
         value: found.live.value.read(&found.key, found.revision)?,
         key: found.key.to_string(),
@@ -144,7 +144,7 @@ async fn run_timer<V: Value>(
                     () = env.sleep(due.max(pause)) => {
                         let Some(shared) = shared.upgrade() else { return };
                         tick(&shared);
-                        pause = TIMER_PAUSE;
+                        pause = TIMER_INTERVAL_MIN;
                         continue;
                     }
                     () = wake.notified() => {}

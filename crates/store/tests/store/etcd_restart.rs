@@ -33,7 +33,7 @@ async fn a_watch_survives_kill_and_restart() {
                 Ok(Outcome::Done { revision, .. }) => break revision,
                 // The write came through and its answer did not; the value is compared below.
                 Ok(Outcome::Conflict { current, .. }) => break current[0].as_ref().expect("the key").mod_revision,
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(_) => env::sleep(Duration::from_millis(50)).await,
             }
         };
         want.push((revision, format!("{round}.after")));
@@ -68,7 +68,7 @@ async fn writes_outside_of_a_watch_are_heard_of_as_progress() {
     let (ours, theirs) = (server.connect("").await, server.connect("/theirs").await);
     let mut stream = ours.watch("/k/", &prefix_end("/k/"), 0).await.unwrap();
     let mut next = async || {
-        let item = tokio::time::timeout(Duration::from_secs(120), stream.next()).await;
+        let item = env::timeout(Duration::from_secs(120), stream.next()).await;
         item.expect("an item").expect("no end").unwrap()
     };
     for (store, key) in [(&ours, "/l/a"), (&ours, "/k/a"), (&theirs, "/k/a"), (&ours, "/l/b")] {
@@ -95,9 +95,9 @@ async fn history_is_forgotten_once_for_all_servers() {
     let connect = || store::EtcdStore::connect_keeping(age, &endpoints, "", None, env::Env::real());
     let (one, _two) = (connect().await.unwrap(), connect().await.unwrap());
     let first = write(&one, vec![put("/h/a", "1")]).await;
-    let end = tokio::time::Instant::now() + Duration::from_secs(120);
-    while tokio::time::Instant::now() < end {
-        tokio::time::sleep(age / 4).await;
+    let end = env::instant_now() + Duration::from_secs(120);
+    while env::instant_now() < end {
+        env::sleep(age / 4).await;
         write(&one, vec![put("/h/a", "2")]).await;
         match one.range(under("/h/", 0, Some(first))).await {
             Ok(_) => {}

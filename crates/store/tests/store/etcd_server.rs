@@ -68,7 +68,7 @@ impl EtcdServer {
                 Ok(store) => return store,
                 Err(error) => last = Some(error),
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            env::sleep(Duration::from_millis(50)).await;
         }
         panic!("etcd did not come up: {last:?}");
     }

@@ -42,15 +42,15 @@ async fn disk_space_is_given_back_and_nothing_else_changes() {
     let before = contents(&store).await;
     assert_eq!(before.len(), 30 + store.count("/hot/", "/hot0").await.unwrap() as usize);
     // Space is given back between writes; what they left no time for comes now.
-    let end = tokio::time::Instant::now() + Duration::from_secs(120);
+    let end = env::instant_now() + Duration::from_secs(120);
     loop {
         let size = store.size_bytes().await.unwrap();
         if size < 400 << 10 {
             break;
         }
-        let late = tokio::time::Instant::now() >= end;
+        let late = env::instant_now() >= end;
         assert!(!late, "{size} bytes for {} keys; about 3 MB were written", before.len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        env::sleep(Duration::from_millis(20)).await;
     }
     let revision = store.revision().await.unwrap();
     drop(store);
@@ -67,7 +67,7 @@ async fn disk_space_is_given_back_while_writers_never_rest() {
     // So many at once that the queue is never empty, and so few keys that nearly nothing is needed for long.
     let writers = (0..64).map(|writer| {
         let store = store.clone();
-        tokio::spawn(async move {
+        env::spawn(async move {
             let mut largest = 0;
             for n in 0..200 {
                 write(&*store, vec![put(&format!("/hot/{writer}"), &format!("{n} ").repeat(200))]).await;
@@ -168,7 +168,7 @@ async fn slow_watchers_are_ended_and_others_hear_of_progress() {
     let newest = store.revision().await.unwrap();
     let mut reached = 0;
     while reached < newest {
-        match tokio::time::timeout(Duration::from_secs(120), outside.next()).await.expect("progress in time") {
+        match env::timeout(Duration::from_secs(120), outside.next()).await.expect("progress in time") {
             Some(Ok(WatchItem::Progress(revision))) => reached = revision,
             other => panic!("{other:?}"),
         }
@@ -237,7 +237,7 @@ async fn many_writers_share_syncs() {
     };
     let before = lone().await;
     let began = env.monotonic();
-    let writers: Vec<_> = (0..64).map(|w| tokio::spawn(write_some(store.clone(), w))).collect();
+    let writers: Vec<_> = (0..64).map(|w| env::spawn(write_some(store.clone(), w))).collect();
     for writer in writers {
         writer.await.unwrap();
     }

@@ -18,7 +18,7 @@ use api::ApiError;
 use super::{Attributes, Operation, Plugin, permissions::request_subject, token_audience};
 use crate::{
     authz::{self, node_identity},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 pub struct NodeRestriction {

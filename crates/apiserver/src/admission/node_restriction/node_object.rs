@@ -10,7 +10,7 @@ use api::ApiError;
 use super::target;
 use crate::{
     admission::{Attributes, Operation},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 /// Labels in Kubernetes' own name space a kubelet may set on its node.
@@ -87,7 +87,7 @@ fn pod_ranges(node: &Value) -> Vec<&str> {
 }
 
 /// A node that registers with an address of another is younger than that one, and believed by nobody about it
-/// (`proxy::node_claims`). One that is here already might be older, so it may not take the address in the first place.
+/// (`proxy::node_networks`). One that is here already might be older, so it may not take the address in the first place.
 fn foreign_address(cluster: &Cluster, node: &str, a: &Attributes<'_>) -> Result<(), ApiError> {
     let known = addresses(&a.old);
     let added: Vec<&str> = addresses(&a.object).into_iter().filter(|address| !known.contains(address)).collect();

@@ -9,7 +9,7 @@ use api::ApiError;
 use super::api_references;
 use crate::{
     admission::{Attributes, Operation},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 const MIRROR: &str = "kubernetes.io/config.mirror";

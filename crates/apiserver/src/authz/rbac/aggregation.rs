@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use api::{Object, selectors::LabelSelector};
 
-use crate::{authn::User, body, pipeline::ApiServer};
+use crate::{authn::User, request::body, server::pipeline::ApiServer};
 
 pub async fn follow(server: Weak<ApiServer>) {
     let Some(cache) = server.upgrade().map(|s| s.cluster.resource("clusterroles")) else { return };

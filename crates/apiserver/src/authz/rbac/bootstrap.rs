@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Reason};
 
 use super::{Rule, missing};
-use crate::{loopback::send, pipeline::ApiServer};
+use crate::server::{loopback::send, pipeline::ApiServer};
 
 const TABLE: &str = include_str!("policy.table");
 const API: &str = "rbac.authorization.k8s.io/v1";

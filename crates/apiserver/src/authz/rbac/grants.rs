@@ -9,7 +9,7 @@ use serde::Deserialize;
 use api::Object;
 
 use super::rule::Rule;
-use crate::{authn::User, index::Index};
+use crate::{authn::User, storage::index::Index};
 
 type Rules = Arc<[Rule]>;
 /// By namespace; cluster-wide grants under the empty one.

@@ -15,7 +15,10 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::{Attributes, Authorizer, Decision, Rules};
-use crate::{authn::User, cluster::Cluster, index::Indexed};
+use crate::{
+    authn::User,
+    storage::{cluster::Cluster, index::Indexed},
+};
 
 pub use aggregation::follow as follow_aggregation;
 pub use grants::{Grants, RoleRef};

@@ -7,7 +7,7 @@ use http::{Method, Request};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{ApiServer, Config, body};
+use crate::{ApiServer, Config, request::body};
 
 async fn server() -> Arc<ApiServer> {
     let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
@@ -85,13 +85,13 @@ async fn roles_and_bindings_decide_and_guard_themselves() {
     extra["metadata"]["labels"] = json!({ "rbac.authorization.k8s.io/aggregate-to-view": "true" });
     assert_eq!(send(&server, &admin, Method::POST, &format!("{RBAC}/clusterroles"), extra).await.0, 201);
     let view = format!("{RBAC}/clusterroles/view");
-    let found = tokio::time::timeout(Duration::from_secs(120), async {
+    let found = env::timeout(Duration::from_secs(120), async {
         loop {
             let (_, view) = send(&server, &admin, Method::GET, &view, Value::Null).await;
             if view["rules"].to_string().contains("widgets") {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            env::sleep(Duration::from_millis(10)).await;
         }
     });
     found.await.expect("view collects the new role");
@@ -159,7 +159,7 @@ async fn components_may_do_their_work_and_no_more() {
 /// Not a benchmark, but it fails if a decision starts to cost by the number of bindings.
 #[test]
 fn decisions_do_not_grow_with_the_cluster() {
-    use crate::index::Index;
+    use crate::storage::index::Index;
     let mut grants = Grants::default();
     let object = |value: Value| api::Object::from_value(&value).unwrap();
     for i in 0..1000 {

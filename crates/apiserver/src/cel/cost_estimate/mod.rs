@@ -4,12 +4,11 @@
 //! Invariant: equal to what cel-go and Kubernetes' cost estimators say, since clients' definitions are made to fit those.
 
 mod calls;
-mod cel_type;
 mod decl_type;
 mod estimator;
 mod size;
+mod type_rules;
 
-pub use cel_type::CelType;
 pub use decl_type::DeclType;
 pub use estimator::CostEstimator;
 

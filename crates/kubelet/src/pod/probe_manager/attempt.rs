@@ -180,7 +180,7 @@ mod tests {
     async fn serve(message: &'static [u8], code: &'static str) -> u16 {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
+        env::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let service = hyper::service::service_fn(move |request: http::Request<Incoming>| async move {
                     assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
@@ -194,7 +194,7 @@ mod tests {
                     response.body(body)
                 });
                 let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(served.serve_connection(TokioIo::new(stream), service));
+                env::spawn(served.serve_connection(TokioIo::new(stream), service));
             }
         });
         port

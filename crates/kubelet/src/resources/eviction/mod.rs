@@ -234,7 +234,7 @@ impl EvictionManager {
                 .map(|(name, layer)| (name.clone(), layer + local_storage::bytes_below(&logs.join(&name))))
                 .collect(),
         };
-        tokio::task::spawn_blocking(measure).await.unwrap_or_default()
+        env::spawn_blocking(measure).await.unwrap_or_default()
     }
 
     /// Ends pods that have gone beyond their own limits of disk.

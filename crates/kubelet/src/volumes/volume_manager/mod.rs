@@ -219,7 +219,7 @@ impl VolumeManager {
         self.tokens.forget(uid);
         let directory = self.pods_dir.join(uid);
         // However long it takes: nothing but this pod's end waits for it.
-        Ok(tokio::task::spawn_blocking(move || file_system::remove(&directory)).await??)
+        Ok(env::spawn_blocking(move || file_system::remove(&directory)).await??)
     }
 
     /// UIDs of the pods that have a directory.
@@ -229,7 +229,7 @@ impl VolumeManager {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
         };
-        tokio::task::spawn_blocking(list).await.unwrap_or_default()
+        env::spawn_blocking(list).await.unwrap_or_default()
     }
 }
 

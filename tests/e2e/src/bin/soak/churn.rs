@@ -67,7 +67,7 @@ async fn exec(session: &Session, kubectl: &Kubectl, name: &str) {
         let logs = kubectl.try_run(&["logs", "-n", NAMESPACE, &pod], "");
         (echoed.ok && echoed.stdout == "through a stream\n" && logs.ok, echoed, logs)
     };
-    match tokio::task::spawn_blocking(run).await {
+    match env::spawn_blocking(run).await {
         Ok((true, ..)) => session.done("execs"),
         Ok((_, echoed, logs)) => session.failed(began, format!("exec in {name}: {echoed:?} {logs:?}")),
         Err(error) => session.failed(began, format!("exec in {name}: {error}")),

@@ -1,0 +1,10 @@
+//! How this node reaches the pods of other nodes: plain routes or VXLAN, by what Node objects say.
+//! `plan` decides, `run` brings the kernel to it; `node_networks` says what of a Node object counts.
+
+mod node_networks;
+mod plan;
+mod run;
+
+pub use node_networks::{ClusterRanges, NodeNetwork, accepted_networks, pod_cidrs};
+pub use plan::{Plan, PodRoutesConfig, PodRoutesMode, plan};
+pub use run::{PodRoutesError, apply_pod_routes, run_pod_routes};

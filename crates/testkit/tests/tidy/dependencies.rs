@@ -1,0 +1,42 @@
+//! Who may depend on whom.
+//! Neighbours: `testkit::dependencies` asks cargo.
+
+use testkit::dependencies;
+
+/// Dependencies point one way. Only `minke`, `in_process`, `sim`, `fuzz` and tests see both the server and its clients.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("env", &[]),
+    ("serve", &["env"]),
+    ("api", &["env"]),
+    ("store", &["env", "api"]),
+    ("apiserver", &["env", "serve", "api", "store", "metrics"]),
+    ("client", &["env", "api", "metrics"]),
+    ("controllers", &["env", "api", "client", "metrics"]),
+    ("scheduler", &["env", "api", "client", "metrics"]),
+    ("cri", &["env"]),
+    ("cni", &["env", "netfilter"]),
+    ("netfilter", &[]),
+    ("metrics", &["env", "serve"]),
+    ("kubelet", &["env", "serve", "api", "client", "cri", "cni", "metrics"]),
+    ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
+    ("dns", &["env", "serve", "api", "client", "metrics"]),
+    ("image", &[]),
+    ("testkit", &[]),
+    ("e2e", &["env", "api", "client", "image"]),
+];
+
+#[test]
+fn dependencies_point_one_way() {
+    let found = dependencies();
+    for (name, uses) in &found {
+        if ["minke", "sim", "in-process", "fuzz"].contains(&name.as_str()) {
+            continue;
+        }
+        let (_, allowed) =
+            ALLOWED.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name} has no row in ALLOWED"));
+        for used in uses {
+            assert!(allowed.contains(&used.as_str()), "{name} must not depend on {used}");
+        }
+    }
+    assert!(found.len() >= ALLOWED.len(), "cargo metadata shows every crate");
+}

@@ -1,0 +1,21 @@
+//! The shape of the workspace, checked: one file per rule, each a row below.
+//! Neighbours: `ARCHITECTURE.md` names the rule that holds a sentence under "What never happens".
+//! Rules read the workspace's files and cargo's metadata, and write nothing.
+
+mod sources;
+
+mod api_is_pure;
+mod dependencies;
+mod file_headers;
+mod file_length;
+mod folder_width;
+mod invariants;
+mod kinds_in_one_table;
+mod module_names;
+mod never_happens;
+mod one_home;
+mod pure_files;
+mod store_knows_no_kinds;
+mod store_writes_through_disk;
+mod unbounded_channels;
+mod words;

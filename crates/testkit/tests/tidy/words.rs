@@ -1,0 +1,24 @@
+//! The field's words: identifiers that only we would understand do not come back.
+
+use crate::sources::{all, check};
+
+/// Words of ours that have given way to the field's, as they would stand in an identifier.
+const GIVEN_UP: &[(&str, &str)] = &[
+    ("NodeClaim", "NodeNetwork"),
+    ("Confirmed", "AppliedState"),
+    ("MeshConfig", "PodRoutesConfig"),
+    ("run_mesh", "run_pod_routes"),
+    ("Sighting", "NftEvent"),
+];
+
+#[test]
+fn private_words_do_not_come_back() {
+    let files = all();
+    let sources = files.iter().filter(|file| !file.path.ends_with("tidy/words.rs"));
+    let breaking = sources.flat_map(|file| {
+        let found = |word: &str| file.text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word);
+        let given_up = GIVEN_UP.iter().filter(move |(word, _)| found(word));
+        given_up.map(|(word, instead)| format!("{}: {word} is now {instead}", file.path))
+    });
+    check("the field's words", breaking, &[]);
+}
