@@ -9,6 +9,7 @@ mod runner;
 
 mod bootstrap;
 mod certificates;
+mod cluster_dns;
 mod cluster_role_aggregation;
 mod cron_job;
 mod daemon_set;
@@ -26,6 +27,11 @@ mod service_cidr;
 mod stateful_set;
 mod volume;
 
-pub use config::{Caches, CertificateAuthority, Config};
-pub use descriptors::names;
+#[cfg(test)]
+mod toy_controller;
+
+pub use certificates::ReservedNames;
+pub use cluster_dns::ClusterDns;
+pub use config::{Caches, CertificateAuthority, Config, ServiceAccountClients};
+pub use descriptors::{names, service_accounts};
 pub use runner::run;

@@ -1,6 +1,6 @@
 //! The gRPC client for a CRI v1 runtime on a unix socket.
 //! Implements `Runtime`; `events` adds what CRI itself does not offer on containerd 1.6.
-//! Invariant: connects lazily and again after a failure, so a runtime that restarts needs no action here.
+//! Connects lazily and again after a failure, so a runtime that restarts needs no action here.
 
 use std::{future::Future, path::PathBuf, time::Duration};
 

@@ -1,6 +1,6 @@
 //! A store over another: whoever measures, counts or disturbs one says only what it does differently.
 //! Used by the API server's metrics and by tests.
-//! Invariant: what a layer does not say itself reaches the inner store; every method is here, none by `Store`'s defaults.
+//! What a layer does not say itself reaches the inner store; every method is here, none by `Store`'s defaults.
 
 use async_trait::async_trait;
 

@@ -1,15 +1,12 @@
 //! Extension API servers behind APIServices: their requests passed on, their resources in our discovery.
 //! Asked by `pipeline` for group versions that are not served here; the loop keeps conditions and discovery current.
-//! Invariant: the extension server learns who asks from headers that only our client certificate makes believable.
+//! The extension server learns who asks from headers that only our client certificate makes believable.
 
-pub mod local_services;
+pub mod builtin_api_services;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use parking_lot::RwLock;
@@ -22,20 +19,20 @@ use crate::{
     handlers::{not_found, respond::Reply},
     metrics_api,
     openapi::merge,
+    post_start_hooks::ControlLoop,
     proxy::streaming::{Target, exchange, forward},
     registry::timestamp,
     request::{body, call::Call},
     server::{loopback, pipeline::ApiServer},
-    storage,
     storage::cluster::Cluster,
     transport::service_resolver,
 };
 
 const PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// How often an extension server is asked again what it serves and whether it is there.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
-const RETRY: Duration = Duration::from_secs(2);
-const ANSWER: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_INTERVAL: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What extension servers serve, by group and version.
 #[derive(Default)]
@@ -188,74 +185,60 @@ fn identity(user: &User) -> Result<HeaderMap, ApiError> {
     Ok(headers)
 }
 
-/// Follows the APIServices for as long as the server lives.
-pub fn start(server: &Arc<ApiServer>) {
-    let cache = server.cluster.cache.resource(&format!("{}apiservices/", storage::ROOT));
-    let endpoints = server.cluster.cache.resource(&format!("{}endpointslices/", storage::ROOT));
-    let weak = Arc::downgrade(server);
-    let env = server.cluster.env.clone();
-    env.clone().spawn(async move {
-        let (mut changes, mut moved) = (cache.changes(), endpoints.changes());
-        loop {
-            changes.borrow_and_update();
-            moved.borrow_and_update();
-            let Some((any, settled)) = step(&weak).await else { return };
-            let wait = if settled { LOOK_AGAIN } else { RETRY };
-            // Without extension servers only a new APIService is news.
-            let changed = match any {
-                true => {
-                    env.timeout(wait, async {
-                        tokio::select! { c = changes.changed() => c, m = moved.changed() => m }
-                    })
-                    .await
-                }
-                false => Some(changes.changed().await),
-            };
-            if matches!(changed, Some(Err(_))) {
-                return;
-            }
-        }
-    });
+pub const WATCHES: &[&str] = &["apiservices", ENDPOINTS];
+const ENDPOINTS: &str = "endpointslices";
+
+/// Says of every APIService whether it is available, and takes what extension servers serve into discovery.
+#[derive(Default)]
+pub struct Availability {
+    /// Without extension servers only a new APIService is news.
+    has_extensions: bool,
 }
 
-/// Looks at every extension once: whether there are any, and whether all of them answered. `None`: no server any more.
-async fn step(server: &Weak<ApiServer>) -> Option<(bool, bool)> {
-    let server = server.upgrade()?;
-    let cluster = &server.cluster;
-    let mut found = BTreeMap::new();
-    let mut conditions = Vec::new();
-    let (mut any, mut settled) = (false, true);
-    for service in cluster.list("apiservices", "") {
-        let service = service.value();
-        if !service["spec"]["service"].is_object() {
-            let local = ("True", "Local", "Local APIServices are always available".to_string());
-            conditions.push((service, local));
-            continue;
-        }
-        any = true;
-        let text = |field: &str| service["spec"][field].as_str().unwrap_or_default().to_string();
-        let (group, version) = (text("group"), text("version"));
-        let condition = match ask(&server, &service, &group, &version).await {
-            Ok(list) => {
-                let extension = look_at(&server, &service, &group, &version, list).await;
-                found.insert((group, version), extension);
-                ("True", "Passed", "all checks passed".to_string())
+#[async_trait]
+impl ControlLoop for Availability {
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        let cluster = &server.cluster;
+        let mut found = BTreeMap::new();
+        let mut conditions = Vec::new();
+        let (mut any, mut settled) = (false, true);
+        for service in cluster.list("apiservices", "") {
+            let service = service.value();
+            if !service["spec"]["service"].is_object() {
+                let local = ("True", "Local", "Local APIServices are always available".to_string());
+                conditions.push((service, local));
+                continue;
             }
-            Err((reason, message)) => {
-                settled = false;
-                ("False", reason, message)
-            }
-        };
-        conditions.push((service, condition));
-    }
-    // What is said to be available is in discovery.
-    server.extensions.replace(found);
-    for (service, condition) in conditions {
-        if let Err(error) = write_condition(&server, &service, condition).await {
-            tracing::debug!(error = %error.message, "failed to write the condition of an APIService");
+            any = true;
+            let text = |field: &str| service["spec"][field].as_str().unwrap_or_default().to_string();
+            let (group, version) = (text("group"), text("version"));
+            let condition = match ask(server, &service, &group, &version).await {
+                Ok(list) => {
+                    let extension = look_at(server, &service, &group, &version, list).await;
+                    found.insert((group, version), extension);
+                    ("True", "Passed", "all checks passed".to_string())
+                }
+                Err((reason, message)) => {
+                    settled = false;
+                    ("False", reason, message)
+                }
+            };
+            conditions.push((service, condition));
         }
+        // What is said to be available is in discovery.
+        server.extensions.replace(found);
+        for (service, condition) in conditions {
+            if let Err(error) = write_condition(server, &service, condition).await {
+                tracing::debug!(error = %error.message, "failed to write the condition of an APIService");
+            }
+        }
+        self.has_extensions = any;
+        Ok(any.then_some(if settled { LOOK_AGAIN_INTERVAL } else { RETRY_INTERVAL }))
     }
-    Some((any, settled))
+
+    fn is_woken_by(&self, plural: &str) -> bool {
+        plural != ENDPOINTS || self.has_extensions
+    }
 }
 
 /// What there is to know of an extension that serves `list`.
@@ -307,7 +290,7 @@ async fn fetch(server: &ApiServer, service: &Value, path: String) -> Result<Valu
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
     let target = target.with_headers(headers);
     let asked = exchange(&server.config, target, Method::GET);
-    let answer = server.cluster.env.timeout(ANSWER, asked).await;
+    let answer = server.cluster.env.timeout(ANSWER_TIMEOUT, asked).await;
     let failed = |why: String| ("FailedDiscoveryCheck", format!("failing or missing response from {path}: {why}"));
     let bytes = answer.unwrap_or_else(|| Err("context deadline exceeded".into())).map_err(failed)?;
     serde_json::from_slice(&bytes).map_err(|e| failed(e.to_string()))

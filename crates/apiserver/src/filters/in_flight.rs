@@ -1,6 +1,6 @@
 //! How many requests are handled at once, and how many bytes of their bodies are held.
 //! Asked by `pipeline`; the limits are `--max-requests-inflight` and `--max-mutating-requests-inflight`.
-//! Invariant: heartbeats of nodes and leader election find a place that nobody else can take.
+//! Heartbeats of nodes and leader election find a place that nobody else can take.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -44,7 +44,7 @@ pub struct InFlight {
 }
 
 /// Held while a request is handled; `None` for those that are not limited.
-pub type Place<'a> = Option<SemaphorePermit<'a>>;
+pub type Seat<'a> = Option<SemaphorePermit<'a>>;
 
 impl InFlight {
     pub fn new(limits: &Limits) -> Self {
@@ -57,7 +57,7 @@ impl InFlight {
 
     /// A place to be handled in. Long-running requests are counted apart; the process's own, administrators' and probes
     /// are not limited, as upstream's priority level `exempt`.
-    pub fn admit(&self, call: &Call) -> Result<Place<'_>, ApiError> {
+    pub fn admit(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
         if call.info.is_long_running() || is_exempt(call) {
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! Questions to other parts of this process, answered below `/debug/` like any other path: with authentication and
 //! authorization.
 //! Asked through `pipeline`; filled in by whoever starts the server, since nothing here knows the other parts.
-//! Invariant: answers are read, never made to wait for.
+//! Answers are read, never made to wait for.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,9 +17,9 @@ pub type Answer = Arc<dyn Fn(&str) -> Option<Value> + Send + Sync>;
 
 /// By the first word after `/debug/`.
 #[derive(Default)]
-pub struct Questions(RwLock<BTreeMap<String, Answer>>);
+pub struct DebugHandlers(RwLock<BTreeMap<String, Answer>>);
 
-impl Questions {
+impl DebugHandlers {
     pub fn add(&self, word: &str, answer: Answer) {
         self.0.write().insert(word.to_string(), answer);
     }

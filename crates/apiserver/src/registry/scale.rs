@@ -1,6 +1,6 @@
 //! `scale`: replicas and selector of a workload, in one shape for all kinds.
 //! Part of `registry`.
-//! Invariant: writing a Scale changes the replicas of its object and nothing else.
+//! Writing a Scale changes the replicas of its object and nothing else.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
     Registry, not_allowed_path, object_meta,
     options::WriteOptions,
     patch::PatchType,
-    update::{Change, Shown, Transform},
+    update::{AdmissionView, Change, Transform},
 };
 use crate::{
     discovery::served::Served,
@@ -91,7 +91,7 @@ impl Registry {
             transform,
             otherwise: None,
             apply: false,
-            shown: Shown::Part { of: scale_of, put },
+            shown: AdmissionView::Part { of: scale_of, put },
         };
         self.change(&change).await
     }

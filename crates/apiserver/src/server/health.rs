@@ -1,6 +1,6 @@
 //! `/healthz`, `/livez`, `/readyz`: whether the server is alive and whether it should get requests; `/metrics/slis` counts it.
 //! Read by load balancers, kubelets and people.
-//! Invariant: never says yes before the bootstrap objects are stored, and no longer once shutdown has begun.
+//! Never says yes before the bootstrap objects are stored, and no longer once shutdown has begun.
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +13,7 @@ use std::{
 
 use ::metrics::{CONTENT_TYPE, Metrics, slis};
 use http::StatusCode;
+use parking_lot::Mutex;
 
 use api::ApiError;
 
@@ -27,6 +28,7 @@ use crate::{
 pub struct Health {
     bootstrapped: AtomicBool,
     stopping: AtomicBool,
+    hooks: Mutex<BTreeSet<&'static str>>,
     pub(crate) writes: Arc<WriteHealth>,
     slis: Metrics,
 }
@@ -34,6 +36,14 @@ pub struct Health {
 impl Health {
     pub fn bootstrapped(&self) {
         self.bootstrapped.store(true, Ordering::Release);
+    }
+
+    pub fn hook_started(&self, name: &'static str) {
+        self.hooks.lock().insert(name);
+    }
+
+    pub fn has_hook_started(&self, name: &str) -> bool {
+        self.hooks.lock().contains(name)
     }
 
     pub fn stopping(&self) {
@@ -46,7 +56,7 @@ impl Health {
 }
 
 /// Of a health check that asks others.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Check = (&'static str, Kind);
 
@@ -59,10 +69,12 @@ enum Kind {
     /// Whether it takes writes.
     Writes,
     Bootstrapped,
+    /// The row of `post_start_hooks` that the check is named after has started.
+    Hook,
     NotStopping,
 }
 
-/// Upstream's names. What its hooks do one by one is done here before the server calls itself bootstrapped.
+/// Upstream's names. What a hook without a row does is done before the server calls itself bootstrapped.
 const ALWAYS: &[Check] = &[
     ("ping", Kind::Alive),
     ("log", Kind::Alive),
@@ -70,18 +82,22 @@ const ALWAYS: &[Check] = &[
     ("poststarthook/start-apiserver-admission-initializer", Kind::Bootstrapped),
     ("poststarthook/generic-apiserver-start-informers", Kind::Bootstrapped),
     ("poststarthook/start-apiextensions-informers", Kind::Bootstrapped),
-    ("poststarthook/start-apiextensions-controllers", Kind::Bootstrapped),
+    ("poststarthook/start-apiextensions-controllers", Kind::Hook),
     ("poststarthook/crd-informer-synced", Kind::Bootstrapped),
-    ("poststarthook/bootstrap-controller", Kind::Bootstrapped),
-    ("poststarthook/start-system-namespaces-controller", Kind::Bootstrapped),
-    ("poststarthook/start-service-ip-repair-controllers", Kind::Bootstrapped),
-    ("poststarthook/scheduling/bootstrap-system-priority-classes", Kind::Bootstrapped),
-    ("poststarthook/start-cluster-authentication-info-controller", Kind::Bootstrapped),
+    ("poststarthook/bootstrap-controller", Kind::Hook),
+    ("poststarthook/start-system-namespaces-controller", Kind::Hook),
+    ("poststarthook/start-legacy-token-tracking-controller", Kind::Hook),
+    ("poststarthook/start-service-ip-repair-controllers", Kind::Hook),
+    ("poststarthook/start-kubernetes-service-cidr-controller", Kind::Hook),
+    ("poststarthook/rbac/bootstrap-roles", Kind::Hook),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", Kind::Hook),
+    ("poststarthook/priority-and-fairness-config-producer", Kind::Hook),
+    ("poststarthook/start-cluster-authentication-info-controller", Kind::Hook),
     ("poststarthook/start-kube-aggregator-informers", Kind::Bootstrapped),
     ("poststarthook/apiservice-registration-controller", Kind::Bootstrapped),
     ("poststarthook/apiservice-status-local-available-controller", Kind::Bootstrapped),
-    ("poststarthook/apiservice-status-remote-available-controller", Kind::Bootstrapped),
-    ("poststarthook/kube-apiserver-autoregistration", Kind::Bootstrapped),
+    ("poststarthook/apiservice-status-remote-available-controller", Kind::Hook),
+    ("poststarthook/kube-apiserver-autoregistration", Kind::Hook),
     ("poststarthook/apiservice-openapi-controller", Kind::Bootstrapped),
     ("autoregister-completion", Kind::Bootstrapped),
 ];
@@ -90,15 +106,16 @@ const READY_ONLY: [Check; 3] =
     [("etcd-readiness", Kind::Writes), ("informer-sync", Kind::Alive), ("shutdown", Kind::NotStopping)];
 
 impl Kind {
-    async fn holds(self, server: &ApiServer) -> bool {
+    async fn holds(self, name: &str, server: &ApiServer) -> bool {
         let health = &server.health;
         match self {
             Self::Alive => true,
             Self::Store => {
-                let answered = server.cluster.env.timeout(PATIENCE, server.cluster.store.revision()).await;
+                let answered = server.cluster.env.timeout(CHECK_TIMEOUT, server.cluster.store.revision()).await;
                 matches!(answered, Some(Ok(_)))
             }
             Self::Writes => health.writes.holds(&*server.cluster.store, &server.cluster.env).await,
+            Self::Hook => health.has_hook_started(name.trim_start_matches("poststarthook/")),
             Self::Bootstrapped => health.bootstrapped.load(Ordering::Acquire),
             Self::NotStopping => !health.stopping.load(Ordering::Acquire),
         }
@@ -112,13 +129,13 @@ pub async fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiErr
     let all: Vec<&Check> = ALWAYS.iter().chain(ready).collect();
     if !single.is_empty() {
         let check = all.iter().find(|(name, _)| *name == single).ok_or_else(not_found_path)?;
-        let ok = check.1.holds(server).await;
+        let ok = check.1.holds(check.0, server).await;
         return Ok(answer(ok, if ok { "ok".into() } else { format!("internal server error: {single} failed\n") }));
     }
     let mut verdicts = Vec::new();
     for (name, check) in all {
         let excluded = call.query.all("exclude").any(|other| other == *name);
-        verdicts.push((*name, if excluded { None } else { Some(check.holds(server).await) }));
+        verdicts.push((*name, if excluded { None } else { Some(check.holds(name, server).await) }));
     }
     let (healthy, text) = report(endpoint, &call.query, &server.health.slis, &verdicts);
     Ok(answer(healthy, text))

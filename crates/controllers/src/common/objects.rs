@@ -22,6 +22,17 @@ pub async fn list(client: &Client, resource: &Resource, namespace: &str) -> Resu
     })
 }
 
+/// Whether discovery, which everybody may read, has the subresource.
+pub async fn has_subresource(client: &Client, resource: &Resource, subresource: &str) -> Result<bool, ApiError> {
+    let path = match resource.group.as_str() {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    let list = call(client, Method::GET, path, "application/json", Vec::new()).await?;
+    let name = format!("{}/{subresource}", resource.plural);
+    Ok(list["resources"].as_array().into_iter().flatten().any(|found| found["name"] == name.as_str()))
+}
+
 pub async fn merge(
     client: &Client,
     resource: &Resource,

@@ -130,10 +130,10 @@ pub fn from_template(
     suffix: &str,
     owner: OwnerReference,
 ) -> Pod {
-    const MAX_PREFIX: usize = 58;
+    const NAME_PREFIX_LENGTH_MAX: usize = 58;
     let meta = template.metadata.clone().unwrap_or_default();
     let generate_name = if prefix.is_empty() { prefix.to_string() } else { format!("{prefix}-") };
-    let base: String = generate_name.chars().take(MAX_PREFIX).collect();
+    let base: String = generate_name.chars().take(NAME_PREFIX_LENGTH_MAX).collect();
     Pod {
         metadata: ObjectMeta {
             name: Some(format!("{base}{suffix}")),

@@ -1,8 +1,8 @@
 //! Runs our own containerd: writes its configuration, starts it, adopts one that is still alive, restarts it when it
 //! dies, stops it on request.
 //! Used by `minke`; `config` next door renders the file.
-//! Invariant: never touches a shim or a container. containerd runs in a process group of its own and outlives us, so a
-//! killed or restarted Minke finds every container where it was.
+//! Never touches a shim or a container. containerd runs in a process group of its own and outlives us, so a killed or
+//! restarted Minke finds every container where it was.
 
 mod config;
 

@@ -1,6 +1,6 @@
 //! A node in this process: containerd, pod network, kubelet, service proxy and cluster DNS.
 //! Started by `up` beside the control plane, and by `minke agent` apart from it.
-//! Invariant: reaches the cluster only through `client`.
+//! Reaches the cluster only through `client`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -31,7 +31,7 @@ use crate::{
     flags::{self, Choice, kubelet_flags},
     network::{
         dns_service,
-        endpoint_drain::{KubeletAuthorities, OwnRules, Withdrawal},
+        endpoint_drain::{ClusterEndpointDrain, KubeletAuthorities, OwnRules},
         ipam_gc,
         pod_network::{self, Network},
     },
@@ -164,7 +164,7 @@ impl Node {
     /// What holds a pod's stop signal back until no node's rules use the pod.
     fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointDrain> {
         let nodes = informers.informer::<NodeObject>();
-        Arc::new(Withdrawal::new(
+        Arc::new(ClusterEndpointDrain::new(
             self.own.name.clone(),
             own,
             Box::new(move || nodes.list()),
@@ -279,7 +279,7 @@ impl Node {
                 self.free_lost_attachments(held, conflist, env, shutdown);
             }
             let gateways = ranges.iter().map(cni::gateway);
-            let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
+            let listen = gateways.map(|ip| SocketAddr::new(ip, api::cluster_dns::PORT)).collect();
             Box::pin(self.serve_dns(listen, informers.clone(), env, until))
         };
         network.follow(&self.own, env, shutdown, serve).await;

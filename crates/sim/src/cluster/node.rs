@@ -1,7 +1,7 @@
 //! A node that only pretends: it registers, keeps its Lease, admits pods that fit, and says of them what their images
 //! tell it to: `good:N` runs, `bad:N` never gets ready, `ends:CODE` ends.
 //! Stands in for the kubelet in simulations; one task per pod, as there.
-//! Invariant: goes through the API like a kubelet would, under a node's user; knows nothing else.
+//! Goes through the API like a kubelet would, under a node's user; knows nothing else.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use std::{
 
 use api::ApiError;
 use client::{Client, Informer, InformerFactory, ListParams, Patch};
-use env::Env;
+use env::{Backoff, Env};
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
     api::{
@@ -86,12 +86,11 @@ impl PretendNode {
         &self,
         attempt: impl Fn() -> BoxFuture<'a, Result<T, ApiError>> + Send + Sync,
     ) -> Result<T, ApiError> {
-        let mut pause = Duration::from_millis(200);
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             match attempt().await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() && error.code != 422 => {
-                    self.env.sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(5));
+                    self.env.sleep(backoff.next_delay()).await;
                 }
                 settled => return settled,
             }

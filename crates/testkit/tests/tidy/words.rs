@@ -9,6 +9,12 @@ const GIVEN_UP: &[(&str, &str)] = &[
     ("MeshConfig", "PodRoutesConfig"),
     ("run_mesh", "run_pod_routes"),
     ("Sighting", "NftEvent"),
+    ("LocalTransport", "InProcessTransport"),
+    ("Perseverance", "RetryWithEvents"),
+    ("kept_rules", "nft_repair"),
+    ("lost_attachments", "ipam_gc"),
+    ("local_services", "builtin_api_services"),
+    ("follow_aggregation", "the clusterrole-aggregation-controller"),
 ];
 
 #[test]

@@ -1,5 +1,5 @@
 //! The roles and bindings every cluster has, from `policy.table`, reconciled at each start.
-//! Run by `crate::bootstrap`.
+//! Run by `post_start_hooks`.
 //! Invariant: only adds; what carries `autoupdate: "false"` is left alone.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -27,7 +27,8 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         // Side by side, so that the store commits them in groups.
         try_join_all(batch.into_iter().map(|wanted| ensure(server, wanted))).await?;
     }
-    Ok(())
+    // Components start to ask right after this; what was just granted is to be known by then.
+    server.cluster.cache.wait_until_fresh().await
 }
 
 async fn ensure(server: &Arc<ApiServer>, wanted: Value) -> Result<(), ApiError> {
@@ -142,7 +143,7 @@ pub fn objects() -> Vec<Value> {
 /// Each controller's role is bound to the account of the same name.
 fn controller(role: &Value) -> Option<Value> {
     let name = role["metadata"]["name"].as_str()?;
-    let account = name.strip_prefix("system:controller:")?;
+    let account = name.strip_prefix("system:controller:").or_else(|| name.strip_prefix("minke:controller:"))?;
     Some(head(&format!("clusterrolebinding {name} -> clusterrole {name}: account=kube-system/{account}")))
 }
 

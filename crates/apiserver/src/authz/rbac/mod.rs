@@ -1,11 +1,10 @@
 //! Role-based access control: roles and bindings as objects decide.
 //! A row of the modes in `authz`; `bootstrap` writes the roles every cluster has, `escalation` guards their changes.
-//! Invariant: rules only ever add; RBAC never denies, it has no opinion.
+//! Rules only ever add; RBAC never denies, it has no opinion.
 
 pub mod bootstrap;
 pub mod escalation;
 
-mod aggregation;
 mod grants;
 mod rule;
 
@@ -20,7 +19,6 @@ use crate::{
     storage::{cluster::Cluster, index::Indexed},
 };
 
-pub use aggregation::follow as follow_aggregation;
 pub use grants::{Grants, RoleRef};
 pub use rule::{Rule, missing, quoted};
 

@@ -256,7 +256,7 @@ impl NodeStatusManager {
 
     /// Makes the Node object, or brings an existing one up to date.
     pub async fn register(&self) {
-        let mut delay = Duration::from_millis(100);
+        let mut backoff = env::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         let wanted = self.describe();
         let api = self.client.api::<Node>();
         loop {
@@ -283,8 +283,7 @@ impl NodeStatusManager {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to register the node");
-                    self.env.sleep(delay).await;
-                    delay = (delay * 2).min(Duration::from_secs(7));
+                    self.env.sleep(backoff.next_delay()).await;
                 }
             }
         }

@@ -22,8 +22,8 @@ use crate::{
 };
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-const DELETE_RETRY_INITIAL: Duration = Duration::from_millis(100);
-const DELETE_RETRY_MAX: Duration = Duration::from_secs(10);
+const CGROUP_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(10), Duration::from_secs(5));
+const DELETE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// Control groups are busy for a moment after their last process has gone.
 const CGROUP_RETRIES: u32 = 20;
 
@@ -127,29 +127,27 @@ impl Worker {
         let uid = self.uid.clone();
         let (cgroups, env, metrics) = (shared.cgroups.clone(), shared.env.clone(), shared.metrics.clone());
         shared.env.spawn(async move {
-            let mut delay = Duration::from_millis(10);
+            let mut backoff = CGROUP_BACKOFF;
             for _ in 0..CGROUP_RETRIES {
                 let began = env.monotonic();
                 if cgroups.remove_pod(&uid).is_ok() {
                     metrics.observe(&CGROUP_DURATION, &["destroy"], (env.monotonic() - began).as_secs_f64());
                     return;
                 }
-                env.sleep(delay).await;
-                delay = (delay * 2).min(Duration::from_secs(5));
+                env.sleep(backoff.next_delay()).await;
             }
         });
     }
 
     /// Removes the API object, unless the API server lets go of it before.
     pub(super) async fn delete_from_api(&self) {
-        let mut delay = DELETE_RETRY_INITIAL;
+        let mut backoff = DELETE_BACKOFF;
         while self.handle.work() == Work::DeleteFromApi {
             match self.shared.statuses.finalize(&self.handle.pod()).await {
                 Ok(()) => return self.apply(PodWorkerEvent::DeletedFromApi),
                 Err(error) => {
                     tracing::warn!(%error, "failed to remove a deleted pod");
-                    self.shared.env.sleep(delay).await;
-                    delay = (delay * 2).min(DELETE_RETRY_MAX);
+                    self.shared.env.sleep(backoff.next_delay()).await;
                 }
             }
         }

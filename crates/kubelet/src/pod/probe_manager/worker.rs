@@ -13,7 +13,7 @@ use metrics::Metrics;
 
 use super::{
     ProbeKind, Results,
-    attempt::{self, Found},
+    attempt::{self, Found, ProbeError},
     schedule::{Attempt, ProbeSchedule},
 };
 use crate::{
@@ -128,7 +128,7 @@ impl Worker {
     /// `None` when the probe could not be made.
     async fn attempt(&self, probe: &Probe, timeout: Duration, attempt: Attempt) -> Option<ProbeResult> {
         let began = self.env.monotonic();
-        let mut outcome = Err(String::new());
+        let mut outcome = Err(ProbeError::MissingHandler);
         for _ in 0..PROBE_RETRIES_MAX {
             outcome = attempt::attempt(
                 &*self.runtime,

@@ -1,5 +1,5 @@
-//! What every cluster has from the start: founding namespaces, the `kubernetes` Service, system priorities.
-//! Run by `pipeline` before the server is ready.
+//! What every cluster has from the start: system namespaces, system priority classes, the network of Services.
+//! Rows of the table beside it, which are only prepared.
 //! Invariant: goes through the registry like any client; what exists already is left alone.
 
 use std::sync::Arc;
@@ -12,28 +12,22 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use api::{ApiError, Reason};
 
 use crate::{
-    admission,
     authn::legacy_tokens,
-    authz::rbac,
-    flow_control, kubernetes_service,
     registry::timestamp,
     server::{loopback, pipeline::ApiServer},
 };
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+pub async fn namespaces(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     for name in NAMESPACES {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         ensure(server, "/api/v1/namespaces", namespace).await?;
     }
-    rbac::bootstrap::run(server).await?;
-    // Components start to ask right after this; what was just granted is to be known by then.
-    server.cluster.cache.wait_until_fresh().await?;
-    server.cluster.env.spawn(rbac::follow_aggregation(Arc::downgrade(server)));
-    server.cluster.env.spawn(admission::type_checking::follow(Arc::downgrade(server)));
-    flow_control::ensure(server).await?;
-    server.cluster.env.spawn(flow_control::follow(Arc::downgrade(server)));
+    Ok(())
+}
+
+pub async fn priority_classes(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let classes = [
         (
             "system-cluster-critical",
@@ -53,19 +47,21 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         });
         ensure(server, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await?;
     }
-    service_cidr(server).await?;
+    Ok(())
+}
+
+/// Since when uses of tokens in Secrets are noted.
+pub async fn legacy_token_tracking(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let since = legacy_tokens::date(server.cluster.env.now());
     let tracking = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "data": { "since": since },
         "metadata": { "name": legacy_tokens::TRACKING, "namespace": "kube-system" },
     });
-    ensure(server, "/api/v1/namespaces/kube-system/configmaps", tracking).await?;
-    kubernetes_service::ensure(server).await?;
-    authentication(server).await
+    ensure(server, "/api/v1/namespaces/kube-system/configmaps", tracking).await
 }
 
 /// How extension API servers know our users: the authorities of client certificates, and whom to believe about others.
-async fn authentication(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+pub async fn authentication(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let config = &server.config;
     let mut data = json!({ "client-ca-file": String::from_utf8_lossy(&config.client_ca_pem) });
     let ours = config.proxy_client.as_ref();
@@ -94,7 +90,7 @@ fn common_name(pem: &[u8]) -> Option<String> {
 }
 
 /// The networks of Services as objects, which is where clients look for them.
-async fn service_cidr(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+pub async fn service_cidr(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let path = "/apis/networking.k8s.io/v1/servicecidrs";
     let cidrs: Vec<String> = server.config.service_cidrs.iter().map(ToString::to_string).collect();
     let mut cidr = json!({

@@ -1,13 +1,11 @@
 //! Keeps the priority levels and flow schemas that every cluster has, and says which schemas name a level that is not
 //! there. The limits that hold today are the two in `pipeline`; queuing by these objects has its place where `pipeline`
 //! admits a request in flight.
-//! Invariant: what an administrator changed stays, except where upstream does not allow changes.
+//! What an administrator changed stays, except where upstream does not allow changes.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use futures::future::try_join_all;
 use http::Method;
 use serde_json::{Value, json};
@@ -17,17 +15,16 @@ use api::{
     kinds::flow_control_bootstrap::{AUTOUPDATE, is_mandatory, objects},
 };
 
+use super::ControlLoop;
 use crate::{
     registry::timestamp,
     server::{loopback, pipeline::ApiServer},
 };
 
-/// After a write failed.
-const RETRY: Duration = Duration::from_secs(1);
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 
 /// Writes what is missing and what must follow the server's own.
-pub async fn ensure(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+async fn ensure(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     // Side by side, so that the store commits them in groups.
     try_join_all(objects().into_iter().map(|(path, object)| ensure_one(server, path, object))).await.map(drop)
 }
@@ -77,33 +74,20 @@ fn revised(current: &Value, founding: &Value) -> Option<Value> {
     (new != *current).then_some(new)
 }
 
-/// For as long as the server lives: looks again whenever one of the objects changed.
-pub async fn follow(server: Weak<ApiServer>) {
-    let resource = |plural: &str| Some(server.upgrade()?.cluster.resource(plural));
-    let (Some(levels), Some(schemas)) = (resource("prioritylevelconfigurations"), resource("flowschemas")) else {
-        return;
-    };
-    let (mut levels, mut schemas) = (levels.changes(), schemas.changes());
-    loop {
-        levels.borrow_and_update();
-        schemas.borrow_and_update();
-        let Some(server) = server.upgrade() else { return };
-        let env = server.cluster.env.clone();
-        let looked = async {
-            ensure(&server).await?;
-            tell_dangling(&server).await
-        };
-        let failed = looked.await.err();
-        drop(server);
-        if let Some(error) = failed {
-            tracing::warn!(error = %error.message, "failed to keep the objects of flow control");
-            env.sleep(RETRY).await;
-            continue;
-        }
-        let changed = tokio::select! { c = levels.changed() => c, c = schemas.changed() => c };
-        if changed.is_err() {
-            return;
-        }
+pub const WATCHES: &[&str] = &["prioritylevelconfigurations", "flowschemas"];
+
+pub struct FlowControl;
+
+#[async_trait]
+impl ControlLoop for FlowControl {
+    async fn prepare(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
+        ensure(server).await
+    }
+
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        ensure(server).await?;
+        tell_dangling(server).await?;
+        Ok(None)
     }
 }
 

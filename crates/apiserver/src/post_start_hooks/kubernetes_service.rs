@@ -1,5 +1,5 @@
 //! The `kubernetes` Service and its endpoints: how pods find the API servers.
-//! Made by `bootstrap` before the server is ready, and kept true from then on.
+//! A row of the table beside it: made before the server is ready, and kept true from then on.
 //! Invariant: the endpoints are the API servers on this store that live; all of them come to the same.
 
 use std::{
@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future};
+use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
 
 use api::{ApiError, Reason};
 use store::{Operation, Range, Transaction, prefix_end};
 
+use super::ControlLoop;
 use crate::{
     registry::service_address,
     server::{config::Config, loopback, pipeline::ApiServer},
@@ -23,10 +24,10 @@ use crate::{
 
 /// Where servers on one store say that they live.
 const SERVERS: &str = "/masterleases/";
-const LIVES_SECONDS: u64 = 15;
-const RENEWAL: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_secs(1);
+const LEASE_DURATION_SECONDS: u64 = 15;
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(5);
 
+pub const WATCHES: &[&str] = &["services", "endpoints", "endpointslices"];
 /// Plural names and where the objects are.
 const PARTS: [(&str, &str); 3] = [
     ("services", "/api/v1/namespaces/default/services"),
@@ -34,44 +35,8 @@ const PARTS: [(&str, &str); 3] = [
     ("endpointslices", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"),
 ];
 
-pub async fn ensure(server: &Arc<ApiServer>) -> Result<(), ApiError> {
-    if server.config.advertise_address.is_loopback() {
-        let endpoint = server.config.advertise_address;
-        tracing::warn!(%endpoint, "pods can't reach the API server: it is advertised on loopback");
-    }
-    Keeper::default().keep(server).await
-}
-
-/// Follows the three objects, and the other servers, for as long as the server lives.
-pub fn start(server: &Arc<ApiServer>) {
-    let (weak, env) = (Arc::downgrade(server), server.cluster.env.clone());
-    let shared = server.cluster.store.is_shared();
-    let mut changes = PARTS.map(|(plural, _)| server.cluster.resource(plural).changes());
-    env.clone().spawn(async move {
-        let mut keeper = Keeper::default();
-        loop {
-            changes.iter_mut().for_each(|changes| drop(changes.borrow_and_update()));
-            let Some(server) = weak.upgrade() else { return };
-            let kept = keeper.keep(&server).await;
-            drop(server);
-            let wait = match kept {
-                Ok(()) if shared => keeper.renewed + RENEWAL,
-                Ok(()) => Duration::MAX,
-                Err(error) => {
-                    tracing::warn!(error = %error.message, "failed to keep the kubernetes Service");
-                    env.monotonic() + RETRY
-                }
-            };
-            let changed = future::select_all(changes.iter_mut().map(|changes| changes.changed().boxed()));
-            if let Some((Err(_), ..)) = env.timeout(wait.saturating_sub(env.monotonic()), changed).await {
-                return;
-            }
-        }
-    });
-}
-
 #[derive(Default)]
-struct Keeper {
+pub struct Keeper {
     servers: Vec<SocketAddr>,
     /// When this server last said that it lives.
     renewed: Duration,
@@ -86,10 +51,27 @@ struct Wrong {
     wanted: Value,
 }
 
+#[async_trait]
+impl ControlLoop for Keeper {
+    async fn prepare(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
+        if server.config.advertise_address.is_loopback() {
+            let endpoint = server.config.advertise_address;
+            tracing::warn!(%endpoint, "pods can't reach the API server: it is advertised on loopback");
+        }
+        self.keep(server).await
+    }
+
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        self.keep(server).await?;
+        let shared = server.cluster.store.is_shared();
+        Ok(shared.then(|| (self.renewed + RENEWAL_INTERVAL).saturating_sub(server.cluster.env.monotonic())))
+    }
+}
+
 impl Keeper {
     async fn keep(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
         let now = server.cluster.env.monotonic();
-        let mut fresh = self.servers.is_empty() || now >= self.renewed + RENEWAL;
+        let mut fresh = self.servers.is_empty() || now >= self.renewed + RENEWAL_INTERVAL;
         if fresh {
             self.look_around(server).await?;
         }
@@ -144,8 +126,11 @@ async fn living(server: &ApiServer) -> Result<Vec<SocketAddr>, ApiError> {
     if !store.is_shared() {
         return Ok(vec![own]);
     }
-    let put =
-        Operation::Put { key: format!("{SERVERS}{own}"), value: Default::default(), ttl_seconds: Some(LIVES_SECONDS) };
+    let put = Operation::Put {
+        key: format!("{SERVERS}{own}"),
+        value: Default::default(),
+        ttl_seconds: Some(LEASE_DURATION_SECONDS),
+    };
     store.transact(Transaction { compare: Vec::new(), operations: vec![put] }).await.map_err(store_error)?;
     let range = Range { start: SERVERS.into(), end: prefix_end(SERVERS), limit: 0, revision: None };
     let found = store.range(range).await.map_err(store_error)?;

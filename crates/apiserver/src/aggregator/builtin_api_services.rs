@@ -1,24 +1,25 @@
 //! An APIService for every group version that is served here, so that `kubectl get apiservices` shows all there is.
 //! Runs beside `aggregator`, which says of each that it is available.
-//! Invariant: one that names a Service is somebody else's and is left alone; only those it made itself are removed.
+//! One that names a Service is somebody else's and is left alone; only those it made itself are removed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
 
-use api::Reason;
+use api::{ApiError, Reason};
 
 use crate::{
     metrics_api,
+    post_start_hooks::ControlLoop,
     server::{loopback, pipeline::ApiServer},
-    storage,
 };
 
 const PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Upstream's order of groups for clients that have no other: group, priority.
 const GROUPS: [(&str, u32); 20] = [
@@ -84,25 +85,19 @@ fn object(group: &str, version: &str, custom: bool) -> (String, Value) {
     (name, object)
 }
 
-/// Follows what is served for as long as the server lives.
-pub fn start(server: &Arc<ApiServer>) {
-    let definitions = server.cluster.cache.resource(&format!("{}customresourcedefinitions/", storage::ROOT));
-    let weak = Arc::downgrade(server);
-    let env = server.cluster.env.clone();
-    env.clone().spawn(async move {
-        let mut changes = definitions.changes();
-        loop {
-            changes.borrow_and_update();
-            let Some(server) = weak.upgrade() else { return };
-            reconcile(&server).await;
-            drop(server);
-            if changes.changed().await.is_err() {
-                return;
-            }
-            // What a definition defines is served a moment after it is stored.
-            env.sleep(SETTLE).await;
-        }
-    });
+pub struct Registration;
+
+#[async_trait]
+impl ControlLoop for Registration {
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        reconcile(server).await;
+        Ok(None)
+    }
+
+    /// What a definition defines is served a moment after it is stored.
+    fn settle_interval(&self) -> Duration {
+        SETTLE_INTERVAL
+    }
 }
 
 async fn reconcile(server: &Arc<ApiServer>) {

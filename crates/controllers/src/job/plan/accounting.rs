@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl Planner<'_> {
-    /// Takes finished pods into the books.
+    /// Takes finished pods into account.
     pub(super) fn count(&mut self) {
         let tracked_uids: BTreeSet<&str> = self.input.pods.iter().filter(|p| tracked(p)).map(|p| p.uid()).collect();
         let settle = |set: &mut BTreeSet<String>| {
@@ -55,7 +55,7 @@ impl Planner<'_> {
         let untracked = ended.filter(|p| !tracked(p) && pods::phase(p) == "Failed");
         let failed = failed.iter().filter(|p| self.valid(p)).chain(untracked).map(|p| &**p);
         let before = self.input.backoff.cloned().unwrap_or_default();
-        self.plan.backoff = before.with(&succeeded, &failed.collect::<Vec<_>>());
+        self.plan.backoff = before.record(&succeeded, &failed.collect::<Vec<_>>());
     }
 
     fn count_success(&mut self, pod: &Pod) {
