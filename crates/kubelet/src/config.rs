@@ -1,6 +1,6 @@
 //! What the node is told at its start.
 //! Made by `minke` from flags or a KubeletConfiguration file; read all over the crate.
-//! Invariant: never changes while the node runs.
+//! Never changes while the node runs.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Endpoint drain: whether Services still send new connections to a pod that is to stop.
 //! Implemented by `minke` with the proxy; asked by `pod_workers` before the stop signal, and by other nodes through
 //! `server`.
-//! Invariant: a wait here is bounded by the implementation; a pod in no Service never waits.
+//! A wait here is bounded by the implementation; a pod in no Service never waits.
 
 use std::fmt::Debug;
 

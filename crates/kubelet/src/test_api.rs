@@ -1,6 +1,6 @@
 //! Transports for unit tests: one that reaches no API server, and one whose answers a test writes.
 //! Used by tests next to the code.
-//! Invariant: nothing can be listed or watched.
+//! Nothing can be listed or watched.
 
 use api::ApiError;
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! Every field of KubeletConfiguration v1beta1, and what it does here. Adding an effect is changing one row.
 //! Read by `configuration`.
-//! Invariant: a field whose absence would surprise (a policy, a limit) is refused rather than left without effect.
+//! A field whose absence would surprise (a policy, a limit) is refused rather than left without effect.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The configuration in force, as `/configz` shows it: what was given, what was made of it, and what always holds.
 //! Part of `configuration`; asked by the node's server.
-//! Invariant: what it shows, given as a file, makes the same node, secrets aside.
+//! What it shows, given as a file, makes the same node, secrets aside.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The KubeletConfiguration file (`kubelet.config.k8s.io/v1beta1`): read strictly, then applied to a `Config`.
 //! Used by `minke` for `--config`; flags are laid over the file by the same field names, so one table checks both.
-//! Invariant: a field that is unknown, of the wrong type, or not to be had here is refused by name; none is dropped.
+//! A field that is unknown, of the wrong type, or not to be had here is refused by name; none is dropped.
 
 pub mod error;
 mod fields;

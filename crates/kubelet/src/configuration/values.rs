@@ -1,6 +1,6 @@
 //! Values of configuration fields as the program uses them.
 //! Used by `fields`.
-//! Invariant: pure; a wrong type is named together with what was found.
+//! Invariant: pure; a wrong type is named together with what was found (tidy: `pure_files`).
 
 use std::{collections::BTreeMap, time::Duration};
 

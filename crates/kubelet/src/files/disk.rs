@@ -1,6 +1,6 @@
 //! How full the disk behind a path is, and what is below one.
 //! Used by `image_gc`, `eviction` and `stats`.
-//! Invariant: only reads.
+//! Only reads.
 
 use std::{
     collections::HashSet,

@@ -1,6 +1,6 @@
 //! Work on files that a pod can make slow: off the workers that everything else shares.
 //! Used by `volume_manager` and `runtime_manager`.
-//! Invariant: a place whose file system hangs holds one thread, and nobody waits for it longer than `WORK_TIMEOUT`.
+//! A place whose file system hangs holds one thread, and nobody waits for it longer than `WORK_TIMEOUT`.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Opens what is in places that pods can write to: logs, termination messages, volumes.
 //! Used by everything that reads or walks there; `remove_tree` deletes there.
-//! Invariant: no link is followed and no pipe or device is opened; what was opened stays what it is, whatever becomes of
-//! its name. The caller is on a thread that may hang (see `file_work`).
+//! No link is followed and no pipe or device is opened; what was opened stays what it is, whatever becomes of its name.
+//! The caller is on a thread that may hang (see `file_work`).
 
 use std::{
     ffi::{OsStr, OsString},

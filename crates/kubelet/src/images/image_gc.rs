@@ -1,7 +1,6 @@
 //! Removes unused images when the disk they are on gets full.
 //! Run by `pod_cleanup`; `eviction` asks for it before it ends a pod.
-//! Invariant: never removes an image that a container uses, that is pinned, that is the sandbox's, or that has only
-//! just come.
+//! Never removes an image that a container uses, that is pinned, that is the sandbox's, or that has only just come.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,7 +1,6 @@
 //! Removes what nobody wants any more: sandboxes, directories, logs and groups of pods that are gone.
 //! Run by `wiring` at the start and at a slow rate.
-//! Invariant: touches only pods that this node made, that no source and no worker knows, and only after the sources
-//! were heard.
+//! Touches only pods that this node made, that no source and no worker knows, and only after the sources were heard.
 
 use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 

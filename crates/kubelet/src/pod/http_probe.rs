@@ -1,7 +1,7 @@
 //! One HTTP(S) request to a container, as probes and hooks make it, or for a manifest.
 //! Used by `probe_manager`, by the hooks of `runtime_manager` and by `sources::url`.
-//! Invariant: a connection per request, bodies read up to a limit; a container's certificate is not verified, that of a
-//! server of manifests always is.
+//! A connection per request, bodies read up to a limit; a container's certificate is not verified, that of a server of
+//! manifests always is.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What every pod of the node was granted, and who gets what when several ask for more than there is.
 //! Asked by `pod_workers`; `sync_loop` tells when something may have become free.
-//! Invariant: what a pod asks for beyond what it was granted is taken from no other pod; one decision at a time.
+//! What a pod asks for beyond what it was granted is taken from no other pod; one decision at a time.
 
 use std::{
     cmp::Reverse,

@@ -1,6 +1,6 @@
 //! Back-off per key: each failure doubles the wait, a long quiet time resets it.
 //! Used for crashing containers (by `pod_workers`) and for failing pulls (by `image_manager`).
-//! Invariant: time is an argument.
+//! Time is an argument.
 
 use std::{collections::HashMap, time::Duration};
 

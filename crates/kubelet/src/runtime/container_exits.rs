@@ -1,6 +1,6 @@
 //! Tells whoever waits for it that a container has ended.
 //! Told by `pleg`; followed logs wait on it.
-//! Invariant: carries ids only; who is woken looks again for itself.
+//! Carries ids only; who is woken looks again for itself.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Removes dead containers beyond the last one of each name, logs included, and dead sandboxes that were replaced.
 //! Run by `pod_cleanup`.
-//! Invariant: the newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
+//! The newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
 
 use std::{collections::HashMap, io};
 

@@ -1,6 +1,6 @@
 //! The container runtime with every call counted and timed.
 //! Wraps whatever `cri::Runtime` the node was given; counts into `node_metrics`.
-//! Invariant: changes no call and no answer.
+//! Changes no call and no answer.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The pod lifecycle event generator: tells which pods to look at because something happened in the runtime.
 //! Fed by the runtime's events and by a slow relist; read by `sync_loop`.
-//! Invariant: never starts or stops a container, and carries no news beyond a pod's UID.
+//! Never starts or stops a container, and carries no news beyond a pod's UID.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,6 +1,6 @@
 //! Ranges of user and group ids for pods with `hostUsers: false`: each pod its own, the same after a restart.
 //! Used by `runtime_manager` for sandboxes and mounts.
-//! Invariant: two pods never share a range; range 0 is the machine's own.
+//! Two pods never share a range; range 0 is the machine's own.
 
 use std::{
     collections::BTreeMap,

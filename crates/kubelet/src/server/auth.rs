@@ -1,6 +1,6 @@
 //! Who may ask the node what: client certificates and bearer tokens, decided by the API server.
 //! Called by the server for every request but health checks.
-//! Invariant: when in doubt, no. Answers are remembered only briefly.
+//! When in doubt, no. Answers are remembered only briefly.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

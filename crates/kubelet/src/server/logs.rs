@@ -1,6 +1,6 @@
 //! Container logs from the runtime's files: tail, since, timestamps, limits, across the last rotation and the next ones.
 //! Called by the server for `/containerLogs`; the lines reach `kubectl logs` as they are written.
-//! Invariant: reads forward only what it needs; following waits for the file to change, never polls.
+//! Reads forward only what it needs; following waits for the file to change, never polls.
 
 use std::{
     io::{self, SeekFrom},

@@ -1,6 +1,6 @@
 //! The node's own HTTPS server: logs, exec, attach, port-forward, pods, stats, metrics; health on loopback.
 //! Reached by the API server for `kubectl logs` and the like; sees the node through `View`.
-//! Invariant: every request is authenticated and authorized.
+//! Every request is authenticated and authorized.
 
 mod auth;
 #[doc(hidden)]

@@ -1,6 +1,6 @@
 //! Pages for whoever looks into a node: its configuration, what its runtime runs, the machine's log files.
 //! Part of `server`.
-//! Invariant: no path and no link leads out of the log directories: pods may have them mounted, and put links there.
+//! No path and no link leads out of the log directories: pods may have them mounted, and put links there.
 
 use std::{
     fs::{File, Metadata},

@@ -1,6 +1,6 @@
 //! Port-forward sessions of WebSocket clients that name their ports: two channels each, for data and for what went wrong.
 //! Called by `streaming`; the runtime speaks SPDY, with two streams per port.
-//! Invariant: a client hears the number of a port before anything else on its channels.
+//! A client hears the number of a port before anything else on its channels.
 
 use std::io;
 

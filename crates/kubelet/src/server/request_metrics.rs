@@ -1,6 +1,6 @@
 //! Counts and times one request to the node's server.
 //! Part of `server`.
-//! Invariant: labels come from a bounded set: names of pods and of unknown paths never become labels.
+//! Labels come from a bounded set: names of pods and of unknown paths never become labels.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! What the node's server may know: pods with their present status, containers by name, statistics.
 //! Implements `server::View` over what `pod_workers` share.
-//! Invariant: only reads.
+//! Only reads.
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 

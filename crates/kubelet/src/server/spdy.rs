@@ -1,6 +1,6 @@
 //! The client side of SPDY/3.1, as far as container runtimes speak it: streams with headers, data, half-close.
 //! Used by `websocket` to reach a runtime's streaming server on behalf of WebSocket clients.
-//! Invariant: frames beyond the limits end the connection; nothing is buffered without bound.
+//! Frames beyond the limits end the connection; nothing is buffered without bound.
 
 use std::io;
 

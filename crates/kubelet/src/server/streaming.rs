@@ -1,6 +1,6 @@
 //! exec, attach and port-forward: finds the runtime's streaming server for a session and joins the two connections.
 //! SPDY clients are piped through as they are; WebSocket clients go through `websocket`.
-//! Invariant: the runtime's address never reaches the client.
+//! The runtime's address never reaches the client.
 
 use std::{io, time::Duration};
 

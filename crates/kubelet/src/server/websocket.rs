@@ -1,6 +1,6 @@
 //! WebSocket sessions of exec, attach and port-forward, carried on to a runtime that speaks SPDY.
 //! Called by `streaming` for clients that came with a `channel.k8s.io` protocol or a port-forward tunnel.
-//! Invariant: stdin can be half-closed (v5); the exit status always arrives before the close.
+//! Stdin can be half-closed (v5); the exit status always arrives before the close.
 
 use std::io;
 

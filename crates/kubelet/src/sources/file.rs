@@ -1,5 +1,5 @@
 //! Static pods from a directory: told by inotify, and looked at every 20 s or so for file systems that tell nothing.
-//! Invariant: an unreadable manifest hides only itself.
+//! An unreadable manifest hides only itself.
 
 use std::{
     io::Read,

@@ -1,6 +1,6 @@
 //! Turns a manifest into static pods: YAML or JSON, one Pod or a list, completed and checked as the API would have.
 //! Used by `file` and `url`.
-//! Invariant: the same manifest at the same place on the same node always gives the same UID, and another one another.
+//! The same manifest at the same place on the same node always gives the same UID, and another one another.
 
 use std::{
     io,

@@ -1,6 +1,6 @@
 //! Where pods come from: the API server, a directory of manifests, a URL.
 //! Each source sends what it has to `sync_loop`.
-//! Invariant: a source always tells the whole of what it has, so what it no longer tells is gone.
+//! A source always tells the whole of what it has, so what it no longer tells is gone.
 
 mod file;
 mod manifest;

@@ -1,6 +1,6 @@
 //! Which API objects a pod needs: a static pod may need none, since nobody has said that its node may read them.
 //! Used by `manifest`.
-//! Invariant: pure; the first kind found is named as other kubelets name it.
+//! Invariant: pure; the first kind found is named as other kubelets name it (tidy: `pure_files`).
 
 use k8s_openapi::api::core::v1::{PodSpec, Volume, VolumeProjection};
 

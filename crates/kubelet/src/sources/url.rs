@@ -1,5 +1,5 @@
 //! Static pods from a URL, asked every 20 s unless configured otherwise.
-//! Invariant: a failed request changes nothing: what was there last stays. Over https, only a server that this machine's
+//! A failed request changes nothing: what was there last stays. Over https, only a server that this machine's
 //! certificate authorities vouch for is believed.
 
 use std::{sync::Arc, time::Duration};

@@ -1,6 +1,6 @@
 //! `/metrics/cadvisor`: what containers use, under the names and labels that dashboards know from cAdvisor.
 //! Part of `stats`.
-//! Invariant: pure.
+//! Pure.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! The pages of what the node has counted, together with what is only looked at when somebody asks.
 //! Part of `stats`; the families are in `node_metrics`.
-//! Invariant: only reads.
+//! Only reads.
 
 use std::collections::{BTreeMap, HashSet};
 

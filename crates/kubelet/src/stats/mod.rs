@@ -1,6 +1,6 @@
 //! What the node and its pods use: processor, memory, disk, network.
 //! Read by `server_view` for `/stats/summary` and the metrics pages.
-//! Invariant: costs nothing while nobody asks.
+//! Costs nothing while nobody asks.
 
 mod cadvisor;
 mod counters;

@@ -1,6 +1,6 @@
 //! What the kernel tells of a pod beyond what the runtime does: its network, its processes, its volumes and its logs.
 //! Part of `stats`; gathered on a thread of its own, because disks may be slow.
-//! Invariant: only reads, and only when somebody asks; what goes away meanwhile is left out.
+//! Only reads, and only when somebody asks; what goes away meanwhile is left out.
 
 use std::{
     collections::HashMap,

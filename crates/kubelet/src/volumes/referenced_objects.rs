@@ -1,6 +1,6 @@
 //! The ConfigMaps and Secrets that pods of this node name, each watched on its own for as long as a pod names it.
 //! Read by `pod_workers` and `volume_manager`; a change wakes the pods concerned.
-//! Invariant: never lists or watches objects that no pod of this node names.
+//! Never lists or watches objects that no pod of this node names.
 
 use std::{
     collections::{HashMap, HashSet},

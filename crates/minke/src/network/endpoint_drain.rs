@@ -1,7 +1,7 @@
 //! Holds a pod's stop signal back until every node's Service rules have let go of the pod.
 //! Joins the proxy of this node, in this process or in another, with those of others, which are asked through their
 //! kubelets; used by `kubelet`.
-//! Invariant: waits no longer than `DRAIN_TIMEOUT`, whoever is silent; a pod in no Service waits for nothing.
+//! Waits no longer than `DRAIN_TIMEOUT`, whoever is silent; a pod in no Service waits for nothing.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

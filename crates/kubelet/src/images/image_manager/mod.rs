@@ -1,7 +1,6 @@
 //! Makes images present: pull policies, credentials, parallel pulls without duplicates, back-off, Events.
 //! Called by `runtime_manager` before a container is created; `image_gc` removes what is unused.
-//! Invariant: a present image costs no call to the runtime; the cache is dropped whenever the runtime says that images
-//! changed.
+//! A present image costs no call to the runtime; the cache is dropped whenever the runtime says that images changed.
 
 mod credentials;
 mod error;

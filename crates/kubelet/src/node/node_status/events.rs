@@ -1,6 +1,6 @@
 //! What the node tells of itself in Events: its limits, its conditions when they change, and that it was rebooted.
 //! Part of `node_status`.
-//! Invariant: tells only what the API server has taken.
+//! Tells only what the API server has taken.
 
 use k8s_openapi::api::core::v1::NodeStatus;
 

@@ -1,6 +1,6 @@
 //! The states of a pod's containers as the API shows them.
 //! Part of `pod_status`.
-//! Invariant: one status per container of the spec: of init containers in its order, of others by their names.
+//! One status per container of the spec: of init containers in its order, of others by their names.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,

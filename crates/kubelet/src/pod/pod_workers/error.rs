@@ -1,6 +1,6 @@
 //! Why a step of a pod's life failed, with the reason of the Event that tells of it.
 //! Part of `pod_workers`.
-//! Invariant: the text is the Event's message; code matches on the variants.
+//! The text is the Event's message; code matches on the variants.
 
 use std::io;
 

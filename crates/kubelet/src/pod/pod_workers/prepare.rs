@@ -1,6 +1,6 @@
 //! Makes what a pod's containers need before one can start: its sandbox and its volumes.
 //! Part of `pod_workers`.
-//! Invariant: every failure is a `SyncPodError`, told by `sync`.
+//! Every failure is a `SyncPodError`, told by `sync`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Ends a pod: stops it within its grace period, cleans up, and lets the API object go.
 //! Part of `pod_workers`.
-//! Invariant: the object is removed only after nothing runs and every volume is gone (`state`).
+//! The object is removed only after nothing runs and every volume is gone (`state`).
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Probes running containers and keeps what they said.
 //! Told by `pod_workers` what runs; its results feed `pod_actions` and `pod_status`, and a changed result wakes the pod.
-//! Invariant: a result belongs to one incarnation of a container; a new one starts from the beginning, and one that ran
-//! before this process goes on from what was told of it.
+//! A result belongs to one incarnation of a container; a new one starts from the beginning, and one that ran before
+//! this process goes on from what was told of it.
 
 mod attempt;
 mod schedule;

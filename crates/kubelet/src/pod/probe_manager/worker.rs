@@ -1,7 +1,6 @@
 //! Probes one container in one way, for as long as it runs.
 //! Part of `probe_manager`.
-//! Invariant: a result changes only after as many attempts in a row as the thresholds ask for; one that could not be
-//! made is none.
+//! A result changes only after as many attempts in a row as the thresholds ask for; one that could not be made is none.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Checks in which order statuses reach an API server that answers when the test says so.
 //! Next to `status_manager`.
-//! Invariant: no real time passes.
+//! No real time passes.
 
 use bytes::Bytes;
 use client::{ListParams, ObjectList, Transport, WatchStream};

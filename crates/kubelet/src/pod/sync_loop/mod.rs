@@ -1,6 +1,6 @@
 //! Brings all news to the pods they concern: pods from every source, runtime events, probe results, changed objects.
 //! Runs for as long as the node does; everything slow happens in `pod_workers`.
-//! Invariant: never waits for a pod.
+//! Never waits for a pod.
 
 mod mirror;
 

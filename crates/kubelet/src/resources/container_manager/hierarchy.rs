@@ -1,6 +1,6 @@
 //! The mounted cgroup file systems: one unified tree (v2), or one tree per controller (v1, also "hybrid").
 //! Used by `container_manager`.
-//! Invariant: writes only files of groups it was asked about, and removes only empty groups.
+//! Writes only files of groups it was asked about, and removes only empty groups.
 
 use std::{
     io,

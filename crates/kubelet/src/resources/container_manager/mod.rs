@@ -1,6 +1,6 @@
 //! The control groups of pods: one per pod below its class of service, on cgroup v1 and v2.
 //! Called by `pod_workers`; the runtime puts sandboxes and containers below what is made here.
-//! Invariant: touches nothing outside its own root, so several nodes live on one machine.
+//! Touches nothing outside its own root, so several nodes live on one machine.
 
 mod burstable;
 mod hierarchy;

@@ -1,6 +1,6 @@
 //! Which pod goes first when a resource is short, and what is said of it.
 //! Part of `eviction`.
-//! Invariant: pure; pods that the cluster cannot do without are not in the list.
+//! Invariant: pure; pods that the cluster cannot do without are not in the list (tidy: `pure_files`).
 
 use std::{cmp::Reverse, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! When a resource of the node is short: thresholds by signal, and what follows from those that are met.
 //! Part of `eviction`.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,5 +1,5 @@
 //! Fields and resources of a pod as text, for environment variables and downwardAPI volumes.
-//! Invariant: pure; an unsupported path is an error, never an empty value.
+//! Invariant: pure; an unsupported path is an error, never an empty value (tidy: `pure_files`).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Values out of files in volumes: `NAME='value'` lines, in the small part of a shell's grammar that has one meaning.
 //! Used by `environment`; containers write these files, so nothing in them is trusted.
-//! Invariant: a file is read only inside its volume and only up to a limit.
+//! A file is read only inside its volume and only up to a limit.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
 //! A container's environment: services, ConfigMaps, Secrets, fields of the pod, plain values.
 //! Used by `container_config`; what it refers to is fetched beforehand into `References`.
-//! Invariant: pure; a later source of a name replaces an earlier one.
+//! Pure; a later source of a name replaces an earlier one.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Builds what CRI wants to know of a sandbox and of a container.
 //! Fed by `runtime_manager` with everything already fetched.
-//! Invariant: pure, apart from nothing: no file is written and no call is made here.
+//! Invariant: pure, apart from nothing: no file is written and no call is made here (tidy: `pure_files`).
 
 pub mod downward;
 pub mod env_file;

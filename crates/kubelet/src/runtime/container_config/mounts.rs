@@ -1,6 +1,6 @@
 //! The mounts of a container: its volumes with subPath and propagation, the hosts file, the termination message.
 //! Used by `runtime_manager`.
-//! Invariant: the runtime is never told a path inside a volume, which the pod could change under it: see `sub_paths`.
+//! The runtime is never told a path inside a volume, which the pod could change under it: see `sub_paths`.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
 //! What a pod finds in /etc/resolv.conf, /etc/hosts and as its host name.
 //! Used by `container_config` (sandbox) and `runtime_manager` (the hosts file).
-//! Invariant: pure; limits of the resolver are applied here and reported to the caller.
+//! Invariant: pure; limits of the resolver are applied here and reported to the caller (tidy: `pure_files`).
 
 use std::net::IpAddr;
 

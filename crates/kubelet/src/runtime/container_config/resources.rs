@@ -1,6 +1,6 @@
 //! A container's share of the machine in the runtime's terms: cpu shares and quota, memory, oom_score_adj.
 //! Used by `container_config` and by `container_manager` for the pod's cgroup.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use api::{pod_resources, quantity};
 use cri::v1;

@@ -1,6 +1,6 @@
 //! Security contexts of sandboxes and containers: users, groups, namespaces, capabilities, profiles.
 //! Used by `container_config`.
-//! Invariant: pure; a container's own setting always wins over its pod's.
+//! Invariant: pure; a container's own setting always wins over its pod's (tidy: `pure_files`).
 
 use cri::v1;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile};

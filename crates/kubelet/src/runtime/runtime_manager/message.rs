@@ -1,6 +1,6 @@
 //! What a container left to say when it ended: its termination message, or the end of its log.
 //! Part of `runtime_manager`.
-//! Invariant: reads a bounded amount of plain files, whatever the container wrote or put there.
+//! Reads a bounded amount of plain files, whatever the container wrote or put there.
 
 use std::{
     io::{Read, Seek, SeekFrom},

@@ -1,6 +1,6 @@
 //! Starts one container: image, configuration, creation, start, postStart hook.
 //! Part of `runtime_manager`.
-//! Invariant: every failure is a `StartContainerError`, which knows what a waiting container shows; each is told once.
+//! Every failure is a `StartContainerError`, which knows what a waiting container shows; each is told once.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
