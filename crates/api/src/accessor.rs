@@ -1,6 +1,6 @@
 //! Reading the metadata of any built-in object, as upstream's `meta.Accessor` does.
 //! Used by controllers, the kubelet and whoever holds `k8s-openapi` structs; `object::Meta` is for encoded objects.
-//! Invariant: absent and empty mean the same.
+//! Absent and empty mean the same.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +33,7 @@ pub trait Accessor: Resource + Metadata<Ty = ObjectMeta> {
     }
 
     fn labels(&self) -> &BTreeMap<String, String> {
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        self.metadata().labels.as_ref().unwrap_or(&NONE)
+        labels_of(self.metadata())
     }
 
     fn label(&self, name: &str) -> Option<&str> {
@@ -79,6 +78,11 @@ pub trait Accessor: Resource + Metadata<Ty = ObjectMeta> {
 }
 
 impl<K: Resource + Metadata<Ty = ObjectMeta>> Accessor for K {}
+
+pub fn labels_of(meta: &ObjectMeta) -> &BTreeMap<String, String> {
+    static NONE: BTreeMap<String, String> = BTreeMap::new();
+    meta.labels.as_ref().unwrap_or(&NONE)
+}
 
 pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.as_ref()?.iter().find(|owner| owner.controller == Some(true))

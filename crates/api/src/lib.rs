@@ -1,8 +1,10 @@
 //! What Kubernetes objects are: the table of kinds, their schemas, and everything pure that can be said of them.
 //! Read by every other crate.
-//! Invariant: no I/O, no clock, no randomness, no async.
+//! Invariant: no I/O, no clock, no randomness, no async (tidy: `pure_files`).
 
 pub mod accessor;
+pub mod cluster_dns;
+pub mod cluster_ranges;
 pub mod codec;
 pub mod depth;
 pub mod field;

@@ -1,60 +1,38 @@
 //! The API server: every kind of the table, served to stock clients over TLS and to this process directly.
 //! Reads `api` (what objects are) and `store` (where they lie); used by `minke`, `sim` and tests.
-//! Invariant: every request, from a socket or from this process, takes the one path in `pipeline`.
+//! Every request, from a socket or from this process, takes the one path in `server::pipeline`.
 
 pub mod admission;
 pub mod authn;
 pub mod authz;
-pub mod body;
 pub mod cel;
-pub mod cluster;
-pub mod config;
-pub mod health;
 pub mod registry;
-pub mod request_info;
-pub mod watch_cache;
-pub mod webhook;
+pub mod request;
+pub mod server;
+pub mod storage;
 
-mod aggregation;
-mod bootstrap;
-mod call;
-mod codec;
+mod aggregator;
 mod crd;
-mod debug;
 mod discovery;
-mod expiring;
-mod flow_control;
-mod gzip;
-mod in_flight;
-mod index;
-mod kubelet_trust;
-mod kubernetes_service;
-mod local_services;
-mod loopback;
+mod filters;
+mod handlers;
 mod metrics;
-mod negotiate;
-mod not_found;
+mod metrics_api;
 mod openapi;
-mod openapi_merge;
-mod pipeline;
-mod proxy_rewrite;
-mod query;
-mod respond;
-mod served;
-mod server;
-mod storage;
-mod streaming;
-mod table;
-mod trust;
-mod usage;
-mod webhook_client;
-mod write_health;
+mod post_start_hooks;
+mod proxy;
+mod transport;
 
-pub use body::Body;
-pub use call::InProcess;
-pub use config::Config;
-pub use pipeline::ApiServer;
-pub use query::Query;
-pub use respond::{ObjectList, ObjectStream};
-pub use served::{Served, ServedResources};
-pub use server::ProofOfKey;
+pub use discovery::served::{Served, ServedResources};
+pub use handlers::respond::{ObjectList, ObjectStream};
+pub use request::{
+    body::{self, Body},
+    call::InProcess,
+    query::Query,
+};
+pub use server::{
+    config::{self, Config},
+    health,
+    listener::ProofOfKey,
+    pipeline::ApiServer,
+};

@@ -13,6 +13,7 @@ mod kubeconfig;
 mod leader_election;
 mod object_forms;
 mod queue_metrics;
+mod service_account_transport;
 mod transport;
 mod work_queue;
 
@@ -26,5 +27,6 @@ pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectInformer, S
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
 pub use leader_election::{LeaderElection, lead, run_as_leader};
 pub use object_forms::sweep_object_forms;
+pub use service_account_transport::ServiceAccountTransport;
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;

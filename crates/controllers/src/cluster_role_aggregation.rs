@@ -1,19 +1,17 @@
 //! Fills ClusterRoles that have an aggregation rule with the rules of the roles they select.
 //! `admin`, `edit` and `view` are made this way.
-//! Invariant: rules keep the order of the roles' names, each once.
+//! Rules keep the order of the roles' names, each once.
 
 use std::sync::Arc;
 
+use api::selectors::LabelSelector;
 use async_trait::async_trait;
 use client::{Informer, Patch};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use serde_json::json;
 
 use crate::{
-    common::{
-        meta::{Object, labels},
-        selector::Selector,
-    },
+    common::meta::{Object, labels},
     runner::{Context, Controller, Outcome, Setup},
 };
 
@@ -43,7 +41,7 @@ fn selects(role: &ClusterRole, other: &ClusterRole) -> bool {
     let selectors = role.aggregation_rule.as_ref().and_then(|a| a.cluster_role_selectors.as_ref());
     role.name() != other.name()
         && (selectors.into_iter().flatten())
-            .any(|s| Selector::new(s).is_ok_and(|selector| selector.matches(labels(other.meta()))))
+            .any(|s| LabelSelector::from_meta(Some(s)).is_ok_and(|selector| selector.matches(labels(other.meta()))))
 }
 
 /// The rules that `role` should have.

@@ -1,13 +1,15 @@
 //! What an operator can set for the controllers, with upstream's defaults.
 //! Read by `descriptors` (which controllers run) and by single controllers.
-//! Invariant: plain data; nothing here is looked up from the system.
+//! Plain data; nothing here is looked up from the system.
 
 use std::{sync::Arc, time::Duration};
 
-use client::ObjectInformer;
+use client::{Client, ObjectInformer};
 use ipnet::IpNet;
 use metrics::Metrics;
 use parking_lot::Mutex;
+
+use crate::{certificates::ReservedNames, cluster_dns::ClusterDns};
 
 /// The key pair that signs certificate requests.
 #[derive(Clone)]
@@ -16,10 +18,16 @@ pub struct CertificateAuthority {
     pub key_pem: String,
 }
 
+/// Gives a client under the service account of this name in `kube-system`.
+pub type ServiceAccountClients = Arc<dyn Fn(&str) -> Client + Send + Sync>;
+
 #[derive(Clone)]
 pub struct Config {
     /// Upstream's `--controllers`: `*` is every controller that is on by default, `name` turns on, `-name` turns off.
     pub controllers: Vec<String>,
+    /// Upstream's `--use-service-account-credentials`: each controller writes under an account of its own. Without it all
+    /// of them write as the controller manager.
+    pub service_account_clients: Option<ServiceAccountClients>,
     /// Addresses of pods, at most one range per family. Empty: nodes get no podCIDR.
     pub cluster_cidrs: Vec<IpNet>,
     pub node_cidr_mask_size_ipv4: u8,
@@ -30,6 +38,10 @@ pub struct Config {
     pub certificate_authority: Option<CertificateAuthority>,
     /// Signs `kubernetes.io/kubelet-serving` and nothing else. Without it such requests stay unsigned.
     pub kubelet_serving_authority: Option<CertificateAuthority>,
+    /// Names and addresses that no kubelet's serving certificate is approved for. Without it such requests wait for a
+    /// person, as upstream's.
+    pub kubelet_serving_names_reserved: Option<ReservedNames>,
+    pub cluster_dns: ClusterDns,
     /// What `kube-root-ca.crt` says in every namespace. Without it the ConfigMaps are not made.
     pub root_ca_pem: Option<String>,
     /// PEM (PKCS#8) of the key that signs tokens. Without it Secrets for tokens stay empty.
@@ -69,12 +81,15 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             controllers: vec!["*".into()],
+            service_account_clients: None,
             cluster_cidrs: Vec::new(),
             node_cidr_mask_size_ipv4: 24,
             node_cidr_mask_size_ipv6: 64,
             service_cidrs: Vec::new(),
             certificate_authority: None,
             kubelet_serving_authority: None,
+            kubelet_serving_names_reserved: None,
+            cluster_dns: ClusterDns::default(),
             root_ca_pem: None,
             service_account_key_pem: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
@@ -89,6 +104,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The client that a controller writes with; `own` is the controller manager's.
+    pub fn client_for(&self, service_account: Option<&str>, own: &Client) -> Client {
+        match (&self.service_account_clients, service_account) {
+            (Some(clients), Some(account)) => clients(account),
+            _ => own.clone(),
+        }
+    }
+
     /// Whether the controller `name` runs: an explicit word wins over `*`.
     pub fn enabled(&self, name: &str, on_by_default: bool) -> bool {
         let mut star = false;

@@ -1,18 +1,22 @@
 //! One descriptor per controller, by upstream's names.
 //! Read by `runner`; adding a controller is its file and one line here.
-//! Invariant: names are those of upstream's `--controllers`, and of its queues in `/metrics`.
+//! Names are those of upstream's `--controllers`, and of its queues in `/metrics`, where upstream has the controller.
 
 use std::sync::Arc;
 
 use crate::{
-    bootstrap, certificates, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption, endpoints,
-    garbage_collector, job, namespace, node, replica_set, resource_quota,
+    bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
+    endpoints, garbage_collector, job, namespace, node, replica_set, resource_quota,
     runner::{Controller, Setup},
     service_account, service_cidr, stateful_set, volume,
 };
 
 pub struct ControllerDescriptor {
     pub name: &'static str,
+    /// The account in `kube-system` that it writes under, whose rights are the role `system:controller:<account>` of the
+    /// bootstrap policy; `minke:controller:<account>` where upstream has no such controller.
+    /// `None`: the controller manager itself.
+    pub service_account: Option<&'static str>,
     /// What its queue is counted under. Where upstream has several queues, the one that does the work; where it has none
     /// (it looks again every so often), a name of ours.
     pub queue: &'static str,
@@ -21,65 +25,70 @@ pub struct ControllerDescriptor {
     pub make: fn(&mut Setup) -> Arc<dyn Controller>,
 }
 
-const fn descriptor(
+/// In place of a service account: as upstream, what makes the tokens of service accounts can't wait for one of its own.
+const MANAGER: &str = "";
+
+pub const fn descriptor(
     name: &'static str,
+    service_account: &'static str,
     queue: &'static str,
     workers: usize,
     make: fn(&mut Setup) -> Arc<dyn Controller>,
 ) -> ControllerDescriptor {
-    ControllerDescriptor { name, queue, on_by_default: true, workers, make }
+    let service_account = if service_account.is_empty() { None } else { Some(service_account) };
+    ControllerDescriptor { name, service_account, queue, on_by_default: true, workers, make }
 }
 
+/// Name, service account, queue, workers.
+#[rustfmt::skip]
 pub const CONTROLLERS: &[ControllerDescriptor] = &[
-    descriptor("deployment-controller", "deployment", 5, deployment::make),
-    descriptor("replicaset-controller", "replicaset", 5, replica_set::make_replica_sets),
-    descriptor("replicationcontroller-controller", "replicationmanager", 5, replica_set::make_replication_controllers),
-    descriptor("daemonset-controller", "daemonset", 2, daemon_set::make),
-    descriptor("statefulset-controller", "statefulset", 5, stateful_set::make),
-    descriptor("job-controller", "job", 5, job::make),
-    descriptor("ttl-after-finished-controller", "ttl_jobs_to_delete", 1, job::make_ttl),
-    descriptor("cronjob-controller", "cronjob", 5, cron_job::make),
-    descriptor("endpointslice-controller", "endpoint_slice", 5, endpoints::make_endpoint_slices),
-    descriptor("endpoints-controller", "endpoint", 5, endpoints::make_endpoints),
-    descriptor("namespace-controller", "namespace", 5, namespace::make),
-    descriptor("serviceaccount-controller", "serviceaccount", 1, service_account::make_accounts),
-    descriptor("serviceaccount-token-controller", "serviceaccount_tokens_service", 1, service_account::make_tokens),
-    descriptor(
-        "legacy-serviceaccount-token-cleaner-controller",
-        "legacy_serviceaccount_token_cleaner",
-        1,
-        service_account::make_legacy_token_cleaner,
-    ),
-    descriptor(
-        "root-ca-certificate-publisher-controller",
-        "root_ca_cert_publisher",
-        1,
-        service_account::make_root_ca_publisher,
-    ),
-    descriptor("garbage-collector-controller", "garbage_collector_attempt_to_delete", 10, garbage_collector::make),
-    descriptor("node-lifecycle-controller", "node_lifecycle_controller", 2, node::make_lifecycle),
-    descriptor("taint-eviction-controller", "noexec_taint_pod", 4, node::make_taint_eviction),
-    descriptor("node-ipam-controller", "cidrallocator_node", 1, node::make_ipam),
-    descriptor("ttl-controller", "ttlcontroller", 1, node::make_ttl),
-    descriptor("pod-garbage-collector-controller", "orphaned_pods_nodes", 1, node::make_pod_gc),
-    descriptor("resourcequota-controller", "resourcequota_primary", 5, resource_quota::make),
-    descriptor("endpointslice-mirroring-controller", "endpoint_slice_mirroring", 5, endpoints::make_mirroring),
-    descriptor("certificatesigningrequest-approving-controller", "certificate", 1, certificates::make_approver),
-    descriptor("certificatesigningrequest-signing-controller", "certificate", 2, certificates::make_signer),
-    descriptor("certificatesigningrequest-cleaner-controller", "certificate_cleaner", 1, certificates::make_cleaner),
-    descriptor("bootstrap-signer-controller", "bootstrap_signer_queue", 1, bootstrap::make_signer),
-    descriptor("token-cleaner-controller", "token_cleaner", 1, bootstrap::make_token_cleaner),
-    descriptor("disruption-controller", "disruption", 2, disruption::make),
-    descriptor("clusterrole-aggregation-controller", "ClusterRoleAggregator", 1, cluster_role_aggregation::make),
-    descriptor("persistentvolume-binder-controller", "claims", 1, volume::make_binder),
-    descriptor("persistentvolumeclaim-protection-controller", "pvcprotection", 1, volume::make_claim_protection),
-    descriptor("ephemeral-volume-controller", "ephemeral_volume", 2, volume::make_ephemeral),
-    descriptor("persistentvolume-protection-controller", "pvprotection", 1, volume::make_volume_protection),
-    descriptor("volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
-    descriptor("service-cidr-controller", "ipaddresses", 1, service_cidr::make),
+    descriptor("deployment-controller", "deployment-controller", "deployment", 5, deployment::make),
+    descriptor("replicaset-controller", "replicaset-controller", "replicaset", 5, replica_set::make_replica_sets),
+    descriptor("replicationcontroller-controller", "replication-controller", "replicationmanager", 5, replica_set::make_replication_controllers),
+    descriptor("daemonset-controller", "daemon-set-controller", "daemonset", 2, daemon_set::make),
+    descriptor("statefulset-controller", "statefulset-controller", "statefulset", 5, stateful_set::make),
+    descriptor("job-controller", "job-controller", "job", 5, job::make),
+    descriptor("ttl-after-finished-controller", "ttl-after-finished-controller", "ttl_jobs_to_delete", 1, job::make_ttl),
+    descriptor("cronjob-controller", "cronjob-controller", "cronjob", 5, cron_job::make),
+    descriptor("endpointslice-controller", "endpointslice-controller", "endpoint_slice", 5, endpoints::make_endpoint_slices),
+    descriptor("endpoints-controller", "endpoint-controller", "endpoint", 5, endpoints::make_endpoints),
+    descriptor("namespace-controller", "namespace-controller", "namespace", 5, namespace::make),
+    descriptor("serviceaccount-controller", "service-account-controller", "serviceaccount", 1, service_account::make_accounts),
+    descriptor("serviceaccount-token-controller", MANAGER, "serviceaccount_tokens_service", 1, service_account::make_tokens),
+    descriptor("legacy-serviceaccount-token-cleaner-controller", "legacy-service-account-token-cleaner", "legacy_serviceaccount_token_cleaner", 1, service_account::make_legacy_token_cleaner),
+    descriptor("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", "root_ca_cert_publisher", 1, service_account::make_root_ca_publisher),
+    descriptor("garbage-collector-controller", "generic-garbage-collector", "garbage_collector_attempt_to_delete", 10, garbage_collector::make),
+    descriptor("node-lifecycle-controller", "node-controller", "node_lifecycle_controller", 2, node::make_lifecycle),
+    descriptor("taint-eviction-controller", "node-controller", "noexec_taint_pod", 4, node::make_taint_eviction),
+    descriptor("node-ipam-controller", "node-controller", "cidrallocator_node", 1, node::make_ipam),
+    descriptor("ttl-controller", "ttl-controller", "ttlcontroller", 1, node::make_ttl),
+    descriptor("pod-garbage-collector-controller", "pod-garbage-collector", "orphaned_pods_nodes", 1, node::make_pod_gc),
+    descriptor("resourcequota-controller", "resourcequota-controller", "resourcequota_primary", 5, resource_quota::make),
+    descriptor("endpointslice-mirroring-controller", "endpointslicemirroring-controller", "endpoint_slice_mirroring", 5, endpoints::make_mirroring),
+    descriptor("certificatesigningrequest-approving-controller", "certificate-controller", "certificate", 1, certificates::make_approver),
+    descriptor("certificatesigningrequest-signing-controller", "certificate-controller", "certificate", 2, certificates::make_signer),
+    descriptor("certificatesigningrequest-cleaner-controller", "certificate-controller", "certificate_cleaner", 1, certificates::make_cleaner),
+    descriptor("kubelet-serving-approving-controller", "kubelet-serving-approver", "kubelet_serving_approver", 1, certificates::make_serving_approver),
+    descriptor("kubelet-serving-ca-publisher-controller", "kubelet-serving-ca-publisher", "kubelet_serving_ca_publisher", 1, certificates::make_serving_ca_publisher),
+    descriptor("cluster-dns-controller", "cluster-dns-controller", "cluster_dns", 1, cluster_dns::make),
+    descriptor("bootstrap-signer-controller", "bootstrap-signer", "bootstrap_signer_queue", 1, bootstrap::make_signer),
+    descriptor("token-cleaner-controller", "token-cleaner", "token_cleaner", 1, bootstrap::make_token_cleaner),
+    descriptor("disruption-controller", "disruption-controller", "disruption", 2, disruption::make),
+    descriptor("clusterrole-aggregation-controller", "clusterrole-aggregation-controller", "ClusterRoleAggregator", 1, cluster_role_aggregation::make),
+    descriptor("persistentvolume-binder-controller", "persistent-volume-binder", "claims", 1, volume::make_binder),
+    descriptor("persistentvolumeclaim-protection-controller", "pvc-protection-controller", "pvcprotection", 1, volume::make_claim_protection),
+    descriptor("ephemeral-volume-controller", "ephemeral-volume-controller", "ephemeral_volume", 2, volume::make_ephemeral),
+    descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),
+    descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
+    descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
 ];
 
 /// The names that `Config::controllers` may hold.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CONTROLLERS.iter().map(|row| row.name)
+}
+
+/// The accounts of `kube-system` that controllers write under, where they have one of their own.
+pub fn service_accounts() -> impl Iterator<Item = &'static str> {
+    CONTROLLERS.iter().filter_map(|row| row.service_account)
 }

@@ -1,6 +1,6 @@
 //! The controllers: one file or folder each with a pure core, one runner for all, one table (`descriptors`) that lists them.
 //! Talks to the API server only through `client`; started by the `minke` crate and by the simulator.
-//! Invariant: a core never awaits, and nothing here keeps state that a restart would miss.
+//! A core never awaits, and nothing here keeps state that a restart would miss.
 
 mod common;
 mod config;
@@ -9,6 +9,7 @@ mod runner;
 
 mod bootstrap;
 mod certificates;
+mod cluster_dns;
 mod cluster_role_aggregation;
 mod cron_job;
 mod daemon_set;
@@ -26,6 +27,11 @@ mod service_cidr;
 mod stateful_set;
 mod volume;
 
-pub use config::{Caches, CertificateAuthority, Config};
-pub use descriptors::names;
+#[cfg(test)]
+mod toy_controller;
+
+pub use certificates::ReservedNames;
+pub use cluster_dns::ClusterDns;
+pub use config::{Caches, CertificateAuthority, Config, ServiceAccountClients};
+pub use descriptors::{names, service_accounts};
 pub use runner::run;

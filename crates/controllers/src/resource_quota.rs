@@ -1,6 +1,6 @@
 //! Keeps the `used` of ResourceQuotas true; admission checks against it when objects are made.
 //! The core is `api::quota`, which admission asks too.
-//! Invariant: counts from the caches that the garbage collector fills anyway; no resource is listed anew.
+//! Counts from the caches that the garbage collector fills anyway; no resource is listed anew.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -29,9 +29,9 @@ use crate::{
 };
 
 /// Every quota is counted anew after this long.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// After a correction: the count may have missed objects that were charged but not yet in our caches.
-const CHECK: Duration = Duration::from_secs(5);
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 const NAMESPACE: &str = "namespace";
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -142,14 +142,14 @@ impl Controller for Quotas {
             hard.keys().map(|name| (name.clone(), Text(usage.get(name).unwrap_or(&zero).canonical()))).collect();
         let status = ResourceQuotaStatus { hard: Some(hard), used: Some(used) };
         if same(quota.status.as_ref(), &status) {
-            return Ok(Some(overdue.map_or(LOOK_AGAIN, |at| until(now, at).min(LOOK_AGAIN))));
+            return Ok(Some(overdue.map_or(RESYNC_INTERVAL, |at| until(now, at).min(RESYNC_INTERVAL))));
         }
         let mut quota = (*quota).clone();
         quota.status = Some(status);
         let api = self.context.client.namespaced::<ResourceQuota>(quota.namespace());
         match api.replace_status(quota.name(), &quota).await {
             Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(Some(CHECK)),
+            _ => Ok(Some(RECOUNT_INTERVAL)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The one runner of all controllers: informers feed a queue of keys, workers reconcile them, failures back off.
 //! Rows of `descriptors` are made with `Setup` and run here.
-//! Invariant: no worker starts before every cache it reads has been filled; a panic is one key's failure.
+//! No worker starts before every cache it reads has been filled; a panic is one key's failure.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -13,8 +13,13 @@ use env::Env;
 use futures::{FutureExt, future::BoxFuture};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
-use crate::{Config, common::resources::Resources, descriptors};
+use crate::{
+    Config,
+    common::resources::Resources,
+    descriptors::{CONTROLLERS, ControllerDescriptor},
+};
 
 /// When to look again although nothing changed.
 pub type Outcome = Result<Option<Duration>, ApiError>;
@@ -29,7 +34,9 @@ pub trait Controller: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Context {
     pub config: Arc<Config>,
+    /// Under the controller's own service account, where those are used.
     pub client: Client,
+    /// Shared by all controllers, under the controller manager's identity, as upstream's.
     pub informers: InformerFactory,
     pub env: Env,
     pub shutdown: CancellationToken,
@@ -121,18 +128,19 @@ pub fn run(
     env: Env,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(run_all(config, client, informers, env, shutdown))
-}
-
-async fn run_all(config: Config, client: Client, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
     let resources = Resources::new(&informers);
     let context = Context { config: Arc::new(config), client, informers, env, shutdown, resources };
+    Box::pin(run_table(CONTROLLERS, context))
+}
+
+pub(crate) async fn run_table(table: &[ControllerDescriptor], context: Context) {
     let (mut running, mut caches) = (Vec::new(), Vec::new());
-    for row in descriptors::CONTROLLERS {
+    for row in table {
         if !context.config.enabled(row.name, row.on_by_default) {
             continue;
         }
-        let mut setup = Setup::new(context.clone(), row.queue);
+        let client = context.config.client_for(row.service_account, &context.client);
+        let mut setup = Setup::new(Context { client, ..context.clone() }, row.queue);
         let controller = (row.make)(&mut setup);
         caches.extend(setup.caches.iter().cloned());
         running.push(context.env.spawn(run_one(row.name, row.workers, setup, controller)));
@@ -166,29 +174,36 @@ async fn run_one(name: &'static str, workers: usize, setup: Setup, controller: A
 
 async fn work(name: &'static str, queue: Queue, controller: Arc<dyn Controller>, shutdown: CancellationToken) {
     while let Some(key) = queue.get().await {
-        let attempt = AssertUnwindSafe(controller.reconcile(&key)).catch_unwind();
+        let span = tracing::info_span!("reconcile", controller = name, key);
+        let attempt = AssertUnwindSafe(controller.reconcile(&key).instrument(span.clone())).catch_unwind();
         let outcome = tokio::select! {
             biased;
             outcome = attempt => outcome,
             () = shutdown.cancelled() => return,
         };
-        match outcome.unwrap_or_else(|_| Err(ApiError::internal("the controller panicked"))) {
-            Ok(again) => {
-                queue.forget(&key);
-                if let Some(delay) = again {
-                    queue.add_after(key.clone(), delay);
-                }
-            }
-            Err(error) => {
-                // Another writer was first: the cache will show it, so this is no news to anyone.
-                if error.is_conflict() || error.is_already_exists() {
-                    tracing::debug!(controller = name, key, %error, "trying again");
-                } else {
-                    tracing::warn!(controller = name, key, failures = queue.failures(&key), %error, "reconcile failed");
-                }
-                queue.add_rate_limited(key.clone());
+        let outcome = outcome.unwrap_or_else(|_| Err(ApiError::internal("the controller panicked")));
+        span.in_scope(|| finish(&queue, key.clone(), outcome));
+        queue.done(&key);
+    }
+}
+
+/// Decides when the key is looked at again.
+fn finish(queue: &Queue, key: String, outcome: Outcome) {
+    match outcome {
+        Ok(again) => {
+            queue.forget(&key);
+            if let Some(delay) = again {
+                queue.add_after(key, delay);
             }
         }
-        queue.done(&key);
+        Err(error) => {
+            // Another writer was first: the cache will show it, so this is no news to anyone.
+            if error.is_conflict() || error.is_already_exists() {
+                tracing::debug!(%error, "trying again");
+            } else {
+                tracing::warn!(failures = queue.failures(&key), %error, "reconcile failed");
+            }
+            queue.add_rate_limited(key);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Says when a ServiceCIDR is ready, and keeps it while Services have addresses that only it contains.
 //! The API server hands the addresses out, from none that is going; `IPAddress` objects show which are in use.
-//! Invariant: the finalizer goes only when the ServiceCIDR is being deleted and leaves no address behind.
+//! The finalizer goes only when the ServiceCIDR is being deleted and leaves no address behind.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 /// An API server may not know yet that no more addresses are to come from here.
-const GRACE: Duration = Duration::from_secs(10);
+const DELETION_GRACE_PERIOD: Duration = Duration::from_secs(10);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (cidrs, addresses) = (setup.informer::<ServiceCIDR>(), setup.informer::<IPAddress>());
@@ -114,7 +114,7 @@ impl Controller for ServiceCidrs {
             return self.set_ready(&cidr, ("False", "Terminating", message), now).await.map(|()| None);
         }
         let since = cidr.metadata.deletion_timestamp.as_ref().map_or(now, |at| at.0);
-        let left = pods::until(now, since + GRACE);
+        let left = pods::until(now, since + DELETION_GRACE_PERIOD);
         if !left.is_zero() {
             return Ok(Some(left));
         }

@@ -1,6 +1,6 @@
 //! containerd's own event service, for runtimes that lack CRI's GetContainerEvents (containerd before 1.7).
 //! Called by `remote`. The few messages are written out here so that no containerd proto has to be compiled.
-//! Invariant: exits of exec sessions are not reported; only those of whole containers and sandboxes are.
+//! Exits of exec sessions are not reported; only those of whole containers and sandboxes are.
 
 use futures::StreamExt;
 use prost::Message;

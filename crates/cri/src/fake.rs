@@ -1,7 +1,7 @@
 //! A runtime in memory, for tests: containers have states but no processes.
 //! Implements `Runtime`; tests drive it with `exit`, `fail_next`, `hang` and `calls`.
-//! Invariant: follows CRI's rules (a container needs a ready sandbox, stop is idempotent), so code that works here
-//! only by breaking them fails.
+//! Follows CRI's rules (a container needs a ready sandbox, stop is idempotent), so code that works here only by
+//! breaking them fails.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

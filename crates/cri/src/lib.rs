@@ -1,7 +1,7 @@
 //! The Container Runtime Interface: one trait, a gRPC client for it, a fake for tests, and a supervisor for our own
 //! containerd.
 //! Used by `kubelet` (everything) and `minke` (the supervisor, image import).
-//! Invariant: knows nothing of Pods beyond what CRI itself carries; never decides what should run.
+//! Knows nothing of Pods beyond what CRI itself carries; never decides what should run.
 
 pub mod containerd;
 pub mod events;

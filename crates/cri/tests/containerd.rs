@@ -1,5 +1,5 @@
 //! The client and the supervisor against a real containerd in a temporary directory.
-//! Invariant: one containerd at a time, ended with all its containers even when a step fails early.
+//! One containerd at a time, ended with all its containers even when a step fails early.
 
 mod support;
 

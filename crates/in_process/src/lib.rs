@@ -1,6 +1,6 @@
 //! The transport into the API server of this process: no sockets, no copies, but the whole pipeline.
 //! Glues `client` to `apiserver` for `minke`, for `sim` and for tests.
-//! Invariant: skips TLS and nothing else; every request carries its component's own identity.
+//! Skips TLS and nothing else; every request carries its component's own identity.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use client::{Client, ListParams, ObjectList, Transport, WatchStream};
 use http::{Request, Response};
 
 /// No answer to a component of ours is larger.
-const MAX_ANSWER_BYTES: usize = 1 << 30;
+const ANSWER_BYTES_MAX: usize = 1 << 30;
 
 pub struct InProcessTransport {
     server: Arc<ApiServer>,
@@ -24,6 +24,12 @@ pub fn client(server: &Arc<ApiServer>, user: &str, groups: &[&str]) -> Client {
     let groups = groups.iter().copied().chain(["system:authenticated"]).map(str::to_string).collect();
     let user = User { name: user.to_string(), groups, ..User::default() };
     Client::new(InProcessTransport { server: server.clone(), user })
+}
+
+/// A client under the service account `name` of `kube-system`, as a controller's.
+pub fn service_account_client(server: &Arc<ApiServer>, name: &str) -> Client {
+    let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+    client(server, &format!("system:serviceaccount:kube-system:{name}"), &groups)
 }
 
 impl InProcessTransport {
@@ -47,7 +53,7 @@ impl InProcessTransport {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        Err(ApiError::from_status(status, &body::read_all(response.into_body(), MAX_ANSWER_BYTES).await?))
+        Err(ApiError::from_status(status, &body::read_all(response.into_body(), ANSWER_BYTES_MAX).await?))
     }
 }
 
@@ -55,7 +61,7 @@ impl InProcessTransport {
 impl Transport for InProcessTransport {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         let (parts, content) = self.call(request).await.into_parts();
-        Ok(Response::from_parts(parts, body::read_all(content, MAX_ANSWER_BYTES).await?))
+        Ok(Response::from_parts(parts, body::read_all(content, ANSWER_BYTES_MAX).await?))
     }
 
     async fn list(

@@ -1,6 +1,6 @@
 //! Starts any subset of the components in one process.
 //! Every other crate is a library; this one knows which of them run together.
-//! Invariant: no behaviour of a component lives here.
+//! No behaviour of a component lives here.
 
 mod certificates;
 mod cluster;
@@ -8,6 +8,7 @@ mod commands;
 mod components;
 mod control_plane;
 mod flags;
+mod logging;
 mod network;
 mod node;
 
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     }
     let flags = flags::Flags::parse();
     file_modes::set_umask(flags.command.runs_kubelet());
-    start_logging();
+    flags.logging.start();
     if flags.command.only_prints() {
         end_quietly_without_reader();
     }
@@ -44,17 +45,6 @@ fn end_quietly_without_reader() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: no other thread runs yet, and the default action is no handler of ours.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
-}
-
-/// To stderr, filtered by `MINKE_LOG`: `info`, `debug`, `kubelet=debug,info`, …
-fn start_logging() {
-    use std::io::IsTerminal;
-    let filter = std::env::var("MINKE_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
 }
 
 /// Few threads: nothing here computes for long, and idle threads cost memory.

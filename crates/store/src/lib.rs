@@ -9,12 +9,14 @@ mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod files;
+pub mod layer;
 pub mod memory;
 mod mvcc;
 
 pub use backup::{backup, restore};
 pub use embedded::{CheckReport, EmbeddedStore, LostRecord, SalvageReport, check, salvage};
 pub use etcd::{EtcdStore, EtcdTls};
+pub use layer::StoreLayer;
 pub use memory::MemoryStore;
 
 use std::{pin::Pin, time::Duration};
@@ -28,7 +30,7 @@ use futures::Stream;
 /// `memory` and `embedded` give each key that a transaction changes a revision of its own, consecutive and committed
 /// together: a client's place in a watch is the resource version of the last object it saw, so two changes with one
 /// revision would leave a client that saw only the first no way to ask for the second. etcd gives all changes of a
-/// transaction one revision; who tells clients of those must deal with that (`apiserver/watch_cache.rs`).
+/// transaction one revision; who tells clients of those must deal with that (`apiserver/src/storage/watch_cache`).
 pub type Revision = u64;
 
 /// One key as it was at some revision.

@@ -1,6 +1,6 @@
 //! A cluster of a test's own: other ports, data directory, ranges and names than anyone else's.
 //! Shared by `tests/cluster` (started by `tests/e2e/run`), made one by one in `tests/lifecycle`.
-//! Invariant: `down --purge` runs when it is dropped.
+//! `down --purge` runs when it is dropped.
 
 use std::{
     net::TcpListener,

@@ -1,6 +1,6 @@
 //! The image most tests run: Debian's static busybox, and a server and client of our own for network tests.
 //! Imported by `cluster` and pushed to a registry by the pull test.
-//! Invariant: made from what is on this machine; nothing is pulled.
+//! Made from what is on this machine; nothing is pulled.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 

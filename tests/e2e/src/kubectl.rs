@@ -1,6 +1,6 @@
 //! Stock kubectl, run as a user would.
 //! Used by every test.
-//! Invariant: never looks at minke's own state; what kubectl shows is what counts.
+//! Never looks at minke's own state; what kubectl shows is what counts.
 
 use std::{
     io::Write,

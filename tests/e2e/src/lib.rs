@@ -1,6 +1,6 @@
 //! What end-to-end tests stand on: a cluster of their own, stock kubectl, and images made here.
 //! Used by the two test binaries beside it; `tests/e2e/run` starts the cluster that `tests/cluster` shares.
-//! Invariant: everything a test starts carries its own names and is removed again, after a failure too.
+//! Everything a test starts carries its own names and is removed again, after a failure too.
 
 mod cluster;
 mod images;

@@ -1,6 +1,6 @@
 //! A steady stream of HTTP requests from the machine itself, each on a connection of its own.
 //! Used by the tests that change a cluster while it serves.
-//! Invariant: every request counts, and one that fails is kept with its reason.
+//! Every request counts, and one that fails is kept with its reason.
 
 use std::{
     io::{Read, Write},

@@ -1,6 +1,6 @@
 //! Everything on this machine that carries a cluster's name: what must be gone after it.
 //! Used by the tests of `minke down` and by the soak.
-//! Invariant: sees nothing of other clusters, which may come and go meanwhile.
+//! Sees nothing of other clusters, which may come and go meanwhile.
 
 use std::{path::Path, process::Command};
 

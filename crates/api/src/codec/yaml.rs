@@ -1,8 +1,8 @@
 //! YAML as Kubernetes reads it: turned into what the same JSON would say, octal modes and all.
 //! Used through `codec::decode` and `codec::encode`.
-//! Invariant: one document, bounded in depth and in aliases.
+//! One document, bounded in depth and in aliases.
 
-use serde::de::DeserializeSeed;
+use serde::{Serialize, de::DeserializeSeed};
 use serde_json::Value;
 use serde_saphyr::{Options, options::DuplicateKeyPolicy};
 
@@ -98,6 +98,7 @@ fn type_meta(bytes: &[u8]) -> Value {
         .unwrap_or_default()
 }
 
-pub(super) fn encode(value: &Value) -> Result<Vec<u8>, ApiError> {
+/// Also of what is no value yet: a long list is made while it is written.
+pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_saphyr::to_string(value).map(String::into_bytes).map_err(|e| ApiError::internal(e.to_string()))
 }

@@ -1,8 +1,8 @@
 //! JSON patch (RFC 6902), with the reach and the words of the library upstream uses: indices may be negative, and every
 //! failure names the operation and the path.
 //! Used through `patch`.
-//! Invariant: a patch of more than `JSON_PATCH_OPERATIONS_MAX` is refused before any of it is done, and nothing is copied
-//! beyond `COPY_BYTES_MAX`.
+//! A patch of more than `JSON_PATCH_OPERATIONS_MAX` is refused before any of it is done; nothing is copied beyond
+//! `COPY_BYTES_MAX`, and no more than `MOVED_ITEMS_MAX` list items make room for others.
 
 use std::{fmt, io};
 
@@ -21,6 +21,27 @@ use crate::{
 pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 /// What the copies of one patch may add in total, as JSON: otherwise a short patch fills the memory. Upstream's limit.
 const COPY_BYTES_MAX: usize = 3 << 20;
+/// List items that the insertions and removals of one patch may move in total: ten thousand of them at the front of a
+/// list that fills a request would take a minute. This many take less than a second.
+const MOVED_ITEMS_MAX: usize = 20_000_000;
+
+/// What a patch has cost so far.
+#[derive(Default)]
+struct Work {
+    copied_bytes: usize,
+    moved_items: usize,
+}
+
+impl Work {
+    /// Counts the items of `list` from `at` on, which move when one is put in or taken out there.
+    fn shift(&mut self, list: &[Value], at: usize) -> Result<(), String> {
+        self.moved_items += list.len().saturating_sub(at);
+        match self.moved_items > MOVED_ITEMS_MAX {
+            true => Err(format!("the patch moves more than {MOVED_ITEMS_MAX} items of lists")),
+            false => Ok(()),
+        }
+    }
+}
 
 #[derive(Deserialize)]
 struct Operation {
@@ -92,16 +113,16 @@ pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
         return Err(ApiError::new(Reason::RequestEntityTooLarge, format!("Request entity too large: {message}")));
     }
     let mut result = doc.clone();
-    let mut copied = 0;
+    let mut work = Work::default();
     for operation in operations.kept {
-        apply(&mut result, operation, &mut copied).map_err(unprocessable)?;
+        apply(&mut result, operation, &mut work).map_err(unprocessable)?;
     }
     Ok(result)
 }
 
 const MISSING: &str = "missing value";
 
-fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<(), String> {
+fn apply(doc: &mut Value, operation: Operation, work: &mut Work) -> Result<(), String> {
     let Operation { op, path, from, value } = operation;
     if !["add", "remove", "replace", "move", "test", "copy"].contains(&op.as_str()) {
         return Err(format!("Unexpected kind: {}", if op.is_empty() { "unknown" } else { &op }));
@@ -113,14 +134,14 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
                 .ok_or_else(|| format!("add operation does not apply: doc is missing path: \"{path}\": {MISSING}"))?;
             let value = value.unwrap_or_default();
             bounded(&path, &value)
-                .and_then(|()| insert(parent, &key, value))
+                .and_then(|()| insert(parent, &key, value, work))
                 .map_err(|e| format!("error in add for path: '{path}': {e}"))
         }
         "remove" => {
             let (parent, key) = locate(doc, &path).ok_or_else(|| {
                 format!("remove operation does not apply: doc is missing path: \"{path}\": {MISSING}")
             })?;
-            take(parent, &key).map(drop).map_err(|e| format!("error in remove for path: '{path}': {e}"))
+            take(parent, &key, work).map(drop).map_err(|e| format!("error in remove for path: '{path}': {e}"))
         }
         "replace" => {
             let value = value.unwrap_or_default();
@@ -161,14 +182,15 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
                 if path.starts_with(&format!("{from}/")) {
                     return Err(format!("error in move for path: '{path}': cannot move a value into itself"));
                 }
-                take(parent, &key).map_err(|e| format!("error in move for path: '{key}': {e}"))?
+                take(parent, &key, work).map_err(|e| format!("error in move for path: '{key}': {e}"))?
             } else {
                 let value = get(parent, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?;
-                *copied += json_bytes(value);
-                if *copied > COPY_BYTES_MAX {
+                work.copied_bytes += json_bytes(value);
+                if work.copied_bytes > COPY_BYTES_MAX {
                     return Err(format!(
-                        "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the \
-                         limit {COPY_BYTES_MAX}"
+                        "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit \
+                         {COPY_BYTES_MAX}",
+                        work.copied_bytes
                     ));
                 }
                 value.clone()
@@ -176,7 +198,7 @@ fn apply(doc: &mut Value, operation: Operation, copied: &mut usize) -> Result<()
             let (parent, key) = locate(doc, &path).ok_or_else(|| {
                 format!("{op} operation does not apply: doc is missing destination path: {path}: {MISSING}")
             })?;
-            bounded(&path, &value).and_then(|()| insert(parent, &key, value)).map_err(|e| match op.as_str() {
+            bounded(&path, &value).and_then(|()| insert(parent, &key, value, work)).map_err(|e| match op.as_str() {
                 "move" => format!("error in move for path: '{path}': {e}"),
                 _ => format!("error while adding value during copy: {e}"),
             })
@@ -262,7 +284,7 @@ fn get<'a>(parent: &'a mut Value, key: &str) -> Result<&'a mut Value, String> {
     }
 }
 
-fn take(parent: &mut Value, key: &str) -> Result<Value, String> {
+fn take(parent: &mut Value, key: &str, work: &mut Work) -> Result<Value, String> {
     match parent {
         Value::Object(map) => {
             map.remove(key).ok_or_else(|| format!("Unable to remove nonexistent key: {key}: {MISSING}"))
@@ -272,13 +294,14 @@ fn take(parent: &mut Value, key: &str) -> Result<Value, String> {
             if at >= list.len() {
                 return Err(format!("Unable to access invalid index: {key}: invalid index referenced"));
             }
+            work.shift(list, at)?;
             Ok(list.remove(at))
         }
         _ => Err(MISSING.into()),
     }
 }
 
-fn insert(parent: &mut Value, key: &str, value: Value) -> Result<(), String> {
+fn insert(parent: &mut Value, key: &str, value: Value, work: &mut Work) -> Result<(), String> {
     match parent {
         Value::Object(map) => {
             map.insert(key.to_string(), value);
@@ -294,6 +317,7 @@ fn insert(parent: &mut Value, key: &str, value: Value) -> Result<(), String> {
             if at > list.len() {
                 return Err(format!("Unable to access invalid index: {key}: invalid index referenced"));
             }
+            work.shift(list, at)?;
             list.insert(at, value);
             Ok(())
         }
@@ -323,6 +347,23 @@ mod tests {
         check(json!({"a": 1}), json!([{"op": "test", "path": "/a", "value": 1.0}]), json!({"a": 1}));
         check(json!({}), json!([{"op": "test", "path": "/a", "value": null}]), json!({}));
         check(json!({"a/b~": 1}), json!([{"op": "remove", "path": "/a~1b~0"}]), json!({}));
+    }
+
+    #[test]
+    fn a_patch_that_moves_the_items_of_long_lists_again_and_again_is_refused() {
+        let front = |count: usize| Value::from(vec![json!({"op": "add", "path": "/a/0", "value": 1}); count]);
+        let long = json!({ "a": vec![0; 300_000] });
+        let error = json_patch(&long, front(JSON_PATCH_OPERATIONS_MAX).to_string().as_bytes()).unwrap_err();
+        assert_eq!(error.code, 422);
+        let cause = error.details.as_ref().unwrap()["causes"][0]["message"].to_string();
+        assert!(cause.contains("the patch moves more than 20000000 items of lists"), "{cause}");
+        let removals = Value::from(vec![json!({"op": "remove", "path": "/a/0"}); JSON_PATCH_OPERATIONS_MAX]);
+        assert_eq!(json_patch(&long, removals.to_string().as_bytes()).unwrap_err().code, 422);
+        // At the end nothing moves, and short lists are no matter.
+        let end = Value::from(vec![json!({"op": "add", "path": "/a/-", "value": 1}); JSON_PATCH_OPERATIONS_MAX]);
+        assert_eq!(json_patch(&long, end.to_string().as_bytes()).unwrap()["a"].as_array().unwrap().len(), 310_000);
+        let short = json_patch(&json!({ "a": [] }), front(5_000).to_string().as_bytes()).unwrap();
+        assert_eq!(short["a"].as_array().unwrap().len(), 5_000);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Expressions in configurations of admission and in selectors of devices must compile before they are stored.
 //! Part of the chain in `admission`; not a plugin, because a broken expression would break every later request.
-//! Invariant: what was stored already is not refused again for an expression that did not change.
+//! What was stored already is not refused again for an expression that did not change.
 
 use std::sync::Arc;
 
@@ -13,13 +13,9 @@ use api::{
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{
-        CALL_LIMIT, Expression, authorizer,
-        cost_estimate::{CelType, DeclType},
-        types::Type,
-    },
-    codec,
-    served::Set,
+    cel::{CALL_COST_MAX, CelError, Expression, authorizer, cost_estimate::DeclType, types::Type},
+    discovery::served::Set,
+    handlers::codec,
 };
 
 /// Lists below `spec` of a policy, which of their fields are expressions, and what those must evaluate to.
@@ -31,7 +27,7 @@ const POLICY: [(&str, &str, Option<&str>); 5] = [
     ("auditAnnotations", "valueExpression", Some("string")),
 ];
 
-const MAX_SELECTOR_BYTES: usize = 10 << 10;
+const SELECTOR_BYTES_MAX: usize = 10 << 10;
 
 pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
     let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
@@ -97,16 +93,16 @@ impl<'a> List<'a> {
         for selector in self.rows("selectors").map(|s| s.part("cel")) {
             let source = selector.new["expression"].as_str().unwrap_or_default();
             // What is empty or too long has been told already.
-            if source.is_empty() || source.len() > MAX_SELECTOR_BYTES || selector.old["expression"] == source {
+            if source.is_empty() || source.len() > SELECTOR_BYTES_MAX || selector.old["expression"] == source {
                 continue;
             }
             let path = selector.path.child("expression");
             let compiled = Expression::compile(source).and_then(|e| Ok((e.check(names)?, e)));
             match compiled {
-                Err(why) => errors.invalid(&path, source, &why),
+                Err(why) => errors.invalid(&path, source, why.to_string()),
                 Ok((Type::Bool | Type::Dyn, expression)) => {
-                    let cost = |device| expression.max_cost(device, &[("device", CelType::declared(device))]);
-                    if device.as_ref().map_or(0, cost) > CALL_LIMIT {
+                    let cost = |device| expression.max_cost(device, &[("device", Type::from_decl_type(device))]);
+                    if device.as_ref().map_or(0, cost) > CALL_COST_MAX {
                         errors.forbidden(&path, "too complex, exceeds cost limit");
                     }
                 }
@@ -125,7 +121,7 @@ impl<'a> List<'a> {
             }
             let path = self.path.child(list).index(at).child(field);
             match (check_source(source, names), result) {
-                (Err(why), _) => errors.invalid(&path, source, &why),
+                (Err(why), _) => errors.invalid(&path, source, why.to_string()),
                 // What is only known when it runs is judged then. A text may also be left out.
                 (Ok(Type::Dyn), _) | (Ok(_), None) | (Ok(Type::Null), Some("string")) => {}
                 (Ok(found), Some(wanted)) if found.to_string() == wanted => {}
@@ -135,7 +131,7 @@ impl<'a> List<'a> {
     }
 }
 
-pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, String> {
+pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, CelError> {
     Expression::compile(source)?.check(names)
 }
 

@@ -1,6 +1,6 @@
 //! Which requests a webhook or a policy is asked about: rules, selectors and conditions, and in which version.
 //! Used by `webhooks` and `policy`.
-//! Invariant: configurations of admission itself are never matched, so that they can always be mended.
+//! Configurations of admission itself are never matched, so that they can always be mended.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,9 +11,9 @@ use api::{ApiError, Resource, selectors::LabelSelector};
 use super::{Attributes, Operation};
 use crate::{
     authz,
-    cel::{self, Expression, Variables, authorizer},
-    cluster::Cluster,
-    served::Served,
+    cel::{self, CelError, Expression, Variables, authorizer},
+    discovery::served::Served,
+    storage::cluster::Cluster,
 };
 
 const EXEMPT: [&str; 6] = [
@@ -200,7 +200,7 @@ impl Rule {
 
 /// The conditions of a webhook or policy: all must hold.
 #[derive(Default)]
-pub struct Conditions(Vec<(String, Result<Expression, String>)>);
+pub struct Conditions(Vec<(String, Result<Expression, CelError>)>);
 
 impl Conditions {
     pub fn new(list: &Value) -> Self {
@@ -216,13 +216,12 @@ impl Conditions {
     }
 
     /// One that does not hold settles it, whatever is wrong with the others.
-    pub fn hold(&self, a: &Attributes<'_>, variables: &Variables) -> Result<bool, String> {
-        let (mut errors, mut budget) = (Vec::new(), cel::CONDITIONS_BUDGET);
+    pub fn hold(&self, variables: &Variables) -> Result<bool, String> {
+        let (mut errors, mut budget) = (Vec::new(), cel::CONDITIONS_COST_BUDGET);
         for (name, expression) in &self.0 {
-            let held = expression.as_ref().map_err(String::clone).and_then(|e| {
-                let estimate = e.cost(&[("object", &a.object), ("oldObject", &a.old)])?;
+            let held = expression.as_ref().map_err(CelError::clone).and_then(|e| {
                 let (held, cost) = e.holds(variables);
-                cel::spend(&mut budget, estimate.max(cost))?;
+                cel::spend(&mut budget, cost)?;
                 held
             });
             match held {
@@ -240,7 +239,7 @@ pub fn variables(
     cluster: &Cluster,
     sent: &Attributes<'_>,
     seen: &Attributes<'_>,
-    questions: &authorizer::Questions,
+    questions: &authorizer::AuthorizerChecks,
 ) -> Variables {
     let mut variables = Variables::default();
     variables.set("object", &seen.object);

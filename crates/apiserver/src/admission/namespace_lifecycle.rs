@@ -1,6 +1,6 @@
-//! Nothing is made in a namespace that does not exist or is going away, and the three founding ones stay.
+//! Nothing is made in a namespace that does not exist or is going away, and the three immortal ones stay.
 //! A row of the table in `admission`.
-//! Invariant: never refuses an update or a deletion inside a namespace.
+//! Never refuses an update or a deletion inside a namespace.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use serde_json::json;
 use api::ApiError;
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 pub struct NamespaceLifecycle(pub Arc<Cluster>);
 
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 #[async_trait]
 impl Plugin for NamespaceLifecycle {
@@ -23,7 +23,7 @@ impl Plugin for NamespaceLifecycle {
     }
 
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
-        if a.operation == Operation::Delete && a.is("", "namespaces") && IMMORTAL.contains(&a.name) {
+        if a.operation == Operation::Delete && a.is("", "namespaces") && IMMORTAL_NAMESPACES.contains(&a.name) {
             return Err(a.forbidden("this namespace may not be deleted"));
         }
         let reviews = a.resource.group == "authorization.k8s.io";

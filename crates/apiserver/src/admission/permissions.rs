@@ -1,6 +1,6 @@
 //! Plugins that ask whether the sender may have the effects of a write: owners and certificates.
 //! Rows of the table in `admission`.
-//! Invariant: ask the same authorizer as every request.
+//! Ask the same authorizer as every request.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use api::ApiError;
 use super::{Attributes, Operation, Plugin};
 use crate::{
     authz::{self, Chain, Decision},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 async fn may(authorizer: &Chain, a: &Attributes<'_>, verb: &str, target: (&str, &str, &str, &str, &str)) -> bool {

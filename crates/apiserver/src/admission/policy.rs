@@ -1,6 +1,6 @@
 //! ValidatingAdmissionPolicy: expressions decide what may be stored.
 //! A part of the validating row in `admission`.
-//! Invariant: a policy without a binding decides nothing.
+//! A policy without a binding decides nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,29 +17,31 @@ use super::{
 };
 use crate::{
     authz,
-    cel::{self, Expression, Variables, authorizer::Questions},
-    cluster::Cluster,
-    index::{Index, Indexed},
+    cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks},
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
 };
 
 struct Policy {
     name: String,
     matcher: Result<Matcher, String>,
     conditions: Conditions,
-    variables: Vec<(String, Result<Expression, String>)>,
+    variables: Vec<(String, Result<Expression, CelError>)>,
     validations: Vec<Validation>,
     /// Key and value of notes about requests.
-    annotations: Vec<(String, Result<Expression, String>)>,
+    annotations: Vec<(String, Result<Expression, CelError>)>,
     /// apiVersion and kind of the parameters.
     params: Option<(String, String)>,
     ignores_failure: bool,
 }
 
 struct Validation {
-    expression: Result<Expression, String>,
+    expression: Result<Expression, CelError>,
     source: String,
     message: String,
-    message_expression: Option<Result<Expression, String>>,
+    message_expression: Option<Result<Expression, CelError>>,
     reason: String,
 }
 
@@ -193,7 +195,7 @@ impl Policies {
 
     /// What expressions want to know about permissions is found out, and they are evaluated again.
     async fn decide(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, seen: &Attributes<'_>) -> Verdict {
-        let questions = Questions::default();
+        let questions = AuthorizerChecks::default();
         loop {
             let variables = matching::variables(&self.cluster, a, seen, &questions);
             let verdict = self.evaluate(policy, binding, seen, variables);
@@ -217,10 +219,10 @@ impl Policies {
                 return verdict;
             }
         };
-        let mut budget = cel::BUDGET;
+        let mut budget = cel::COST_BUDGET;
         for params in params {
             base.set("params", &params);
-            match policy.conditions.hold(a, &base) {
+            match policy.conditions.hold(&base) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(e) => {
@@ -228,20 +230,18 @@ impl Policies {
                     continue;
                 }
             }
-            let objects = [("object", &a.object), ("oldObject", &a.old), ("params", &params)];
-            let (variables, missing) = with_variables(policy, base.clone(), &objects, &mut budget);
-            let explain = |error: String| missing.get(&error).cloned().unwrap_or(error);
+            let (variables, missing) = with_variables(policy, base.clone(), &mut budget);
+            let explain = |error: CelError| missing.get(&error).cloned().unwrap_or(error);
             for (index, validation) in policy.validations.iter().enumerate() {
-                let expression = validation.expression.as_ref().map_err(String::clone);
+                let expression = validation.expression.as_ref().map_err(CelError::clone);
                 let held = expression.and_then(|e| {
-                    let estimate = e.cost(&objects)?;
                     let (held, cost) = e.holds(&variables);
-                    cel::spend(&mut budget, estimate.max(cost))?;
+                    cel::spend(&mut budget, cost)?;
                     held.map_err(explain)
                 });
                 match held {
-                    Err(e) if e == cel::OUT_OF_BUDGET => {
-                        fails(&mut verdict, index, e);
+                    Err(e @ CelError::OutOfBudget) => {
+                        fails(&mut verdict, index, e.to_string());
                         return verdict;
                     }
                     Ok(true) => {}
@@ -253,11 +253,10 @@ impl Policies {
                 }
             }
             for (key, expression) in &policy.annotations {
-                let expression = expression.as_ref().map_err(String::clone);
+                let expression = expression.as_ref().map_err(CelError::clone);
                 let text = expression.and_then(|e| {
-                    let estimate = e.cost(&objects)?;
                     let (text, cost) = e.text(&variables);
-                    cel::spend(&mut budget, estimate.max(cost))?;
+                    cel::spend(&mut budget, cost)?;
                     text.map_err(explain)
                 });
                 match text {
@@ -308,20 +307,14 @@ impl Policies {
 
 /// Adds `variables.NAME`, each of which may name those before it. One that fails is missing, so that only those who
 /// use it fail; what they then say is given with what should be said instead.
-fn with_variables(
-    policy: &Policy,
-    mut base: Variables,
-    objects: &[(&str, &Value)],
-    budget: &mut u64,
-) -> (Variables, HashMap<String, String>) {
+fn with_variables(policy: &Policy, mut base: Variables, budget: &mut u64) -> (Variables, HashMap<CelError, CelError>) {
     let (mut known, mut missing) = (Vec::new(), HashMap::new());
     for (name, expression) in &policy.variables {
         base.set_value("variables", cel::map(known.clone()));
-        let expression = expression.as_ref().map_err(String::clone);
+        let expression = expression.as_ref().map_err(CelError::clone);
         let value = expression.and_then(|e| {
-            let estimate = e.cost(objects)?;
             let (value, cost) = e.evaluate(&base);
-            cel::spend(budget, estimate.max(cost))?;
+            cel::spend(budget, cost)?;
             value
         });
         match value {
@@ -329,7 +322,7 @@ fn with_variables(
             Err(error) => {
                 let error = missing.get(&error).cloned().unwrap_or(error);
                 let error = format!("composited variable {name:?} fails to evaluate: {error}");
-                missing.insert(format!("No such key: {name}"), error);
+                missing.insert(CelError::Evaluation(format!("No such key: {name}")), CelError::Evaluation(error));
             }
         }
     }

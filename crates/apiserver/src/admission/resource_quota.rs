@@ -1,6 +1,6 @@
 //! ResourceQuota objects bound what a namespace holds; use is counted before an object is stored.
 //! The last of the validating row in `admission`.
-//! Invariant: use is raised in one transaction on the versions it was decided on, so that it never passes the limit.
+//! Use is raised in one transaction on the versions it was decided on, so that it never passes the limit.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,10 @@ use api::{
 use store::{Compare, Outcome, Transaction};
 
 use super::{Attributes, Operation, Plugin};
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
 pub struct ResourceQuota(pub Arc<Cluster>);
 
@@ -52,7 +55,7 @@ impl Plugin for ResourceQuota {
             let mut transaction = Transaction { compare: Vec::new(), operations: Vec::new() };
             for cached in self.0.list("resourcequotas", a.namespace) {
                 let Some(quota) = self.0.live(&served, a.namespace, &cached.meta.name).await? else { continue };
-                let delta = change.of(quota.typed::<Quota>()?.spec.as_ref());
+                let delta = change.charged_to(quota.typed::<Quota>()?.spec.as_ref());
                 if delta.is_empty() {
                     continue;
                 }
@@ -217,7 +220,7 @@ impl Change {
     }
 
     /// For one quota: all of it for an object that comes under the quota only now.
-    fn of(&self, spec: Option<&ResourceQuotaSpec>) -> &Amounts {
+    fn charged_to(&self, spec: Option<&ResourceQuotaSpec>) -> &Amounts {
         static NOTHING: Amounts = Amounts::new();
         let covers = |subject: &Subject| spec.is_none_or(|spec| subject.covered(spec));
         match &self.before {

@@ -1,6 +1,6 @@
 //! Defaults of claims and ingresses, and finalizers that keep volumes in use.
 //! Rows of the table in `admission`.
-//! Invariant: an explicit choice, even the empty class, stays.
+//! An explicit choice, even the empty class, stays.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, quantity::Quantity};
 
 use super::{Attributes, Operation, Plugin};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 /// The default of a kind of class: the newest of those marked so, then by name.
 fn default_class(cluster: &Cluster, plural: &str, annotations: &[&str]) -> Option<Arc<Object>> {

@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use serde_json::{Value, json};
 
-use crate::{ApiServer, Config, authn::User, body};
+use crate::{ApiServer, Config, authn::User, request::body};
 
 pub struct Fixture(pub Arc<ApiServer>);
 

@@ -1,47 +1,50 @@
 //! `status.typeChecking` of admission policies: what an expression gets wrong about the kinds it is asked about.
-//! Started by `crate::bootstrap`; woken by every change of a policy. The checker itself is `cel::types`.
-//! Invariant: a warning changes nothing about what the policy decides.
+//! A row of `post_start_hooks`, since it needs this crate's CEL; upstream's is one of the controller manager's controllers,
+//! and so is its identity. Woken by every change of a policy. The checker itself is `cel::types`.
+//! A warning changes nothing about what the policy decides.
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Weak},
+    sync::Arc,
+    time::Duration,
 };
 
+use async_trait::async_trait;
 use http::{Method, Request, header};
 use serde_json::{Value, json};
 
-use api::Object;
+use api::{ApiError, Object};
 
 use super::expressions;
 use crate::{
     authn::User,
-    body,
     cel::types::Type,
-    pipeline::ApiServer,
-    served::{Served, Set},
+    discovery::served::{Served, Set},
+    post_start_hooks::ControlLoop,
+    request::body,
+    server::pipeline::ApiServer,
 };
 
 /// Kinds beyond this many are not looked at.
 const MAX_KINDS: usize = 10;
 
-pub async fn follow(server: Weak<ApiServer>) {
-    let Some(cache) = server.upgrade().map(|s| s.cluster.resource("validatingadmissionpolicies")) else { return };
-    // The generation of each policy that was checked, so that our own writes are not looked at.
-    let mut checked: HashMap<String, i64> = HashMap::new();
-    loop {
-        let (snapshot, mut position) = cache.list_and_subscribe("", 0, |_| true);
-        let policies: Vec<_> = snapshot.entries.into_iter().map(|e| e.object.clone()).collect();
-        checked.retain(|uid, _| policies.iter().any(|p| p.meta.uid == *uid));
+#[derive(Default)]
+pub struct PolicyStatus {
+    /// The generation of each policy that was checked, by uid, so that our own writes are not looked at.
+    checked: HashMap<String, i64>,
+}
+
+#[async_trait]
+impl ControlLoop for PolicyStatus {
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        let policies = server.cluster.list("validatingadmissionpolicies", "");
+        self.checked.retain(|uid, _| policies.iter().any(|p| p.meta.uid == *uid));
         for policy in policies {
-            let Some(server) = server.upgrade() else { return };
-            if checked.get(&policy.meta.uid) != Some(&policy.meta.generation) && check(&server, &policy).await {
-                checked.insert(policy.meta.uid.clone(), policy.meta.generation);
+            if self.checked.get(&policy.meta.uid) != Some(&policy.meta.generation) && check(server, &policy).await {
+                self.checked.insert(policy.meta.uid.clone(), policy.meta.generation);
             }
         }
-        position.changed().await;
-        if server.strong_count() == 0 {
-            return;
-        }
+        Ok(None)
     }
 }
 

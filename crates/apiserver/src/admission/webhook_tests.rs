@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::tests::{
     Answer, CONFIGMAPS, Fixture, PODS, REGISTRATION, config_map, configuration, fixture, pod, review, webhook,
 };
-use crate::{ApiServer, authn::User, body};
+use crate::{ApiServer, authn::User, request::body};
 
 pub(super) const MUTATING: &str = "mutatingwebhookconfigurations";
 pub(super) const VALIDATING: &str = "validatingwebhookconfigurations";

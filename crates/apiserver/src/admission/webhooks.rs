@@ -1,6 +1,6 @@
 //! Admission webhooks: services outside that change objects or refuse them.
 //! The last of the mutating row and one of the validating row in `admission`.
-//! Invariant: a service that fails is decided by its failure policy alone; dry runs reach only those without effects.
+//! A service that fails is decided by its failure policy alone; dry runs reach only those without effects.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,14 +15,15 @@ use super::{
 };
 use crate::{
     authz,
-    cel::authorizer::Questions,
-    cluster::Cluster,
-    codec,
-    index::{Index, Indexed},
+    cel::authorizer::AuthorizerChecks,
+    discovery::served::Served,
+    handlers::{codec, negotiate::Media},
     metrics::in_webhooks,
-    negotiate::Media,
-    served::Served,
-    webhook::Client,
+    storage::{
+        cluster::Cluster,
+        index::{Index, Indexed},
+    },
+    transport::webhook_config::WebhookClient,
 };
 
 /// One webhook of a configuration.
@@ -99,7 +100,7 @@ impl Webhooks {
         Self { configured: Indexed::new(cluster), cluster: cluster.clone(), authorizer: authorizer.clone() }
     }
 
-    fn of(&self, mutating: bool) -> Vec<Arc<Webhook>> {
+    fn configured_webhooks(&self, mutating: bool) -> Vec<Arc<Webhook>> {
         let configured = self.configured.read();
         let webhooks = if mutating { &configured.mutating } else { &configured.validating };
         webhooks.values().flatten().cloned().collect()
@@ -108,7 +109,7 @@ impl Webhooks {
     /// Lets every mutating webhook that matches change the object, in turn. Those that want to see what others changed
     /// after them are asked once more. Returns whether anything changed.
     pub async fn mutate(&self, a: &mut Attributes<'_>) -> Result<bool, ApiError> {
-        let webhooks = self.of(true);
+        let webhooks = self.configured_webhooks(true);
         if webhooks.is_empty() || matching::is_exempt(a) {
             return Ok(false);
         }
@@ -168,7 +169,7 @@ impl Webhooks {
 
     /// Asks all validating webhooks that match, at once; the first refusal in their order counts.
     pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
-        let webhooks = self.of(false);
+        let webhooks = self.configured_webhooks(false);
         if webhooks.is_empty() || matching::is_exempt(a) {
             return Ok(());
         }
@@ -237,9 +238,9 @@ impl Webhooks {
         if webhook.conditions.is_empty() {
             return Ok(true);
         }
-        let questions = Questions::default();
+        let questions = AuthorizerChecks::default();
         loop {
-            let held = webhook.conditions.hold(seen, &matching::variables(&self.cluster, a, seen, &questions));
+            let held = webhook.conditions.hold(&matching::variables(&self.cluster, a, seen, &questions));
             if !questions.settle(&self.authorizer).await {
                 return held;
             }
@@ -255,7 +256,7 @@ impl Webhooks {
         let version = if webhook.understands_v1 { "v1" } else { "v1beta1" };
         let api_version = format!("admission.k8s.io/{version}");
         let review = json!({ "apiVersion": api_version, "kind": "AdmissionReview", "request": request });
-        let client = Client::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
+        let client = WebhookClient::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
             .map_err(|e| format!("failed to call webhook: {e}"))?;
         let limit = Duration::from_secs(webhook.timeout_seconds);
         let answer = client.post(&review, limit).await.map_err(|e| format!("failed to call webhook: {e}"))?;

@@ -1,7 +1,7 @@
 //! Tokens that lie in secrets and never expire: when each was last used, and whether it was withdrawn.
 //! Asked by `service_account`. The controllers' legacy-serviceaccount-token-cleaner withdraws what nobody uses by a label,
 //! and trusts the notes made here since the day that `bootstrap` wrote down.
-//! Invariant: a secret is written once a day at most.
+//! A secret is written once a day at most.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use api::ApiError;
 use store::{Compare, Operation, Transaction};
 
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
 /// The ConfigMap that says since when uses are noted.
 pub const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
@@ -29,7 +32,7 @@ fn is_noted(labels: &BTreeMap<String, String>, now: Timestamp) -> bool {
 
 /// What is to be made of a token that lies in a secret.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum LegacyToken {
     Withdrawn,
     /// One that a person asked for.
     Wanted,
@@ -42,9 +45,9 @@ pub const GENERATED: &str = "Use tokens from the TokenRequest API or manually cr
      secret-based tokens.";
 
 /// Notes that the token in this secret, of this account, was shown.
-pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str) -> Shown {
+pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str) -> LegacyToken {
     // One that was just made is noted the next time.
-    let Some(secret) = cluster.get("secrets", namespace, name) else { return Shown::Wanted };
+    let Some(secret) = cluster.get("secrets", namespace, name) else { return LegacyToken::Wanted };
     if !is_noted(&secret.meta.labels, cluster.env.now()) {
         let (cluster, namespace, name) = (cluster.clone(), namespace.to_string(), name.to_string());
         cluster.env.clone().spawn(async move {
@@ -54,12 +57,12 @@ pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str)
         });
     }
     if secret.meta.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
-        return Shown::Withdrawn;
+        return LegacyToken::Withdrawn;
     }
     let account = cluster.get("serviceaccounts", namespace, account).map(|a| a.value()).unwrap_or_default();
     match account["secrets"].as_array().into_iter().flatten().any(|reference| reference["name"] == name) {
-        true => Shown::Generated,
-        false => Shown::Wanted,
+        true => LegacyToken::Generated,
+        false => LegacyToken::Wanted,
     }
 }
 

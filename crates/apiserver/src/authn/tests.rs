@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
 use super::{PeerCertificates, User, service_account::Claims};
-use crate::{ApiServer, Config, body, config};
+use crate::{ApiServer, Config, request::body, server::config};
 
 struct Authority {
     issuer: Issuer<'static, KeyPair>,

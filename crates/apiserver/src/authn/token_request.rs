@@ -1,13 +1,13 @@
 //! `POST serviceaccounts/NAME/token`: a signed token for an account, bound to a pod, a secret or a node if asked.
 //! Called by `registry`; `service_account` believes what this signs.
-//! Invariant: never signs for an object that does not exist, nor for longer than the configuration allows.
+//! Never signs for an object that does not exist, nor for longer than the configuration allows.
 
 use serde_json::{Value, json};
 
 use api::{ApiError, Object};
 
 use super::service_account::{Claims, Keys, Private, Reference};
-use crate::cluster::Cluster;
+use crate::storage::cluster::Cluster;
 
 /// What the ServiceAccount admission plugin asks for. Such tokens live on for a year, so that clients that never
 /// read them again go on working, and say when they should have been renewed.

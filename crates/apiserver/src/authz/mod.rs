@@ -1,6 +1,6 @@
 //! Who may do what: a chain of authorizers, the first with an opinion decides.
 //! Called by `pipeline`, by impersonation and by the access reviews.
-//! Invariant: nobody has an opinion means no.
+//! Nobody has an opinion means no.
 
 pub mod rbac;
 
@@ -19,7 +19,7 @@ use self::{node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
 pub use abac::Abac;
 pub use node::identity as node_identity;
 
-use crate::{authn::User, cluster::Cluster, config::Config, request_info::RequestInfo};
+use crate::{authn::User, request::request_info::RequestInfo, server::config::Config, storage::cluster::Cluster};
 
 /// What is to be decided.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

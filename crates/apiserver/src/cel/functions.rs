@@ -1,6 +1,7 @@
 //! The functions and operators of expressions, as `types` knows them: their names, and what they take and return.
 //! Used by `types`.
-//! Invariant: pure tables; a function missing here is refused when a policy is written, so none may be.
+//! Invariant: pure tables; a function missing here is refused when a policy is written, so none may be (tidy:
+//! `pure_files`).
 
 use super::types::Type;
 
@@ -115,8 +116,8 @@ pub const FUNCTIONS: &[(&str, Type)] = &[
     ("error", Type::String),
 ];
 
-/// Functions of texts only: their target cannot be anything else.
-pub const OF_TEXTS: [&str; 10] =
+/// Functions whose target can only be a string.
+pub const STRING_FUNCTIONS: [&str; 10] =
     ["startsWith", "endsWith", "matches", "charAt", "lowerAscii", "upperAscii", "trim", "substring", "split", "find"];
 
 /// The types that expressions can name.

@@ -1,7 +1,7 @@
-//! What an evaluation costs while it runs: a loop pays for each of its turns, a call that makes much of little before it
+//! What an evaluation costs while it runs: a loop pays for each iteration, a call that makes much of little before it
 //! begins, and all of it has a deadline.
 //! `instrument` puts the calls of this module into an expression when it is compiled; `metered` counts what they say.
-//! Invariant: after the limit nothing more is computed, whatever the expression does with the error.
+//! After the limit nothing more is computed, whatever the expression does with the error.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -15,23 +15,21 @@ use kube_cel::cel::{
     objects::Value,
 };
 
-use super::types::children_mut;
+use super::{error::CelError, traversal::children_mut};
 
 /// Of one evaluation. Loops look at it; no single call takes long, because large ones pay first.
 const EVALUATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Upstream's words for the two ends.
-pub const TOO_COSTLY: &str = "operation cancelled: actual cost limit exceeded";
-pub const INTERRUPTED: &str = "operation interrupted";
 /// A text or list costs one for so many bytes or items that are read or made, as upstream has it.
 const BYTES_PER_COST: u64 = 10;
 
-const TURN: &str = "@turn";
-const PAID: &str = "@paid";
-/// What `PAID` calls the arguments that it has paid for.
+/// The functions that `instrument` puts around the condition of a loop, and around a costly call.
+const LOOP_COST: &str = "@loop_cost";
+const CALL_COST: &str = "@call_cost";
+/// What `CALL_COST` calls the arguments that it has paid for.
 const ARGUMENTS: [&str; 4] = ["@argument0", "@argument1", "@argument2", "@argument3"];
 
 /// Calls that take longer, or make more, than the sizes of their arguments.
-const PAYING: [&str; 15] = [
+const COSTLY_CALLS: [&str; 15] = [
     operators::ADD,
     "replace",
     "join",
@@ -52,7 +50,7 @@ const PAYING: [&str; 15] = [
 struct Meter {
     left: u64,
     deadline: Duration,
-    stopped: Option<&'static str>,
+    stopped: Option<CelError>,
 }
 
 thread_local! {
@@ -65,14 +63,14 @@ fn now() -> Duration {
 }
 
 /// Evaluates for at most `limit`: what came out, and what it cost.
-pub fn metered<T>(limit: u64, evaluate: impl FnOnce() -> Result<T, String>) -> (Result<T, String>, u64) {
+pub fn metered<T>(limit: u64, evaluate: impl FnOnce() -> Result<T, CelError>) -> (Result<T, CelError>, u64) {
     let meter = Meter { left: limit, deadline: now() + EVALUATION_TIMEOUT, stopped: None };
     METER.with(|current| current.replace(Some(meter)));
     let result = evaluate();
     let Some(meter) = METER.with(RefCell::take) else { return (result, 0) };
     match meter.stopped {
         // Also if `||` made something of the error.
-        Some(why) => (Err(why.into()), limit),
+        Some(why) => (Err(why), limit),
         None => (result, limit - meter.left),
     }
 }
@@ -84,19 +82,22 @@ pub fn spend(cost: u64) -> Result<(), ExecutionError> {
         if meter.stopped.is_none() {
             match meter.left.checked_sub(cost) {
                 Some(left) => meter.left = left,
-                None => meter.stopped = Some(TOO_COSTLY),
+                None => meter.stopped = Some(CelError::CostLimit),
             }
             if now() > meter.deadline {
-                meter.stopped = Some(INTERRUPTED);
+                meter.stopped = Some(CelError::Interrupted);
             }
         }
-        meter.stopped.map_or(Ok(()), |why| Err(ExecutionError::function_error("cost", why)))
+        match &meter.stopped {
+            Some(why) => Err(ExecutionError::function_error("cost", why)),
+            None => Ok(()),
+        }
     })
 }
 
 pub fn register(context: &mut Context<'_>) {
-    context.add_function(TURN, turn);
-    context.add_function(PAID, paid);
+    context.add_function(LOOP_COST, loop_cost);
+    context.add_function(CALL_COST, call_cost);
 }
 
 /// Makes loops and costly calls pay. Returns how many parts the expression has.
@@ -113,12 +114,12 @@ pub fn instrument(expression: &mut IdedExpr) -> u64 {
         let cost = LiteralValue::Int((turn as i64).into());
         let literals = [accumulator, cost].map(|literal| IdedExpr { id, expr: Expr::Literal(literal) });
         let args = [condition].into_iter().chain(literals).collect();
-        comprehension.loop_cond = call(id, TURN, args);
+        comprehension.loop_cond = call(id, LOOP_COST, args);
         return parts;
     }
     parts += children_mut(&mut expression.expr).into_iter().map(instrument).sum::<u64>();
     if let Expr::Call(costly) = &mut expression.expr
-        && is_paying(costly)
+        && is_costly(costly)
     {
         let mut args = vec![IdedExpr::default()];
         let library = library(costly).is_some();
@@ -128,7 +129,7 @@ pub fn instrument(expression: &mut IdedExpr) -> u64 {
             args.push(std::mem::replace(argument, named));
         }
         args[0] = std::mem::take(expression);
-        *expression = call(id, PAID, args);
+        *expression = call(id, CALL_COST, args);
     }
     parts
 }
@@ -149,15 +150,15 @@ fn full_name(call: &CallExpr) -> String {
     library(call).map_or_else(|| call.func_name.clone(), |library| format!("{library}.{}", call.func_name))
 }
 
-fn is_paying(call: &CallExpr) -> bool {
+fn is_costly(call: &CallExpr) -> bool {
     // A loop that collects adds one item at a time, and pays by the turn.
     let collects = call.args.first().is_some_and(|first| matches!(&first.expr, Expr::Ident(name) if name == "@result"));
     let arguments = call.args.len() + usize::from(call.target.is_some());
-    PAYING.contains(&full_name(call).as_str()) && !collects && arguments <= ARGUMENTS.len()
+    COSTLY_CALLS.contains(&full_name(call).as_str()) && !collects && arguments <= ARGUMENTS.len()
 }
 
-/// The condition of a loop: `@turn(condition, name of the accumulator, cost)`.
-fn turn(context: &FunctionContext<'_, '_>) -> ResolveResult {
+/// The condition of a loop: `@loop_cost(condition, name of the accumulator, cost)`.
+fn loop_cost(context: &FunctionContext<'_, '_>) -> ResolveResult {
     let [condition, accumulator, cost] = context.args else { return Err(ExecutionError::NoSuchOverload) };
     let (Expr::Literal(LiteralValue::String(accumulator)), Expr::Literal(LiteralValue::Int(cost))) =
         (&accumulator.expr, &cost.expr)
@@ -172,8 +173,8 @@ fn turn(context: &FunctionContext<'_, '_>) -> ResolveResult {
     context.ptx.resolve(condition)
 }
 
-/// A call whose arguments are looked at first: `@paid(call with names for arguments, arguments…)`.
-fn paid(context: &FunctionContext<'_, '_>) -> ResolveResult {
+/// A call whose arguments are looked at first: `@call_cost(call with names for arguments, arguments…)`.
+fn call_cost(context: &FunctionContext<'_, '_>) -> ResolveResult {
     let [inner, arguments @ ..] = context.args else { return Err(ExecutionError::NoSuchOverload) };
     let values = arguments.iter().map(|argument| context.ptx.resolve(argument)).collect::<Result<Vec<_>, _>>()?;
     if let Expr::Call(call) = &inner.expr {
@@ -241,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cel::{CALL_LIMIT, Expression, Variables};
+    use crate::cel::{CALL_COST_MAX, Expression, Variables};
 
     fn variables() -> Variables {
         let mut variables = Variables::default();
@@ -257,9 +258,9 @@ mod tests {
     #[test]
     fn cel_evaluation_that_runs_long_is_stopped_at_its_cost_limit() {
         // A tenth of what there is, so that a slow machine is stopped by the cost and not by the deadline.
-        const LIMIT: u64 = CALL_LIMIT / 10;
+        const LIMIT: u64 = CALL_COST_MAX / 10;
         let variables = variables();
-        let check = |source: &str, expected: &str| {
+        let check = |source: &str, expected: CelError| {
             let (result, cost) = Expression::compile(source).unwrap().evaluate_within(&variables, LIMIT);
             assert_eq!(result.unwrap_err(), expected, "{source}");
             assert!(cost >= LIMIT, "{source}: {cost}");
@@ -268,24 +269,24 @@ mod tests {
         check(
             "object.list.filter(a, a < 30).all(a, object.list.filter(b, b < 30).all(b, object.list.filter(c, c < 30)\
              .all(c, a + b + c >= 0)))",
-            TOO_COSTLY,
+            CelError::CostLimit,
         );
-        check("object.map.all(a, object.map.all(b, object.map.all(c, a + b + c != '')))", TOO_COSTLY);
-        check("lists.range(1000000000).size() > 0", TOO_COSTLY);
-        check("lists.range(100000).all(a, lists.range(100000).all(b, a + b >= 0))", TOO_COSTLY);
-        check("object.text.replace('x', object.text).size() > 0", TOO_COSTLY);
-        check("object.text.replace('', object.text).size() > 0", TOO_COSTLY);
-        check("object.list.map(i, 'x').join(object.text).size() > 0", TOO_COSTLY);
-        check("lists.range(20000).distinct().size() > 0", TOO_COSTLY);
-        check("sets.contains(lists.range(20000), lists.range(20000))", TOO_COSTLY);
-        check("'%.999999999f'.format([1.0]).size() > 0", TOO_COSTLY);
-        check("object.list.map(i, object).size() > 0", TOO_COSTLY);
+        check("object.map.all(a, object.map.all(b, object.map.all(c, a + b + c != '')))", CelError::CostLimit);
+        check("lists.range(1000000000).size() > 0", CelError::CostLimit);
+        check("lists.range(100000).all(a, lists.range(100000).all(b, a + b >= 0))", CelError::CostLimit);
+        check("object.text.replace('x', object.text).size() > 0", CelError::CostLimit);
+        check("object.text.replace('', object.text).size() > 0", CelError::CostLimit);
+        check("object.list.map(i, 'x').join(object.text).size() > 0", CelError::CostLimit);
+        check("lists.range(20000).distinct().size() > 0", CelError::CostLimit);
+        check("sets.contains(lists.range(20000), lists.range(20000))", CelError::CostLimit);
+        check("'%.999999999f'.format([1.0]).size() > 0", CelError::CostLimit);
+        check("object.list.map(i, object).size() > 0", CelError::CostLimit);
         // Each level doubles what it is given.
         let doubled = (0..40).fold("object.text".to_string(), |inner, _| format!("[{inner}].map(x, x + x)[0]"));
-        check(&format!("{doubled}.size() > 0"), TOO_COSTLY);
+        check(&format!("{doubled}.size() > 0"), CelError::CostLimit);
         // The end cannot be swallowed.
-        check("lists.range(1000000000).size() > 0 || true", TOO_COSTLY);
-        check("[1].exists(x, lists.range(1000000000).size() > 0) || true", TOO_COSTLY);
+        check("lists.range(1000000000).size() > 0 || true", CelError::CostLimit);
+        check("[1].exists(x, lists.range(1000000000).size() > 0) || true", CelError::CostLimit);
     }
 
     #[test]
@@ -294,7 +295,7 @@ mod tests {
         let check = |source: &str| {
             let (result, cost) = Expression::compile(source).unwrap().holds(&variables);
             assert_eq!(result, Ok(true), "{source}");
-            assert!(cost < CALL_LIMIT / 2, "{source}: {cost}");
+            assert!(cost < CALL_COST_MAX / 2, "{source}: {cost}");
         };
         check("object.list.all(a, object.list.exists(b, a == b))");
         check("object.list.map(a, a + 1).filter(a, a > 299).size() == 1");

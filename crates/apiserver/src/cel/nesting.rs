@@ -1,6 +1,8 @@
 //! Looks at an expression before it is parsed: how long it is and how deep its tree would be.
 //! Used by `Expression::compile`.
-//! Invariant: needs no stack itself; whatever it lets through, parser, checker and evaluator have the stack for.
+//! Needs no stack itself; whatever it lets through, parser, checker and evaluator have the stack for.
+
+use super::error::CelError;
 
 /// Code points of one expression; upstream's limit.
 const EXPRESSION_SIZE_MAX: usize = 100_000;
@@ -8,15 +10,17 @@ const EXPRESSION_SIZE_MAX: usize = 100_000;
 const EXPRESSION_DEPTH_MAX: usize = 100;
 
 /// Why an expression is not even parsed.
-pub fn check(source: &str) -> Result<(), String> {
+pub fn check(source: &str) -> Result<(), CelError> {
     let size = source.chars().count();
     if size > EXPRESSION_SIZE_MAX {
-        return Err(format!(
+        return Err(CelError::Compilation(format!(
             "compilation failed: expression code point size exceeds limit: size: {size}, limit {EXPRESSION_SIZE_MAX}"
-        ));
+        )));
     }
     match depth(source) > EXPRESSION_DEPTH_MAX {
-        true => Err(format!("compilation failed: expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}")),
+        true => Err(CelError::Compilation(format!(
+            "compilation failed: expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"
+        ))),
         false => Ok(()),
     }
 }
@@ -114,8 +118,8 @@ mod tests {
         assert_eq!(check(&"(".repeat(99)), Ok(()));
         for deep in ["(", "[", "{", "!", "-", "a.", "1+", "a[", "a?b:", "f(", "a<", "1 in "] {
             let found = check(&deep.repeat(10_000)).unwrap_err();
-            assert_eq!(found, "compilation failed: expression recursion limit exceeded: 100", "{deep}");
+            assert_eq!(found.to_string(), "compilation failed: expression recursion limit exceeded: 100", "{deep}");
         }
-        assert!(check(&"(".repeat(200_000)).unwrap_err().contains("size: 200000, limit 100000"));
+        assert!(check(&"(".repeat(200_000)).unwrap_err().to_string().contains("size: 200000, limit 100000"));
     }
 }

@@ -1,9 +1,10 @@
 //! Keeps the served resources in step with the definitions, and their conditions with what is served.
-//! Started once by `pipeline`; reads the watch cache, writes through the pipeline like any client.
-//! Invariant: `judge` is pure; the loop carries out what it says and looks again.
+//! A row of `post_start_hooks`; reads the watch cache, writes through the pipeline like any client.
+//! `judge` is pure; the loop carries out what it says and looks again.
 
-use std::sync::{Arc, Weak};
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -11,60 +12,49 @@ use sha2::{Digest, Sha256};
 use api::ApiError;
 
 use super::{FINALIZER, definition};
-use crate::{loopback, pipeline::ApiServer, registry::timestamp, served::Definition, storage};
+use crate::{
+    discovery::served::Definition,
+    post_start_hooks::ControlLoop,
+    registry::timestamp,
+    server::{loopback, pipeline::ApiServer},
+};
 
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Serves what is established already, then follows the definitions for as long as the server lives.
-pub async fn start(server: &Arc<ApiServer>) {
-    let prefix = format!("{}customresourcedefinitions/", storage::ROOT);
-    let cache = server.cluster.cache.resource(&prefix);
-    publish(server);
-    let weak = Arc::downgrade(server);
-    server.cluster.env.spawn(async move {
-        let env = match weak.upgrade() {
-            Some(server) => server.cluster.env.clone(),
-            None => return,
-        };
-        let mut changes = cache.changes();
-        loop {
-            changes.borrow_and_update();
-            let Some(settled) = step(&weak).await else { return };
-            // What failed is tried again; a change is looked at at once.
-            let changed = match settled {
-                true => Some(changes.changed().await),
-                false => env.timeout(RETRY, changes.changed()).await,
+/// The loop over all definitions.
+pub struct Definitions;
+
+#[async_trait]
+impl ControlLoop for Definitions {
+    /// Serves what is established already.
+    async fn prepare(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
+        publish(server);
+        Ok(())
+    }
+
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        let mut settled = true;
+        let listed = server.cluster.list("customresourcedefinitions", "");
+        let definitions: Vec<Value> = listed.iter().map(|d| d.value()).collect();
+        for definition in &definitions {
+            let name = definition::text(&definition["metadata"], "name").to_string();
+            let result = match definition["metadata"]["deletionTimestamp"].is_string() {
+                true => finalize(server, definition).await,
+                false => settle(server, definition, &definitions).await,
             };
-            if matches!(changed, Some(Err(_))) {
-                return;
+            if let Err(error) = result
+                && !error.is_conflict()
+                && !error.is_not_found()
+            {
+                tracing::warn!(name, error = %error.message, "failed to settle a CustomResourceDefinition");
+                settled = false;
             }
         }
-    });
-}
-
-/// One look at everything: whether all is as it should be. `None` once the server is gone.
-async fn step(server: &Weak<ApiServer>) -> Option<bool> {
-    let server = server.upgrade()?;
-    let mut settled = true;
-    let listed = server.cluster.list("customresourcedefinitions", "");
-    let definitions: Vec<Value> = listed.iter().map(|d| d.value()).collect();
-    for definition in &definitions {
-        let name = definition::text(&definition["metadata"], "name").to_string();
-        let result = match definition["metadata"]["deletionTimestamp"].is_string() {
-            true => finalize(&server, definition).await,
-            false => settle(&server, definition, &definitions).await,
-        };
-        if let Err(error) = result
-            && !error.is_conflict()
-            && !error.is_not_found()
-        {
-            tracing::warn!(name, error = %error.message, "failed to settle a CustomResourceDefinition");
-            settled = false;
-        }
+        publish(server);
+        // What failed is tried again; a change is looked at at once.
+        Ok((!settled).then_some(RETRY_INTERVAL))
     }
-    publish(&server);
-    Some(settled)
 }
 
 /// Takes over the established definitions as the served custom resources.

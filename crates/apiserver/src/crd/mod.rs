@@ -1,11 +1,10 @@
 //! Custom resources: from CustomResourceDefinitions to served resources.
 //! Feeds `served`; the objects themselves take the same path as built-in ones.
-//! Invariant: a definition is served only once it is established.
+//! A definition is served only once it is established.
 
 mod behavior;
 mod check;
 mod controller;
-pub mod cost;
 mod declared;
 mod definition;
 pub mod escape;
@@ -21,9 +20,9 @@ mod typed;
 
 use api::openapi::ExtraSchemas;
 
-use crate::served::{Served, Set};
+use crate::discovery::served::{Served, Set};
 
-pub use controller::start;
+pub use controller::Definitions;
 pub use declared::validate as validate_rules;
 
 pub use api::kinds::CUSTOM_RESOURCE_CLEANUP_FINALIZER as FINALIZER;

@@ -1,7 +1,7 @@
 //! `x-kubernetes-validations`: the CEL rules of a schema, compiled once, and asked wherever an object has the part
 //! they are about.
 //! Used by `behavior`; the values rules see come from `typed`, the language is `cel`.
-//! Invariant: a part of a schema without rules costs nothing; a rule that cannot be evaluated refuses the object.
+//! A part of a schema without rules costs nothing; a rule that cannot be evaluated refuses the object.
 
 use std::{collections::HashMap, ops::ControlFlow};
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 use api::field::{ErrorList, ErrorType, Path};
 
 use super::{check::key_of, field_path, typed};
-use crate::cel::{self, Expression, Variables};
+use crate::cel::{self, CelError, Expression, Variables};
 
 /// The longest text a `messageExpression` may make.
-const MESSAGE_LIMIT: usize = 5 * 1024;
-pub const OLD: &str = "oldSelf";
+const MESSAGE_BYTES_MAX: usize = 5 * 1024;
+pub const OLD_SELF: &str = "oldSelf";
 
 pub struct Rules {
     schema: Value,
@@ -30,7 +30,7 @@ struct Node {
 }
 
 struct Rule {
-    expression: Result<Expression, String>,
+    expression: Result<Expression, CelError>,
     message_expression: Option<Expression>,
     /// The message without its expression.
     message: String,
@@ -50,9 +50,9 @@ impl Rules {
     }
 
     pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-        let place = Place { path: Path::default(), schema: &self.schema, value: object, old, nearest: None };
+        let place = Location { path: Path::default(), schema: &self.schema, value: object, old, nearest: None };
         // An early end has said why.
-        let _ = Walk { errors, budget: cel::BUDGET }.visit(&self.root, place);
+        let _ = Walk { errors, budget: cel::COST_BUDGET }.visit(&self.root, place);
     }
 }
 
@@ -76,7 +76,7 @@ impl Rule {
         let expression = Expression::compile(source);
         let message = text("message");
         Some(Self {
-            transition: expression.as_ref().is_ok_and(|e| e.names(OLD)),
+            transition: expression.as_ref().is_ok_and(|e| e.names(OLD_SELF)),
             expression,
             message_expression: text("messageExpression").and_then(|e| Expression::compile(e).ok()),
             message: message.map_or_else(|| format!("failed rule: {source}"), str::to_string),
@@ -93,18 +93,17 @@ impl Rule {
     }
 
     /// What its own expression says, if that is a message.
-    fn own_message(&self, variables: &Variables, objects: &[(&str, &Value)], budget: &mut u64) -> Option<String> {
+    fn own_message(&self, variables: &Variables, budget: &mut u64) -> Option<String> {
         let expression = self.message_expression.as_ref()?;
-        expression.cost(objects).ok()?;
         let (text, cost) = expression.text(variables);
         cel::spend(budget, cost).ok()?;
         let text = text.ok()?;
         let text = text.trim();
-        (!text.is_empty() && text.len() <= MESSAGE_LIMIT && !text.contains('\n')).then(|| text.to_string())
+        (!text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n')).then(|| text.to_string())
     }
 }
 
-struct Place<'a> {
+struct Location<'a> {
     path: Path,
     schema: &'a Value,
     value: &'a Value,
@@ -114,7 +113,7 @@ struct Place<'a> {
     nearest: Option<(&'a Value, &'a Value)>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     fn known(&self) -> Option<(&'a Value, &'a Value)> {
         self.old.map(|old| (self.value, old)).or(self.nearest)
     }
@@ -144,7 +143,7 @@ struct Walk<'e> {
 }
 
 impl Walk<'_> {
-    fn visit(&mut self, node: &Node, place: Place<'_>) -> ControlFlow<()> {
+    fn visit(&mut self, node: &Node, place: Location<'_>) -> ControlFlow<()> {
         if !node.rules.is_empty() && !place.value.is_null() {
             self.evaluate(&node.rules, &place)?;
         }
@@ -178,11 +177,9 @@ impl Walk<'_> {
         ControlFlow::Continue(())
     }
 
-    fn evaluate(&mut self, rules: &[Rule], place: &Place<'_>) -> ControlFlow<()> {
+    fn evaluate(&mut self, rules: &[Rule], place: &Location<'_>) -> ControlFlow<()> {
         let mut variables = Variables::default();
         variables.set_value("self", typed::value_of(place.value, place.schema));
-        let mut objects = vec![("self", place.value)];
-        objects.extend(place.old.map(|old| (OLD, old)));
         let speaks_of_old = rules.iter().any(|rule| rule.transition);
         let old = place.old.filter(|_| speaks_of_old).map(|old| typed::value_of(old, place.schema));
         for rule in rules {
@@ -195,40 +192,38 @@ impl Walk<'_> {
             };
             match (&old, rule.optional_old) {
                 _ if !rule.transition => {}
-                (_, true) => variables.set_value(OLD, typed::optional(old.clone())),
-                (Some(old), false) => variables.set_value(OLD, old.clone()),
+                (_, true) => variables.set_value(OLD_SELF, typed::optional(old.clone())),
+                (Some(old), false) => variables.set_value(OLD_SELF, old.clone()),
                 // Nothing to compare with.
                 (None, false) => continue,
             }
-            let estimate = expression.cost(&objects);
-            self.spend(rule, estimate.clone(), place)?;
             let (held, cost) = expression.holds(&variables);
-            match &held {
-                Err(e) if cel::is_interruption(e) => self.spend(rule, Err(e.clone()), place)?,
-                _ => self.spend(rule, Ok(cost.saturating_sub(estimate.unwrap_or(0))), place)?,
-            }
+            let interrupted = held.as_ref().err().filter(|e| e.is_interruption()).cloned();
+            self.spend(rule, interrupted.map_or(Ok(cost), Err), place)?;
             match held {
                 Ok(true) => {}
                 Ok(false) if !rule.transition && place.known().is_some_and(|(new, old)| new == old) => {}
                 Ok(false) => {
-                    let message = rule.own_message(&variables, &objects, &mut self.budget);
+                    let message = rule.own_message(&variables, &mut self.budget);
                     let message = message.unwrap_or_else(|| rule.message.clone());
                     self.broken(rule, message, place);
                 }
-                Err(e) => self.errors.invalid(&place.path, place.expected().clone(), failure(&e, &rule.name)),
+                Err(e) => {
+                    self.errors.invalid(&place.path, place.expected().clone(), failure(&e.to_string(), &rule.name))
+                }
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Refuses what would take, or took, too long.
-    fn spend(&mut self, rule: &Rule, cost: Result<u64, String>, place: &Place<'_>) -> ControlFlow<()> {
+    /// Ends the validation where a rule was interrupted or the budget is used up.
+    fn spend(&mut self, rule: &Rule, cost: Result<u64, CelError>, place: &Location<'_>) -> ControlFlow<()> {
         let detail = match cost {
             Ok(cost) if cost <= self.budget => {
                 self.budget -= cost;
                 return ControlFlow::Continue(());
             }
-            Ok(_) => cel::OUT_OF_BUDGET.into(),
+            Ok(_) => CelError::OutOfBudget.to_string(),
             Err(e) => format!(
                 "'{e}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
                 rule.name
@@ -238,7 +233,7 @@ impl Walk<'_> {
         ControlFlow::Break(())
     }
 
-    fn broken(&mut self, rule: &Rule, message: String, place: &Place<'_>) {
+    fn broken(&mut self, rule: &Rule, message: String, place: &Location<'_>) {
         let path = rule.field_path.as_ref().map_or_else(|| place.path.clone(), |p| place.path.child(&p.to_string()));
         // A duplicate says it all.
         let message = if rule.reason == ErrorType::Duplicate { String::new() } else { message };
@@ -258,7 +253,7 @@ fn failure(error: &str, rule: &str) -> String {
     format!("{error} evaluating rule: {rule}")
 }
 
-/// The keys of a list's items. Of other lists nobody can tell which item was which.
+/// The keys of a list's items. Non-map lists can't be correlated, so oldSelf is unset.
 fn list_keys(schema: &Value) -> Option<Vec<String>> {
     let keys = schema["x-kubernetes-list-map-keys"].as_array()?;
     let keys = keys.iter().filter_map(|key| key.as_str().map(str::to_string)).collect();

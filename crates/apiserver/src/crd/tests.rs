@@ -8,7 +8,7 @@ use http::{Method, Request};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
-use crate::{ApiServer, Config, ObjectStream, admission::tests::webhook, authn::User, body, loopback};
+use crate::{ApiServer, Config, ObjectStream, admission::tests::webhook, authn::User, request::body, server::loopback};
 
 const ROOT: &str = "/apis/stable.example.com";
 

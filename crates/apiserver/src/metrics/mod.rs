@@ -1,6 +1,6 @@
 //! Counters in Prometheus' text format, under upstream's names.
 //! Filled by `pipeline` and what it calls; shown at `/metrics`.
-//! Invariant: labels come from a bounded set: paths and object names never become labels.
+//! Labels come from a bounded set: paths and object names never become labels.
 
 mod process;
 mod requests;
@@ -15,12 +15,14 @@ use parking_lot::Mutex;
 use env::Env;
 
 use crate::{
-    aggregation,
-    body::Body,
-    cluster::Cluster,
-    respond::content_response,
+    aggregator,
+    handlers::respond::content_response,
+    request::body::Body,
     storage,
-    watch_cache::{Counts, Figures},
+    storage::{
+        cluster::Cluster,
+        watch_cache::{Counts, Figures},
+    },
 };
 pub use requests::{Labels, Open, Requests};
 pub use stored::{Measured, Operations};
@@ -84,7 +86,7 @@ impl Metrics {
         render_resources(&mut out, &cluster.cache.figures());
         let name = "aggregator_unavailable_apiservice";
         let mut family = out.family(name, "gauge", "APIServices that are not available, by name.");
-        for (name, available) in aggregation::availability(cluster) {
+        for (name, available) in aggregator::availability(cluster) {
             family.sample(&[("name", &name)], u8::from(!available));
         }
         self.others.lock().iter().for_each(|other| other.render(&mut out));

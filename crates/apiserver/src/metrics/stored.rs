@@ -1,6 +1,6 @@
 //! A store that counts and times what is asked of it, under upstream's names for etcd.
 //! Put around the real store by `pipeline`; shown by `Metrics::render`.
-//! Invariant: changes nothing: every answer and every error is the inner store's.
+//! Changes nothing: every answer and every error is the inner store's.
 
 use std::sync::{
     Arc,
@@ -13,13 +13,13 @@ use indexmap::{Equivalent, IndexMap};
 use parking_lot::RwLock;
 
 use env::Env;
-use store::{Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
+use store::{Operation, Outcome, Range, RangeResult, Record, Store, StoreError, StoreLayer, Transaction};
 
-use super::requests::SECONDS;
-use crate::{storage, write_health::WriteHealth};
+use super::requests::LATENCY_BUCKETS_SECONDS;
+use crate::{server::write_health::WriteHealth, storage};
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.
-const MAX_SERIES: usize = 2048;
+const SERIES_MAX: usize = 2048;
 
 struct Series {
     duration: Histogram,
@@ -29,9 +29,9 @@ struct Series {
 type Key = (&'static str, String);
 
 #[derive(Hash)]
-struct Asked<'a>(&'static str, &'a str);
+struct SeriesKey<'a>(&'static str, &'a str);
 
-impl Equivalent<Key> for Asked<'_> {
+impl Equivalent<Key> for SeriesKey<'_> {
     fn equivalent(&self, key: &Key) -> bool {
         self.0 == key.0 && self.1 == key.1
     }
@@ -44,12 +44,13 @@ impl Operations {
     fn series(&self, operation: &'static str, key: &str) -> Arc<Series> {
         let prefix = storage::prefix_of_key(key).unwrap_or_default();
         let known = self.0.read();
-        if let Some(found) = known.get(&Asked(operation, prefix)) {
+        if let Some(found) = known.get(&SeriesKey(operation, prefix)) {
             return found.clone();
         }
-        let prefix = if known.len() < MAX_SERIES { prefix } else { "" };
+        let prefix = if known.len() < SERIES_MAX { prefix } else { "" };
         drop(known);
-        let new = || Arc::new(Series { duration: Histogram::seconds(SECONDS), errors: AtomicU64::new(0) });
+        let new =
+            || Arc::new(Series { duration: Histogram::seconds(LATENCY_BUCKETS_SECONDS), errors: AtomicU64::new(0) });
         self.0.write().entry((operation, prefix.to_string())).or_insert_with(new).clone()
     }
 
@@ -108,9 +109,9 @@ fn kind_of(transaction: &Transaction) -> &'static str {
 }
 
 #[async_trait]
-impl Store for Measured {
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
+impl StoreLayer for Measured {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
@@ -134,25 +135,5 @@ impl Store for Measured {
             self.writes.observe(&outcome);
         }
         outcome
-    }
-
-    async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
-        self.inner.watch(start, end, from).await
-    }
-
-    async fn revision(&self) -> Result<Revision, StoreError> {
-        self.inner.revision().await
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.inner.compact(revision).await
-    }
-
-    async fn size_bytes(&self) -> Result<u64, StoreError> {
-        self.inner.size_bytes().await
-    }
-
-    async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        self.inner.deadlines(start, end).await
     }
 }

@@ -1,6 +1,6 @@
 //! `deletecollection`: everything a selection names, deleted one by one.
 //! Part of `registry`.
-//! Invariant: an object that vanished meanwhile is no failure.
+//! An object that vanished meanwhile is no failure.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use api::ApiError;
 
 use super::{Registry, Selection, delete::Deleted, options::DeleteOptions};
-use crate::{call::Call, respond::Reply, served::Served};
+use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
-const AT_ONCE: usize = 16;
+const CONCURRENT_DELETES_MAX: usize = 16;
 
 impl Registry {
     pub(super) async fn delete_collection(
@@ -42,7 +42,7 @@ impl Registry {
             let namespace = object.meta.namespace.as_deref().unwrap_or_default();
             deletions.push(Box::pin(self.delete_object(call, served, namespace, &object.meta.name, &options)));
         }
-        let mut deletions = stream::iter(deletions).buffered(AT_ONCE);
+        let mut deletions = stream::iter(deletions).buffered(CONCURRENT_DELETES_MAX);
         while let Some(deleted) = deletions.next().await {
             match deleted {
                 Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(served.list_item(object.value())),

@@ -1,6 +1,6 @@
 //! Subresources that are conversations with a node: log, exec, attach, portforward, proxy.
 //! Part of `registry`: finds out where to go; `streaming` goes there.
-//! Invariant: only ever goes to the address the objects name.
+//! Only ever goes to the address the objects name.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,12 +13,14 @@ use super::{Registry, not_found_path, object_meta};
 use crate::{
     admission::{Attributes, Operation},
     authz::{self, Decision},
-    body::{self, Body},
-    call::Call,
-    respond::Reply,
-    served::Served,
-    streaming::{Target, forward},
-    webhook,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    proxy::streaming::{Target, forward},
+    request::{
+        body::{self, Body},
+        call::Call,
+    },
+    transport::service_resolver,
 };
 
 /// How a conversation was asked for, as the options object that admission is shown.
@@ -175,7 +177,7 @@ impl Registry {
             return Err(unavailable(format!("no endpoints available for service {name:?}")));
         }
         let (host, port) =
-            webhook::resolve_pod(&self.cluster, &call.info.namespace, name, port).map_err(unavailable)?;
+            service_resolver::resolve_pod(&self.cluster, &call.info.namespace, name, port).map_err(unavailable)?;
         Ok(Target::plain(scheme == "https", host, port, rest(call)))
     }
 }

@@ -1,6 +1,6 @@
 //! Stored objects in the version a client asked for.
 //! Part of `registry`; the conversions of built-in kinds are in `api`.
-//! Invariant: the storage version costs nothing.
+//! The storage version costs nothing.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use api::{ApiError, Object, Resource};
 
 use super::Registry;
-use crate::{cluster::Cluster, served::Served, storage};
+use crate::{discovery::served::Served, storage, storage::cluster::Cluster};
 
 /// A stored object as `served` shows it.
 pub(super) async fn view(cluster: &Cluster, served: &Served, object: &Arc<Object>) -> Result<Arc<Object>, ApiError> {

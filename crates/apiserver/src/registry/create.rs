@@ -1,20 +1,22 @@
 //! `create`: a new object, completed, checked and stored under a name nobody has.
 //! Part of `registry`; also used by a PUT or apply that creates.
-//! Invariant: what is allocated for an object is stored with it or not at all.
+//! What is allocated for an object is stored with it or not at all.
 
 use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::Value;
 
-use api::{ApiError, Object, field::ErrorList};
+use api::{ApiError, Object, Reason, field::ErrorList};
 
-use super::{Contested, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation};
+use super::{
+    AllocationConflict, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation,
+};
 use crate::{
     admission::{Attributes, Operation},
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
     storage,
 };
 
@@ -43,7 +45,7 @@ impl Registry {
         let namespace = call.info.namespace.as_str();
         object_meta::set_type(&mut object, served);
         object_meta::ensure_namespace(&mut object, served, namespace)?;
-        object_meta::clear_system_fields(&mut object)?;
+        object_meta::clear_system_fields(&mut object);
         let generated = object_meta::generate_name(&mut object, &self.cluster.env);
         self.default(served, &mut object);
         if !managed {
@@ -152,7 +154,12 @@ impl Registry {
         mut object: Value,
         generated: bool,
         allocation: &Allocation,
-    ) -> Result<Result<Arc<Object>, Contested>, ApiError> {
+    ) -> Result<Result<Arc<Object>, AllocationConflict>, ApiError> {
+        if object_meta::has_resource_version(&object) {
+            // Upstream's storage gives this error without a reason.
+            let text = "resourceVersion should not be set on objects to be created";
+            return Err(ApiError::new(Reason::Unknown, text));
+        }
         let attempts = if generated { NAME_ATTEMPTS } else { 1 };
         for _ in 0..attempts {
             let (namespace, name) = (object_meta::text(&object, "namespace"), object_meta::text(&object, "name"));

@@ -1,6 +1,6 @@
 //! What a CustomResourceDefinition adds to a resource: columns, scale paths, conversion between its versions.
 //! Held by `Served`; built by `crd`.
-//! Invariant: objects are stored in one version; every other one is a view.
+//! Objects are stored in one version; every other one is a view.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Object};
 
 use super::json_path;
-use crate::{cluster::Cluster, served::Served, webhook};
+use crate::{discovery::served::Served, storage::cluster::Cluster, transport::webhook_config};
 
 const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -161,7 +161,7 @@ async fn convert_by_webhook(
         "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
         "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
     });
-    let client = webhook::Client::from_config(cluster, &webhook["clientConfig"]).map_err(failed)?;
+    let client = webhook_config::WebhookClient::from_config(cluster, &webhook["clientConfig"]).map_err(failed)?;
     let answer = client.post(&review, CONVERSION_TIMEOUT).await.map_err(failed)?;
     let response = &answer["response"];
     if response["uid"] != uid.as_str() {

@@ -1,6 +1,6 @@
 //! Who wrote which field: `metadata.managedFields`, kept on every write.
 //! Used by `create`, `update` and `patch`; the rules are in `api::managed_fields`.
-//! Invariant: a write that changes nothing but timestamps of managers is no write.
+//! A write that changes nothing but timestamps of managers is no write.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use api::{ApiError, managed_fields};
 
 use super::options::WriteOptions;
-use crate::served::Served;
+use crate::discovery::served::Served;
 
 /// Records the fields that `new` changes as the manager's own. `old` is absent when the object is created.
 pub fn track(

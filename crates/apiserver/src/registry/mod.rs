@@ -1,6 +1,6 @@
 //! One registry for all kinds: what each verb does to the objects of a resource.
 //! Called by `pipeline` after authorization; reads `watch_cache`, writes `store`.
-//! Invariant: every write is compare-and-set on the revision it was decided on.
+//! Every write is compare-and-set on the revision it was decided on.
 
 pub mod custom;
 
@@ -22,7 +22,7 @@ mod reviews;
 mod scale;
 mod selection;
 mod service;
-mod service_repair;
+pub(crate) mod service_repair;
 mod subresource;
 mod update;
 mod watch;
@@ -38,24 +38,23 @@ use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
     admission, authn, authz,
-    call::Call,
-    cluster::Cluster,
-    codec,
-    config::Config,
+    discovery::served::Served,
+    handlers::{
+        codec,
+        negotiate::{self, Forms},
+        not_found,
+        respond::Reply,
+    },
     metrics::Metrics,
-    negotiate::{self, Forms},
-    not_found,
-    request_info::RequestInfo,
-    respond::Reply,
-    served::Served,
+    request::{call::Call, request_info::RequestInfo},
+    server::config::Config,
     storage,
-    watch_cache::store_error,
+    storage::{cluster::Cluster, watch_cache::store_error},
 };
 
 pub use object_meta::timestamp;
 pub use selection::Selection;
 pub use service::{Allocations, nth as service_address};
-pub use service_repair::follow as repair_services;
 
 pub struct Registry {
     pub config: Arc<Config>,
@@ -69,13 +68,13 @@ pub struct Registry {
 }
 
 /// Why a write did not happen: what is there instead.
-pub struct Lost(pub Option<Arc<Object>>);
+pub struct Superseded(pub Option<Arc<Object>>);
 
 /// What was to go with a write was taken by another: its place among what was to be taken.
-struct Contested(usize);
+struct AllocationConflict(usize);
 
 /// What came of a write: the bytes and their revision, or why there are none.
-type Written = Result<(Bytes, Revision), Result<Lost, Contested>>;
+type Written = Result<(Bytes, Revision), Result<Superseded, AllocationConflict>>;
 
 impl Registry {
     pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
@@ -184,9 +183,9 @@ impl Registry {
         key: &str,
         object: Option<&Value>,
         expected: Revision,
-    ) -> Result<Result<(Bytes, Revision), Lost>, ApiError> {
+    ) -> Result<Result<(Bytes, Revision), Superseded>, ApiError> {
         let written = self.commit_with(served, key, object, expected, (Vec::new(), Vec::new())).await?;
-        Ok(written.map_err(|why| why.unwrap_or(Lost(None))))
+        Ok(written.map_err(|why| why.unwrap_or(Superseded(None))))
     }
 
     /// As `commit`, together with what an allocation takes and frees. `Err(Err(..))`: that was not to be had.
@@ -217,16 +216,20 @@ impl Registry {
                 if own.as_ref().map_or(0, |r| r.mod_revision) == expected
                     && let Some(place) = current.position(|other| other.is_some())
                 {
-                    return Ok(Err(Err(Contested(place))));
+                    return Ok(Err(Err(AllocationConflict(place))));
                 }
                 let object = own.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
-                Ok(Err(Ok(Lost(object.map(Arc::new)))))
+                Ok(Err(Ok(Superseded(object.map(Arc::new)))))
             }
         }
     }
 
     /// What to do about an allocation that another was quicker with: refuse, or choose again knowing of it.
-    async fn contested(&self, allocation: &service::Allocation, Contested(place): Contested) -> Result<(), ApiError> {
+    async fn contested(
+        &self,
+        allocation: &service::Allocation,
+        AllocationConflict(place): AllocationConflict,
+    ) -> Result<(), ApiError> {
         match allocation.refusal(place) {
             Some(error) => Err(error),
             None => Box::pin(self.cluster.cache.wait_until_fresh()).await,

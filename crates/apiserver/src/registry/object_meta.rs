@@ -1,6 +1,6 @@
 //! The metadata only the server writes: names, uids, timestamps, generations.
 //! Used by `create` and `update`.
-//! Invariant: a client can neither set nor lose any of it.
+//! A client can neither set nor lose any of it.
 
 use serde_json::{Map, Value, json};
 
@@ -8,11 +8,11 @@ use api::ApiError;
 use env::Env;
 use jiff::Timestamp;
 
-use crate::served::Served;
+use crate::discovery::served::Served;
 
 /// Longest generated name; the suffix takes five.
-const MAX_NAME: usize = 63;
-const SUFFIX: usize = 5;
+const GENERATED_NAME_LENGTH_MAX: usize = 63;
+const NAME_SUFFIX_LENGTH: usize = 5;
 
 pub fn timestamp(now: Timestamp) -> String {
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
@@ -51,17 +51,23 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
     Ok(())
 }
 
-/// Forgets what a client may not bring to a creation.
-pub fn clear_system_fields(object: &mut Value) -> Result<(), ApiError> {
-    if !text(object, "resourceVersion").is_empty() {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
-    }
+/// Forgets what a client may not bring to a creation. A resourceVersion stays for admission to see: it is refused when
+/// the object is stored.
+pub fn clear_system_fields(object: &mut Value) {
+    let keeps_version = has_resource_version(object);
     let metadata = metadata_mut(object);
-    for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
         metadata.remove(field);
     }
+    if !keeps_version {
+        metadata.remove("resourceVersion");
+    }
     drop_empty(metadata);
-    Ok(())
+}
+
+/// Whether the object names a revision; what is no number counts as none, as upstream has it.
+pub fn has_resource_version(object: &Value) -> bool {
+    text(object, "resourceVersion").parse::<u64>().is_ok_and(|version| version != 0)
 }
 
 /// Fields that are absent when empty, as Go's `omitempty` has them.
@@ -87,10 +93,10 @@ pub fn generate_name(object: &mut Value, env: &Env) -> bool {
 
 pub fn regenerate_name(object: &mut Value, env: &Env) {
     let mut base = text(object, "generateName").to_string();
-    while base.len() > MAX_NAME - SUFFIX {
+    while base.len() > GENERATED_NAME_LENGTH_MAX - NAME_SUFFIX_LENGTH {
         base.pop();
     }
-    metadata_mut(object).insert("name".into(), format!("{base}{}", env.name_suffix(SUFFIX)).into());
+    metadata_mut(object).insert("name".into(), format!("{base}{}", env.name_suffix(NAME_SUFFIX_LENGTH)).into());
 }
 
 pub fn fill_system_fields(object: &mut Value, served: &Served, env: &Env) {

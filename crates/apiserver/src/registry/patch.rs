@@ -1,6 +1,6 @@
 //! `patch`: the four patch types, each a transform of the current object.
 //! Part of `registry`; the patches themselves are in `api::patch` and `api::managed_fields`.
-//! Invariant: a patch that loses a race is applied again to the newer version.
+//! A patch that loses a race is applied again to the newer version.
 
 use std::sync::Arc;
 
@@ -11,9 +11,17 @@ use api::ApiError;
 use super::{
     Registry, object_meta, object_reply,
     options::{FieldValidation, WriteOptions},
-    update::{Change, Otherwise, Shown, Transform},
+    update::{AdmissionView, Change, CreateOnUpdate, Transform},
 };
-use crate::{call::Call, codec, negotiate, respond::Reply, served::Served};
+use crate::{
+    discovery::served::Served,
+    handlers::{codec, negotiate, respond::Reply},
+    request::call::Call,
+    server::blocking::off_worker,
+};
+
+/// A JSON patch beyond this may have thousands of operations, which can take up to a second on a large object.
+const LONG_PATCH_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PatchType {
@@ -71,7 +79,7 @@ impl Registry {
         served: &Arc<Served>,
         options: &WriteOptions,
         transform: Transform<'_>,
-        otherwise: Option<Otherwise<'_>>,
+        otherwise: Option<CreateOnUpdate<'_>>,
         apply: bool,
     ) -> Result<Reply, ApiError> {
         let change = Change {
@@ -84,7 +92,7 @@ impl Registry {
             transform,
             otherwise,
             apply,
-            shown: Shown::Whole,
+            shown: AdmissionView::Whole,
         };
         let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))
@@ -108,6 +116,7 @@ impl Registry {
         let name = call.info.name.as_str();
         Ok(Box::new(move |old: &Value| {
             let patched = match kind {
+                PatchType::Json if body.len() > LONG_PATCH_BYTES => off_worker(|| api::patch::json_patch(old, body))?,
                 PatchType::Json => api::patch::json_patch(old, body)?,
                 PatchType::Merge => api::patch::merge_patch(old, &patch)?,
                 _ => match &served.schema {
@@ -162,7 +171,7 @@ impl Registry {
             }
         };
         let made = || transformed(None);
-        let otherwise: Option<Otherwise<'_>> = subresource.is_empty().then_some(&made);
+        let otherwise: Option<CreateOnUpdate<'_>> = subresource.is_empty().then_some(&made);
         let transform = |old: &Value| transformed(Some(old));
         self.patch_with(call, served, options, &transform, otherwise, true).await
     }

@@ -1,6 +1,6 @@
 //! `get` and `list`: reads from the watch cache, as fresh as was asked for; older pages from the store.
 //! Part of `registry`.
-//! Invariant: all pages of one list show one moment.
+//! All pages of one list show one moment.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use store::{Range, Revision, StoreError};
 
 use super::{Registry, Selection, object_reply};
 use crate::{
-    call::Call,
-    respond::{ListReply, Reply},
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::{ListReply, Reply},
+    request::call::Call,
     storage,
-    watch_cache::{Entry, store_error, too_large},
+    storage::watch_cache::{Entry, store_error, too_large},
 };
 
 /// How old an answer may be.

@@ -1,6 +1,6 @@
 //! Kinds that are asked, not stored: access and token reviews, and the old binding and component status.
 //! Part of `registry`.
-//! Invariant: writes nothing, except that a Binding binds its pod.
+//! Writes nothing, except that a Binding binds its pod.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use super::{Registry, not_found_path, object_meta, options::WriteOptions};
 use crate::{
     authn::User,
     authz::{Attributes, Decision},
-    call::Call,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::respond::Reply,
+    request::call::Call,
 };
 
 impl Registry {

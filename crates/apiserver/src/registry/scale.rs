@@ -1,6 +1,6 @@
 //! `scale`: replicas and selector of a workload, in one shape for all kinds.
 //! Part of `registry`.
-//! Invariant: writing a Scale changes the replicas of its object and nothing else.
+//! Writing a Scale changes the replicas of its object and nothing else.
 
 use std::sync::Arc;
 
@@ -13,9 +13,13 @@ use super::{
     Registry, not_allowed_path, object_meta,
     options::WriteOptions,
     patch::PatchType,
-    update::{Change, Shown, Transform},
+    update::{AdmissionView, Change, Transform},
 };
-use crate::{call::Call, codec, respond::Reply, served::Served};
+use crate::{
+    discovery::served::Served,
+    handlers::{codec, respond::Reply},
+    request::call::Call,
+};
 
 /// Where a kind keeps what a Scale shows; JSON pointers.
 struct Paths {
@@ -87,7 +91,7 @@ impl Registry {
             transform,
             otherwise: None,
             apply: false,
-            shown: Shown::Part { of: scale_of, put },
+            shown: AdmissionView::Part { of: scale_of, put },
         };
         self.change(&change).await
     }
@@ -96,7 +100,7 @@ impl Registry {
 fn patched(kind: PatchType, scale: &Value, body: &[u8]) -> Result<Value, ApiError> {
     let schema = codec::builtin_schema();
     let document =
-        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::negotiate::Media::Yaml, None)?.value) };
+        || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::handlers::negotiate::Media::Yaml, None)?.value) };
     match (kind, schema.find_kind("autoscaling", "v1", "Scale")) {
         (PatchType::Json, _) => api::patch::json_patch(scale, body),
         (PatchType::Strategic, Some(id)) => api::patch::strategic(&schema, id, scale, &document()?),

@@ -1,6 +1,6 @@
 //! Which objects of a resource a list or watch is about: namespace, labels, fields.
 //! Used by `read`, `watch` and `collection`.
-//! Invariant: field values of an object version are computed at most once for the version that asks first.
+//! Field values of an object version are computed at most once for the version that asks first.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,9 @@ use api::{
     selectors::{FieldSelector, LabelSelector},
 };
 
-use crate::{call::Call, registry::custom::Conversion, served::Served, watch_cache::Entry};
+use crate::{
+    discovery::served::Served, registry::custom::Conversion, request::call::Call, storage::watch_cache::Entry,
+};
 
 pub struct Selection {
     /// Of the keys: `namespace/`, or empty.

@@ -1,44 +1,47 @@
 //! Puts right what does not fit the Services: addresses and ports that nobody holds, and held ones nobody wrote down.
 //! Looks at everything at every start, and at each IPAddress when it changed; `service` keeps both right by itself.
-//! Invariant: a Service is never changed; what is removed is looked at in the store first.
+//! A Service is never changed; what is removed is looked at in the store first.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
 
 use api::ApiError;
 use store::{Compare, Operation, Range, Revision, Transaction};
 
 use super::service::{Held, MANAGED_BY, NODE_PORTS, holdings};
-use crate::{cluster::Cluster, storage, watch_cache::store_error};
+use crate::{
+    post_start_hooks::ControlLoop,
+    server::pipeline::ApiServer,
+    storage,
+    storage::{cluster::Cluster, watch_cache::store_error},
+};
 
-/// After the store failed us.
-const RETRY: Duration = Duration::from_secs(1);
-const BATCH: usize = 64;
+/// Changes looked at together.
+const BATCH_CHANGES: usize = 64;
 
-/// Repairs now, and after every change for as long as the cluster is there.
-pub async fn follow(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
-    let mut changes = cluster.resource("ipaddresses").changes();
-    let mut seen = cluster.cache.revision();
-    repair(cluster).await?;
-    let (weak, env) = (Arc::downgrade(cluster), cluster.env.clone());
-    cluster.env.spawn(async move {
-        loop {
-            changes.borrow_and_update();
-            let Some(cluster) = Weak::upgrade(&weak) else { return };
-            let failed = catch_up(&cluster, &mut seen).await.err();
-            drop(cluster);
-            if let Some(error) = failed {
-                tracing::warn!(error = %error.message, "failed to repair the addresses of services");
-                env.sleep(RETRY).await;
-            } else if changes.changed().await.is_err() {
-                return;
-            }
+#[derive(Default)]
+pub struct ServiceRepair {
+    /// Up to where changes of addresses were looked at; none before everything was.
+    seen: Option<Revision>,
+}
+
+#[async_trait]
+impl ControlLoop for ServiceRepair {
+    async fn prepare(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
+        let now = server.cluster.cache.revision();
+        repair(&server.cluster).await?;
+        self.seen = Some(now);
+        Ok(())
+    }
+
+    async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        match &mut self.seen {
+            Some(seen) => catch_up(&server.cluster, seen).await?,
+            None => self.prepare(server).await?,
         }
-    });
-    Ok(())
+        Ok(None)
+    }
 }
 
 /// Looks at every address that changed after `seen`.
@@ -49,7 +52,7 @@ async fn catch_up(cluster: &Arc<Cluster>, seen: &mut Revision) -> Result<(), Api
         *seen = now;
         return Ok(());
     };
-    while let Ok(events) = position.ready(BATCH) {
+    while let Ok(events) = position.ready(BATCH_CHANGES) {
         let Some(last) = events.last().map(|e| e.revision) else { return Ok(()) };
         for event in &events {
             if let Some(entry) = event.new.as_ref().or(event.old.as_ref()) {

@@ -1,6 +1,6 @@
 //! Subresources: parts of an object with a path, and often a type, of their own.
 //! Part of `registry`; each row of the match is one of them, and ends in `update` or beside it.
-//! Invariant: a subresource changes its part of the object and nothing else.
+//! A subresource changes its part of the object and nothing else.
 
 use std::sync::Arc;
 
@@ -13,15 +13,14 @@ use api::{ApiError, Verb};
 use super::{
     Registry, not_allowed_path, not_found_path, object_meta,
     options::WriteOptions,
-    update::{Change, Shown},
+    update::{AdmissionView, Change},
 };
 use crate::{
     admission::{Attributes, Operation},
     authn::token_request,
-    call::Call,
-    codec, negotiate,
-    respond::Reply,
-    served::Served,
+    discovery::served::Served,
+    handlers::{codec, negotiate, respond::Reply},
+    request::call::Call,
 };
 
 const PROXY_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
@@ -194,7 +193,7 @@ impl Registry {
             transform: &transform,
             otherwise: None,
             apply: false,
-            shown: Shown::Nothing,
+            shown: AdmissionView::Nothing,
         };
         self.change(&change).await?;
         Ok(Reply::Value(StatusCode::CREATED, created()))

@@ -1,6 +1,6 @@
 //! `watch`: the changes of a resource from a given moment on, seen through selectors.
 //! Part of `registry`; reads positions of `watch_cache`.
-//! Invariant: nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
+//! Nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,19 +15,21 @@ use super::{
     read::{Freshness, check_watch_options},
 };
 use crate::{
-    call::Call,
-    cluster::Cluster,
+    discovery::served::Served,
+    handlers::respond::{EventStream, Reply},
     metrics::{Labels, Open},
-    respond::{EventStream, Reply},
-    served::Served,
+    request::call::Call,
     storage,
-    watch_cache::{CacheEvent, Entry, Subscription, too_old},
+    storage::{
+        cluster::Cluster,
+        watch_cache::{CacheEvent, Entry, Subscription, too_old},
+    },
 };
 
-const BATCH: usize = 64;
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const EVENT_BATCH_MAX: usize = 64;
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end, so that the client goes on from a fresh place.
-const BEFORE_END: Duration = Duration::from_secs(2);
+const FINAL_BOOKMARK_LEAD: Duration = Duration::from_secs(2);
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
@@ -98,7 +100,7 @@ impl Registry {
             revision,
             bookmarks,
             initial_end: (initial_events == Some(true) && bookmarks).then_some(revision),
-            next_bookmark: now + BOOKMARK_EVERY,
+            next_bookmark: now + BOOKMARK_INTERVAL,
             end: now + self.watch_duration(call)?,
             timer: None,
             done: false,
@@ -140,7 +142,7 @@ impl Watcher {
             }
             // Read before the ring is: everything up to here will have been delivered.
             let applied = self.cluster.cache.revision();
-            match self.subscription.ready(BATCH) {
+            match self.subscription.ready(EVENT_BATCH_MAX) {
                 Err(_) => {
                     self.done = true;
                     return Some(Err(too_old(self.revision, applied)));
@@ -168,10 +170,10 @@ impl Watcher {
             self.done = true;
             return None;
         }
-        let soon = self.end.saturating_sub(BEFORE_END).max(now);
+        let soon = self.end.saturating_sub(FINAL_BOOKMARK_LEAD).max(now);
         if self.bookmarks && now >= self.next_bookmark.min(soon) {
             // After the last one, only the end is left to wait for.
-            self.next_bookmark = if now >= soon { self.end } else { now + BOOKMARK_EVERY };
+            self.next_bookmark = if now >= soon { self.end } else { now + BOOKMARK_INTERVAL };
             self.bookmarks = now < soon;
             return Some(bookmark(&self.served, self.revision, false));
         }

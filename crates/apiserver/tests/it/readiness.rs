@@ -8,12 +8,12 @@ use std::sync::{
 use async_trait::async_trait;
 use env::Env;
 use serde_json::json;
-use store::{MemoryStore, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction, WatchStream};
+use store::{MemoryStore, Outcome, Store, StoreError, StoreLayer, Transaction};
 
 use crate::harness::{Server, server_on};
 
 /// A disk that can be full.
-struct Full {
+struct FullDisk {
     inner: MemoryStore,
     is_full: AtomicBool,
     /// Writes that nobody but a health check makes.
@@ -21,17 +21,9 @@ struct Full {
 }
 
 #[async_trait]
-impl Store for Full {
-    async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
-        self.inner.get(key).await
-    }
-
-    async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
-        self.inner.range(range).await
-    }
-
-    async fn count(&self, start: &str, end: &str) -> Result<u64, StoreError> {
-        self.inner.count(start, end).await
+impl StoreLayer for FullDisk {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
@@ -43,22 +35,6 @@ impl Store for Full {
             false => self.inner.transact(transaction).await,
         }
     }
-
-    async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
-        self.inner.watch(start, end, from).await
-    }
-
-    async fn revision(&self) -> Result<Revision, StoreError> {
-        self.inner.revision().await
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.inner.compact(revision).await
-    }
-
-    async fn size_bytes(&self) -> Result<u64, StoreError> {
-        self.inner.size_bytes().await
-    }
 }
 
 async fn code(s: &Server, path: &str) -> u16 {
@@ -69,7 +45,7 @@ async fn code(s: &Server, path: &str) -> u16 {
 async fn readyz_fails_while_writes_fail() {
     let env = Env::real();
     let inner = MemoryStore::new(env.clone());
-    let disk = Arc::new(Full { inner, is_full: AtomicBool::new(false), attempts: AtomicU64::new(0) });
+    let disk = Arc::new(FullDisk { inner, is_full: AtomicBool::new(false), attempts: AtomicU64::new(0) });
     let s = server_on(disk.clone(), env.clone(), |_| {}).await;
     let maps = "/api/v1/namespaces/default/configmaps";
     s.post(maps, json!({ "metadata": { "name": "a" } })).await.expect(201);

@@ -26,14 +26,32 @@ async fn create_completes_metadata_and_refuses_twins() {
     let mut other = config_map("b");
     other["metadata"]["namespace"] = "kube-system".into();
     s.post(MAPS, other).await.refused(400, "BadRequest", "the namespace of the provided object does not match");
-    let mut old = config_map("b");
-    old["metadata"]["resourceVersion"] = "5".into();
-    s.post(MAPS, old).await.refused(400, "BadRequest", "resourceVersion should not be set");
     let mut wrong = config_map("b");
     wrong["kind"] = "Secret".into();
     assert_eq!(s.post(MAPS, wrong).await.code, 400);
     s.post("/api/v1/configmaps", config_map("b")).await.refused(405, "MethodNotAllowed", "does not allow this method");
     s.post("/api/v1/namespaces/default/nothings", json!({})).await.refused(404, "NotFound", "could not find");
+}
+
+/// As upstream's storage does: after admission and validation, without a reason, and not in a dry run.
+#[tokio::test]
+async fn a_resource_version_is_refused_when_the_object_is_stored() {
+    let s = server().await;
+    let versioned = |name: &str, version: &str| {
+        let mut object = config_map(name);
+        object["metadata"]["resourceVersion"] = version.into();
+        object
+    };
+    let refusal = "resourceVersion should not be set on objects to be created";
+    s.post(MAPS, versioned("a", "5")).await.refused(500, "", refusal);
+    let missing = "/api/v1/namespaces/none/configmaps";
+    s.post(missing, versioned("a", "5")).await.refused(404, "NotFound", "namespaces \"none\"");
+    s.post(MAPS, versioned("Bad_Name", "5")).await.refused(422, "Invalid", "metadata.name: Invalid value");
+    s.post(&format!("{MAPS}?dryRun=All"), versioned("a", "5")).await.expect(201);
+    s.get(&format!("{MAPS}/a")).await.expect(404);
+    let made = s.post(MAPS, versioned("a", "none")).await.expect(201);
+    assert_ne!(made["metadata"]["resourceVersion"], "none");
+    s.post(MAPS, versioned("b", "0")).await.expect(201);
 }
 
 #[tokio::test]

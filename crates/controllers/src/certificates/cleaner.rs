@@ -1,6 +1,6 @@
 //! Deletes certificate requests that have served their purpose or never will.
 //! Beside `signer`.
-//! Invariant: only the request goes; certificates that were handed out live on.
+//! Only the request goes; certificates that were handed out live on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// After the certificate was handed out, or it was said that there won't be one.
-const SETTLED: Duration = Duration::from_secs(3600);
+const DECIDED_LIFETIME: Duration = Duration::from_secs(3600);
 /// While somebody may still decide or sign.
-const PENDING: Duration = Duration::from_secs(24 * 3600);
+const PENDING_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let requests = setup.informer::<CertificateSigningRequest>();
@@ -33,12 +33,12 @@ fn expires(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let status = request.status.clone().unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
     if conditions.is_empty() {
-        return Some(request.created()? + PENDING);
+        return Some(request.created()? + PENDING_LIFETIME);
     }
     let certificate = status.certificate.map(|c| c.0).filter(|c| !c.is_empty());
     let after = |kind: &str| match kind {
-        "Approved" if certificate.is_none() => PENDING,
-        _ => SETTLED,
+        "Approved" if certificate.is_none() => PENDING_LIFETIME,
+        _ => DECIDED_LIFETIME,
     };
     let decided = conditions.iter().filter_map(|c| Some(c.last_update_time.as_ref()?.0 + after(&c.type_)));
     let approved = conditions.iter().any(|c| c.type_ == "Approved");

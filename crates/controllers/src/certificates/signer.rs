@@ -1,6 +1,7 @@
 //! Signs approved requests with the authority that their signer's name stands for.
 //! The core is `signing`.
-//! Invariant: a kubelet's serving certificate is never by the authority that clients of the API server believe; a request that its signer's rules refuse is marked Failed once and never signed.
+//! A kubelet's serving certificate is never by the authority that clients of the API server believe; a request that its
+//! signer's rules refuse is marked Failed once and never signed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{
 };
 
 /// Upstream's floor for `expirationSeconds`.
-const SHORTEST: Duration = Duration::from_secs(600);
+const CERTIFICATE_LIFETIME_MIN: Duration = Duration::from_secs(600);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let requests = setup.informer::<CertificateSigningRequest>();
@@ -49,7 +50,7 @@ impl Controller for Signer {
             return Ok(None);
         }
         let usages = spec.usages.clone().unwrap_or_default();
-        let asked = spec.expiration_seconds.map(|s| Duration::from_secs(s.max(0) as u64).max(SHORTEST));
+        let asked = spec.expiration_seconds.map(|s| Duration::from_secs(s.max(0) as u64).max(CERTIFICATE_LIFETIME_MIN));
         let duration = asked.map_or(config.certificate_duration, |asked| asked.min(config.certificate_duration));
         let mut serial = [0; 16];
         self.context.env.fill_random(&mut serial);

@@ -1,6 +1,6 @@
 //! Writes of our own that the cache has not shown yet, so that nothing is created or deleted twice.
 //! Filled by `pod_control` and `deployment` before a request, emptied by the watch; asked by controllers before they count.
-//! Invariant: an expectation that is never met is asked about after a while, and dropped after five minutes.
+//! An expectation that is never met is asked about after a while, and dropped after five minutes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,9 +11,9 @@ use std::{
 use env::Env;
 use parking_lot::Mutex;
 
-const LIFETIME: Duration = Duration::from_secs(300);
+const EXPECTATIONS_TIMEOUT: Duration = Duration::from_secs(300);
 /// A watch that had to start over may never show an object that came and went meanwhile: then the server is asked.
-const ASK_AFTER: Duration = Duration::from_secs(10);
+const ASK_SERVER_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub struct Expectations {
@@ -77,19 +77,19 @@ impl Expectations {
     pub fn waiting(&self, owner: &str) -> Option<Duration> {
         let now = self.env.monotonic();
         let mut owners = self.owners.lock();
-        let left = LIFETIME.saturating_sub(now.saturating_sub(owners.get(owner)?.since));
+        let left = EXPECTATIONS_TIMEOUT.saturating_sub(now.saturating_sub(owners.get(owner)?.since));
         if left.is_zero() {
             owners.remove(owner);
             return None;
         }
-        Some(left.min(ASK_AFTER))
+        Some(left.min(ASK_SERVER_INTERVAL))
     }
 
     /// What should have been seen by now: keys of creations, uids and keys of deletions.
     pub fn overdue(&self, owner: &str) -> (Vec<String>, Vec<(String, String)>) {
         let now = self.env.monotonic();
         let owners = self.owners.lock();
-        match owners.get(owner).filter(|pending| now.saturating_sub(pending.since) >= ASK_AFTER) {
+        match owners.get(owner).filter(|pending| now.saturating_sub(pending.since) >= ASK_SERVER_INTERVAL) {
             Some(pending) => (pending.created.iter().cloned().collect(), pending.deleted.clone().into_iter().collect()),
             None => (Vec::new(), Vec::new()),
         }
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(expectations.waiting("a"), None);
         expectations.expect_created("a", "ns/two");
         assert!(expectations.overdue("a").0.is_empty());
-        env.sleep(ASK_AFTER).await;
+        env.sleep(ASK_SERVER_INTERVAL).await;
         assert_eq!(expectations.overdue("a").0, ["ns/two"]);
-        env.sleep(LIFETIME).await;
+        env.sleep(EXPECTATIONS_TIMEOUT).await;
         assert_eq!(expectations.waiting("a"), None);
     }
 }

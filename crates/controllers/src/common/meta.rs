@@ -1,100 +1,14 @@
-//! Small readings of metadata that every controller needs.
+//! Metadata as every controller needs it; reading it is `api::accessor`.
 //! Used by the cores and by what carries their actions out.
-//! Invariant: absent and empty mean the same.
-
-use std::collections::BTreeMap;
+//! Absent and empty mean the same.
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    Metadata, Resource,
-    apimachinery::pkg::{
-        apis::meta::v1::{DeleteOptions, ObjectMeta, OwnerReference, Preconditions, Time},
-        util::intstr::IntOrString,
-    },
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{DeleteOptions, Preconditions, Time},
+    util::intstr::IntOrString,
 };
 
-/// Any built-in object.
-pub trait Object: Resource + Metadata<Ty = ObjectMeta> {
-    fn meta(&self) -> &ObjectMeta {
-        self.metadata()
-    }
-
-    fn name(&self) -> &str {
-        self.metadata().name.as_deref().unwrap_or_default()
-    }
-
-    fn namespace(&self) -> &str {
-        self.metadata().namespace.as_deref().unwrap_or_default()
-    }
-
-    fn uid(&self) -> &str {
-        self.metadata().uid.as_deref().unwrap_or_default()
-    }
-
-    fn key(&self) -> String {
-        key(self.namespace(), self.name())
-    }
-
-    fn label(&self, name: &str) -> Option<&str> {
-        self.metadata().labels.as_ref()?.get(name).map(String::as_str)
-    }
-
-    fn annotation(&self, name: &str) -> Option<&str> {
-        self.metadata().annotations.as_ref()?.get(name).map(String::as_str)
-    }
-
-    fn deleting(&self) -> bool {
-        self.metadata().deletion_timestamp.is_some()
-    }
-
-    fn created(&self) -> Option<Timestamp> {
-        self.metadata().creation_timestamp.as_ref().map(|t| t.0)
-    }
-
-    fn finalizers(&self) -> &[String] {
-        self.metadata().finalizers.as_deref().unwrap_or_default()
-    }
-
-    fn controller(&self) -> Option<&OwnerReference> {
-        controller_of(self.metadata())
-    }
-
-    fn controlled_by(&self, uid: &str) -> bool {
-        self.controller().is_some_and(|o| o.uid == uid)
-    }
-
-    /// The reference that makes this object the controller of another.
-    fn as_controller(&self) -> OwnerReference {
-        OwnerReference {
-            api_version: Self::API_VERSION.to_string(),
-            kind: Self::KIND.to_string(),
-            name: self.name().to_string(),
-            uid: self.uid().to_string(),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }
-    }
-}
-
-impl<K: Resource + Metadata<Ty = ObjectMeta>> Object for K {}
-
-pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references.as_ref()?.iter().find(|o| o.controller == Some(true))
-}
-
-pub fn key(namespace: &str, name: &str) -> String {
-    if namespace.is_empty() { name.to_string() } else { format!("{namespace}/{name}") }
-}
-
-/// The namespace and the name of a queue's key.
-pub fn split(key: &str) -> (&str, &str) {
-    key.split_once('/').unwrap_or(("", key))
-}
-
-pub fn labels(meta: &ObjectMeta) -> &BTreeMap<String, String> {
-    static NONE: BTreeMap<String, String> = BTreeMap::new();
-    meta.labels.as_ref().unwrap_or(&NONE)
-}
+pub use api::accessor::{Accessor as Object, key, labels_of as labels, split_key as split};
 
 /// Whole seconds, the precision that objects keep.
 pub fn time(now: Timestamp) -> Time {

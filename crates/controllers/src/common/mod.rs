@@ -10,4 +10,3 @@ pub mod pod_control;
 pub mod pods;
 pub mod resources;
 pub mod revisions;
-pub mod selector;

@@ -1,6 +1,6 @@
 //! Requests for objects of any resource, custom ones too, as plain JSON.
 //! Used by the namespace controller, the garbage collector and others that do not know their kinds beforehand.
-//! Invariant: errors are the server's own `Status`.
+//! Errors are the server's own `Status`.
 
 use api::{ApiError, Resource};
 use bytes::Bytes;
@@ -20,6 +20,17 @@ pub async fn list(client: &Client, resource: &Resource, namespace: &str) -> Resu
         Value::Array(items) => items,
         _ => Vec::new(),
     })
+}
+
+/// Whether discovery, which everybody may read, has the subresource.
+pub async fn has_subresource(client: &Client, resource: &Resource, subresource: &str) -> Result<bool, ApiError> {
+    let path = match resource.group.as_str() {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    let list = call(client, Method::GET, path, "application/json", Vec::new()).await?;
+    let name = format!("{}/{subresource}", resource.plural);
+    Ok(list["resources"].as_array().into_iter().flatten().any(|found| found["name"] == name.as_str()))
 }
 
 pub async fn merge(

@@ -1,6 +1,6 @@
 //! Creating and deleting pods for a workload, in growing batches, with expectations and Events.
 //! Used by replica sets, daemon sets and jobs.
-//! Invariant: an expectation is noted before its request and withdrawn when the request surely failed.
+//! An expectation is noted before its request and withdrawn when the request surely failed.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub struct PodControl {
 }
 
 /// Requests to the server at once, for one owner.
-const MAX_IN_FLIGHT: usize = 64;
+const IN_FLIGHT_MAX: usize = 64;
 
 impl PodControl {
     /// Creates `pods` in batches of 1, 2, 4 …: a template that the server refuses costs one request, not hundreds.
@@ -78,7 +78,7 @@ impl PodControl {
 
     pub async fn delete_all(&self, owner: &str, parent: &ObjectRef, pods: &[Arc<Pod>]) -> Result<(), ApiError> {
         let mut first = Ok(());
-        for batch in pods.chunks(MAX_IN_FLIGHT) {
+        for batch in pods.chunks(IN_FLIGHT_MAX) {
             for result in join_all(batch.iter().map(|pod| self.delete(owner, parent, pod))).await {
                 first = first.and(result);
             }
@@ -129,7 +129,7 @@ async fn slow_start<T, F: Future<Output = Result<(), ApiError>>>(
         if let Some(error) = failure {
             return Err(error);
         }
-        batch = (batch * 2).min(MAX_IN_FLIGHT);
+        batch = (batch * 2).min(IN_FLIGHT_MAX);
     }
     Ok(done)
 }

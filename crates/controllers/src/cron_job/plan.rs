@@ -1,6 +1,6 @@
 //! The core: whether a cron job's time has come, and what to do about jobs that still run.
 //! Called by the controller beside it; `schedule` knows the times.
-//! Invariant: of many missed times only the latest is made up for.
+//! Of many missed times only the latest is made up for.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ pub struct Plan {
 }
 
 /// More missed times than this, and a clock is probably wrong.
-const TOO_MANY: usize = 100;
+const MISSED_SCHEDULES_MAX: usize = 100;
 
 pub fn zone(cron: &CronJob) -> Result<TimeZone, String> {
     match cron.spec.as_ref().and_then(|s| s.time_zone.as_deref()) {
@@ -74,7 +74,7 @@ pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
     let next = schedule.next(now, &zone);
     plan.again = next.map(|at| until(now, at) + Duration::from_millis(100));
     let (Some(due), missed) = latest_due(cron, &schedule, &zone, now) else { return plan };
-    if missed > TOO_MANY {
+    if missed > MISSED_SCHEDULES_MAX {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         plan.actions.push(warn("TooManyMissedTimes", message.into()));
     }
@@ -113,7 +113,7 @@ fn latest_due(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timesta
     let mut at = earliest;
     while let Some(next) = schedule.next(at, zone).filter(|next| *next <= now) {
         (due, at, count) = (Some(next), next, count + 1);
-        if count > 10 * TOO_MANY {
+        if count > 10 * MISSED_SCHEDULES_MAX {
             // Far behind: go on from near the present.
             let near = now - Duration::from_secs(3600 * 24 * 366);
             at = at.max(near);

@@ -1,6 +1,6 @@
 //! Cron schedules: five fields, names, steps, the `@` words and `@every`, in a time zone.
 //! Used by the cron job core; pure.
-//! Invariant: of day-of-month and day-of-week either may match, unless one of them is a star; then both must.
+//! Of day-of-month and day-of-week either may match, unless one of them is a star; then both must.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Fields {
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 /// A schedule like "30 February" never comes; looking further than this is looking for ever.
-const MAX_YEARS: i64 = 5;
+const SEARCH_YEARS_MAX: i64 = 5;
 
 impl Schedule {
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -80,7 +80,7 @@ impl Fields {
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let start = after.to_zoned(zone.clone());
         let mut date = start.date();
-        let last = date.checked_add(MAX_YEARS.years()).ok()?;
+        let last = date.checked_add(SEARCH_YEARS_MAX.years()).ok()?;
         while date <= last {
             if self.day_matches(date)
                 && let Some(found) = self.next_on(date, after, zone)

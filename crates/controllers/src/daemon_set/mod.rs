@@ -1,12 +1,12 @@
 //! Keeps one pod of a template on every node that wants it.
 //! `plan` is the core, `revisions` keeps the history; the scheduler binds the pods by their node affinity.
-//! Invariant: never counts while own writes are still on their way through the watch.
+//! Never counts while own writes are still on their way through the watch.
 
 mod plan;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{Informer, Patch, reference};
 use env::Backoff;
@@ -26,7 +26,6 @@ use crate::{
         ownership,
         pod_control::PodControl,
         pods, revisions,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -77,8 +76,8 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     Arc::new(DaemonSets { context, sets, pods, nodes, history, control, failures: Mutex::default() })
 }
 
-fn selector(set: &DaemonSet) -> Option<Selector> {
-    set.spec.as_ref().and_then(|s| Selector::new(&s.selector).ok()).filter(|s| !s.selects_everything())
+fn selector(set: &DaemonSet) -> Option<LabelSelector> {
+    set.spec.as_ref().and_then(|s| LabelSelector::from_meta(Some(&s.selector)).ok()).filter(|s| !s.is_empty())
 }
 
 struct DaemonSets {
@@ -173,7 +172,7 @@ impl DaemonSets {
         }
     }
 
-    async fn claim(&self, set: &DaemonSet, selector: &Selector) -> Result<Vec<Arc<Pod>>, ApiError> {
+    async fn claim(&self, set: &DaemonSet, selector: &LabelSelector) -> Result<Vec<Arc<Pod>>, ApiError> {
         let mut pods = self.pods.by_index(indexes::CONTROLLER, set.uid());
         pods.extend(self.pods.by_index(indexes::ORPHAN, set.namespace()));
         let claims = ownership::claims(pods, set.meta(), |pod| selector.matches(labels(pod.meta())));

@@ -1,6 +1,6 @@
 //! The core: which nodes lack a daemon pod, which pods must go, and what the status says.
 //! Called by the controller beside it with claimed pods.
-//! Invariant: without surge at most one pod per node; a rolling update keeps maxUnavailable.
+//! Without surge at most one pod per node; a rolling update keeps maxUnavailable.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,7 +21,7 @@ use crate::common::{
     revisions::HASH_LABEL,
 };
 
-const BURST: usize = 250;
+const BURST_REPLICAS: usize = 250;
 
 pub struct Input<'a> {
     pub set: &'a DaemonSet,
@@ -150,8 +150,8 @@ pub fn plan(input: &Input) -> Plan {
     if plan.create.is_empty() && plan.delete.is_empty() && rolling(input.set) {
         update(input, &mut plan, &spec, &by_node, desired);
     }
-    plan.create.truncate(BURST);
-    plan.delete.truncate(BURST);
+    plan.create.truncate(BURST_REPLICAS);
+    plan.delete.truncate(BURST_REPLICAS);
     plan
 }
 

@@ -1,6 +1,6 @@
 //! Rolls deployments out: one replica set per template, scaled against each other.
 //! The core is `plan`; this part looks, claims and carries out. Pods are the replica sets' business.
-//! Invariant: names of replica sets follow from their template, so nothing is created twice.
+//! Names of replica sets follow from their template, so nothing is created twice.
 
 mod plan;
 mod sets;
@@ -8,7 +8,7 @@ mod status;
 
 use std::{sync::Arc, time::Duration};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, ObjectRef, Patch, may_have_happened, reference};
 use k8s_openapi::api::{
@@ -25,7 +25,6 @@ use crate::{
         meta::{self, Object, delete_in_background, labels},
         ownership,
         pod_control::namespace_terminating,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -78,8 +77,8 @@ fn owner_key(set: &ReplicaSet) -> Option<String> {
     Some(meta::key(set.namespace(), &owner.name))
 }
 
-fn selector_of(deployment: &Deployment) -> Option<Selector> {
-    deployment.spec.as_ref().and_then(|s| Selector::new(&s.selector).ok()).filter(|s| !s.selects_everything())
+fn selector_of(deployment: &Deployment) -> Option<LabelSelector> {
+    deployment.spec.as_ref().and_then(|s| LabelSelector::from_meta(Some(&s.selector)).ok()).filter(|s| !s.is_empty())
 }
 
 struct Deployments {
@@ -135,7 +134,7 @@ impl Deployments {
         Ok(self.expectations.waiting(key))
     }
 
-    async fn claim(&self, deployment: &Deployment, selector: &Selector) -> Result<Vec<Arc<ReplicaSet>>, ApiError> {
+    async fn claim(&self, deployment: &Deployment, selector: &LabelSelector) -> Result<Vec<Arc<ReplicaSet>>, ApiError> {
         let mut sets = self.sets.by_index(indexes::CONTROLLER, deployment.uid());
         sets.extend(self.sets.by_index(indexes::ORPHAN, deployment.namespace()));
         let claims = ownership::claims(sets, deployment.meta(), |set| selector.matches(labels(set.meta())));

@@ -1,6 +1,6 @@
 //! Arithmetic over the replica sets of one deployment: old and new, sizes, shares, revisions.
 //! Used by `plan` and `status`.
-//! Invariant: pure; percentages of maxSurge round up, those of maxUnavailable down.
+//! Invariant: pure; percentages of maxSurge round up, those of maxUnavailable down (tidy: `pure_files`).
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -170,9 +170,9 @@ pub fn set_size_annotations(set: &mut ReplicaSet, deployment: &Deployment) {
 
 /// The oldest revisions go when there are too many to remember.
 fn longer_history(history: &str, revision: &str) -> String {
-    const MAX_LENGTH: usize = 2000;
+    const REVISION_HISTORY_CHARS_MAX: usize = 2000;
     let mut history = if history.is_empty() { revision.to_string() } else { format!("{history},{revision}") };
-    while history.len() > MAX_LENGTH
+    while history.len() > REVISION_HISTORY_CHARS_MAX
         && let Some((_, newer)) = history.split_once(',')
     {
         history = newer.to_string();

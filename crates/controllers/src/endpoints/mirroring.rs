@@ -1,6 +1,6 @@
 //! Mirrors Endpoints that people write by hand into EndpointSlices, which is all that the proxy and DNS read.
 //! The slices are arranged by `slice_plan` and written by `slice_control`.
-//! Invariant: endpoints of services with a selector are not mirrored; they have slices of their own.
+//! Endpoints of services with a selector are not mirrored; they have slices of their own.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -28,7 +28,7 @@ const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-const MAX_ADDRESSES: usize = 1000;
+const ADDRESSES_PER_SUBSET_MAX: usize = 1000;
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (endpoints, services) = (setup.informer::<Endpoints>(), setup.informer::<Service>());
@@ -54,7 +54,7 @@ fn mirrored(endpoints: &Endpoints) -> bool {
 fn skipped(endpoints: &Endpoints) -> usize {
     let count = |addresses: &Option<Vec<EndpointAddress>>| addresses.as_ref().map_or(0, Vec::len);
     let beyond = endpoints.subsets.iter().flatten().map(|s| count(&s.addresses) + count(&s.not_ready_addresses));
-    beyond.map(|all| all.saturating_sub(MAX_ADDRESSES)).sum()
+    beyond.map(|all| all.saturating_sub(ADDRESSES_PER_SUBSET_MAX)).sum()
 }
 
 /// The slices that show the same as `endpoints`.
@@ -74,7 +74,7 @@ fn plan(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>]) -> Plan {
         let id = serde_json::to_string(&ports).unwrap_or_default();
         let ready = subset.addresses.iter().flatten().map(|a| (a, true));
         let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
-        for (address, ready) in all.take(MAX_ADDRESSES) {
+        for (address, ready) in all.take(ADDRESSES_PER_SUBSET_MAX) {
             let family = selection::family(&address.ip).to_string();
             families.insert(family.clone());
             let group = wanted.entry((family, id.clone())).or_insert_with(|| (ports.clone(), Vec::new()));
@@ -130,7 +130,7 @@ impl Controller for Mirroring {
                 let skipped = skipped(&endpoints);
                 if skipped > 0 {
                     let message = format!(
-                        "A max of {MAX_ADDRESSES} addresses can be mirrored to EndpointSlices per Endpoints subset. \
+                        "A max of {ADDRESSES_PER_SUBSET_MAX} addresses can be mirrored to EndpointSlices per Endpoints subset. \
                          {skipped} addresses were skipped"
                     );
                     self.recorder.warning(&reference(&*endpoints), "TooManyAddressesToMirror", message);
@@ -161,7 +161,10 @@ mod tests {
         assert_eq!(skipped(&endpoints), 0);
         let mut large = endpoints.clone();
         let addresses = large.subsets.as_mut().unwrap()[0].addresses.as_mut().unwrap();
-        addresses.resize(MAX_ADDRESSES + 1, EndpointAddress { ip: "192.0.2.9".into(), ..EndpointAddress::default() });
+        addresses.resize(
+            ADDRESSES_PER_SUBSET_MAX + 1,
+            EndpointAddress { ip: "192.0.2.9".into(), ..EndpointAddress::default() },
+        );
         assert_eq!(skipped(&large), 2);
         let plan = plan(&endpoints, &[]);
         let shape: Vec<_> = plan.create.iter().map(|s| (s.address_type.as_str(), s.endpoints.len())).collect();

@@ -1,6 +1,6 @@
 //! The core: the slices a service should have, with the fewest changes to those it has.
 //! Called by `endpoint_slice`; reads pods through `selection`.
-//! Invariant: a slice holds one address family, one set of ports and at most `MAX_ENDPOINTS` endpoints.
+//! A slice holds one address family, one set of ports and at most `ENDPOINTS_PER_SLICE_MAX` endpoints.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +21,7 @@ use crate::common::{meta::Object, pods};
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const MAX_ENDPOINTS: usize = 100;
+const ENDPOINTS_PER_SLICE_MAX: usize = 100;
 
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -121,7 +121,7 @@ fn fill(
     slices.sort_by_key(|(_, endpoints)| std::cmp::Reverse(endpoints.len()));
     let mut count = 0;
     for (old, mut endpoints) in slices {
-        let room = MAX_ENDPOINTS.saturating_sub(endpoints.len());
+        let room = ENDPOINTS_PER_SLICE_MAX.saturating_sub(endpoints.len());
         endpoints.extend(missing.by_ref().take(room));
         if endpoints.is_empty() {
             plan.delete.push(old);
@@ -131,7 +131,7 @@ fn fill(
         template.update(plan, &old, ports.clone(), endpoints);
     }
     while missing.peek().is_some() {
-        let endpoints = missing.by_ref().take(MAX_ENDPOINTS).collect();
+        let endpoints = missing.by_ref().take(ENDPOINTS_PER_SLICE_MAX).collect();
         plan.create.push(template.slice(family, ports.clone(), endpoints));
         count += 1;
     }

@@ -1,6 +1,6 @@
 //! The core of the older Endpoints: addresses grouped by the ports they serve.
 //! Called by `legacy`; reads pods through `selection`.
-//! Invariant: one address family, at most `MAX_ADDRESSES`, in a stable order.
+//! One address family, at most `ADDRESSES_PER_SUBSET_MAX`, in a stable order.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, 
 use super::selection;
 use crate::common::pods;
 
-const MAX_ADDRESSES: usize = 1000;
+const ADDRESSES_PER_SUBSET_MAX: usize = 1000;
 
 /// The subsets, and whether addresses were left out for being too many.
 pub fn subsets(service: &Service, selected: &[Arc<Pod>]) -> (Vec<EndpointSubset>, bool) {
@@ -32,7 +32,7 @@ pub fn subsets(service: &Service, selected: &[Arc<Pod>]) -> (Vec<EndpointSubset>
             continue;
         }
         count += 1;
-        if count > MAX_ADDRESSES {
+        if count > ADDRESSES_PER_SUBSET_MAX {
             break;
         }
         let address = EndpointAddress {
@@ -52,7 +52,7 @@ pub fn subsets(service: &Service, selected: &[Arc<Pod>]) -> (Vec<EndpointSubset>
     for list in subsets.iter_mut().flat_map(|s| [&mut s.addresses, &mut s.not_ready_addresses]).flatten() {
         list.sort_by(|a, b| a.ip.cmp(&b.ip));
     }
-    (subsets, count > MAX_ADDRESSES)
+    (subsets, count > ADDRESSES_PER_SUBSET_MAX)
 }
 
 fn port(port: k8s_openapi::api::discovery::v1::EndpointPort) -> EndpointPort {

@@ -1,6 +1,7 @@
 //! The graph of owners and dependents, by uid, and what follows from it for one object.
 //! Fed by watches of every resource; the controller beside it carries out.
-//! Invariant: pure; an owner counts as absent only after it was seen to go or was asked for and not found.
+//! Invariant: pure; an owner counts as absent only after it was seen to go or was asked for and not found (tidy:
+//! `pure_files`).
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -12,7 +13,7 @@ use api::{Resource, object::OwnerReference};
 pub const FOREGROUND: &str = "foregroundDeletion";
 pub const ORPHAN: &str = "orphan";
 /// Uids of owners known to be gone that we remember; an older one is asked for again.
-const MAX_ABSENT: usize = 1000;
+const ABSENT_OWNERS_MAX: usize = 1000;
 
 /// One object, seen or only named by a dependent.
 #[derive(Debug, Clone)]
@@ -168,7 +169,7 @@ impl Graph {
         if self.absent.insert(uid.to_string()) {
             self.absent_order.push_back(uid.to_string());
         }
-        if self.absent_order.len() > MAX_ABSENT
+        if self.absent_order.len() > ABSENT_OWNERS_MAX
             && let Some(oldest) = self.absent_order.pop_front()
         {
             self.absent.remove(&oldest);

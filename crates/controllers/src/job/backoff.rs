@@ -1,9 +1,10 @@
 //! How long a job waits after failures before it makes another pod: 10 s, 20 s, 40 s …, until one succeeds.
 //! Moved forward by the job core, kept by the controller: pods that were deleted can't be counted any more.
-//! Invariant: a pod counts once.
+//! A pod counts once.
 
 use std::{collections::BTreeSet, time::Duration};
 
+use api::pod_resources::is_sidecar;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
@@ -22,7 +23,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// With what has ended since.
-    pub fn with(&self, succeeded: &[&Pod], failed: &[&Pod]) -> Self {
+    pub fn record(&self, succeeded: &[&Pod], failed: &[&Pod]) -> Self {
         let mut new = self.clone();
         let fresh = |pod: &&&Pod| !self.counted.contains(pod.uid());
         let success = succeeded.iter().filter(fresh).map(|p| finished_at(p)).max();
@@ -67,7 +68,7 @@ fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     let inits = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
     let sidecar = |status: &&ContainerStatus| {
         let container = inits.into_iter().flatten().find(|c| c.name == status.name);
-        container.is_some_and(|c| c.restart_policy.as_deref() == Some("Always"))
+        container.is_some_and(is_sidecar)
     };
     let sidecars = status.init_container_statuses.iter().flatten().filter(sidecar);
     let all = status.container_statuses.iter().flatten().chain(sidecars);
@@ -91,16 +92,16 @@ mod tests {
         let check = |backoff: &Backoff, second: i64| backoff.left(start + jiff::SignedDuration::from_secs(second));
         let seconds = |n: u64| Some(Duration::from_secs(n));
         let (a, b, c) = (pod("a", 0), pod("b", 15), pod("c", 40));
-        let one = Backoff::default().with(&[], &[&a]);
+        let one = Backoff::default().record(&[], &[&a]);
         assert_eq!((check(&one, 0), check(&one, 4), check(&one, 10)), (seconds(10), seconds(6), None));
-        assert_eq!(one.with(&[], &[&a]), one, "seen again");
-        let two = one.with(&[], &[&a, &b]);
+        assert_eq!(one.record(&[], &[&a]), one, "seen again");
+        let two = one.record(&[], &[&a, &b]);
         assert_eq!(check(&two, 15), seconds(20));
         // It is gone, and remembered.
-        let three = two.with(&[], &[]).with(&[], &[&c]);
+        let three = two.record(&[], &[]).record(&[], &[&c]);
         assert_eq!(check(&three, 40), seconds(40));
-        assert_eq!(check(&three.with(&[&pod("d", 41)], &[]), 41), None);
-        let after = three.with(&[&pod("d", 41)], &[&pod("e", 39), &pod("f", 42)]);
+        assert_eq!(check(&three.record(&[&pod("d", 41)], &[]), 41), None);
+        let after = three.record(&[&pod("d", 41)], &[&pod("e", 39), &pod("f", 42)]);
         assert_eq!(check(&after, 42), seconds(10), "only what came after the success");
     }
 

@@ -1,6 +1,6 @@
 //! Runs jobs: pods until enough have succeeded, or too many have failed.
 //! `plan` is the core; cron jobs stand above, `ttl` clears away what has finished.
-//! Invariant: status first, then finalizers: a crash between the two loses no count.
+//! Status first, then finalizers: a crash between the two loses no count.
 
 mod backoff;
 mod failures;
@@ -11,7 +11,7 @@ mod ttl;
 
 use std::{collections::HashMap, sync::Arc};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use backoff::Backoff;
 use client::{Informer, Patch, reference};
@@ -34,7 +34,6 @@ use crate::{
         ownership,
         pod_control::PodControl,
         pods,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Queue, Setup},
 };
@@ -102,9 +101,9 @@ fn wake_adopters(jobs: &Informer<Job>, pod: &Pod, queue: &Queue) {
 }
 
 /// `None` for one that cannot be read, or that would take every pod.
-fn selector(job: &Job) -> Option<Selector> {
-    let selector = Selector::new(job.spec.as_ref()?.selector.as_ref()?).ok()?;
-    Some(selector).filter(|s| !s.selects_everything())
+fn selector(job: &Job) -> Option<LabelSelector> {
+    let selector = LabelSelector::from_meta(Some(job.spec.as_ref()?.selector.as_ref()?)).ok()?;
+    Some(selector).filter(|s| !s.is_empty())
 }
 
 fn tracked(pod: &Pod) -> bool {

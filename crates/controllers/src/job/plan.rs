@@ -1,8 +1,8 @@
 //! The core: what a job's pods amount to, which to make and delete, and what the status says.
-//! Called by the controller beside it; `books` counts, failures are judged by `policy`, indexes kept by `indexes`.
-//! Invariant: a finished pod is counted exactly once: its uid is written to the status before its finalizer goes.
+//! Called by the controller beside it; `accounting` counts, failures are judged by `policy`, indexes kept by `indexes`.
+//! A finished pod is counted exactly once: its uid is written to the status before its finalizer goes.
 
-mod books;
+mod accounting;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ use crate::common::{
 
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-const BURST: usize = 500;
+const BURST_REPLICAS: usize = 500;
 
 pub struct Input<'a> {
     pub job: &'a Job,
@@ -339,11 +339,11 @@ impl Planner<'_> {
         surplus.extend(active.split_off(wanted.min(active.len())));
         // One thing at a time: what is missing is made when these are gone.
         if !surplus.is_empty() {
-            surplus.truncate(BURST);
+            surplus.truncate(BURST_REPLICAS);
             return self.withdraw(surplus);
         }
         let busy = active.len() + if self.replaces_only_failed() { self.terminating() } else { 0 };
-        let missing = wanted.saturating_sub(busy).min(BURST);
+        let missing = wanted.saturating_sub(busy).min(BURST_REPLICAS);
         if missing > 0 && !self.input.behind {
             self.create(missing, &active, finished);
         }

@@ -1,6 +1,6 @@
 //! The core: what the conditions of a terminating namespace say about what remains.
 //! Called by the controller beside it.
-//! Invariant: upstream's words, since people and scripts read them.
+//! Upstream's words, since people and scripts read them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::common::meta::time;
 
 /// What a round of deletions left behind.
 #[derive(Debug, Default, PartialEq)]
-pub struct Remains {
+pub struct RemainingContent {
     /// By resource (`plural.group`): how many objects.
     pub resources: BTreeMap<String, usize>,
     /// By finalizer: how many objects hold it.
@@ -19,14 +19,14 @@ pub struct Remains {
     pub errors: Vec<String>,
 }
 
-impl Remains {
+impl RemainingContent {
     pub fn any(&self) -> bool {
         !self.resources.is_empty() || !self.errors.is_empty()
     }
 }
 
 /// The new status; `None` when it says the same as the old one.
-pub fn status(old: &NamespaceStatus, remains: &Remains, now: Timestamp) -> Option<NamespaceStatus> {
+pub fn status(old: &NamespaceStatus, remains: &RemainingContent, now: Timestamp) -> Option<NamespaceStatus> {
     let list = |counts: &BTreeMap<String, usize>, between: &str| {
         let parts: Vec<_> =
             counts.iter().map(|(name, count)| format!("{name} {between} {count} resource instances")).collect();
@@ -105,15 +105,15 @@ mod tests {
     #[test]
     fn conditions_say_what_remains() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let check = |remains: &Remains, kind: &str, state: &str, message: &str| {
+        let check = |remains: &RemainingContent, kind: &str, state: &str, message: &str| {
             let new = status(&NamespaceStatus::default(), remains, now).unwrap();
             let condition = new.conditions.as_ref().unwrap().iter().find(|c| c.type_ == kind).unwrap();
             assert_eq!((condition.status.as_str(), condition.message.as_deref()), (state, Some(message)));
             assert_eq!(status(&new, remains, now), None);
         };
-        let nothing = Remains::default();
+        let nothing = RemainingContent::default();
         check(&nothing, "NamespaceContentRemaining", "False", "All content successfully removed");
-        let some = Remains {
+        let some = RemainingContent {
             resources: [("pods.".to_string(), 2)].into(),
             finalizers: [("example.com/hold".to_string(), 1)].into(),
             errors: vec!["no".into()],

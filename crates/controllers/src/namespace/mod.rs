@@ -1,6 +1,6 @@
 //! Empties namespaces that are being deleted, then lets them go.
 //! `conditions` is the core; resources come from the table and from custom resource definitions.
-//! Invariant: the finalizer `kubernetes` is removed only after every resource was seen empty.
+//! The finalizer `kubernetes` is removed only after every resource was seen empty.
 
 mod conditions;
 
@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use api::{ApiError, Resource};
 use async_trait::async_trait;
 use client::{Informer, ListParams};
-use conditions::{Remains, status};
+use conditions::{RemainingContent, status};
 use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -76,7 +76,7 @@ impl Controller for Namespaces {
 
 impl Namespaces {
     /// Listens to removals of what remains; true when that is new.
-    fn follow(&self, remains: &Remains) -> bool {
+    fn follow(&self, remains: &RemainingContent) -> bool {
         let mut followed = self.followed.lock();
         followed.retain(|_, task| !task.is_finished());
         let mut began = false;
@@ -102,8 +102,8 @@ impl Namespaces {
     }
 
     /// Pods first: what they use must outlive them.
-    async fn delete_content(&self, namespace: &str) -> Remains {
-        let mut remains = Remains::default();
+    async fn delete_content(&self, namespace: &str) -> RemainingContent {
+        let mut remains = RemainingContent::default();
         let mut resources = self.context.resources.all();
         resources.retain(|resource| resource.namespaced());
         resources.sort_by_key(|resource| resource.group_resource() != "pods");
@@ -125,7 +125,7 @@ impl Namespaces {
         &self,
         resource: &Resource,
         namespace: &str,
-        remains: &mut Remains,
+        remains: &mut RemainingContent,
     ) -> Result<(), ApiError> {
         let client = &self.context.client;
         let items = objects::list(client, resource, namespace).await?;

@@ -1,6 +1,6 @@
 //! Notices silent nodes and writes conditions and taints for them.
 //! `conditions` is the core, `zones` sets the pace; `taint_eviction` acts on the taints.
-//! Invariant: silence is measured on our own clock, from the last change we saw.
+//! Silence is measured on our own clock, from the last change we saw.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,14 +34,14 @@ use crate::{
 const LEASES: &str = "kube-node-lease";
 
 /// When each node was last heard of, in monotonic time.
-type Heard = Arc<Mutex<HashMap<String, Duration>>>;
+type HeardFrom = Arc<Mutex<HashMap<String, Duration>>>;
 
 /// Nodes that we have declared silent and whose pods still say that they are ready. A kubelet that itself says that its
 /// node is not ready still speaks for its pods.
 #[derive(Default)]
-struct Unmarked(HashSet<String>);
+struct NodesToMark(HashSet<String>);
 
-impl Unmarked {
+impl NodesToMark {
     /// A node seen for the first time: whoever declared it silent may have been stopped before its pods were marked.
     fn found(&mut self, node: &Node) {
         if conditions::condition(node, "Ready").is_some_and(|c| c.status == "Unknown") {
@@ -68,8 +68,8 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (nodes, pods) = (setup.informer::<Node>(), setup.informer::<Pod>());
     let leases = setup.informer::<Lease>();
     indexes::by_node(&pods);
-    let (heard, zones) = (Heard::default(), Arc::new(Mutex::new(Zones::default())));
-    let unmarked = Arc::new(Mutex::new(Unmarked::default()));
+    let (heard, zones) = (HeardFrom::default(), Arc::new(Mutex::new(Zones::default())));
+    let unmarked = Arc::new(Mutex::new(NodesToMark::default()));
     let recorder = setup.context.recorder("node-controller");
     setup.on(&nodes, {
         let (heard, env, recorder) = (heard.clone(), setup.context.env.clone(), recorder.clone());
@@ -134,8 +134,8 @@ struct Lifecycle {
     queue: Queue,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
-    heard: Heard,
-    unmarked: Arc<Mutex<Unmarked>>,
+    heard: HeardFrom,
+    unmarked: Arc<Mutex<NodesToMark>>,
     zones: Arc<Mutex<Zones>>,
     recorder: EventRecorder,
 }
@@ -235,7 +235,7 @@ mod tests {
     fn pods_are_marked_when_we_declare_their_node_silent() {
         // Ready before and after our write, whether the pods are marked, and whether that works.
         let check = |found: &str, steps: &[(&str, &str, bool, bool)]| {
-            let mut unmarked = Unmarked::default();
+            let mut unmarked = NodesToMark::default();
             let conditions = json!([{ "type": "Ready", "status": found }]);
             let node = json!({ "metadata": { "name": "n" }, "status": { "conditions": conditions } });
             unmarked.found(&serde_json::from_value(node).unwrap());

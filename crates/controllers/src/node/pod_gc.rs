@@ -1,6 +1,6 @@
 //! Deletes pods that nobody else will: of nodes that are gone, terminating without a node, or finished in masses.
 //! Runs beside `taint_eviction`, which handles nodes that still exist.
-//! Invariant: a node is believed gone only after a pause and a look at the server itself.
+//! A node is believed gone only after a pause and a look at the server itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Upstream's quarantine: a node may come back, or the cache may be behind.
-const QUARANTINE: Duration = Duration::from_secs(40);
+const QUARANTINE_INTERVAL: Duration = Duration::from_secs(40);
 const FINISHED: &str = "finished pods";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -33,7 +33,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         _ => Vec::new(),
     });
     setup.on_objects(nodes.objects(), |change, queue| match &change.new {
-        None => queue.add_after(change.key.clone(), QUARANTINE),
+        None => queue.add_after(change.key.clone(), QUARANTINE_INTERVAL),
         Some(_) => queue.add(change.key.clone()),
     });
     setup.on(&pods, {
@@ -46,7 +46,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
                     queue.add(change.key.clone());
                 }
             } else if change.old.as_ref().is_none_or(|old| pods::node_name(old) != node) && nodes.get(node).is_none() {
-                queue.add_after(node.to_string(), QUARANTINE);
+                queue.add_after(node.to_string(), QUARANTINE_INTERVAL);
             } else if pod.deleting() && nodes.get(node).is_some_and(|n| out_of_service(&n)) {
                 queue.add(node.to_string());
             }

@@ -1,7 +1,7 @@
 //! Evicts pods from nodes with NoExecute taints that they do not tolerate, or no longer.
 //! `lifecycle` (and people) write the taints; workload controllers replace the pods.
-//! Invariant: a pod's deadline counts from when the taint was added; a taint that does not say so was added when it
-//! was first seen.
+//! A pod's deadline counts from when the taint was added; a taint that does not say so was added when it was first
+//! seen.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -60,9 +60,9 @@ impl FirstSeen {
 
 /// Pods that wait for their deadline, so that it can be said when they need not go any more.
 #[derive(Clone, Default)]
-struct Condemned(Arc<Mutex<HashSet<String>>>);
+struct PodsToEvict(Arc<Mutex<HashSet<String>>>);
 
-impl Condemned {
+impl PodsToEvict {
     fn spare(&self, recorder: &EventRecorder, pod: &Pod) {
         if self.0.lock().remove(&pod.key()) {
             let message = format!("Cancelling deletion of Pod {}", pod.key());
@@ -89,7 +89,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     let recorder = setup.context.recorder("taint-eviction-controller");
-    let condemned = Condemned::default();
+    let condemned = PodsToEvict::default();
     setup.on(&pods, {
         let (nodes, condemned, recorder) = (nodes.clone(), condemned.clone(), recorder.clone());
         move |change, queue| {
@@ -135,7 +135,7 @@ struct TaintEviction {
     nodes: Informer<Node>,
     pods: Informer<Pod>,
     seen: FirstSeen,
-    condemned: Condemned,
+    condemned: PodsToEvict,
     recorder: EventRecorder,
 }
 

@@ -1,6 +1,6 @@
 //! How many nodes of each zone are in trouble, and how fast pods may be sent away from them.
 //! Kept and asked by `lifecycle`; the rates and thresholds are upstream's defaults.
-//! Invariant: when no node anywhere is ready the fault is likely ours, and nothing is evicted.
+//! When no node anywhere is ready the fault is likely ours, and nothing is evicted.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,12 +10,12 @@ use super::conditions;
 use crate::common::meta::Object;
 
 /// One node in this time.
-const USUAL_PAUSE: Duration = Duration::from_secs(10);
+const EVICTION_INTERVAL: Duration = Duration::from_secs(10);
 /// The same in a large zone of which most is down.
-const CAREFUL_PAUSE: Duration = Duration::from_secs(100);
+const SECONDARY_EVICTION_INTERVAL: Duration = Duration::from_secs(100);
 /// A zone that is partly down and not larger than this loses no more.
-const SMALL_ZONE: usize = 50;
-const UNHEALTHY_PERCENT: usize = 55;
+const LARGE_CLUSTER_NODES: usize = 50;
+const UNHEALTHY_ZONE_PERCENT: usize = 55;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -45,7 +45,7 @@ impl Zone {
         let all = self.ready + self.not_ready;
         if self.not_ready > 0 && self.ready == 0 {
             State::Full
-        } else if self.not_ready > 2 && self.not_ready * 100 >= UNHEALTHY_PERCENT * all {
+        } else if self.not_ready > 2 && self.not_ready * 100 >= UNHEALTHY_ZONE_PERCENT * all {
             State::Partial
         } else {
             State::Normal
@@ -113,8 +113,8 @@ impl Zones {
         let Some((zone, _)) = self.nodes.get(node) else { return Admission::Never };
         let Some(zone) = self.zones.get_mut(zone) else { return Admission::Never };
         let pause = match zone.state() {
-            State::Normal | State::Full => USUAL_PAUSE,
-            State::Partial if zone.ready + zone.not_ready > SMALL_ZONE => CAREFUL_PAUSE,
+            State::Normal | State::Full => EVICTION_INTERVAL,
+            State::Partial if zone.ready + zone.not_ready > LARGE_CLUSTER_NODES => SECONDARY_EVICTION_INTERVAL,
             State::Partial => return Admission::Never,
         };
         if zone.free_at > now {

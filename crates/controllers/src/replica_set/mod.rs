@@ -1,12 +1,12 @@
 //! Keeps the number of pods of a ReplicaSet or a ReplicationController.
 //! The core (`plan`) counts; this part looks, claims and carries out. Deployments stand above, pods below.
-//! Invariant: never counts while own writes are still on their way through the watch.
+//! Never counts while own writes are still on their way through the watch.
 
 mod plan;
 
 use std::{marker::PhantomData, sync::Arc};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector as Selector};
 use async_trait::async_trait;
 use client::{Informer, reference};
 use k8s_openapi::{
@@ -19,7 +19,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use plan::{Counts, Crowding, plan};
+use plan::{Counts, PodsPerNode, plan};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -30,7 +30,6 @@ use crate::{
         ownership,
         pod_control::PodControl,
         pods,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -98,7 +97,7 @@ fn make<K: Replicated>(setup: &mut Setup) -> Arc<dyn Controller> {
 }
 
 fn selects<K: Replicated>(set: &K, pod: &Pod) -> bool {
-    Selector::new(&set.selector()).is_ok_and(|s| !s.selects_everything() && s.matches(labels(pod.meta())))
+    Selector::from_meta(Some(&set.selector())).is_ok_and(|s| !s.is_empty() && s.matches(labels(pod.meta())))
 }
 
 struct Replicas<K> {
@@ -153,7 +152,7 @@ fn counts<K: Replicated>(set: &K) -> Counts {
 
 impl<K: Replicated> Replicas<K> {
     async fn claim(&self, set: &K) -> Result<Vec<Arc<Pod>>, ApiError> {
-        let Ok(selector) = Selector::new(&set.selector()) else { return Ok(Vec::new()) };
+        let Ok(selector) = Selector::from_meta(Some(&set.selector())) else { return Ok(Vec::new()) };
         let mut pods = self.pods.by_index(indexes::CONTROLLER, set.uid());
         pods.extend(self.pods.by_index(indexes::ORPHAN, set.namespace()).into_iter().filter(|p| !pods::finished(p)));
         let claims = ownership::claims(pods, set.meta(), |pod| selector.matches(labels(pod.meta())));
@@ -162,12 +161,12 @@ impl<K: Replicated> Replicas<K> {
     }
 
     /// How many pods of this set and of its siblings under the same owner run on each node.
-    fn crowding(&self, set: &K) -> Crowding {
+    fn crowding(&self, set: &K) -> PodsPerNode {
         let siblings = match set.controller() {
             Some(owner) => self.sets.by_index(indexes::CONTROLLER, &owner.uid).iter().map(|s| s.uid().into()).collect(),
             None => vec![set.uid().to_string()],
         };
-        let mut crowding = Crowding::new();
+        let mut crowding = PodsPerNode::new();
         for pod in siblings.iter().flat_map(|uid| self.pods.by_index(indexes::CONTROLLER, uid)) {
             if pods::active(&pod) {
                 *crowding.entry(pods::node_name(&pod).to_string()).or_default() += 1;

@@ -1,6 +1,6 @@
 //! The core: how many pods to make or which to take away, and what the status says.
 //! Called by the controller beside it with claimed pods.
-//! Invariant: at most `BURST` pods are made or deleted in one go.
+//! At most `BURST_REPLICAS` pods are made or deleted in one go.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ use crate::common::{
     pods,
 };
 
-const BURST: usize = 500;
+const BURST_REPLICAS: usize = 500;
 
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -38,21 +38,21 @@ pub struct Counts {
 }
 
 /// Active pods of a set and its siblings, by node.
-pub type Crowding = HashMap<String, usize>;
+pub type PodsPerNode = HashMap<String, usize>;
 
 /// `crowding` is only asked for when some pods must be chosen to go.
-pub fn plan(wanted: i32, pods: &[Arc<Pod>], crowding: impl FnOnce() -> Crowding, now: Timestamp) -> Plan {
+pub fn plan(wanted: i32, pods: &[Arc<Pod>], crowding: impl FnOnce() -> PodsPerNode, now: Timestamp) -> Plan {
     let wanted = wanted.max(0) as usize;
     let mut active: Vec<_> = pods.iter().filter(|pod| pods::active(pod)).cloned().collect();
     if active.len() <= wanted {
-        return Plan { create: (wanted - active.len()).min(BURST), delete: Vec::new() };
+        return Plan { create: (wanted - active.len()).min(BURST_REPLICAS), delete: Vec::new() };
     }
     let surplus = active.len() - wanted;
     if surplus < active.len() {
         let crowding = crowding();
         pods::sort_victims(&mut active, now, |pod| crowding.get(pods::node_name(pod)).copied().unwrap_or(0));
     }
-    active.truncate(surplus.min(BURST));
+    active.truncate(surplus.min(BURST_REPLICAS));
     Plan { create: 0, delete: active }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn counts() {
         let check = |wanted: i32, pods: Vec<Arc<Pod>>, create: usize, delete: usize| {
-            let plan = plan(wanted, &pods, Crowding::new, now());
+            let plan = plan(wanted, &pods, PodsPerNode::new, now());
             assert_eq!((plan.create, plan.delete.len()), (create, delete));
         };
         check(3, some_pods(0), 3, 0);

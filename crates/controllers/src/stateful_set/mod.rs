@@ -1,20 +1,20 @@
 //! Runs stateful sets: pods with names, claims and an order.
 //! `plan` is the core, `pod` makes pods and claims, `revisions` keeps the history.
-//! Invariant: a pod's claims exist before the pod; names make double creation impossible.
+//! A pod's claims exist before the pod; names make double creation impossible.
 
 mod plan;
 mod pod;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::ApiError;
+use api::{ApiError, selectors::LabelSelector};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec},
 };
-use plan::{Action, Input, Why};
+use plan::{Action, DeletionReason, Input};
 use serde_json::json;
 
 use crate::{
@@ -24,7 +24,6 @@ use crate::{
         ownership,
         pod_control::namespace_terminating,
         revisions,
-        selector::Selector,
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -68,8 +67,10 @@ struct StatefulSets {
 impl Controller for StatefulSets {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(set) = self.sets.get(key) else { return Ok(None) };
-        let Some(selector) = set.spec.as_ref().and_then(|s| Selector::new(&s.selector).ok()) else { return Ok(None) };
-        if selector.selects_everything() || set.deleting() {
+        let Some(selector) = set.spec.as_ref().and_then(|s| LabelSelector::from_meta(Some(&s.selector)).ok()) else {
+            return Ok(None);
+        };
+        if selector.is_empty() || set.deleting() {
             return Ok(None);
         }
         let (client, now) = (&self.context.client, self.context.env.now());
@@ -100,7 +101,7 @@ impl Controller for StatefulSets {
                     self.create(&set, &template, ordinal, &revision).await
                 }
                 Action::MakeClaims { ordinal } => self.make_claims(&set, ordinal).await,
-                Action::Delete { pod, why } => self.delete(&set, &pod, why).await,
+                Action::Delete { pod, reason } => self.delete(&set, &pod, reason).await,
             };
             if result.is_err() {
                 break;
@@ -124,7 +125,7 @@ impl Controller for StatefulSets {
 }
 
 impl StatefulSets {
-    async fn claim(&self, set: &StatefulSet, selector: &Selector) -> Result<Vec<Arc<Pod>>, ApiError> {
+    async fn claim(&self, set: &StatefulSet, selector: &LabelSelector) -> Result<Vec<Arc<Pod>>, ApiError> {
         let mut pods = self.pods.by_index(indexes::CONTROLLER, set.uid());
         pods.extend(self.pods.by_index(indexes::ORPHAN, set.namespace()));
         let ours = |pod: &Pod| selector.matches(labels(pod.meta())) && plan::ordinal(set, pod).is_some();
@@ -185,18 +186,18 @@ impl StatefulSets {
         Ok(())
     }
 
-    async fn delete(&self, set: &StatefulSet, pod: &Pod, why: Why) -> Result<(), ApiError> {
+    async fn delete(&self, set: &StatefulSet, pod: &Pod, reason: DeletionReason) -> Result<(), ApiError> {
         let about = reference(set);
-        let kind = match why {
-            Why::Failed => Some(("RecreatingFailedPod", "failed")),
-            Why::Succeeded => Some(("RecreatingTerminatedPod", "terminated")),
+        let kind = match reason {
+            DeletionReason::Failed => Some(("RecreatingFailedPod", "failed")),
+            DeletionReason::Succeeded => Some(("RecreatingTerminatedPod", "terminated")),
             _ => None,
         };
         if let Some((reason, word)) = kind {
             let message = format!("StatefulSet {} is recreating {word} Pod {}", set.key(), pod.name());
             self.recorder.warning(&about, reason, message);
         }
-        if why == Why::Scaled
+        if reason == DeletionReason::Scaled
             && let Some(ordinal) = plan::ordinal(set, pod)
         {
             self.own_claims(set, ordinal, Some(pod)).await?;

@@ -1,6 +1,6 @@
 //! The core: which of a stateful set's pods to make, delete or wait for, and what the status says.
 //! Called by the controller beside it with claimed pods and the two revisions in play.
-//! Invariant: with OrderedReady one pod changes at a time, upward when growing, downward when shrinking or updating.
+//! With OrderedReady one pod changes at a time, upward when growing, downward when shrinking or updating.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -37,12 +37,12 @@ pub enum Action {
     },
     Delete {
         pod: Box<Pod>,
-        why: Why,
+        reason: DeletionReason,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Why {
+pub enum DeletionReason {
     Scaled,
     Outdated,
     /// Finished pods are made anew.
@@ -161,8 +161,9 @@ impl Planner<'_> {
                 continue;
             };
             if pods::finished(pod) && !pod.deleting() {
-                let why = if pods::phase(pod) == "Failed" { Why::Failed } else { Why::Succeeded };
-                self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), why });
+                let reason =
+                    if pods::phase(pod) == "Failed" { DeletionReason::Failed } else { DeletionReason::Succeeded };
+                self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), reason });
                 if ordered {
                     return false;
                 }
@@ -198,7 +199,7 @@ impl Planner<'_> {
             if ordered && others_unhealthy && !self.healthy(pod) {
                 return false;
             }
-            self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), why: Why::Scaled });
+            self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), reason: DeletionReason::Scaled });
             if ordered {
                 return false;
             }
@@ -219,7 +220,7 @@ impl Planner<'_> {
             }
             let Some(pod) = pod else { return };
             if revision(pod) != self.input.update && !pod.deleting() {
-                self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), why: Why::Outdated });
+                self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), reason: DeletionReason::Outdated });
                 return;
             }
             if !self.healthy(pod) {

@@ -1,16 +1,13 @@
 //! The core of the binder: which volume fits a claim best.
 //! Called by `binder`.
-//! Invariant: a volume that is reserved for another claim never fits.
+//! A volume that is reserved for another claim never fits.
 
 use std::sync::Arc;
 
-use api::quantity::Quantity;
+use api::{quantity::Quantity, selectors::LabelSelector};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 
-use crate::common::{
-    meta::{Object, labels},
-    selector::Selector,
-};
+use crate::common::meta::{Object, labels};
 
 pub fn class_of_claim(claim: &PersistentVolumeClaim) -> String {
     let named = claim.annotation("volume.beta.kubernetes.io/storage-class").map(String::from);
@@ -62,10 +59,9 @@ fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
 pub fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let (Some(have), Some(want)) = (&volume.spec, &claim.spec) else { return false };
     let offered = have.access_modes.as_deref().unwrap_or_default();
-    let selected = want
-        .selector
-        .as_ref()
-        .is_none_or(|s| Selector::new(s).is_ok_and(|selector| selector.matches(labels(volume.meta()))));
+    let selected = want.selector.as_ref().is_none_or(|s| {
+        LabelSelector::from_meta(Some(s)).is_ok_and(|selector| selector.matches(labels(volume.meta())))
+    });
     suits(volume, claim)
         && class_of_volume(volume) == class_of_claim(claim)
         && want.access_modes.iter().flatten().all(|m| offered.contains(m))

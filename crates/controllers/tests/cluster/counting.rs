@@ -1,6 +1,6 @@
 //! A transport that counts writes, and refuses some on demand.
 //! Stands between the controllers and the real API server in the tests beside it.
-//! Invariant: reads pass untouched.
+//! Reads pass untouched.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,7 @@ use api::{ApiError, Resource};
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::{Client, ListParams, ObjectList, Transport, WatchStream};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 
 #[derive(Clone, Default)]
@@ -23,6 +23,7 @@ struct Inner {
     refused: AtomicUsize,
     refuses: Mutex<Option<(Method, String)>>,
     last: Mutex<Vec<String>>,
+    unauthorized: Mutex<Vec<String>>,
 }
 
 impl Counts {
@@ -34,6 +35,11 @@ impl Counts {
     pub fn latest(&self) -> Vec<String> {
         let all = self.0.last.lock();
         all.iter().rev().take(10).cloned().collect()
+    }
+
+    /// What the authorizer refused.
+    pub fn unauthorized(&self) -> Vec<String> {
+        self.0.unauthorized.lock().clone()
     }
 
     pub fn refused(&self) -> usize {
@@ -79,7 +85,15 @@ impl Transport for Counting {
             let body = String::from_utf8_lossy(request.body()).chars().take(300).collect::<String>();
             self.counts.0.last.lock().push(format!("{} {} {body}", request.method(), request.uri()));
         }
-        self.inner.transport().send(request).await
+        let answer = self.inner.transport().send(request).await?;
+        if answer.status() == StatusCode::FORBIDDEN {
+            let text = String::from_utf8_lossy(answer.body()).into_owned();
+            // Admission refuses with other words.
+            if text.contains(" cannot ") {
+                self.counts.0.unauthorized.lock().push(text);
+            }
+        }
+        Ok(answer)
     }
 
     async fn list(&self, r: &Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {

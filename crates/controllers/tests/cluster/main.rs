@@ -1,6 +1,6 @@
 //! All controllers together against the real API server over the memory store, under simulated time.
 //! One pretend node runs every pod; `counting` watches what the controllers write.
-//! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
+//! Every test ends quiet: once converged, the controllers write nothing any more.
 
 mod bad_input;
 mod bootstrap;
@@ -11,6 +11,7 @@ mod counting;
 mod endpoints;
 mod events;
 mod guards;
+mod identities;
 mod jobs;
 mod namespaces;
 mod node;
@@ -41,6 +42,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 pub struct Cluster {
+    server: Arc<ApiServer>,
     counts: Counts,
     client: Client,
     env: Env,
@@ -52,18 +54,22 @@ impl Cluster {
         Self::start_in(config, Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1)).await
     }
 
-    pub async fn start_in(config: Config, env: Env) -> Self {
+    pub async fn start_in(mut config: Config, env: Env) -> Self {
         let key = config.service_account_key_pem.clone();
         let key = key.unwrap_or_else(|| rcgen::KeyPair::generate().unwrap().serialize_pem());
         let store = Arc::new(store::MemoryStore::new(env.clone()));
         let server = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
         let (counts, shutdown) = (Counts::default(), CancellationToken::new());
         let admin = in_process::client(&server, "admin", &["system:masters"]);
-        let ours = counts.between(in_process::client(&server, "system:kube-controller-manager", &["system:masters"]));
+        // Under their own accounts and with the real authorizer: a rule that a role lacks fails the test.
+        let ours = counts.between(in_process::client(&server, "system:kube-controller-manager", &[]));
+        let (accounts, counted) = (server.clone(), counts.clone());
+        config.service_account_clients =
+            Some(Arc::new(move |name| counted.between(in_process::service_account_client(&accounts, name))));
         let informers = |client: &Client| InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         env::spawn(node::run(admin.clone(), informers(&admin), env.clone()));
         env::spawn(controllers::run(config, ours.clone(), informers(&ours), env.clone(), shutdown.clone()));
-        let cluster = Self { counts, client: admin, env, _shutdown: shutdown.drop_guard() };
+        let cluster = Self { server, counts, client: admin, env, _shutdown: shutdown.drop_guard() };
         cluster.create::<Namespace>(json!({ "metadata": { "name": "d" } })).await;
         cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
         let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
@@ -102,6 +108,7 @@ impl Cluster {
         let before = self.counts.writes();
         self.env.sleep(Duration::from_secs(60)).await;
         assert_eq!(self.counts.writes(), before, "still writing after convergence: {:#?}", self.counts.latest());
+        assert!(self.counts.unauthorized().is_empty(), "a role lacks rules: {:#?}", self.counts.unauthorized());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The configuration file of our own containerd.
 //! Used by the supervisor next door.
-//! Invariant: names nothing outside the directories it is given, so several of these live on one machine.
+//! Names nothing outside the directories it is given, so several of these live on one machine.
 
 use std::{
     fmt::Write as _,

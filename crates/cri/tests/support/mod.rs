@@ -1,6 +1,6 @@
 //! A real containerd in a temporary directory, with a busybox image made on the spot.
 //! Used by the tests of `cri` and, by path, of `kubelet`.
-//! Invariant: everything is below one temporary directory and is ended by `stop`.
+//! Everything is below one temporary directory and is ended by `stop`.
 
 use std::{io::Write, path::Path, process::Command};
 

@@ -1,9 +1,10 @@
 //! Questions about a Pod that many modules ask: its names, its containers, its class of service.
 //! Pure; used all over the crate.
-//! Invariant: never looks at what runs, only at what was asked for.
+//! Never looks at what runs, only at what was asked for.
 
 use std::sync::Arc;
 
+use api::Accessor;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 
 pub use api::pod_resources::{
@@ -25,16 +26,16 @@ pub enum Kind {
 }
 
 pub fn name(pod: &Pod) -> &str {
-    pod.metadata.name.as_deref().unwrap_or_default()
+    pod.name()
 }
 
 pub fn namespace(pod: &Pod) -> &str {
-    pod.metadata.namespace.as_deref().unwrap_or_default()
+    pod.namespace()
 }
 
 /// The identity under which the runtime knows this pod: for a static pod its hash, otherwise the object's UID.
 pub fn uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
+    pod.uid()
 }
 
 /// "namespace/name", for people.

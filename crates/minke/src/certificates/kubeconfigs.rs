@@ -1,7 +1,7 @@
-//! The kubeconfig files of the cluster: written and renewed by the control plane (`keep`), read anew by the components
+//! The kubeconfig files of the cluster: written and renewed by the control plane (`keep_renewed`), read anew by the components
 //! that use one (`follow`).
 //! Used by `server` on one side, `commands` and `access` on the other.
-//! Invariant: neither a renewal nor a new file needs a restart.
+//! Neither a renewal nor a new file needs a restart.
 
 use std::{
     fs,
@@ -39,7 +39,13 @@ fn files(instance: &Instance) -> Vec<(PathBuf, Leaf)> {
 }
 
 /// Writes them, and again with new certificates at two thirds of the life of the old ones.
-pub fn keep(instance: &Instance, pki: &Arc<Pki>, server: &str, env: &Env, shutdown: &CancellationToken) -> Result<()> {
+pub fn keep_renewed(
+    instance: &Instance,
+    pki: &Arc<Pki>,
+    server: &str,
+    env: &Env,
+    shutdown: &CancellationToken,
+) -> Result<()> {
     file_modes::private_directory(&instance.data.join("kubeconfig"))?;
     let files = files(instance);
     let mut wait = write(&files, pki, server, env)?;
@@ -135,7 +141,7 @@ mod tests {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let pki = Pki::open(&instance.pki(), env.clone()).unwrap();
         let shutdown = CancellationToken::new();
-        keep(&instance, &pki, "https://127.0.0.1:6443", &env, &shutdown).unwrap();
+        keep_renewed(&instance, &pki, "https://127.0.0.1:6443", &env, &shutdown).unwrap();
         let paths: Vec<PathBuf> = files(&instance).into_iter().map(|(path, _)| path).collect();
         let texts = || paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>();
         let first = texts();

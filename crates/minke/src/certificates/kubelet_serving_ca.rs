@@ -1,36 +1,19 @@
-//! Who signs for kubelets' servers, told to all nodes: the control plane publishes it, and nodes that join read it.
-//! Used by `server` and `join`. Other clients of kubelets, as a Prometheus, find it in the same ConfigMap.
-//! Invariant: read over a connection to the API server that the node has checked.
+//! Who signs for kubelets' servers, as nodes that join learn it: from a ConfigMap that a controller publishes.
+//! Used by `join`, and by `server`, which lets nodes join only once it is there.
+//! Read over a connection to the API server that the node has checked.
 
-use anyhow::Result;
-use client::{Client, Patch};
-use k8s_openapi::api::{
-    core::v1::ConfigMap,
-    rbac::v1::{Role, RoleBinding},
-};
-use serde_json::{Value, json};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use client::Client;
+use env::Env;
+use k8s_openapi::api::core::v1::ConfigMap;
 
 const NAMESPACE: &str = "kube-public";
 const NAME: &str = "kubelet-serving-ca";
 const KEY: &str = "ca.crt";
-
-pub async fn publish(client: &Client, pem: &str) -> Result<()> {
-    let apply = |config: Value| Patch::Apply { manager: "minke".into(), force: true, config };
-    let metadata = json!({ "name": NAME, "namespace": NAMESPACE });
-    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { KEY: pem } });
-    client.namespaced::<ConfigMap>(NAMESPACE).patch(NAME, &apply(map)).await?;
-    let group = "rbac.authorization.k8s.io";
-    let rule = json!({ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [NAME], "verbs": ["get"] });
-    let role = json!({ "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": [rule] });
-    client.namespaced::<Role>(NAMESPACE).patch(NAME, &apply(role)).await?;
-    let binding = json!({
-        "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
-        "roleRef": { "apiGroup": group, "kind": "Role", "name": NAME },
-        "subjects": [{ "kind": "Group", "apiGroup": group, "name": "system:authenticated" }],
-    });
-    client.namespaced::<RoleBinding>(NAMESPACE).patch(NAME, &apply(binding)).await?;
-    Ok(())
-}
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// None where the server is of before, whose cluster authority signs for kubelets too.
 pub async fn fetch(client: &Client) -> Result<Option<String>> {
@@ -41,4 +24,15 @@ pub async fn fetch(client: &Client) -> Result<Option<String>> {
         other => other?,
     };
     Ok(map.and_then(|map| map.data?.remove(KEY)))
+}
+
+/// Waits for the controller that publishes it: a node that joined before would take another authority for the kubelets'.
+pub async fn wait_until_published(client: &Client, pem: &str, env: &Env) -> Result<()> {
+    let published = async {
+        while fetch(client).await?.as_deref() != Some(pem) {
+            env.sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    };
+    env.timeout(PUBLISH_TIMEOUT, published).await.context("nobody published it: does a controller manager lead?")?
 }

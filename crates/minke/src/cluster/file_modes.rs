@@ -1,6 +1,6 @@
 //! Who may read what a cluster keeps on this machine: root, and nobody else.
 //! Called by `main` and before anything is written; directories of older installations are closed on the way.
-//! Invariant: a directory that may be somebody else's is refused, never closed.
+//! A directory that may be somebody else's is refused, never closed.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
@@ -18,7 +18,7 @@ const DATA_DIRECTORY_MODE: u32 = 0o700;
 /// Not to be listed, but passed through: the root of a container in a user namespace of its own is below it.
 const RUN_DIRECTORY_MODE: u32 = 0o711;
 pub const PRIVATE_FILE_MODE: u32 = 0o600;
-const OTHERS: u32 = 0o077;
+const GROUP_AND_OTHERS_MODE: u32 = 0o077;
 
 /// Files of a process without a kubelet are root's alone.
 const PRIVATE_UMASK: Mode = Mode::from_bits_truncate(0o077);
@@ -58,7 +58,7 @@ pub fn close_data_directory(path: &Path) -> Result<()> {
     if found.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} belongs to user {}, who could read and change everything in it", path.display(), found.uid());
     }
-    if found.mode() & OTHERS != 0 && is_foreign(path)? {
+    if found.mode() & GROUP_AND_OTHERS_MODE != 0 && is_foreign(path)? {
         bail!("{} is open to other users and holds files that are not minke's", path.display());
     }
     set(path, DATA_DIRECTORY_MODE)?;
@@ -69,7 +69,7 @@ pub fn close_data_directory(path: &Path) -> Result<()> {
         if kind.is_file() {
             let mode = entry.metadata()?.mode();
             // Containers' files have the modes that they are given; those at the top are ours.
-            set(&entry.path(), mode & !OTHERS & 0o7777)?;
+            set(&entry.path(), mode & !GROUP_AND_OTHERS_MODE & 0o7777)?;
         } else if kind.is_dir() && private {
             set(&entry.path(), DATA_DIRECTORY_MODE)?;
         }

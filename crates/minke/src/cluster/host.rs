@@ -1,6 +1,6 @@
 //! What this machine says about itself: its name and its address.
 //! Used for defaults of flags.
-//! Invariant: reads only.
+//! Reads only.
 
 use std::net::IpAddr;
 
@@ -80,6 +80,11 @@ pub fn node_name() -> Result<String> {
         bail!("the host name {name:?} can't be a node name: give one with --node-name");
     }
     Ok(name)
+}
+
+/// The same until the machine boots again, and told to nobody but the programs on it and the Node objects that run there.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_string()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Further nodes of the cluster on this machine: each has a network namespace, a cable to a common switch, and its
 //! own `minke agent` with its own containerd.
 //! Made by `up --nodes`, disturbed by `minke node`, removed by `down`.
-//! Invariant: every name follows from a node's data directory, so that what was made is always found again.
+//! Every name follows from a node's data directory, so that what was made is always found again.
 
 use std::{
     fs,
@@ -68,7 +68,7 @@ impl Switch {
     }
 
     /// Makes it, and lets what is behind it out into the world.
-    pub fn make(instance: &Instance, flags: &flags::Up) -> Result<Self> {
+    pub fn create(instance: &Instance, flags: &flags::Up) -> Result<Self> {
         let cidr = flags.node_cidr.unwrap_or_else(|| default_range(&instance.id)).trunc();
         if cidr.hosts().count() < usize::from(flags.nodes) {
             bail!("--node-cidr {cidr} is too small for {} nodes", flags.nodes);
@@ -114,7 +114,7 @@ impl Switch {
             };
             if families.iter().all(there) { Ok(false) } else { nft(&rules).map(|()| true) }
         };
-        nft_repair::keep(vec![self.table.clone()], restore, env.clone(), shutdown.clone())
+        nft_repair::repair_on_change(vec![self.table.clone()], restore, env.clone(), shutdown.clone())
     }
 
     /// The host's address on the switch: the first.

@@ -1,6 +1,6 @@
 //! The ports of a cluster on this machine: free before anything starts, and others than those of a cluster beside it.
 //! Settled by `up` and `agent` after they hold their data directory; who has a port is read from /proc.
-//! Invariant: a port that was asked for is taken or refused, never replaced.
+//! A port that was asked for is taken or refused, never replaced.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub const PROXY_METRICS_PORT: u16 = 10249;
 pub const DNS_METRICS_PORT: u16 = 9153;
 
 /// Between the ports of one cluster and the next. No two defaults differ by a multiple of it.
-const STEP: u16 = 20;
+const PORT_STEP: u16 = 20;
 const CLUSTERS_MAX: u16 = 50;
 
 /// Who listens on a port.
@@ -96,7 +96,7 @@ pub fn settle_node(node: &mut flags::Node, dns: Choice, instance: &Instance) -> 
             is_later: true,
         };
         node.dns_metrics_port = Some(ports.settle(&metrics)?);
-        let port = if node.cni == Choice::Minke { dns_service::PORT } else { dns_service::PORT_ON_NODE };
+        let port = if node.cni == Choice::Minke { api::cluster_dns::PORT } else { dns_service::PORT_ON_NODE };
         if let Some(holder) = everywhere_holder(port) {
             bail!(
                 "{} listens on port {port} of all addresses, where cluster DNS answers: stop it, or leave cluster DNS \
@@ -171,7 +171,7 @@ impl Ports {
         if !first_holder.as_ref().is_some_and(Holder::is_minke) {
             bail!("{}", in_use(wanted, first, first_holder));
         }
-        let mut others = (1..CLUSTERS_MAX).filter_map(|n| wanted.usual.checked_add(n * STEP));
+        let mut others = (1..CLUSTERS_MAX).filter_map(|n| wanted.usual.checked_add(n * PORT_STEP));
         let Some(free) = others.find(|port| holder(wanted, *port).is_none()) else {
             bail!("{}", in_use(wanted, first, first_holder));
         };
@@ -194,16 +194,16 @@ fn in_use(wanted: &Wanted, port: u16, holder: Option<Holder>) -> String {
         true => format!("port {port}"),
         false => SocketAddr::new(wanted.address, port).to_string(),
     };
-    said(&place, holder, wanted.flag)
+    conflict_message(&place, holder, wanted.flag)
 }
 
 /// Why nobody else can listen there, when it is that somebody does.
 pub fn refusal(address: SocketAddr, flag: &str) -> Option<String> {
     let inode = listening(address.port(), |ip| overlaps(ip, address.ip()))?;
-    Some(said(&address.to_string(), owner(inode), flag))
+    Some(conflict_message(&address.to_string(), owner(inode), flag))
 }
 
-fn said(place: &str, holder: Option<Holder>, flag: &str) -> String {
+fn conflict_message(place: &str, holder: Option<Holder>, flag: &str) -> String {
     format!("can't listen on {place}, where {} does: choose another port with {flag}", told(holder))
 }
 

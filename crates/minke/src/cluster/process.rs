@@ -1,6 +1,6 @@
 //! The process that stays behind: its pid file, its signals, and how others find and end it.
 //! Used by `up` and `down`.
-//! Invariant: one process per data directory, held by a lock that dies with it.
+//! One process per data directory, held by a lock that dies with it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,9 +20,9 @@ use nix::{
 
 use crate::cluster::{file_modes::PRIVATE_FILE_MODE, instance::Instance};
 
-const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Half a minute.
-const LOOKS_AT_A_DYING: u32 = 3000;
+const EXIT_POLLS_MAX: u32 = 3000;
 
 /// Held for the life of the process.
 pub struct PidFile {
@@ -59,7 +59,7 @@ impl PidFile {
 /// The process of a running cluster, if there is one. One that was killed is waited for: it holds its lock until the
 /// last of its threads has ended.
 pub fn running(instance: &Instance) -> Result<Option<i32>> {
-    for _ in 0..LOOKS_AT_A_DYING {
+    for _ in 0..EXIT_POLLS_MAX {
         let mut file = match OpenOptions::new().read(true).write(true).open(instance.pid_file()) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -75,7 +75,7 @@ pub fn running(instance: &Instance) -> Result<Option<i32>> {
         // Without a number it has only just begun to write it.
         match text.trim().parse() {
             Ok(pid) if is_alive(pid) => return Ok(Some(pid)),
-            _ => std::thread::sleep(BETWEEN_LOOKS),
+            _ => std::thread::sleep(EXIT_POLL_INTERVAL),
         }
     }
     bail!("something still holds {}, though its process is gone: see `fuser` for what", instance.pid_file().display())
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(running(&instance).unwrap(), Some(child.id() as i32));
         child.kill().unwrap();
         while is_alive(child.id() as i32) {
-            std::thread::sleep(BETWEEN_LOOKS);
+            std::thread::sleep(EXIT_POLL_INTERVAL);
         }
         // Nobody has waited for it: it is a zombie, and something of it still holds the lock.
         let released = std::thread::spawn(move || {

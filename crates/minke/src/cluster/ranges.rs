@@ -1,6 +1,6 @@
 //! Whether the cluster's address ranges are free: of each other, and of the networks this machine is on.
 //! Settled and checked before `up`, `server` and `agent` start anything.
-//! Invariant: a cluster keeps its ranges for life; a refusal is one line that says which flag to change.
+//! A cluster keeps its ranges for life; a refusal is one line that says which flag to change.
 
 use std::{
     fs,
@@ -138,7 +138,7 @@ pub fn settle(
     let (pods, services) = free.unwrap_or((&pods[pods.len() - 1], &services[services.len() - 1]));
     fit(pods, services)?;
     (server.pod_cidr, server.service_cidr) = (pods.clone(), services.clone());
-    keep(server, instance)
+    record(server, instance)
 }
 
 /// Fills them in for a control plane alone, on whose machine nothing has such addresses.
@@ -152,10 +152,10 @@ pub fn settle_apart(server: &mut flags::Server, instance: &Instance) -> Result<(
     }
     // A node of the cluster may be on this machine already, with its part of the pod range.
     check(&server.pod_cidr, &server.service_cidr, &[], &[])?;
-    keep(server, instance)
+    record(server, instance)
 }
 
-fn keep(server: &flags::Server, instance: &Instance) -> Result<()> {
+fn record(server: &flags::Server, instance: &Instance) -> Result<()> {
     let ranges = Ranges { pods: server.pod_cidr.clone(), services: server.service_cidr.clone() };
     write_private(&file(instance), &serde_json::to_string(&ranges)?)
 }

@@ -1,6 +1,6 @@
 //! What each command does, in a few lines each; the work is in the other modules.
 //! Called by `main`.
-//! Invariant: every long-running command ends cleanly on SIGTERM.
+//! Every long-running command ends cleanly on SIGTERM.
 
 pub mod demo;
 pub mod down;
@@ -11,8 +11,12 @@ pub mod up;
 use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail};
-use client::{Client, HttpsTransport, InformerFactory, from_kubeconfig};
+use client::{
+    Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ServiceAccountTransport, from_kubeconfig,
+};
+use controllers::ServiceAccountClients;
 use env::Env;
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -107,6 +111,25 @@ fn connect(kubeconfig: &Path, name: &str, env: &Env, shutdown: &CancellationToke
     Ok(Client::new(HttpsTransport::new(connection)?))
 }
 
+/// Clients of the same server whose tokens `owner` makes.
+fn service_account_clients(kubeconfig: &Path, owner: &Client, env: &Env) -> Result<ServiceAccountClients> {
+    let connection = from_kubeconfig(kubeconfig, "")?;
+    let (server, ca, owner, env) = (connection.server, connection.ca, owner.clone(), env.clone());
+    let connect = move |account: &str| -> Result<Client> {
+        let token = Arc::new(RwLock::new(String::new()));
+        let transport = HttpsTransport::new(HttpsConfig {
+            server: server.clone(),
+            ca: ca.clone(),
+            identity: Identity { bearer_token: Some(token.clone()), ..Identity::default() },
+            user_agent: format!("minke-controller-manager/{account}"),
+        })?;
+        Ok(Client::new(ServiceAccountTransport::new(transport, token, owner.clone(), account, env.clone())))
+    };
+    // What can be wrong with a connection is wrong with all of them.
+    connect("default")?;
+    Ok(Arc::new(move |account| connect(account).expect("a connection like the first")))
+}
+
 /// The words of `--controllers`, each of which must name one that there is.
 fn known_controllers(words: &[String]) -> Result<Vec<String>> {
     let is_known = |word: &str| word == "*" || controllers::names().any(|name| name == word);
@@ -124,6 +147,9 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let pki = Pki::open(&instance.pki(), env.clone())?;
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
+        if flags.use_service_account_credentials {
+            config.service_account_clients = Some(service_account_clients(&flags.kubeconfig, &client, env)?);
+        }
         let address = (flags.bind_address, flags.secure_port).into();
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());

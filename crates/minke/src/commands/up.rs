@@ -1,6 +1,6 @@
 //! `minke up`: starts the cluster, in this process or in one that stays behind, and waits until it is ready.
 //! Uses `server` and `agent`; stopped by `down`.
-//! Invariant: a second `up` on a running cluster changes nothing; a failed one leaves nothing half-started.
+//! A second `up` on a running cluster changes nothing; a failed one leaves nothing half-started.
 
 use std::{
     io::{BufRead, BufReader},
@@ -139,7 +139,7 @@ async fn run(
     let switch = match flags.nodes {
         1 => None,
         _ => {
-            let switch = Switch::make(instance, &flags)?;
+            let switch = Switch::create(instance, &flags)?;
             env.spawn(switch.keep_rules(env, shutdown));
             // This machine too is known to the others by its address on the switch.
             if flags.node.node_ip.is_empty() {

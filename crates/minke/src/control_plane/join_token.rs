@@ -1,22 +1,15 @@
-//! The control plane's side of joining: the bootstrap token, and what joined nodes may do.
-//! Prepared by `server` at every start; used by `join` on the node's side.
-//! Invariant: a token that was revoked (its Secret deleted) never comes back; another takes its place.
+//! The control plane's side of joining: the bootstrap token. What nodes may do with it is in the bootstrap policy.
+//! Seen to by `server` at every start; used by `join` on the node's side.
+//! A token that was revoked (its Secret deleted) never comes back; another takes its place.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use anyhow::{Context, Result};
-use client::{Client, Patch};
+use client::Client;
 use env::Env;
 use ipnet::IpNet;
 use jiff::Timestamp;
-use k8s_openapi::{
-    ByteString,
-    api::{
-        core::v1::Secret,
-        rbac::v1::{ClusterRole, ClusterRoleBinding},
-    },
-};
-use serde_json::{Value, json};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -28,49 +21,12 @@ use crate::{
 };
 
 /// As kubeadm's.
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Time enough to type the command on another machine.
-const LEAST_LEFT: Duration = Duration::from_secs(3600);
+const REMAINING_MIN: Duration = Duration::from_secs(3600);
 const NAMESPACE: &str = "kube-system";
-const NODES: &str = "system:nodes";
-const BOOTSTRAPPERS: &str = "system:bootstrappers";
-
-/// What upstream's nodes need not do.
-const ROLE: &str = "minke:node";
-
-/// Cluster roles that nodes need: binding, role, group.
-const BINDINGS: &[(&str, &str, &str)] = &[
-    ("minke:node-bootstrapper", "system:node-bootstrapper", BOOTSTRAPPERS),
-    ("minke:node-join", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", BOOTSTRAPPERS),
-    ("minke:node-renewal", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", NODES),
-    ("minke:node-proxier", "system:node-proxier", NODES),
-    (ROLE, ROLE, NODES),
-];
-
-/// Makes the token at first start, and the rights of those who join with it.
-pub async fn prepare(client: &Client, instance: &Instance, env: &Env) -> Result<()> {
-    let apply = |config: Value| Patch::Apply { manager: "minke".into(), force: true, config };
-    let subjects = |group: &str| json!([{ "kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": group }]);
-    for (name, role, group) in BINDINGS {
-        let binding = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": name },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
-            "subjects": subjects(group),
-        });
-        client.api::<ClusterRoleBinding>().patch(name, &apply(binding)).await?;
-    }
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": ROLE },
-        "rules": [
-            // Every node serves DNS.
-            { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"] },
-            // Before a pod is stopped its node asks the others whether their rules have let go of it.
-            { "apiGroups": [""], "resources": ["nodes/withdrawn"], "verbs": ["get"] },
-        ],
-    });
-    client.api::<ClusterRole>().patch(ROLE, &apply(role)).await?;
-    ensure_token(client, instance, env).await
-}
+/// The service account that may make tokens.
+pub const ISSUER: &str = "join-token-issuer";
 
 /// Sees to it that the token on disk is good for a while; makes another where it is revoked or nearly over.
 pub async fn ensure_token(client: &Client, instance: &Instance, env: &Env) -> Result<()> {
@@ -78,13 +34,13 @@ pub async fn ensure_token(client: &Client, instance: &Instance, env: &Env) -> Re
     if let Ok(token) = fs::read_to_string(instance.join_token())
         && let Some((id, _)) = token.trim().split_once('.')
         && let Some(secret) = secrets.find(&secret_name(id)).await?
-        && is_good(&secret, env.now() + LEAST_LEFT)
+        && is_good(&secret, env.now() + REMAINING_MIN)
     {
         return Ok(());
     }
     let (id, secret) = (random(env, 6), random(env, 16));
     // Whole seconds, as kubeadm writes it.
-    let expires = Timestamp::from_second((env.now() + LIFETIME).as_second())?.to_string();
+    let expires = Timestamp::from_second((env.now() + TOKEN_LIFETIME).as_second())?.to_string();
     let data = [
         ("token-id", id.as_str()),
         ("token-secret", &secret),

@@ -2,7 +2,8 @@
 //! Started by `commands`.
 
 pub mod component_port;
-pub mod dns_endpoints;
 pub mod join_token;
 pub mod server;
-pub mod serving_approver;
+
+#[cfg(test)]
+mod serving_certificate_tests;

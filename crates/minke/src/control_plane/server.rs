@@ -1,6 +1,6 @@
 //! The control plane in this process: store, API server, controllers, scheduler.
 //! Started by `up`, `minke server` and the single-component commands.
-//! Invariant: controllers and scheduler reach the API server only through `client`.
+//! Controllers and scheduler reach the API server only through `client`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -8,11 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use api::cluster_ranges::ClusterRanges;
 use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
+use controllers::ClusterDns;
 use env::Env;
 use ipnet::IpNet;
-use proxy::ClusterRanges;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -24,14 +25,11 @@ use crate::{
     cluster::{host, instance::Instance, leader_identity::LeaderIdentity, ports, preflight},
     commands::report::Reporter,
     components::Components,
-    control_plane::{
-        dns_endpoints, join_token,
-        serving_approver::{self, Reserved},
-    },
+    control_plane::join_token,
     flags::{self, Choice},
-    network::dns_service,
 };
 
+/// Of the admin's kubeconfig, and of nothing that runs by itself.
 pub const MASTERS: &str = "system:masters";
 const DOMAIN: &str = "cluster.local";
 
@@ -61,7 +59,7 @@ pub async fn start_api(
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     let address = SocketAddr::new(advertise, port);
     write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
-    kubeconfigs::keep(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
+    kubeconfigs::keep_renewed(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (serving, until) = (api.clone(), shutdown.clone());
     components.run("the API server", async move { serving.serve(listener, until.cancelled_owned()).await });
@@ -116,7 +114,8 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         server: true,
         ..Leaf::default()
     })?;
-    let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some(MASTERS));
+    // Bound to `system:kubelet-api-admin` by the bootstrap policy.
+    let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", None);
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
@@ -196,7 +195,8 @@ pub async fn start_controllers(
     components: &Components,
 ) -> Result<()> {
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
-    let config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    let mut config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    own_cluster(&mut config, plane, flags)?;
     plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.
     let identity = match flags.store.is_shared() {
@@ -205,11 +205,6 @@ pub async fn start_controllers(
     };
     let name = identity.as_ref().map(|identity| identity.name.clone());
     run_controllers(config, controllers, env, shutdown, name.clone(), components);
-    let admin = in_process::client(&plane.api, "kubernetes-admin", &[MASTERS]);
-    let cluster = ClusterRanges { pods: flags.pod_cidr.clone(), services: flags.service_cidr.clone() };
-    let (names, addresses) = serving_names(flags, plane.address.ip())?;
-    let reserved = Reserved::new(names, addresses, cluster.clone(), cluster_domain());
-    env.spawn(serving_approver::run(admin.clone(), reserved, env.clone(), shutdown.clone()));
     let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
     if name.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = name;
@@ -228,17 +223,31 @@ pub async fn start_controllers(
             drop(identity);
         });
     }
-    join_token::prepare(&admin, instance, env).await.context("failed to prepare for joining nodes")?;
+    let issuer = in_process::service_account_client(&plane.api, join_token::ISSUER);
+    join_token::ensure_token(&issuer, instance, env).await.context("failed to prepare for joining nodes")?;
     let authority = plane.pki.authority_pem(Authority::KubeletServing)?;
-    kubelet_serving_ca::publish(&admin, &authority).await.context("failed to publish the kubelets' authority")?;
-    match flags.dns {
-        Choice::Minke => {
-            env.spawn(dns_endpoints::run(admin.clone(), cluster, env.clone(), shutdown.clone()));
-            let addresses = dns_addresses(&flags.service_cidr)?;
-            dns_service::publish(&admin, &addresses).await.context("failed to publish the DNS service")
-        }
-        Choice::None => dns_endpoints::remove_all(&admin).await.context("failed to make room for another DNS"),
-    }
+    let published = kubelet_serving_ca::wait_until_published(&issuer, &authority, env);
+    published.await.context("failed to publish the kubelets' authority")
+}
+
+/// What the controllers are told about this cluster beyond what a controller manager elsewhere could know.
+fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &flags::Server) -> Result<()> {
+    let ranges = ClusterRanges { pods: flags.pod_cidr.clone(), services: flags.service_cidr.clone() };
+    let (server_names, server_addresses) = serving_names(flags, plane.address.ip())?;
+    config.kubelet_serving_names_reserved = Some(controllers::ReservedNames {
+        server_names,
+        server_addresses,
+        cluster: ranges.clone(),
+        domain: cluster_domain(),
+        boot_id: host::boot_id(),
+    });
+    config.cluster_dns = match flags.dns {
+        Choice::Minke => ClusterDns::Nodes { addresses: dns_addresses(&flags.service_cidr)?, ranges },
+        Choice::None => ClusterDns::Other,
+    };
+    let api = plane.api.clone();
+    config.service_account_clients = Some(Arc::new(move |account| in_process::service_account_client(&api, account)));
+    Ok(())
 }
 
 pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet]) -> Result<controllers::Config> {

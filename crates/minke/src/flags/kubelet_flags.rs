@@ -1,6 +1,6 @@
 //! The flags of `minke kubelet`, under upstream's names, and the KubeletConfiguration file they are laid over.
 //! Turned into an `Agent` by `commands`; the fields themselves are checked by `kubelet::configuration`.
-//! Invariant: a flag wins over the file, and both pass the same table.
+//! A flag wins over the file, and both pass the same table.
 
 mod fields;
 
@@ -26,12 +26,16 @@ use crate::{
     },
     cluster::file_modes,
     flags::{self, DataDirectory, Join},
+    logging::Logging,
 };
 
 #[derive(Debug, Clone, Args)]
 pub struct Kubelet {
     #[command(flatten)]
     pub data: DataDirectory,
+    /// Upstream's kubelet has these too; `main` reads them with those of every command.
+    #[command(flatten)]
+    pub logging: Logging,
     /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1); flags win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -79,7 +83,6 @@ impl Args for Fields {
             let argument = match flag {
                 // As other commands call it.
                 "port" => argument.alias("kubelet-port"),
-                "v" => argument.short('v'),
                 _ => argument,
             };
             command.arg(match form {

@@ -1,6 +1,6 @@
 //! Every command and flag, with the help people read.
 //! Parsed by `main`; flags of components have upstream's names where there are any.
-//! Invariant: starts nothing; only reads what was typed.
+//! Starts nothing; only reads what was typed.
 
 pub mod kubelet_flags;
 pub mod security_flags;
@@ -19,12 +19,15 @@ use kubelet::configuration::Configuration;
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
     flags::{kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    logging::Logging,
 };
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]
 #[command(name = "minke", version, propagate_version = true)]
 pub struct Flags {
+    #[command(flatten)]
+    pub logging: Logging,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -285,6 +288,10 @@ pub struct Remote {
     /// Which controllers run: `*` is all, `name` one more, `-name` one less
     #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
+    /// Whether each controller has a service account of its own (in kube-system), with no more rights than it needs
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub use_service_account_credentials: bool,
     /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,

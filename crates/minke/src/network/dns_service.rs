@@ -1,7 +1,6 @@
-//! Cluster DNS as a Service: every node answers for itself on its bridge, behind the well-known addresses.
-//! The Service is made by `server`; a node's part is started by `agent` once it has its pod range; `dns_endpoints`
-//! joins the two.
-//! Invariant: an ordinary Service and EndpointSlices, so that a foreign DNS can take its place.
+//! A node's part of cluster DNS: it answers on its bridge, behind the addresses of the Service, and says so on its Node.
+//! Started by `agent` once the node has its pod range; the controllers' `cluster_dns` makes Service and EndpointSlices.
+//! An ordinary Service and EndpointSlices, so that a foreign DNS can take its place.
 
 use std::{
     convert::Infallible,
@@ -11,20 +10,16 @@ use std::{
 
 use ::client::{Client, InformerFactory, Patch};
 use anyhow::{Context, Result};
+use api::cluster_dns::{NODE_ANNOTATION, PORT};
 use env::Env;
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::network::retry_with_events::RetryWithEvents;
 
-pub const NAMESPACE: &str = "kube-system";
-pub const NAME: &str = "kube-dns";
-/// On a Node: where it answers DNS, with commas between.
-pub const ANNOTATION: &str = "minke.io/dns";
-pub const PORT: u16 = 53;
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Without a bridge of our own the node's address is used, where port 53 may be somebody else's.
 pub const PORT_ON_NODE: u16 = 10053;
 
@@ -50,7 +45,7 @@ pub async fn run(params: Params) {
     let advice = format!(
         "pods of this node have no cluster DNS until this works; `ss -lntup 'sport = :{port}'` shows who listens on that port"
     );
-    trying.until_done("FailedToServeDNS", &advice, || Box::pin(serve_or_withdraw(&params))).await;
+    trying.until_done("FailedToServeDNS", &advice, || Box::pin(serve_or_retract(&params))).await;
 }
 
 /// Says once that another DNS is in charge.
@@ -62,7 +57,7 @@ pub async fn leave_to_others(params: Params) {
 }
 
 /// Where nobody answers, nobody shall be sent.
-async fn serve_or_withdraw(params: &Params) -> Result<()> {
+async fn serve_or_retract(params: &Params) -> Result<()> {
     let served = serve(params).await;
     if served.is_err()
         && let Err(error) = announce(&params.client, &params.node_name, &[]).await
@@ -94,20 +89,20 @@ async fn keep_announced(params: &Params) -> Infallible {
     let mut changes = params.informers.informer::<Node>().subscribe();
     while let Some(change) = changes.next().await {
         let Some(node) = change.new.filter(|_| change.key == params.node_name) else { continue };
-        if said(&node) == Some(&announcement(&params.listen)) {
+        if announced(&node) == Some(&announcement(&params.listen)) {
             continue;
         }
         while let Err(error) = announce(&params.client, &params.node_name, &params.listen).await {
             tracing::warn!(error = format!("{error:#}"), "failed to say where this node answers DNS; will try again");
-            params.env.sleep(RETRY).await;
+            params.env.sleep(RETRY_INTERVAL).await;
         }
     }
     // The process is stopping.
     std::future::pending().await
 }
 
-fn said(node: &Node) -> Option<&String> {
-    node.metadata.annotations.as_ref()?.get(ANNOTATION)
+fn announced(node: &Node) -> Option<&String> {
+    node.metadata.annotations.as_ref()?.get(NODE_ANNOTATION)
 }
 
 fn announcement(addresses: &[SocketAddr]) -> String {
@@ -117,36 +112,8 @@ fn announcement(addresses: &[SocketAddr]) -> String {
 /// Says on our own Node where we answer; nowhere, when another DNS is in charge.
 pub async fn announce(client: &Client, node_name: &str, addresses: &[SocketAddr]) -> Result<()> {
     let value = if addresses.is_empty() { Value::Null } else { announcement(addresses).into() };
-    let patch = json!({ "metadata": { "annotations": { ANNOTATION: value } } });
+    let patch = json!({ "metadata": { "annotations": { NODE_ANNOTATION: value } } });
     client.api::<Node>().patch(node_name, &Patch::Merge(patch)).await?;
-    Ok(())
-}
-
-pub fn ports(port: u16) -> Value {
-    json!([
-        { "name": "dns", "protocol": "UDP", "port": port },
-        { "name": "dns-tcp", "protocol": "TCP", "port": port },
-    ])
-}
-
-pub fn apply(config: Value) -> Patch {
-    Patch::Apply { manager: "minke".into(), force: true, config }
-}
-
-/// The Service, once for the cluster: one address of each family that Services have.
-pub async fn publish(client: &Client, addresses: &[IpAddr]) -> Result<()> {
-    let families: Vec<&str> = addresses.iter().map(|ip| if ip.is_ipv4() { "IPv4" } else { "IPv6" }).collect();
-    let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": NAME, "namespace": NAMESPACE, "labels": {
-            "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS" } },
-        "spec": {
-            "clusterIP": addresses.first(), "clusterIPs": addresses, "ipFamilies": families, "ipFamilyPolicy": policy,
-            "internalTrafficPolicy": "Local", "ports": ports(PORT),
-        },
-    });
-    client.namespaced::<Service>(NAMESPACE).patch(NAME, &apply(service)).await?;
     Ok(())
 }
 
@@ -162,10 +129,10 @@ mod tests {
     use super::*;
 
     /// How long a busy machine may take for what must happen.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
     async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-        let end = env::instant_now() + PATIENCE;
+        let end = env::instant_now() + TEST_TIMEOUT;
         loop {
             if let Some(found) = look().await {
                 return found;
@@ -183,11 +150,11 @@ mod tests {
         let api = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
         let client = in_process::client(&api, "admin", &[crate::control_plane::server::MASTERS]);
         let node = |metadata: Value| serde_json::from_value::<Node>(json!({ "metadata": metadata })).unwrap();
-        let former = node(json!({ "name": "n", "annotations": { ANNOTATION: "192.0.2.1:53" } }));
+        let former = node(json!({ "name": "n", "annotations": { NODE_ANNOTATION: "192.0.2.1:53" } }));
         client.api::<Node>().create(&former).await.unwrap();
         let annotation = async || {
             let node = client.api::<Node>().get("n").await.unwrap();
-            node.metadata.annotations.unwrap_or_default().get(ANNOTATION).cloned()
+            node.metadata.annotations.unwrap_or_default().get(NODE_ANNOTATION).cloned()
         };
 
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -220,7 +187,7 @@ mod tests {
         let question = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07cluster\x05local\x00\x00\x06\x00\x01";
         socket.send_to(question, address).await.unwrap();
         let mut answer = [0; 512];
-        let length = env::timeout(PATIENCE, socket.recv(&mut answer)).await.unwrap().unwrap();
+        let length = env::timeout(TEST_TIMEOUT, socket.recv(&mut answer)).await.unwrap().unwrap();
         assert_eq!(answer[..2], [0, 7]);
         assert!(length > question.len(), "{:?}", &answer[..length]);
 

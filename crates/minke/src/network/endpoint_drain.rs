@@ -1,7 +1,7 @@
 //! Holds a pod's stop signal back until every node's Service rules have let go of the pod.
 //! Joins the proxy of this node, in this process or in another, with those of others, which are asked through their
 //! kubelets; used by `kubelet`.
-//! Invariant: waits no longer than `BOUND`, whoever is silent; a pod in no Service waits for nothing.
+//! Waits no longer than `DRAIN_TIMEOUT`, whoever is silent; a pod in no Service waits for nothing.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,16 +19,16 @@ use env::Env;
 use futures::future::join_all;
 use http::Request;
 use k8s_openapi::api::core::v1::Node;
-use kubelet::endpoint_gate::EndpointGate;
+use kubelet::endpoint_drain::EndpointDrain;
 use parking_lot::{Mutex, RwLock};
 use proxy::{Answer, AppliedState, PodUid, ask_applied_state};
 
 /// The longest that a pod's stop signal is held back.
-const BOUND: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// For requests that came in while the rules still named the pod.
-const LAST_REQUESTS: Duration = Duration::from_millis(200);
+const LAST_REQUESTS_INTERVAL: Duration = Duration::from_millis(200);
 /// A node that did not answer delays no other pod for so long.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENT_PEER_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Where the rules of this node are written.
 pub enum OwnRules {
@@ -69,7 +69,7 @@ pub struct KubeletAuthorities {
     pub former: String,
 }
 
-pub struct Withdrawal {
+pub struct ClusterEndpointDrain {
     node_name: String,
     own: OwnRules,
     nodes: Nodes,
@@ -85,9 +85,9 @@ struct Peer {
     silent_until: Duration,
 }
 
-impl std::fmt::Debug for Withdrawal {
+impl std::fmt::Debug for ClusterEndpointDrain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Withdrawal").field("node_name", &self.node_name).finish_non_exhaustive()
+        f.debug_struct("ClusterEndpointDrain").field("node_name", &self.node_name).finish_non_exhaustive()
     }
 }
 
@@ -100,7 +100,7 @@ fn kubelet_address(node: &Node) -> Option<SocketAddr> {
     ready.then_some(SocketAddr::new(internal.address.parse().ok()?, u16::try_from(port).ok()?))
 }
 
-impl Withdrawal {
+impl ClusterEndpointDrain {
     pub fn new(
         node_name: String,
         own: OwnRules,
@@ -159,7 +159,7 @@ impl Withdrawal {
             None => {
                 tracing::warn!(node = name, pod_uid, "a node did not say in time that an endpoint left its rules");
                 if let Some(peer) = self.peers.lock().get_mut(&name) {
-                    peer.silent_until = self.env.monotonic() + SILENCE;
+                    peer.silent_until = self.env.monotonic() + SILENT_PEER_BACKOFF;
                 }
             }
         }
@@ -167,27 +167,27 @@ impl Withdrawal {
 }
 
 #[async_trait]
-impl EndpointGate for Withdrawal {
-    async fn withdrawn(&self, pod_uid: &str) {
+impl EndpointDrain for ClusterEndpointDrain {
+    async fn drained(&self, pod_uid: &str) {
         let began = self.env.monotonic();
         // Our own rules first: the version that they hold is what the others must have seen.
-        let own = self.env.timeout(BOUND, self.own.withdrawn(pod_uid, 0)).await;
+        let own = self.env.timeout(DRAIN_TIMEOUT, self.own.withdrawn(pod_uid, 0)).await;
         if own == Some(None) {
             return;
         }
         if let Some(version) = own.flatten() {
-            let left = BOUND.saturating_sub(self.env.monotonic() - began);
+            let left = DRAIN_TIMEOUT.saturating_sub(self.env.monotonic() - began);
             let asked = self.others().into_iter().map(|(name, peer)| self.ask(name, peer, pod_uid, version, left));
             join_all(asked).await;
         } else {
             tracing::warn!(pod_uid, "a pod that ends is still an endpoint; stopping it all the same");
         }
-        let left = BOUND.saturating_sub(self.env.monotonic() - began);
-        self.env.sleep(LAST_REQUESTS.min(left)).await;
+        let left = DRAIN_TIMEOUT.saturating_sub(self.env.monotonic() - began);
+        self.env.sleep(LAST_REQUESTS_INTERVAL.min(left)).await;
     }
 
-    async fn withdrawn_here(&self, pod_uid: &str, version: u64) -> bool {
-        self.env.timeout(BOUND, self.own.withdrawn(pod_uid, version)).await.is_some()
+    async fn drained_here(&self, pod_uid: &str, version: u64) -> bool {
+        self.env.timeout(DRAIN_TIMEOUT, self.own.withdrawn(pod_uid, version)).await.is_some()
     }
 }
 
@@ -211,38 +211,38 @@ mod tests {
     }
 
     /// Simulated time stands still while anything is done and jumps while everything waits, so the wait is exact.
-    async fn waited(withdrawal: &Withdrawal) -> Duration {
-        let began = withdrawal.env.monotonic();
-        withdrawal.withdrawn(UID).await;
-        withdrawal.env.monotonic() - began
+    async fn waited(drain: &ClusterEndpointDrain) -> Duration {
+        let began = drain.env.monotonic();
+        drain.drained(UID).await;
+        drain.env.monotonic() - began
     }
 
-    fn gate(own: OwnRules, nodes: Vec<Arc<Node>>, ca_pem: &str) -> Withdrawal {
+    fn gate(own: OwnRules, nodes: Vec<Arc<Node>>, ca_pem: &str) -> ClusterEndpointDrain {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let nodes: Nodes = Box::new(move || nodes.clone());
         let authorities = KubeletAuthorities { own: Arc::new(RwLock::new(ca_pem.into())), former: String::new() };
-        Withdrawal::new("here".into(), own, nodes, Identity::default(), authorities, env)
+        ClusterEndpointDrain::new("here".into(), own, nodes, Identity::default(), authorities, env)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rules_that_never_let_go_hold_a_pod_back_for_the_bound_and_no_longer() {
+    async fn rules_that_never_let_go_hold_a_pod_back_for_the_timeout_and_no_longer() {
         let pod = PodUid::parse(UID).unwrap();
         let applied_state = AppliedState::default();
         let own = gate(OwnRules::Here(applied_state.clone()), vec![], "");
         assert_eq!(waited(&own).await, Duration::ZERO, "a pod in no Service");
         applied_state.replace(&[], &[(pod, true)]);
         applied_state.publish(7);
-        assert_eq!(waited(&own).await, BOUND);
-        assert!(!own.withdrawn_here(UID, 7).await);
+        assert_eq!(waited(&own).await, DRAIN_TIMEOUT);
+        assert!(!own.drained_here(UID, 7).await);
         applied_state.replace(&[(pod, true)], &[(pod, false)]);
         applied_state.publish(8);
-        assert_eq!(waited(&own).await, LAST_REQUESTS);
-        assert!(own.withdrawn_here(UID, 8).await);
-        assert!(!own.withdrawn_here(UID, 9).await, "the rules are behind");
+        assert_eq!(waited(&own).await, LAST_REQUESTS_INTERVAL);
+        assert!(own.drained_here(UID, 8).await);
+        assert!(!own.drained_here(UID, 9).await, "the rules are behind");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_whose_proxy_never_confirms_costs_the_bound_once() {
+    async fn a_node_whose_proxy_never_confirms_costs_the_timeout_once() {
         let directory = tempfile::tempdir().unwrap();
         let pki = crate::certificates::pki::Pki::open(directory.path(), Env::real()).unwrap();
         // Takes connections and says nothing.
@@ -255,17 +255,17 @@ mod tests {
         applied_state.replace(&[], &[(pod, false)]);
         applied_state.publish(7);
         let own = gate(OwnRules::Here(applied_state), nodes, pki.ca_pem());
-        assert_eq!(waited(&own).await, BOUND);
-        assert_eq!(waited(&own).await, LAST_REQUESTS, "a silent node is left alone for a while");
-        own.env.sleep(SILENCE).await;
-        assert_eq!(waited(&own).await, BOUND, "and asked again then");
+        assert_eq!(waited(&own).await, DRAIN_TIMEOUT);
+        assert_eq!(waited(&own).await, LAST_REQUESTS_INTERVAL, "a silent node is left alone for a while");
+        own.env.sleep(SILENT_PEER_BACKOFF).await;
+        assert_eq!(waited(&own).await, DRAIN_TIMEOUT, "and asked again then");
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_a_proxy_of_ours_nothing_is_waited_for() {
         let nowhere = gate(OwnRules::Elsewhere("/nonexistent/proxy.sock".into()), vec![], "");
         assert_eq!(waited(&nowhere).await, Duration::ZERO);
-        assert!(nowhere.withdrawn_here(UID, 3).await);
+        assert!(nowhere.drained_here(UID, 3).await);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Frees the addresses of pods that the runtime has lost: one that is killed in the middle of starting a pod comes back
 //! without it and never calls DEL.
 //! Started by `agent` once the node has its range; `cni` has the list.
-//! Invariant: frees only what was there before the kubelet and unknown to the runtime long after, as DEL would.
+//! Frees only what was there before the kubelet and unknown to the runtime long after, as DEL would.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -13,14 +13,14 @@ use serde_json::Value;
 
 /// A runtime lists a pod only when its network is there: one that is being started is unknown meanwhile. What the
 /// kubelet before us had begun ended with its connection, and the runtime cleans up after that within a minute.
-const LONGEST_START: Duration = Duration::from_secs(300);
+const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// `before` is what was there before this process could ask for a pod.
 pub async fn free(before: Vec<Attachment>, conflist: Value, runtime: &dyn Runtime, env: &Env) -> Result<()> {
     if before.is_empty() {
         return Ok(());
     }
-    env.sleep(LONGEST_START).await;
+    env.sleep(SANDBOX_START_TIMEOUT).await;
     let sandboxes = runtime.list_pod_sandboxes(None).await.context("failed to list pods")?;
     let known: HashSet<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
     let lost: Vec<Attachment> = before.into_iter().filter(|a| !known.contains(a.container_id.as_str())).collect();
@@ -78,7 +78,7 @@ mod tests {
         let freeing = free(before, conflist.clone(), &fake, &env);
         let late = async {
             // Begun while the others were waited for, and not listed yet.
-            env.sleep(LONGEST_START / 2).await;
+            env.sleep(SANDBOX_START_TIMEOUT / 2).await;
             hold("10.99.0.4", "late").unwrap();
         };
         let (freed, ()) = tokio::join!(freeing, late);

@@ -1,6 +1,6 @@
 //! Writes nftables rules anew when somebody else has deleted from them.
 //! Listens through `proxy::NftMonitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
-//! Invariant: looks before it writes, so its own writing makes it look once more and write no more.
+//! Looks before it writes, so its own writing makes it look once more and write no more.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ const REPAIR_DELAY_MAX: Duration = Duration::from_secs(30);
 const REPAIR_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), REPAIR_DELAY_MAX);
 
 /// Runs until shutdown. `restore` blocks, and says whether anything was missing.
-pub async fn keep(
+pub async fn repair_on_change(
     tables: Vec<String>,
     restore: impl Fn() -> Result<bool> + Send + Sync + 'static,
     env: Env,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     /// How long a busy machine may take for what must happen.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
     fn nft(command: &str) -> String {
         let output = Command::new("nft").args(command.split(' ')).output().expect("apt-get install -y nftables");
@@ -83,7 +83,7 @@ mod tests {
 
     async fn repaired_after(flush: &str) {
         nft(flush);
-        let end = env::instant_now() + PATIENCE;
+        let end = env::instant_now() + TEST_TIMEOUT;
         while !nft("list ruleset").contains("masquerade") {
             assert!(env::instant_now() < end, "{flush}");
             env::sleep(Duration::from_millis(20)).await;
@@ -106,8 +106,12 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let shutdown = CancellationToken::new();
-                let kept =
-                    keep(cni::tables("mk-cni"), move || Ok(cni::restore(&conflist)?), Env::real(), shutdown.clone());
+                let kept = repair_on_change(
+                    cni::tables("mk-cni"),
+                    move || Ok(cni::restore(&conflist)?),
+                    Env::real(),
+                    shutdown.clone(),
+                );
                 let kept = env::spawn(kept);
                 repaired_after("list ruleset").await;
                 for flush in ["flush ruleset", "flush table inet mk-cni", "delete table inet mk-cni"] {

@@ -1,6 +1,6 @@
 //! The pods' network on this node: bridge, rules and the runtime's configuration, by the ranges that the Node object has.
 //! Run by `agent`; the plugin itself is the crate `cni`, the way to other nodes `proxy::run_pod_routes`.
-//! Invariant: the configuration names a range only while the Node object does, or until it names another.
+//! The configuration names a range only while the Node object does, or until it names another.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
 pub const ROUTE_PROTOCOL: u8 = 77;
 const VXLAN_PORT: u16 = 8472;
 /// For so long at most the pods' rules are not watched over for the sake of those of Services.
-const LONGEST_QUIET: Duration = Duration::from_secs(10);
+const QUIET_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 fn vxlan_mtu(flags: &flags::Node) -> u32 {
     // Pod routes choose in the same way.
@@ -119,11 +119,11 @@ impl Network {
                 }
                 let tables = cni::tables(&self.instance.cni_table());
                 let restore = move || Ok(cni::restore(&conflist)?);
-                let kept = nft_repair::keep(tables, restore, env.clone(), until);
+                let kept = nft_repair::repair_on_change(tables, restore, env.clone(), until);
                 let (service_rules, timer) = (self.service_rules.clone(), env.clone());
                 env.spawn(async move {
                     // The kernel writes the rules of many Services much faster while nobody listens.
-                    timer.timeout(LONGEST_QUIET, service_rules.begun()).await;
+                    timer.timeout(QUIET_INTERVAL_MAX, service_rules.begun()).await;
                     kept.await;
                 });
                 serving.await;
@@ -135,12 +135,12 @@ impl Network {
     async fn make_until_done(&self, conflist: &Value, own: &OwnNode, env: &Env, until: &CancellationToken) {
         let trying = RetryWithEvents::new(own.client.clone(), &own.name, env, until);
         let advice = "no pod of this node gets a network until this works; a range in use is changed with --pod-cidr";
-        let attempt = || Box::pin(self.make(conflist)) as BoxFuture<'_, _>;
+        let attempt = || Box::pin(self.set_up(conflist)) as BoxFuture<'_, _>;
         trying.until_done("FailedToMakePodNetwork", advice, attempt).await;
     }
 
     /// The bridge and its rules first: with the configuration there, containerd calls the node's network ready.
-    async fn make(&self, conflist: &Value) -> Result<()> {
+    async fn set_up(&self, conflist: &Value) -> Result<()> {
         let network = conflist.clone();
         let made = env::spawn_blocking(move || cni::prepare(&network)).await?;
         made.context("failed to make the pod network")?;
@@ -193,10 +193,10 @@ mod tests {
     use super::*;
 
     /// How long a busy machine may take for what must happen.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
     async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-        let end = env::instant_now() + PATIENCE;
+        let end = env::instant_now() + TEST_TIMEOUT;
         while !holds() {
             assert!(env::instant_now() < end, "{what}");
             env::sleep(Duration::from_millis(20)).await;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     async fn event(client: &Client, reason: &str) -> String {
-        let end = env::instant_now() + PATIENCE;
+        let end = env::instant_now() + TEST_TIMEOUT;
         loop {
             let events = client.namespaced::<Event>("default").list(&ListParams::default()).await.unwrap();
             if let Some(event) = events.items.into_iter().find(|event| event.reason.as_deref() == Some(reason)) {

@@ -1,6 +1,6 @@
 //! How a node apart from the control plane reaches the API server, and what it shows to those who reach it.
 //! Opened by `commands` for `agent`; joining itself is in `join`.
-//! Invariant: one identity for everything that the node does.
+//! One identity for everything that the node does.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Access {
         if let Some(kubeconfig) = &flags.kubeconfig {
             let connection = from_kubeconfig(kubeconfig, "minke-agent")?;
             kubeconfigs::follow(kubeconfig, &connection.identity, env, shutdown);
-            return Self::of(connection, flags, instance, &name, env);
+            return Self::from_connection(connection, flags, instance, &name, env);
         }
         let member = join::join(flags, instance, &name, env).await?;
         let serving = Arc::new(Serving::default());
@@ -62,7 +62,13 @@ impl Access {
 
     /// The certificate to show is not the one of the kubeconfig, which proves to others that one is a client: it is
     /// signed by the cluster if the configuration says so, else by an authority of the node's own, as upstream's.
-    fn of(connection: HttpsConfig, flags: &flags::Agent, instance: &Instance, name: &str, env: &Env) -> Result<Self> {
+    fn from_connection(
+        connection: HttpsConfig,
+        flags: &flags::Agent,
+        instance: &Instance,
+        name: &str,
+        env: &Env,
+    ) -> Result<Self> {
         let client_ca: String = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
         let (identity, server) = (connection.identity.clone(), connection.server.clone());
         let client = Client::new(HttpsTransport::new(connection)?);

@@ -1,6 +1,6 @@
 //! A node in this process: containerd, pod network, kubelet, service proxy and cluster DNS.
 //! Started by `up` beside the control plane, and by `minke agent` apart from it.
-//! Invariant: reaches the cluster only through `client`.
+//! Reaches the cluster only through `client`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,7 +15,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kubelet::endpoint_gate::EndpointGate;
+use kubelet::endpoint_drain::EndpointDrain;
 use parking_lot::RwLock;
 use proxy::ClusterRanges;
 use rustls::server::ResolvesServerCert;
@@ -31,7 +31,7 @@ use crate::{
     flags::{self, Choice, kubelet_flags},
     network::{
         dns_service,
-        endpoint_drain::{KubeletAuthorities, OwnRules, Withdrawal},
+        endpoint_drain::{ClusterEndpointDrain, KubeletAuthorities, OwnRules},
         ipam_gc,
         pod_network::{self, Network},
     },
@@ -162,9 +162,9 @@ impl Node {
     }
 
     /// What holds a pod's stop signal back until no node's rules use the pod.
-    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointGate> {
+    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointDrain> {
         let nodes = informers.informer::<NodeObject>();
-        Arc::new(Withdrawal::new(
+        Arc::new(ClusterEndpointDrain::new(
             self.own.name.clone(),
             own,
             Box::new(move || nodes.list()),
@@ -178,7 +178,7 @@ impl Node {
         self: &Arc<Self>,
         env: &Env,
         shutdown: &CancellationToken,
-        gate: Arc<dyn EndpointGate>,
+        gate: Arc<dyn EndpointDrain>,
         components: &Components,
     ) -> Result<()> {
         let files = dns::HostFiles::default();
@@ -203,7 +203,7 @@ impl Node {
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
-            endpoint_gate: Some(gate),
+            endpoint_drain: Some(gate),
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {
@@ -279,7 +279,7 @@ impl Node {
                 self.free_lost_attachments(held, conflist, env, shutdown);
             }
             let gateways = ranges.iter().map(cni::gateway);
-            let listen = gateways.map(|ip| SocketAddr::new(ip, dns_service::PORT)).collect();
+            let listen = gateways.map(|ip| SocketAddr::new(ip, api::cluster_dns::PORT)).collect();
             Box::pin(self.serve_dns(listen, informers.clone(), env, until))
         };
         network.follow(&self.own, env, shutdown, serve).await;

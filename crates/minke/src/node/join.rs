@@ -1,6 +1,6 @@
 //! The node's side of joining: a token once, then certificates that the cluster signs and that renew themselves.
 //! Used by `agent` with `--server`; the other side is `join_token`.
-//! Invariant: a key is made on the node and never leaves it; no certificate authority is believed unchecked.
+//! A key is made on the node and never leaves it; no certificate authority is believed unchecked.
 
 use std::{
     collections::BTreeSet,
@@ -39,8 +39,8 @@ use crate::{
     node::own_node::Names,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_secs(2);
+const SIGNING_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Of the environment.
 const TOKEN_VARIABLE: &str = "MINKE_TOKEN";
 /// Below the node's `pki`.
@@ -127,7 +127,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     });
     let renewed = move |certificate: CertifiedKey| *current.write() = Arc::new(certificate);
     let initial = member.until_renewal(&wanted);
-    member.clone().keep(wanted, initial, renewed);
+    member.clone().keep_renewed(wanted, initial, renewed);
     Ok(member)
 }
 
@@ -176,7 +176,7 @@ impl Member {
             *serving.0.write() = Some(Arc::new(kept));
             wait = self.until_renewal(&wanted);
         }
-        self.clone().keep(wanted, wait, move |certificate| *serving.0.write() = Some(Arc::new(certificate)));
+        self.clone().keep_renewed(wanted, wait, move |certificate| *serving.0.write() = Some(Arc::new(certificate)));
     }
 
     /// A certificate of before the kubelets had an authority of their own is not kept.
@@ -193,7 +193,12 @@ impl Member {
     }
 
     /// Renews at two thirds of a certificate's life, for as long as the process runs.
-    fn keep(self: Arc<Self>, wanted: Wanted, mut wait: Duration, renewed: impl Fn(CertifiedKey) + Send + 'static) {
+    fn keep_renewed(
+        self: Arc<Self>,
+        wanted: Wanted,
+        mut wait: Duration,
+        renewed: impl Fn(CertifiedKey) + Send + 'static,
+    ) {
         self.env.clone().spawn(async move {
             loop {
                 self.env.sleep(wait).await;
@@ -205,7 +210,7 @@ impl Member {
                     }
                     Err(error) => {
                         tracing::error!(error = format!("{error:#}"), certificate = wanted.file, "failed to renew");
-                        PATIENCE
+                        SIGNING_TIMEOUT
                     }
                 };
             }
@@ -325,7 +330,7 @@ async fn obtain(asked: &Asked<'_>, pki: &Path, wanted: &Wanted, env: &Env) -> Re
                     bail!(doubt);
                 }
                 tracing::warn!(%error, "the API server can't be reached; will try again");
-                env.sleep(RETRY).await;
+                env.sleep(RETRY_INTERVAL).await;
             }
             Err(error) if error.reason == Reason::Unauthorized => {
                 bail!(
@@ -336,7 +341,7 @@ async fn obtain(asked: &Asked<'_>, pki: &Path, wanted: &Wanted, env: &Env) -> Re
             Err(error) => return Err(error.into()),
         }
     }
-    let signed = env.timeout(PATIENCE, signed(client, &name, env)).await;
+    let signed = env.timeout(SIGNING_TIMEOUT, signed(client, &name, env)).await;
     let certificate = signed.with_context(|| format!("nobody approved the request {name} in time"))??;
     let key = key.serialize_pem();
     write_private(&pki.join(format!("{}.key", wanted.file)), &key)?;

@@ -5,6 +5,7 @@ mod node_networks;
 mod plan;
 mod run;
 
-pub use node_networks::{ClusterRanges, NodeNetwork, accepted_networks, pod_cidrs};
+pub use api::cluster_ranges::{ClusterRanges, NodeNetwork, pod_cidrs};
+pub use node_networks::accepted_networks;
 pub use plan::{Plan, PodRoutesConfig, PodRoutesMode, plan};
 pub use run::{PodRoutesError, apply_pod_routes, run_pod_routes};

@@ -10,7 +10,9 @@ use std::{
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 
-use super::node_networks::{ClusterRanges, NodeNetwork, accepted_networks};
+use api::cluster_ranges::{ClusterRanges, NodeNetwork};
+
+use super::node_networks::accepted_networks;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodRoutesMode {

@@ -1,6 +1,6 @@
 //! What all checkers of a run share: the commit log of the store in use, the cluster as committed, and what was found.
 //! Made by `Simulation`; clients and transports report to it, `runner` reads the verdict.
-//! Invariant: a restore begins a new epoch with a log of its own; what a client was told belongs to one epoch or is not judged.
+//! A restore begins a new epoch with a log of its own; what a client was told belongs to one epoch or is not judged.
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,10 +66,11 @@ impl Oracle {
         let (oracle, epoch) = (self.clone(), self.epoch().number);
         self.env.spawn(async move {
             while let Some(item) = changes.next().await {
-                let WatchItem::Events(events) = item.expect("the watcher keeps up") else { continue };
+                // Another store took the place of this one.
                 if oracle.epoch().number != epoch {
                     return;
                 }
+                let WatchItem::Events(events) = item.expect("the watcher keeps up") else { continue };
                 // Read now and then, so that it never falls behind.
                 oracle.epoch().log.lock().revision();
                 let mut world = oracle.world.lock();

@@ -8,7 +8,7 @@ const EMPTY_NAMES: &[&str] = &["table", "util", "utils", "helper", "helpers", "m
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/api/src/kinds/common/mod.rs", "what kinds of several groups share, each under its own name"),
     ("crates/api/src/kinds/table.rs", "the table of kinds"),
-    ("crates/apiserver/src/table.rs", "the API's Table form of a list"),
+    ("crates/apiserver/src/handlers/table.rs", "the API's Table form of a list"),
     ("crates/controllers/src/common/mod.rs", "what several controllers share, each under its own name"),
 ];
 

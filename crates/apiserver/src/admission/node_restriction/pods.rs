@@ -1,6 +1,6 @@
 //! Pods as a node may write them: mirrors of its static pods, the status of those bound to it, their eviction.
 //! Asked by the plugin in `node_restriction`.
-//! Invariant: a node makes no pod that gives it access to an object of the API.
+//! A node makes no pod that gives it access to an object of the API.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use api::ApiError;
 use super::api_references;
 use crate::{
     admission::{Attributes, Operation},
-    cluster::Cluster,
+    storage::cluster::Cluster,
 };
 
 const MIRROR: &str = "kubernetes.io/config.mirror";

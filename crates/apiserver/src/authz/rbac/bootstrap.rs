@@ -1,6 +1,6 @@
 //! The roles and bindings every cluster has, from `policy.table`, reconciled at each start.
-//! Run by `crate::bootstrap`.
-//! Invariant: only adds; what carries `autoupdate: "false"` is left alone.
+//! Run by `post_start_hooks`.
+//! Only adds; what carries `autoupdate: "false"` is left alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Reason};
 
 use super::{Rule, missing};
-use crate::{loopback::send, pipeline::ApiServer};
+use crate::server::{loopback::send, pipeline::ApiServer};
 
 const TABLE: &str = include_str!("policy.table");
 const API: &str = "rbac.authorization.k8s.io/v1";
@@ -27,7 +27,8 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         // Side by side, so that the store commits them in groups.
         try_join_all(batch.into_iter().map(|wanted| ensure(server, wanted))).await?;
     }
-    Ok(())
+    // Components start to ask right after this; what was just granted is to be known by then.
+    server.cluster.cache.wait_until_fresh().await
 }
 
 async fn ensure(server: &Arc<ApiServer>, wanted: Value) -> Result<(), ApiError> {
@@ -142,7 +143,7 @@ pub fn objects() -> Vec<Value> {
 /// Each controller's role is bound to the account of the same name.
 fn controller(role: &Value) -> Option<Value> {
     let name = role["metadata"]["name"].as_str()?;
-    let account = name.strip_prefix("system:controller:")?;
+    let account = name.strip_prefix("system:controller:").or_else(|| name.strip_prefix("minke:controller:"))?;
     Some(head(&format!("clusterrolebinding {name} -> clusterrole {name}: account=kube-system/{account}")))
 }
 

@@ -1,6 +1,6 @@
 //! Who is granted what: bindings by subject and namespace, roles by name.
 //! Fed by the watch cache through `index`; read by the authorizer and by `escalation`.
-//! Invariant: a decision looks at the grants of its own subjects only, however many others there are.
+//! A decision looks at the grants of its own subjects only, however many others there are.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use api::Object;
 
 use super::rule::Rule;
-use crate::{authn::User, index::Index};
+use crate::{authn::User, storage::index::Index};
 
 type Rules = Arc<[Rule]>;
 /// By namespace; cluster-wide grants under the empty one.

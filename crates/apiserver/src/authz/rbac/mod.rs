@@ -1,11 +1,10 @@
 //! Role-based access control: roles and bindings as objects decide.
 //! A row of the modes in `authz`; `bootstrap` writes the roles every cluster has, `escalation` guards their changes.
-//! Invariant: rules only ever add; RBAC never denies, it has no opinion.
+//! Rules only ever add; RBAC never denies, it has no opinion.
 
 pub mod bootstrap;
 pub mod escalation;
 
-mod aggregation;
 mod grants;
 mod rule;
 
@@ -15,9 +14,11 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::{Attributes, Authorizer, Decision, Rules};
-use crate::{authn::User, cluster::Cluster, index::Indexed};
+use crate::{
+    authn::User,
+    storage::{cluster::Cluster, index::Indexed},
+};
 
-pub use aggregation::follow as follow_aggregation;
 pub use grants::{Grants, RoleRef};
 pub use rule::{Rule, missing, quoted};
 

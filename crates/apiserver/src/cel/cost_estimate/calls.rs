@@ -1,19 +1,18 @@
 //! What calls of functions and operators cost at most: the language's own, those of cel-go's extensions, and those of
 //! Kubernetes.
 //! Used by `estimator`.
-//! Invariant: where a type is not known, the dearest overload counts.
+//! Where a type is not known, the dearest overload counts.
 
 use kube_cel::cel::common::ast::operators;
 
 use super::{
-    cel_type::CelType,
     estimator::{CostEstimator, Node},
     size::{
         EntrySize, LIST_CREATE_BASE_COST, REGEX_STRING_LENGTH_COST_FACTOR, STRING_TRAVERSAL_COST_FACTOR,
         STRUCT_CREATE_BASE_COST, SizeEstimate, by_factor,
     },
 };
-use crate::cel::authorizer::CHECK_COST;
+use crate::cel::{authorizer::CHECK_COST, types::Type};
 
 /// The longest pattern behind a named format.
 const NAMED_FORMAT_REGEX_SIZE_MAX: f64 = 128.0;
@@ -27,7 +26,7 @@ const SELECTOR_LENGTH_TO_REQUIREMENT_COUNT: f64 = 0.5;
 /// What a call costs, together with its arguments, and what it returns.
 pub struct CallEstimate {
     pub cost: u64,
-    pub kind: CelType,
+    pub kind: Type,
     pub size: Option<SizeEstimate>,
     pub entry: Option<EntrySize>,
 }
@@ -47,11 +46,11 @@ pub fn estimate(estimator: &CostEstimator, name: &str, target: Option<&Node>, ar
             entry: EntrySize::union(yes.entry, no.entry),
         };
     }
-    let kinds: Vec<CelType> = arguments.iter().map(|argument| argument.kind.clone()).collect();
+    let kinds: Vec<Type> = arguments.iter().map(|argument| argument.kind.clone()).collect();
     let kind = match (name, kinds.as_slice()) {
-        (operators::LOGICAL_NOT | operators::NOT_STRICTLY_FALSE, _) => CelType::Bool,
+        (operators::LOGICAL_NOT | operators::NOT_STRICTLY_FALSE, _) => Type::Bool,
         (operators::NEGATE, [operand]) => operand.clone(),
-        _ => CelType::returned(name, target.map(|target| &target.kind), &kinds),
+        _ => Type::returned_by(name, target.map(|target| &target.kind), &kinds),
     };
     let (cost, size) = list_call(name, target, arguments)
         .or_else(|| kubernetes_call(estimator, name, target, arguments))
@@ -61,34 +60,34 @@ pub fn estimate(estimator: &CostEstimator, name: &str, target: Option<&Node>, ar
 }
 
 fn binary(name: &str, left: &Node, right: &Node, argument_cost: u64) -> Option<CallEstimate> {
-    let plain = |cost: u64, kind: CelType| CallEstimate { cost, kind, size: None, entry: None };
+    let plain = |cost: u64, kind: Type| CallEstimate { cost, kind, size: None, entry: None };
     let with_arguments = |cost: u64| cost.saturating_add(argument_cost);
     Some(match name {
-        operators::LOGICAL_AND | operators::LOGICAL_OR => plain(argument_cost, CelType::Bool),
+        operators::LOGICAL_AND | operators::LOGICAL_OR => plain(argument_cost, Type::Bool),
         operators::EQUALS | operators::NOT_EQUALS => {
             let cost = match name {
                 operators::EQUALS => equality(left, right),
                 _ => comparison(left, right),
             };
-            plain(with_arguments(cost), CelType::Bool)
+            plain(with_arguments(cost), Type::Bool)
         }
         operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS => {
             let texts = left.kind.may_be_string() && right.kind.may_be_string();
             let bytes = left.kind.may_be_bytes() && right.kind.may_be_bytes();
-            let known = matches!((&left.kind, &right.kind), (CelType::String, _) | (_, CelType::String))
-                || matches!((&left.kind, &right.kind), (CelType::Bytes, _) | (_, CelType::Bytes));
+            let known = matches!((&left.kind, &right.kind), (Type::String, _) | (_, Type::String))
+                || matches!((&left.kind, &right.kind), (Type::Bytes, _) | (_, Type::Bytes));
             let numbers = u64::from(!known);
             let cost = if texts || bytes { comparison(left, right).max(numbers) } else { 1 };
-            plain(with_arguments(cost), CelType::Bool)
+            plain(with_arguments(cost), Type::Bool)
         }
         operators::IN => {
             let cost = if right.kind.may_be_list() { right.size().cost(1.0) } else { 0 };
-            plain(with_arguments(if right.kind.may_be_map() { cost.max(1) } else { cost }), CelType::Bool)
+            plain(with_arguments(if right.kind.may_be_map() { cost.max(1) } else { cost }), Type::Bool)
         }
         operators::ADD => addition(left, right, argument_cost),
         operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO => {
             let kind = match (name, &left.kind, &right.kind) {
-                (operators::SUBSTRACT, CelType::Timestamp, CelType::Timestamp) => CelType::Duration,
+                (operators::SUBSTRACT, Type::Timestamp, Type::Timestamp) => Type::Duration,
                 _ => left.kind.clone().join(right.kind.clone()),
             };
             plain(with_arguments(1), kind)
@@ -106,7 +105,7 @@ fn comparison(left: &Node, right: &Node) -> u64 {
 
 fn equality(left: &Node, right: &Node) -> u64 {
     match (&left.kind, &right.kind) {
-        (CelType::Opaque(a), CelType::Opaque(b)) if a == b => match *a {
+        (Type::Named(a), Type::Named(b)) if a == b => match *a {
             "kubernetes.NamedFormat" => by_factor(FORMAT_SIZE_MAX, STRING_TRAVERSAL_COST_FACTOR),
             "kubernetes.URL" => right.size.unwrap_or(SizeEstimate::fixed(1)).traversal_cost(),
             _ => 1,
@@ -116,15 +115,15 @@ fn equality(left: &Node, right: &Node) -> u64 {
 }
 
 fn addition(left: &Node, right: &Node, argument_cost: u64) -> CallEstimate {
-    let both = |may_be: fn(&CelType) -> bool| may_be(&left.kind) && may_be(&right.kind);
-    let (text, bytes, list) = (both(CelType::may_be_string), both(CelType::may_be_bytes), both(CelType::may_be_list));
+    let both = |may_be: fn(&Type) -> bool| may_be(&left.kind) && may_be(&right.kind);
+    let (text, bytes, list) = (both(Type::may_be_string), both(Type::may_be_bytes), both(Type::may_be_list));
     let size = left.size().add(right.size());
     let traversal = if text || bytes { size.traversal_cost() } else { 0 };
     // Lists, numbers and times cost one.
-    let only_text = matches!(left.kind, CelType::String | CelType::Bytes);
+    let only_text = matches!(left.kind, Type::String | Type::Bytes);
     let cost = if only_text { traversal } else { traversal.max(1) };
     let kind = match (&left.kind, &right.kind) {
-        (CelType::Timestamp, CelType::Duration) | (CelType::Duration, CelType::Timestamp) => CelType::Timestamp,
+        (Type::Timestamp, Type::Duration) | (Type::Duration, Type::Timestamp) => Type::Timestamp,
         _ => left.kind.clone().join(right.kind.clone()),
     };
     let sized = text || bytes || list;
@@ -177,7 +176,7 @@ fn list_call(name: &str, target: Option<&Node>, arguments: &[Node]) -> Estimate 
         Some((size.cost(factor).saturating_add(1 + LIST_CREATE_BASE_COST), Some(size)))
     };
     let sort = |list: &Node| {
-        let texts = matches!(list.kind.element(), CelType::String | CelType::Bytes | CelType::Dyn);
+        let texts = matches!(list.kind.element(), Type::String | Type::Bytes | Type::Dyn);
         let factor = if texts { 2.0 + STRING_TRAVERSAL_COST_FACTOR } else { 2.0 };
         allocated(factor, list.size().multiply(list.size()))
     };
@@ -191,7 +190,7 @@ fn list_call(name: &str, target: Option<&Node>, arguments: &[Node]) -> Estimate 
             allocated(1.0, SizeEstimate::fixed(to.wrapping_sub(from)))
         }
         ("lists.range", None, [count]) => allocated(1.0, SizeEstimate::fixed(integer(count, u64::MAX))),
-        ("reverse", Some(list), []) if !matches!(list.kind, CelType::String) => allocated(1.0, list.size()),
+        ("reverse", Some(list), []) if !matches!(list.kind, Type::String) => allocated(1.0, list.size()),
         ("flatten", Some(list), []) => allocated(1.0, list.size()),
         ("flatten", Some(list), [depth]) => allocated(integer(depth, u64::MAX) as f64, list.size()),
         ("distinct", Some(list), []) => allocated(2.0, list.size().multiply(list.size())),
@@ -304,9 +303,9 @@ fn selector(size: SizeEstimate) -> u64 {
 
 /// Looking at every item of a list, or at every character of a text.
 fn elements(estimator: &CostEstimator, target: &Node) -> u64 {
-    let CelType::List(element) = &target.kind else { return target.size().traversal_cost() };
+    let Type::List(element) = &target.kind else { return target.size().traversal_cost() };
     let each = match **element {
-        CelType::String | CelType::Bytes => estimator.size_of_items(target).traversal_cost().saturating_add(1),
+        Type::String | Type::Bytes => estimator.size_of_items(target).traversal_cost().saturating_add(1),
         _ => 1,
     };
     target.size().max.saturating_mul(each)

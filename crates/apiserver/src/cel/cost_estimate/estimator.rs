@@ -1,7 +1,7 @@
 //! Walks an expression and adds up what it costs at most, as cel-go's checker does.
 //! Fed with the declared types of what the expression names; function costs come from `calls`.
-//! Invariant: evaluates nothing. Definitions are refused by this figure, so it is upstream's figure, also where that
-//! one is odd: a part that no path leads to is taken for as large as the root.
+//! Evaluates nothing. Definitions are refused by this figure, so it is upstream's figure, also where that one is odd: a
+//! part that no path leads to is taken for as large as the root.
 
 use std::sync::Arc;
 
@@ -9,11 +9,10 @@ use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, I
 
 use super::{
     calls,
-    cel_type::CelType,
     decl_type::DeclType,
     size::{EntrySize, LIST_CREATE_BASE_COST, MAP_CREATE_BASE_COST, STRUCT_CREATE_BASE_COST, SizeEstimate},
 };
-use crate::cel::functions::LIBRARIES;
+use crate::cel::{functions::LIBRARIES, types::Type};
 
 /// The name that macros give to what they collect in.
 const ACCUMULATOR: &str = "@result";
@@ -31,7 +30,7 @@ pub enum Path {
 #[derive(Clone)]
 pub struct Node {
     pub cost: u64,
-    pub kind: CelType,
+    pub kind: Type,
     pub path: Path,
     pub size: Option<SizeEstimate>,
     pub entry: Option<EntrySize>,
@@ -40,7 +39,7 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(cost: u64, kind: CelType) -> Self {
+    fn new(cost: u64, kind: Type) -> Self {
         Self { cost, kind, path: Path::Empty, size: None, entry: None, integer: None }
     }
 
@@ -52,7 +51,7 @@ impl Node {
 #[derive(Clone)]
 struct Variable {
     name: String,
-    kind: CelType,
+    kind: Type,
     path: Path,
     size: Option<SizeEstimate>,
     entry: Option<EntrySize>,
@@ -61,12 +60,12 @@ struct Variable {
 pub struct CostEstimator {
     root: Arc<DeclType>,
     /// What the expression names from outside.
-    declared: Vec<(String, CelType)>,
+    declared: Vec<(String, Type)>,
     locals: Vec<Variable>,
 }
 
 impl CostEstimator {
-    pub fn new(root: Arc<DeclType>, declared: Vec<(String, CelType)>) -> Self {
+    pub fn new(root: Arc<DeclType>, declared: Vec<(String, Type)>) -> Self {
         Self { root, declared, locals: Vec::new() }
     }
 
@@ -114,9 +113,9 @@ impl CostEstimator {
                 let operand = self.visit(&select.operand.expr);
                 // Asking whether a field is there is free.
                 if select.test {
-                    return Self::sized(Node::new(operand.cost, CelType::Bool));
+                    return Self::sized(Node::new(operand.cost, Type::Bool));
                 }
-                let own = u64::from(matches!(operand.kind, CelType::Map(_) | CelType::Object(_)));
+                let own = u64::from(matches!(operand.kind, Type::Map(_) | Type::Declared(_)));
                 let mut node = Node::new(operand.cost.saturating_add(own), operand.kind.field(&select.field));
                 node.path = self.step(&operand.path, |declared| declared.field(&select.field).cloned());
                 Self::sized(node)
@@ -127,8 +126,8 @@ impl CostEstimator {
             Expr::List(list) => {
                 let items: Vec<Node> = list.elements.iter().map(|e| self.visit(&e.expr)).collect();
                 let cost = sum(items.iter()).saturating_add(LIST_CREATE_BASE_COST);
-                let kind = items.iter().map(|item| item.kind.clone()).reduce(CelType::join).unwrap_or(CelType::Dyn);
-                let mut node = Node::new(cost, CelType::List(Box::new(kind)));
+                let kind = items.iter().map(|item| item.kind.clone()).reduce(Type::join).unwrap_or(Type::Dyn);
+                let mut node = Node::new(cost, Type::List(Box::new(kind)));
                 node.size = Some(SizeEstimate::fixed(items.len() as u64));
                 node.entry = Some(EntrySize { is_list: true, key: SizeEstimate::fixed(1), value: range(&items) });
                 node
@@ -142,8 +141,8 @@ impl CostEstimator {
                     }
                 }
                 let cost = sum(keys.iter().chain(&values)).saturating_add(MAP_CREATE_BASE_COST);
-                let kind = values.iter().map(|item| item.kind.clone()).reduce(CelType::join).unwrap_or(CelType::Dyn);
-                let mut node = Node::new(cost, CelType::Map(Box::new(kind)));
+                let kind = values.iter().map(|item| item.kind.clone()).reduce(Type::join).unwrap_or(Type::Dyn);
+                let mut node = Node::new(cost, Type::Map(Box::new(kind)));
                 node.size = Some(SizeEstimate::fixed(values.len() as u64));
                 node.entry = Some(EntrySize { is_list: false, key: range(&keys), value: range(&values) });
                 node
@@ -155,14 +154,14 @@ impl CostEstimator {
                         cost = cost.saturating_add(self.visit(&field.value.expr).cost);
                     }
                 }
-                Node::new(cost, CelType::Dyn)
+                Node::new(cost, Type::Dyn)
             }
-            Expr::Unspecified => Node::new(0, CelType::Dyn),
+            Expr::Unspecified => Node::new(0, Type::Dyn),
         }
     }
 
     fn literal(literal: &LiteralValue) -> Node {
-        let mut node = Node::new(0, CelType::literal(literal));
+        let mut node = Node::new(0, Type::from_literal(literal));
         node.size = Some(SizeEstimate::fixed(match literal {
             LiteralValue::String(text) => text.inner().chars().count() as u64,
             LiteralValue::Bytes(bytes) => bytes.inner().len() as u64,
@@ -183,7 +182,7 @@ impl CostEstimator {
             return node;
         }
         let known = self.declared.iter().find(|(known, _)| known == name);
-        let mut node = Node::new(1, known.map_or(CelType::Type, |(_, kind)| kind.clone()));
+        let mut node = Node::new(1, known.map_or(Type::TypeType, |(_, kind)| kind.clone()));
         node.path = Path::At(Some(self.root.clone()));
         Self::sized(node)
     }
@@ -213,7 +212,7 @@ impl CostEstimator {
             ));
         }
         if let ("dyn", [value]) = (name.as_str(), arguments.as_slice()) {
-            let mut node = Node::new(value.cost.saturating_add(1), CelType::Dyn);
+            let mut node = Node::new(value.cost.saturating_add(1), Type::Dyn);
             (node.size, node.entry) = (value.size, value.entry);
             return node;
         }
@@ -223,7 +222,7 @@ impl CostEstimator {
         let mut node = Node::new(cost, found.kind);
         (node.size, node.entry) = (found.size, found.entry);
         if let (operators::INDEX, [of, ..]) = (name.as_str(), arguments.as_slice())
-            && !matches!(of.kind, CelType::Optional(_))
+            && !matches!(of.kind, Type::Optional(_))
         {
             node.path = self.items(&of.path);
             node.size = of.entry.map(|entry| entry.value);
@@ -271,7 +270,7 @@ impl CostEstimator {
     }
 
     fn loop_variables(&mut self, c: &ComprehensionExpr, range: &Node) {
-        let is_list = range.entry.map_or(matches!(range.kind, CelType::List(_)), |entry| entry.is_list);
+        let is_list = range.entry.map_or(matches!(range.kind, Type::List(_)), |entry| entry.is_list);
         let key_path = self.step(&range.path, |declared| declared.key());
         let value_path = self.items(&range.path);
         let key_size = range.entry.map(|entry| entry.key);
@@ -283,7 +282,7 @@ impl CostEstimator {
             return;
         };
         // Nothing is declared for the numbers of a list's items.
-        let (kind, path) = if is_list { (CelType::Int, Path::At(None)) } else { (CelType::String, key_path) };
+        let (kind, path) = if is_list { (Type::Int, Path::At(None)) } else { (Type::String, key_path) };
         self.locals.push(local(&c.iter_var, kind, path, key_size));
         self.locals.push(local(second, range.kind.element(), value_path, value_size));
     }

@@ -3,12 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::{CelType, DeclType};
+use super::DeclType;
 use crate::cel::Expression;
+use crate::cel::types::Type;
 
 fn cost(schema: &Value, rule: &str) -> u64 {
     let declared = DeclType::from_schema(schema, false).unwrap();
-    let own = CelType::declared(&declared);
+    let own = Type::from_decl_type(&declared);
     Expression::compile(rule).unwrap().max_cost(&declared, &[("self", own.clone()), ("oldSelf", own)])
 }
 

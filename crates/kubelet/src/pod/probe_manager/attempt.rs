@@ -1,6 +1,6 @@
 //! One attempt of a probe: a command, an HTTP request, a connection, a gRPC health check.
 //! Part of `probe_manager`.
-//! Invariant: takes no longer than its timeout.
+//! Takes no longer than its timeout.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 
 use crate::{
     images::image_manager::go_duration,
-    pod::http_probe::{self, HttpRequest, io_text, resolve_port},
+    pod::http_probe::{self, HttpError, HttpRequest, io_text, resolve_port},
     runtime::container_config::expansion::expand,
 };
 
 /// Output of a command that is shown in Events.
-const MAX_OUTPUT: usize = 10 * 1024;
+const OUTPUT_BYTES_MAX: usize = 10 * 1024;
 
 /// What a probe that was made found, in its own words.
 #[derive(Debug, PartialEq)]
@@ -26,8 +26,19 @@ pub enum Found {
     Failure(String),
 }
 
+/// Why a probe could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("{0}")]
+    Port(#[from] HttpError),
+    #[error("rpc error: {0}")]
+    Exec(cri::Error),
+    #[error("missing probe handler")]
+    MissingHandler,
+}
+
 /// `Err` when the probe could not be made.
-pub type Outcome = Result<Found, String>;
+pub type Outcome = Result<Found, ProbeError>;
 
 #[allow(clippy::too_many_arguments)]
 pub async fn attempt(
@@ -44,8 +55,7 @@ pub async fn attempt(
         return exec_command(runtime, container_id, command.collect(), timeout, env).await;
     }
     if let Some(get) = &probe.http_get {
-        let request = HttpRequest::from_action(get, container, pod_ip, http_probe::PROBE_AGENT);
-        let request = request.map_err(|error| error.to_string())?;
+        let request = HttpRequest::from_action(get, container, pod_ip, http_probe::PROBE_AGENT)?;
         let late = || {
             format!(
                 "Get {:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
@@ -63,7 +73,7 @@ pub async fn attempt(
     }
     if let Some(tcp) = &probe.tcp_socket {
         let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.into());
-        let port = resolve_port(&tcp.port, container).map_err(|error| error.to_string())?;
+        let port = resolve_port(&tcp.port, container)?;
         let address = authority(&host, i32::from(port));
         return Ok(match env.timeout(timeout, tokio::net::TcpStream::connect(&address)).await {
             None => Found::Failure(format!("dial tcp {address}: i/o timeout")),
@@ -79,11 +89,11 @@ pub async fn attempt(
                 authority(pod_ip, grpc.port),
                 go_duration(timeout)
             )),
-            Some(Ok(_)) => Found::Success,
-            Some(Err(error)) => Found::Failure(error),
+            Some(Ok(())) => Found::Success,
+            Some(Err(error)) => Found::Failure(error.to_string()),
         });
     }
-    Err("missing probe handler".into())
+    Err(ProbeError::MissingHandler)
 }
 
 /// Variables as the specification spells them: what they are taken from elsewhere is not known here.
@@ -108,11 +118,11 @@ async fn exec_command(
         None | Some(Err(cri::Error::DeadlineExceeded(_))) => late(),
         Some(Ok(result)) => {
             let mut output = [result.stdout, result.stderr].concat();
-            output.truncate(MAX_OUTPUT);
+            output.truncate(OUTPUT_BYTES_MAX);
             let text = String::from_utf8_lossy(&output).into_owned();
             Ok(if result.exit_code == 0 { Found::Success } else { Found::Failure(text) })
         }
-        Some(Err(error)) => Err(format!("rpc error: {error}")),
+        Some(Err(error)) => Err(ProbeError::Exec(error)),
     }
 }
 
@@ -133,28 +143,39 @@ fn authority(host: &str, port: i32) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-async fn health_check(host: &str, port: i32, service: &str) -> Result<String, String> {
+/// Why a service is not healthy, as grpc_health_probe says it.
+#[derive(Debug, thiserror::Error)]
+enum HealthCheckError {
+    #[error("{0}")]
+    Transport(tonic::transport::Error),
+    #[error("timeout: failed to connect service {authority:?}: connection refused")]
+    Connect { authority: String },
+    #[error("service unhealthy (responded with {0:?})")]
+    Unhealthy(&'static str),
+    #[error("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {0}")]
+    Unimplemented(String),
+    #[error("error: health rpc probe failed: {0}")]
+    Rpc(Box<tonic::Status>),
+}
+
+async fn health_check(host: &str, port: i32, service: &str) -> Result<(), HealthCheckError> {
     let authority = authority(host, port);
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{authority}"))
         .and_then(|endpoint| endpoint.user_agent("kube-probe/1.35"))
-        .map_err(|error| error.to_string())?;
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|_| format!("timeout: failed to connect service \"{authority}\": connection refused"))?;
+        .map_err(HealthCheckError::Transport)?;
+    let channel = endpoint.connect().await.map_err(|_| HealthCheckError::Connect { authority: authority.clone() })?;
     let mut grpc = tonic::client::Grpc::new(channel);
-    grpc.ready().await.map_err(|error| error.to_string())?;
+    grpc.ready().await.map_err(HealthCheckError::Transport)?;
     let path = http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
     let codec: tonic_prost::ProstCodec<HealthCheckRequest, HealthCheckResponse> = tonic_prost::ProstCodec::default();
     let request = tonic::Request::new(HealthCheckRequest { service: service.into() });
     match grpc.unary(request, path, codec).await {
-        Ok(answer) if answer.get_ref().status == 1 => Ok("service healthy".into()),
-        Ok(answer) => Err(format!("service unhealthy (responded with {:?})", status_name(answer.get_ref().status))),
-        Err(status) if status.code() == tonic::Code::Unimplemented => Err(format!(
-            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
-            status.message()
-        )),
-        Err(status) => Err(format!("error: health rpc probe failed: {status}")),
+        Ok(answer) if answer.get_ref().status == 1 => Ok(()),
+        Ok(answer) => Err(HealthCheckError::Unhealthy(status_name(answer.get_ref().status))),
+        Err(status) if status.code() == tonic::Code::Unimplemented => {
+            Err(HealthCheckError::Unimplemented(status.message().into()))
+        }
+        Err(status) => Err(HealthCheckError::Rpc(Box::new(status))),
     }
 }
 
@@ -204,7 +225,7 @@ mod tests {
     async fn grpc_servers_say_how_they_are() {
         // A message is its length in five bytes, then the field `status`.
         for (message, code, expected) in [
-            (&b"\0\0\0\0\x02\x08\x01"[..], "0", Ok("service healthy")),
+            (&b"\0\0\0\0\x02\x08\x01"[..], "0", Ok(())),
             (b"\0\0\0\0\x02\x08\x02", "0", Err("NOT_SERVING")),
             (b"", "12", Err("does not implement the grpc health protocol")),
             (b"", "14", Err("health rpc probe failed")),
@@ -212,12 +233,13 @@ mod tests {
             let port = serve(message, code).await;
             let found = health_check("127.0.0.1", i32::from(port), "").await;
             match (found, expected) {
-                (Ok(text), Ok(wanted)) => assert_eq!(text, wanted),
-                (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
+                (Ok(()), Ok(())) => {}
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
                 (found, expected) => panic!("{found:?} instead of {expected:?}"),
             }
         }
         let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        assert!(health_check("127.0.0.1", i32::from(free), "").await.unwrap_err().contains("connection refused"));
+        let refused = health_check("127.0.0.1", i32::from(free), "").await.unwrap_err().to_string();
+        assert!(refused.contains("connection refused"), "{refused}");
     }
 }

@@ -1,13 +1,13 @@
 //! Who asks a controller manager or scheduler that runs alone: by certificate, by a proxy's word, or by token.
 //! Asked by the port. The authorities are the API server's own, as it publishes them for servers like this one; whose a
 //! token is, it says itself.
-//! Invariant: nobody is believed on the word of an authority that neither a flag nor the API server names.
+//! Nobody is believed on the word of an authority that neither a flag nor the API server names.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::ApiError;
 use apiserver::{
-    authn::{Believed, Chain, Credentials, PeerCertificates, TokenAuthenticator, User},
+    authn::{AuthenticatorResponse, Chain, Credentials, PeerCertificates, TokenAuthenticator, User},
     config::RequestHeader,
 };
 use async_trait::async_trait;
@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use parking_lot::Mutex;
 
 /// Authorities are looked up again after this long, when somebody shows a certificate.
-const KNOWN_FOR: Duration = Duration::from_secs(60);
+const AUTHORITIES_TTL: Duration = Duration::from_secs(60);
 
 pub struct Callers {
     client: Client,
@@ -46,7 +46,7 @@ impl Callers {
 
     async fn look_up(&self) {
         let now = self.env.monotonic();
-        if self.known.lock().0.is_some_and(|since| now < since + KNOWN_FOR) {
+        if self.known.lock().0.is_some_and(|since| now < since + AUTHORITIES_TTL) {
             return;
         }
         let maps = self.client.namespaced::<ConfigMap>("kube-system");
@@ -93,7 +93,7 @@ struct Tokens(Client);
 
 #[async_trait]
 impl TokenAuthenticator for Tokens {
-    async fn token(&self, token: &str, _: &[String]) -> Result<Option<Believed>, ApiError> {
+    async fn token(&self, token: &str, _: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
         let client::User { name, groups } = client::User::of_token(&self.0, token).await?;
         Ok(Some(User { name, groups, ..User::default() }.into()))
     }

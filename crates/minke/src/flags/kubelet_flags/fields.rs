@@ -1,6 +1,6 @@
 //! The flags of `minke kubelet` that come from upstream by the dozen: which field each is, and what it does here.
 //! Read by `kubelet_flags`.
-//! Invariant: upstream knows no flag that is missing; what has no effect says so.
+//! Upstream knows no flag that is missing; what has no effect says so.
 
 /// How the text of a flag becomes the value of a field.
 #[derive(Clone, Copy)]
@@ -145,12 +145,10 @@ pub const OTHERS: &[(&str, Form, &[&str], &str)] = &[
     ("log-json-split-stream", Flag, &[], "Has no effect: logs go to stderr"),
     ("log-text-info-buffer-size", Text, &[], "Has no effect: nothing is held back"),
     ("log-text-split-stream", Flag, &[], "Has no effect: logs go to stderr"),
-    ("logging-format", Text, &["text"], "text"),
     ("maximum-dead-containers", Number, &[], "Has no effect: of each container the last two stay"),
     ("maximum-dead-containers-per-container", Number, &[], "Has no effect: of each container the last two stay"),
     ("minimum-container-ttl-duration", Text, &[], "Has no effect: of each container the last two stay"),
     ("runtime-cgroups", Text, &[], "Has no effect: the runtime stays where it was started"),
-    ("v", Text, &[], "Has no effect: MINKE_LOG says how much is logged"),
     ("vmodule", Text, &[], "Has no effect: MINKE_LOG says how much is logged"),
 ];
 

@@ -1,6 +1,6 @@
 //! What users do all day: pods, Services, definitions, namespaces, reads and watches come and go until told to stop.
 //! Started by `main`; every request goes through `requests`.
-//! Invariant: deletes what it made before it ends, whatever happened between.
+//! Deletes what it made before it ends, whatever happened between.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Kills what keeps the cluster running, one thing after another, and waits until the cluster is well again.
 //! Started by `main`; tells `requests` what is disturbed and for how long.
-//! Invariant: ends only processes of its own cluster, each by its id.
+//! Ends only processes of its own cluster, each by its id.
 
 use std::{path::Path, process::Command, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The lines while a soak runs and the table at its end.
 //! Called by `main`.
-//! Invariant: whatever makes the run a failure is marked in the table.
+//! Whatever makes the run a failure is marked in the table.
 
 use std::time::Duration;
 

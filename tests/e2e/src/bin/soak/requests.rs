@@ -1,6 +1,6 @@
 //! Requests over HTTPS with everything counted: how many, how long, which failed and whether a disturbance explains it.
 //! Used by `churn` and `faults`; read by `report`.
-//! Invariant: a failure counts as explained only if something was disturbed while the request or wait was under way.
+//! A failure counts as explained only if something was disturbed while the request or wait was under way.
 
 use std::{
     collections::BTreeMap,

@@ -1,0 +1,5 @@
+//! Requests passed on to kubelets, pods, Services and extension API servers.
+//! Called by `registry::connect` and `aggregator`; whom it believes is for `transport`.
+
+pub mod rewrite;
+pub mod streaming;

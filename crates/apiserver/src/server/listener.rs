@@ -1,0 +1,147 @@
+//! The TLS listener (over `serve`), client certificates optional.
+//! Hands every request to `pipeline`.
+//! Plain text is never served; a client certificate reaches `authn` only from whoever has its key.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::CryptoProvider,
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
+use serve::{Handler, Peer, serve_https};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    authn::PeerCertificates,
+    request::body::{Body, BoxError},
+    server::{config::Config, pipeline::ApiServer},
+};
+
+impl ApiServer {
+    /// Serves `listener` until `shutdown`, then lets requests in flight finish for a moment.
+    pub fn serve(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'_, Result<(), BoxError>> {
+        Box::pin(self.serve_until(listener, Box::pin(shutdown)))
+    }
+
+    async fn serve_until(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        shutdown: BoxFuture<'static, ()>,
+    ) -> Result<(), BoxError> {
+        let (tls, limits) = (tls(&self.config)?, self.config.limits.connections.clone());
+        let stop = CancellationToken::new();
+        let stopping = async {
+            shutdown.await;
+            self.health.stopping();
+            stop.cancel();
+        };
+        let serving = serve_https(listener, tls, self.clone(), limits, self.cluster.env.clone(), stop.clone());
+        tokio::join!(serving, stopping);
+        Ok(())
+    }
+}
+
+impl Handler for ApiServer {
+    type Body = Body;
+
+    fn handle(self: &Arc<Self>, request: Request<Incoming>, peer: &Arc<Peer>) -> BoxFuture<'static, Response<Body>> {
+        let mut request = request.map(|body| body.map_err(|e| Box::new(e) as BoxError).boxed_unsync());
+        if let Some(certificates) = &peer.certificates {
+            request.extensions_mut().insert(PeerCertificates(certificates.clone()));
+        }
+        let server = self.clone();
+        Box::pin(async move { ApiServer::handle(&server, request).await })
+    }
+
+    fn handshake_failed(&self) {
+        self.metrics.requests.handshake_failed();
+    }
+}
+
+fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
+    let resolver = config.serving_certificate.clone().ok_or("no serving certificate is configured")?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let mut roots = RootCertStore::empty();
+    let proxies = config.authentication.request_header.as_ref().map(|r| r.ca_pem.as_slice()).unwrap_or_default();
+    for certificate in
+        CertificateDer::pem_slice_iter(&config.client_ca_pem).chain(CertificateDer::pem_slice_iter(proxies))
+    {
+        roots.add(certificate?)?;
+    }
+    let builder = match roots.is_empty() {
+        true => builder.with_no_client_auth(),
+        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(roots.subjects(), provider))),
+    };
+    Ok(builder.with_cert_resolver(resolver))
+}
+
+/// Lets every client certificate through whose key the client has. Who signed it is for `authn` to judge, which can
+/// answer 401 where a handshake could only break off, and which tells clients from proxies.
+#[derive(Debug)]
+pub struct ProofOfKey {
+    /// Named to clients, so that they know which certificate to show.
+    subjects: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ProofOfKey {
+    pub fn new(subjects: Vec<DistinguishedName>, provider: Arc<CryptoProvider>) -> Self {
+        Self { subjects, provider }
+    }
+}
+
+impl ClientCertVerifier for ProofOfKey {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.subjects
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,35 @@
+//! Requests of the API server to itself: bootstrap objects, the status of definitions, whatever its own loops write.
+//! Used by the rows of `post_start_hooks`.
+//! Takes the whole pipeline, as `system:apiserver` in `system:masters`, as upstream's loopback client does; nobody else
+//! can have that identity, since no credential is made for it.
+
+use std::sync::Arc;
+
+use http::{Method, Request, header};
+use serde_json::Value;
+
+use api::ApiError;
+
+use crate::{authn::User, request::body, server::pipeline::ApiServer};
+
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &Value) -> Result<Value, ApiError> {
+    let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::USER_AGENT, "kube-apiserver")
+        .body(body)
+        .map_err(|e| ApiError::internal(e.to_string()))?;
+    let user = User::new("system:apiserver", &["system:masters"]);
+    // Boxed: the pipeline may end here again.
+    let response = Box::pin(server.handle(ApiServer::in_process_request(user, request))).await;
+    let status = response.status();
+    let bytes = body::read_all(response.into_body(), ANSWER_BYTES_MAX).await?;
+    match status.is_success() {
+        true => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        false => Err(ApiError::from_status(status.as_u16(), &bytes)),
+    }
+}

@@ -1,0 +1,11 @@
+//! The server itself: its configuration, its listener, the path of a request through it, and its health.
+//! Started by `minke`, `sim` and tests.
+
+pub mod config;
+pub mod health;
+
+pub(crate) mod blocking;
+pub(crate) mod listener;
+pub(crate) mod loopback;
+pub(crate) mod pipeline;
+pub(crate) mod write_health;

@@ -1,0 +1,353 @@
+//! The order of a request, in one function.
+//! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
+//! Nothing reaches a handler that was not authenticated and authorized.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use http::{HeaderValue, Request, Response, header, request::Parts};
+use http_body::Body as _;
+use parking_lot::Mutex;
+use tracing::Instrument;
+
+use api::{ApiError, Reason, Verb};
+use env::Env;
+use store::Store;
+
+use crate::{
+    admission, aggregator,
+    authn::{
+        self, Credentials, User,
+        service_account::{Keys, ServiceAccountTokens},
+    },
+    authz::{self, Decision},
+    discovery,
+    discovery::served::ServedResources,
+    filters::{
+        in_flight::{InFlight, Seat},
+        request_log,
+    },
+    handlers::{
+        debug, negotiate, not_found,
+        respond::{self, Reply, TotalBytes},
+    },
+    metrics::{self, Labels, Measured, Metrics},
+    metrics_api, openapi, post_start_hooks,
+    registry::{Allocations, Registry, not_found_path},
+    request::{
+        body::{self, Body},
+        call::{Call, InProcess},
+        query::Query,
+        request_info::RequestInfo,
+    },
+    server::{config::Config, health},
+    storage::{
+        cluster::Cluster,
+        watch_cache::{WatchCache, store_error},
+    },
+};
+
+const AUDIT_ID_HEADER: &str = "audit-id";
+const AUDIT_ID_BYTES_MAX: usize = 64;
+
+pub struct ApiServer {
+    pub config: Arc<Config>,
+    pub cluster: Arc<Cluster>,
+    pub(crate) registry: Registry,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: health::Health,
+    pub(crate) openapi: openapi::Documents,
+    pub(crate) extensions: aggregator::Extensions,
+    pub(crate) metrics_api: metrics_api::MetricsApi,
+    /// What other parts of this process answer.
+    pub debug: debug::DebugHandlers,
+    authentication: Arc<authn::Chain>,
+    authorizer: Arc<authz::Chain>,
+    pub(crate) in_flight: InFlight,
+    env: Env,
+}
+
+impl ApiServer {
+    /// Shows what another part of this process counts at `/metrics`, too. Its families must be its own.
+    pub fn show_metrics(&self, of: ::metrics::Metrics) {
+        self.metrics.also(of);
+    }
+
+    /// Loads the cache, writes what every cluster has, and is then ready to serve.
+    pub fn new(config: Config, store: Arc<dyn Store>, env: Env) -> BoxFuture<'static, Result<Arc<Self>, ApiError>> {
+        Box::pin(Self::load(config, store, env))
+    }
+
+    async fn load(config: Config, store: Arc<dyn Store>, env: Env) -> Result<Arc<Self>, ApiError> {
+        let config = Arc::new(config);
+        let limits = config.limits.watch_cache.clone();
+        let metrics = Arc::new(Metrics::default());
+        let operations = metrics.operations.clone();
+        let health = health::Health::default();
+        let writes = health.writes.clone();
+        let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
+        let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
+        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
+        let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
+        let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
+        let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
+        let authentication = Arc::new(authentication);
+        let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
+        let registry = Registry {
+            allocations: Allocations::new(&config, &cluster),
+            admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
+            authorizer: authorizer.clone(),
+            authentication: authentication.clone(),
+            tokens,
+            cluster: cluster.clone(),
+            config: config.clone(),
+            metrics: metrics.clone(),
+        };
+        let server = Arc::new(Self {
+            in_flight: InFlight::new(&config.limits),
+            metrics,
+            health,
+            openapi: openapi::Documents::default(),
+            extensions: aggregator::Extensions::default(),
+            metrics_api: metrics_api::MetricsApi::default(),
+            debug: debug::DebugHandlers::default(),
+            registry,
+            authentication,
+            authorizer,
+            cluster,
+            config,
+            env,
+        });
+        post_start_hooks::start(&server).await?;
+        server.health.bootstrapped();
+        Ok(server)
+    }
+
+    pub fn ready(&self) -> bool {
+        self.health.is_ready()
+    }
+
+    /// One request, whatever it came in on.
+    pub fn handle(self: &Arc<Self>, request: Request<Body>) -> BoxFuture<'_, Response<Body>> {
+        Box::pin(self.measured(request))
+    }
+
+    async fn measured(self: &Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let (start, method) = (self.env.monotonic(), parts.method.clone());
+        let audit_id = self.audit_id(&parts);
+        let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
+        let dry_run = match query.text("dryRun") {
+            None => "",
+            Some("All") => "All",
+            Some(_) => "invalid",
+        };
+        let span = request_log::request_span(&method, &info, audit_id.as_ref());
+        let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
+        let (served, webhooks) = metrics::handled(guarded).instrument(span.clone()).await;
+        let mut response = served.unwrap_or_else(|_| {
+            span.in_scope(|| tracing::error!(path = info.path, verb = info.verb.as_str(), "a handler panicked"));
+            let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
+            respond::error_response(&error, negotiate::Output::JSON)
+        });
+        if let Some(audit_id) = audit_id {
+            response.headers_mut().insert(AUDIT_ID_HEADER, audit_id);
+        }
+        if method == http::Method::HEAD {
+            respond::without_body(&mut response);
+        }
+        let labels = Labels::new(&info, &method, apply, dry_run);
+        let pieces = response.extensions_mut().remove::<TotalBytes>().map(|TotalBytes(bytes)| bytes);
+        let bytes = pieces.or_else(|| response.body().size_hint().exact());
+        let requests = &self.metrics.requests;
+        let (status, latency) = (response.status().as_u16(), self.env.monotonic() - start);
+        requests.answered(labels, status, latency, webhooks, bytes);
+        request_log::answered(&span, &info, status, latency);
+        // A watch counts itself, wherever its events go.
+        if info.is_long_running() && info.verb != Verb::Watch {
+            let open = requests.open(labels);
+            return response.map(|body| body::with_companion(body, open));
+        }
+        if pieces.is_some() {
+            response.extensions_mut().insert(serve::Finite);
+        }
+        response
+    }
+
+    /// What a client may name its request by, and finds it by in logs.
+    fn audit_id(&self, parts: &Parts) -> Option<HeaderValue> {
+        if parts.extensions.get::<InProcess>().is_some() {
+            return None;
+        }
+        let asked =
+            parts.headers.get(AUDIT_ID_HEADER).filter(|id| (1..=AUDIT_ID_BYTES_MAX).contains(&id.len())).cloned();
+        asked.or_else(|| HeaderValue::from_str(&self.env.uuid()).ok())
+    }
+
+    /// Identity, then limits and time, then permission, then the handler.
+    async fn guarded(self: &Arc<Self>, parts: Parts, body: Body, info: RequestInfo, query: Query) -> Response<Body> {
+        let mut call = match self.identify(parts, info, query).await {
+            Ok(call) => call,
+            Err(response) => return *response,
+        };
+        if let Err(e) = self.impersonate(&mut call).await {
+            return respond::error(&call, &e);
+        }
+        request_log::identified(&call.user);
+        let long = call.info.is_long_running();
+        let limit = match self.time_limit(&call, long) {
+            Ok(limit) => limit,
+            Err(e) => return respond::error(&call, &e),
+        };
+        let handled = match long {
+            true => self.dispatch(&call, body).await,
+            false => self.env.timeout(limit, self.dispatch(&call, body)).await.unwrap_or_else(|| {
+                let text = "request did not complete within the allotted timeout";
+                Err(ApiError::new(Reason::Timeout, format!("Timeout: {text}")))
+            }),
+        };
+        respond::reply(&call, &self.env, &self.metrics, handled)
+    }
+
+    /// How long the request may take: what it asks for itself, if that is less than what everybody gets.
+    fn time_limit(&self, call: &Call, long: bool) -> Result<Duration, ApiError> {
+        let most = self.config.limits.request_timeout;
+        let Some(asked) = call.query.get("timeout").filter(|asked| !long && !asked.is_empty()) else { return Ok(most) };
+        let asked = api::codec::parse_duration(asked)
+            .map_err(|e| ApiError::bad_request(format!("invalid timeout specified in the request URL - {e}")))?;
+        match u64::try_from(asked) {
+            Ok(nanos) if nanos > 0 => Ok(Duration::from_nanos(nanos).min(most)),
+            _ => Ok(most),
+        }
+    }
+
+    async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {
+        let in_process = parts.extensions.remove::<InProcess>();
+        let sender = match &in_process {
+            Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
+            None => {
+                let credentials = Credentials { headers: &parts.headers, extensions: &parts.extensions };
+                self.authentication.authenticate(&credentials).await
+            }
+        };
+        self.authentication.strip(&mut parts.headers);
+        let failure = sender.as_ref().err().cloned();
+        let (user, warning) = sender.map(|b| (b.user, b.warning)).unwrap_or_default();
+        let call = Call {
+            info,
+            query,
+            method: parts.method,
+            uri: parts.uri,
+            user,
+            in_process: in_process.is_some(),
+            warnings: Mutex::new(warning.into_iter().map(str::to_string).collect()),
+            upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            stream: Mutex::default(),
+            headers: parts.headers,
+        };
+        match failure {
+            Some(error) => Err(Box::new(respond::error(&call, &error))),
+            None => Ok(call),
+        }
+    }
+
+    /// Acting as someone else, for those who may.
+    async fn impersonate(&self, call: &mut Call) -> Result<(), ApiError> {
+        let Some(wanted) = authn::impersonation(&call.headers)? else { return Ok(()) };
+        for attributes in wanted.permissions(&call.user) {
+            self.authorize(&attributes).await?;
+        }
+        call.user = wanted.user();
+        let names: Vec<_> = call.headers.keys().filter(|n| n.as_str().starts_with("impersonate-")).cloned().collect();
+        names.into_iter().for_each(|n| drop(call.headers.remove(n)));
+        Ok(())
+    }
+
+    async fn authorize(&self, attributes: &authz::Attributes) -> Result<(), ApiError> {
+        match self.authorizer.authorize(attributes).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => Err(authz::refusal(attributes, &reason)),
+        }
+    }
+
+    /// A place among the requests that are handled at once.
+    fn admit_in_flight(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
+        self.in_flight.admit(call).inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
+    }
+
+    async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
+        let mut place = self.admit_in_flight(call)?;
+        self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
+        let mut budget = self.in_flight.body_budget(call);
+        if call.info.is_resource {
+            let bytes = match call.info.subresource == "proxy" {
+                true => {
+                    *call.stream.lock() = Some(body);
+                    Default::default()
+                }
+                false if call.info.is_mutating() => {
+                    // Whoever sends slowly keeps no place that others need.
+                    drop(place);
+                    let limit = self.config.limits.body_bytes;
+                    let bytes = body::read_counted(body, limit, |size| budget.take(size)).await?;
+                    place = self.admit_in_flight(call)?;
+                    bytes
+                }
+                false => Default::default(),
+            };
+            let _held = (place, budget);
+            if !self.cluster.served.current().serves_version(&call.info.group, &call.info.version)
+                && let Some(reply) = Box::pin(aggregator::serve(self, call, bytes.clone())).await
+            {
+                return reply;
+            }
+            if metrics_api::concerns(call) {
+                return Box::pin(metrics_api::serve(self, call)).await;
+            }
+            body::refuse_dense(&bytes)?;
+            return Box::pin(self.registry.dispatch(call, bytes)).await;
+        }
+        match Box::pin(self.serve_path(call)).await {
+            // A discovery document of an extension server.
+            Err(e) if e.is_not_found() => {
+                let extension = Box::pin(aggregator::serve(self, call, Default::default())).await;
+                extension.unwrap_or_else(|| not_found::reply(&call.info.path))
+            }
+            answered => answered,
+        }
+    }
+
+    async fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
+        let path = call.info.path.trim_end_matches('/');
+        let first = path.split('/').nth(1).unwrap_or_default();
+        match first {
+            "api" | "apis" => discovery::serve(self, call),
+            "openapi" => openapi::serve(self, call).await,
+            "healthz" | "livez" | "readyz" => health::serve(self, call).await,
+            "metrics" if path == "/metrics" => {
+                let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
+                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), stored)))
+            }
+            "metrics" if path == "/metrics/slis" => Ok(health::serve_slis(self)),
+            "version" if path == "/version" => Ok(by_hand(&discovery::version())),
+            "debug" => self.debug.serve(path),
+            ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
+            "" if path.is_empty() => Ok(by_hand(&discovery::paths(self))),
+            _ => Err(not_found_path()),
+        }
+    }
+
+    /// A request from inside this process, as `user`.
+    pub fn in_process_request(user: User, mut request: Request<Body>) -> Request<Body> {
+        request.extensions_mut().insert(InProcess(user));
+        request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
+        request
+    }
+}
+
+/// Documents for people, always laid out for them.
+fn by_hand(value: &serde_json::Value) -> Reply {
+    Reply::Raw(respond::value_response(http::StatusCode::OK, value, negotiate::Output::BY_HAND))
+}

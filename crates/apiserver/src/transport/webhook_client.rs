@@ -1,0 +1,206 @@
+//! JSON over HTTPS to services outside: authentication, authorization and admission webhooks.
+//! Used by `authn`, `authz` and `admission`.
+//! Every call has a deadline and a limit on the answer; nothing sent is ever logged.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http::{HeaderValue, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use env::Env;
+
+use crate::transport::tls_config;
+
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Where to go and how to prove both sides.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// `https://host:port/path`
+    pub url: http::Uri,
+    /// Where to connect to, if not to the host that the URL names.
+    pub address: Option<(String, u16)>,
+    pub tls: Arc<ClientConfig>,
+    pub authorization: Option<HeaderValue>,
+}
+
+impl Endpoint {
+    /// Posts `body` and returns the JSON that comes back with a 2xx.
+    pub async fn post(&self, env: &Env, limit: Duration, body: &Value) -> Result<Value, String> {
+        let answered = env.timeout(limit, self.exchange(body)).await;
+        answered.unwrap_or_else(|| Err(self.failed("context deadline exceeded")))
+    }
+
+    /// Why there was no answer at all.
+    fn failed(&self, why: impl std::fmt::Display) -> String {
+        format!("Post \"{}\": {why}", self.url)
+    }
+
+    async fn exchange(&self, body: &Value) -> Result<Value, String> {
+        let host = self.url.host().ok_or("the URL has no host")?.trim_matches(['[', ']']).to_string();
+        let (to, port) = match &self.address {
+            Some((to, port)) => (to.as_str(), *port),
+            None => (host.as_str(), self.url.port_u16().unwrap_or(443)),
+        };
+        let stream = TcpStream::connect((to, port)).await.map_err(|e| {
+            let to = if to.contains(':') { format!("[{to}]") } else { to.to_string() };
+            self.failed(format!("dial tcp {to}:{port}: connect: {e}"))
+        })?;
+        // The certificate of a Service is made for its name, whatever port is appended to it.
+        let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;
+        let connector = tokio_rustls::TlsConnector::from(self.tls.clone());
+        let stream = connector.connect(name, stream).await.map_err(|e| self.failed(format!("tls: {e}")))?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|e| self.failed(e))?;
+        let path = self.url.path_and_query().map_or("/", |p| p.as_str());
+        let mut request = Request::post(path)
+            .header(header::HOST, self.url.authority().map_or(host.as_str(), |a| a.as_str()))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, "kube-apiserver-admission")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .map_err(|e| e.to_string())?;
+        if let Some(value) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, value.clone());
+        }
+        let answered = async {
+            let response = sender.send_request(request).await.map_err(|e| self.failed(e))?;
+            let (parts, body) = response.into_parts();
+            let bytes = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|e| e.to_string())?.to_bytes();
+            if !parts.status.is_success() {
+                return Err(refused(parts.status, &bytes));
+            }
+            serde_json::from_slice(&bytes).map_err(|e| format!("couldn't read the answer: {e}"))
+        };
+        // The connection is driven only as long as its one exchange lasts.
+        tokio::select! {
+            answer = answered => answer,
+            ended = async { let ended = connection.await; std::future::pending::<()>().await; ended } => {
+                Err(self.failed(ended.err().map_or_else(|| "EOF".to_string(), |e| e.to_string())))
+            }
+        }
+    }
+}
+
+fn refused(status: http::StatusCode, body: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    match value["message"].as_str() {
+        Some(message) => message.to_string(),
+        None if status == http::StatusCode::NOT_FOUND => "the server could not find the requested resource".into(),
+        None => {
+            format!("an error on the server ({:?}) has prevented the request from succeeding", status.as_str())
+        }
+    }
+}
+
+/// The endpoint a kubeconfig file describes, as `--…-webhook-config-file` names one.
+pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
+    let attempt = |e: String| format!("failed to read webhook configuration {}: {e}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|e| attempt(e.to_string()))?;
+    let config: Kubeconfig = serde_saphyr::from_str(&text).map_err(|e| attempt(e.to_string()))?;
+    let context = config.contexts.iter().find(|c| c.name == config.current_context).or(config.contexts.first());
+    let context = context.ok_or_else(|| attempt("it has no context".into()))?;
+    let cluster = config.clusters.iter().find(|c| c.name == context.context.cluster);
+    let cluster = &cluster.ok_or_else(|| attempt("the context names no cluster".into()))?.cluster;
+    let empty = User::default();
+    let user = config.users.iter().find(|u| u.name == context.context.user).map_or(&empty, |u| &u.user);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let load = |data: &str, file: &str| -> Result<Vec<u8>, String> {
+        match (data, file) {
+            ("", "") => Ok(Vec::new()),
+            ("", file) => std::fs::read(folder.join(file)).map_err(|e| attempt(format!("{file}: {e}"))),
+            (data, _) => BASE64_STANDARD.decode(data).map_err(|e| attempt(e.to_string())),
+        }
+    };
+    let ca = load(&cluster.certificate_authority_data, &cluster.certificate_authority)?;
+    let authority = (!cluster.insecure_skip_tls_verify).then_some(ca.as_slice());
+    let certificate = load(&user.client_certificate_data, &user.client_certificate)?;
+    let key = load(&user.client_key_data, &user.client_key)?;
+    let identity = (!certificate.is_empty()).then_some((certificate.as_slice(), key.as_slice()));
+    let authorization = match (user.token.as_str(), user.username.as_str()) {
+        ("", "") => None,
+        ("", name) => Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{}", user.password)))),
+        (token, _) => Some(format!("Bearer {token}")),
+    };
+    let authorization =
+        authorization.map(|a| HeaderValue::try_from(a).map_err(|e| attempt(e.to_string()))).transpose()?;
+    Ok(Endpoint {
+        url: cluster.server.parse().map_err(|e| attempt(format!("{}: {e}", cluster.server)))?,
+        address: None,
+        tls: Arc::new(tls_config::client_config(authority, identity).map_err(attempt)?),
+        authorization: authorization.map(|mut a| {
+            a.set_sensitive(true);
+            a
+        }),
+    })
+}
+
+#[derive(Deserialize)]
+struct Kubeconfig {
+    #[serde(rename = "current-context", default)]
+    current_context: String,
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+}
+
+#[derive(Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    server: String,
+    #[serde(default)]
+    certificate_authority: String,
+    #[serde(default)]
+    certificate_authority_data: String,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct User {
+    client_certificate: String,
+    client_certificate_data: String,
+    client_key: String,
+    client_key_data: String,
+    token: String,
+    username: String,
+    password: String,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Context {
+    cluster: String,
+    user: String,
+}
