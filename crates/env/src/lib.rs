@@ -22,7 +22,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use tokio::task::AbortHandle;
 
 /// The handle to the outside that components receive. Cheap to clone.
@@ -51,7 +51,7 @@ enum Wall {
 impl Env {
     /// The real world.
     pub fn real() -> Self {
-        Self::new(Wall::System, StdRng::from_os_rng())
+        Self::new(Wall::System, rand::make_rng())
     }
 
     /// A world that starts at `base` and draws all chance from `seed`. With tokio's time paused, sleeping is free.
