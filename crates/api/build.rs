@@ -1,6 +1,6 @@
 //! Collects the descriptions of types and fields from the sources of the `k8s-openapi` dependency into one compressed
 //! file, which `openapi::descriptions` reads when someone asks for OpenAPI.
-//! Invariant: no text of upstream is kept in this repository.
+//! No text of upstream is kept in this repository.
 
 use std::{
     env, fs,

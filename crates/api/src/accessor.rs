@@ -1,6 +1,6 @@
 //! Reading the metadata of any built-in object, as upstream's `meta.Accessor` does.
 //! Used by controllers, the kubelet and whoever holds `k8s-openapi` structs; `object::Meta` is for encoded objects.
-//! Invariant: absent and empty mean the same.
+//! Absent and empty mean the same.
 
 use std::collections::BTreeMap;
 

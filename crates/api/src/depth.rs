@@ -1,6 +1,6 @@
 //! How deep objects may be nested: one limit for every form they come in and for what patches make of them.
 //! Asked by `codec` after decoding, by `patch` before it inserts, and by whoever stores a patched object.
-//! Invariant: looks no deeper than the limit, so that no input exhausts the stack.
+//! Invariant: looks no deeper than the limit, so that no input exhausts the stack (tidy: `pure_files`).
 
 use serde_json::Value;
 

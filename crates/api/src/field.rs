@@ -1,6 +1,6 @@
 //! Paths into objects and the validation errors found there, in upstream's words.
 //! Used by `kinds/*` (validation); turned into a 422 by `status`.
-//! Invariant: collects every error; never stops at the first.
+//! Collects every error; never stops at the first.
 
 use std::fmt;
 

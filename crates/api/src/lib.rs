@@ -1,6 +1,6 @@
 //! What Kubernetes objects are: the table of kinds, their schemas, and everything pure that can be said of them.
 //! Read by every other crate.
-//! Invariant: no I/O, no clock, no randomness, no async.
+//! Invariant: no I/O, no clock, no randomness, no async (tidy: `pure_files`).
 
 pub mod accessor;
 pub mod cluster_dns;

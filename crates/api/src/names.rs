@@ -1,6 +1,6 @@
 //! Which names and other small texts are legal, in upstream's words.
 //! Used by `kinds/*` for metadata.name and for the many fields that hold names, keys, ports and addresses.
-//! Invariant: returns every complaint; an empty list is a legal text.
+//! Returns every complaint; an empty list is a legal text.
 
 use std::{
     net::{IpAddr, Ipv6Addr},

@@ -1,6 +1,6 @@
 //! The one form of an object on the server path: its JSON bytes plus the metadata the server looks at.
 //! Made by `apiserver` (from clients and from the store) and by `client` (from the wire).
-//! Invariant: an `Object` never changes; a new version is a new `Object`.
+//! An `Object` never changes; a new version is a new `Object`.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! The parsed and protobuf forms of objects that somebody used lately, so that `Object` seldom makes them twice.
 //! Filled by `object`; `client::sweep_object_forms` calls `sweep` in every process that runs for long.
-//! Invariant: what was used in this generation or the last is kept; all else is only bytes, a fraction of it.
+//! What was used in this generation or the last is kept; all else is only bytes, a fraction of it.
 
 use std::{
     any::Any,

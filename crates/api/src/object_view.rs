@@ -1,7 +1,7 @@
 //! The bytes of an object as components read it: without `metadata.managedFields`.
 //! Used by `Object::typed`. Nobody in the process reads who wrote which field, and as nested maps it would take more
 //! room than all the rest of a pod; a server keeps what it knows when an update says nothing about it.
-//! Invariant: bytes that are not as expected are left as they are.
+//! Bytes that are not as expected are left as they are.
 
 use std::{borrow::Cow, ops::Range};
 

@@ -1,6 +1,6 @@
 //! Whether a pod may run on a node: node selector, required affinity, taints, host ports.
 //! Used by the scheduler, by daemon sets, which must know before it does, and by the kubelet, which has the last word.
-//! Invariant: pure; resources are not looked at.
+//! Invariant: pure; resources are not looked at (tidy: `pure_files`).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! How values are shown in tables: ages and the like.
 //! Used by `kinds/*` for their cells.
-//! Invariant: pure; the time is an argument.
+//! Invariant: pure; the time is an argument (tidy: `pure_files`).
 
 use jiff::Timestamp;
 

@@ -1,6 +1,6 @@
 //! `resource.Quantity`: fixed-point numbers with suffixes (`100m`, `1.5Gi`, `12e6`), as upstream reads and writes them.
 //! Used by `kinds/*` (validation), the scheduler (requests), the kubelet and quota.
-//! Invariant: never holds anything finer than a nano; arithmetic saturates, it does not wrap or panic.
+//! Never holds anything finer than a nano; arithmetic saturates, it does not wrap or panic.
 
 use std::{borrow::Cow, cmp::Ordering, fmt, str::FromStr};
 

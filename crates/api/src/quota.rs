@@ -1,6 +1,7 @@
 //! What an object uses of the resources that ResourceQuotas bound, and which quotas cover it.
 //! Asked by admission, which charges, and by the quota controller, which counts anew.
-//! Invariant: pure, and asked by both, so that no charge is taken back by a count that sees things differently.
+//! Invariant: pure, and asked by both, so that no charge is taken back by a count that sees things differently (tidy:
+//! `pure_files`).
 
 use std::{collections::BTreeMap, time::Duration};
 

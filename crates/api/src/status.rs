@@ -1,6 +1,6 @@
 //! Errors as Kubernetes clients see them: a `Status` with upstream's reason, code and words.
 //! Made everywhere on the server path; written to the wire by `apiserver`; read back by `client`.
-//! Invariant: every error a client receives is made here.
+//! Every error a client receives is made here.
 
 use serde_json::{Value, json};
 

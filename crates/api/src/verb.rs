@@ -1,6 +1,6 @@
 //! What a request does to a resource: the verbs of the API, of discovery and of authorization.
 //! Used by the table of kinds, by the API server's request info and authorizers, and by discovery.
-//! Invariant: a verb that has a variant is never `Other` (`From<&str>` and `FromStr` see to it).
+//! A verb that has a variant is never `Other` (`From<&str>` and `FromStr` see to it).
 
 use std::{convert::Infallible, fmt, str::FromStr};
 

@@ -1,6 +1,6 @@
 //! One step of a watch, as the API server sends it and clients receive it.
 //! Made by `apiserver/watch_cache` and by `client` from the wire.
-//! Invariant: objects are shared, never copied.
+//! Objects are shared, never copied.
 
 use std::sync::Arc;
 

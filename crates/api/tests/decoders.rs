@@ -1,6 +1,6 @@
 //! Decoders against broken input: objects that are right are bent a little, many times, and nothing may panic.
 //! Needs nothing outside the repository.
-//! Invariant: every run is told by proptest's seed.
+//! Every run is told by proptest's seed.
 
 mod words;
 

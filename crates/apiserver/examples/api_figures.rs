@@ -1,7 +1,7 @@
 //! The API server under load, as ratios: `api_figures STANDALONE LAST_RUN`, called by `tools/bench`.
 //! Starts the `standalone` example as a process of its own, speaks JSON over TLS to it, and keeps its results in a file
 //! to compare the next run with.
-//! Invariant: measures from outside; shares nothing with the server but sockets.
+//! Measures from outside; shares nothing with the server but sockets.
 
 use std::{
     collections::BTreeMap,

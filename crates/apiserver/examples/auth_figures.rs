@@ -1,6 +1,6 @@
 //! How long a permission and an identity take: `cargo run --release --example auth_figures [FIGURES]`.
 //! Run by `make bench` with what `api_figures` wrote; prints each figure beside its limit.
-//! Invariant: measures the code that serves requests, over objects that went through the server.
+//! Measures the code that serves requests, over objects that went through the server.
 
 use std::{error::Error, sync::Arc, time::Duration};
 

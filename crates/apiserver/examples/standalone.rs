@@ -1,6 +1,6 @@
 //! An API server alone, with a kubeconfig for stock clients: `standalone PORT KUBECONFIG [DIRECTORY]`.
 //! For trying things out and for measuring by hand; `minke` is the product.
-//! Invariant: keeps nothing without a directory.
+//! Keeps nothing without a directory.
 
 use std::{error::Error, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! One verb again and again without sockets, to count instructions: `valgrind --tool=callgrind verbs apply 300`.
 //! What a verb costs in the server itself; `api_figures` measures it with everything around it.
-//! Invariant: the same requests in the same order every time.
+//! The same requests in the same order every time.
 
 use std::{error::Error, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! The API server: every kind of the table, served to stock clients over TLS and to this process directly.
 //! Reads `api` (what objects are) and `store` (where they lie); used by `minke`, `sim` and tests.
-//! Invariant: every request, from a socket or from this process, takes the one path in `server::pipeline`.
+//! Every request, from a socket or from this process, takes the one path in `server::pipeline`.
 
 pub mod admission;
 pub mod authn;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// How long a busy machine may take for what must happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// What is learned stays longer than any test runs.
 const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
 
@@ -68,7 +68,7 @@ async fn dig(to: SocketAddr, arguments: &str) -> String {
 
 /// Asks until the answer fits: an upstream that a busy machine holds up for seconds counts as silent.
 async fn dig_until(to: SocketAddr, arguments: &str, fits: impl Fn(&str) -> bool) -> String {
-    let end = env::instant_now() + PATIENCE;
+    let end = env::instant_now() + WAIT_TIMEOUT;
     loop {
         let got = dig(to, arguments).await;
         if fits(&got) || env::instant_now() >= end {
@@ -145,7 +145,7 @@ async fn dig_gets_its_answers() {
 
     // Upstream is gone: what was learned stays for its time, the rest fails at once.
     drop(upstream);
-    let end = env::instant_now() + PATIENCE;
+    let end = env::instant_now() + WAIT_TIMEOUT;
     for number in 0.. {
         // Another name each time: it may still learn that one is not there.
         let got = dig(ours.address, &format!("other-{number}.d.svc.example.test")).await;

@@ -1,6 +1,6 @@
 //! Figures of a running cluster's node against its bare runtime: pods up and down, one by one and many at once.
 //! Run by `tools/bench` with the cluster's data directory; prints rows of `figure|value|goal`.
-//! Invariant: what it makes in the runtime and in the cluster it removes again.
+//! What it makes in the runtime and in the cluster it removes again.
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 

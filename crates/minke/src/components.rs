@@ -1,7 +1,7 @@
 //! What runs in this process for as long as it does: a component that ends before it is told to ends the process, with
 //! its error.
 //! Used by `server` and `agent` to start components, by `up` and `commands` to wait.
-//! Invariant: the first failure is the one that is told.
+//! The first failure is the one that is told.
 
 use std::{fmt::Display, future::Future, sync::Arc};
 

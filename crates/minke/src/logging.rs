@@ -1,6 +1,6 @@
 //! What is logged, and how the lines look.
 //! Started by `main` before anything else; `flags` and `kubelet_flags` show its flags.
-//! Invariant: logs go to stderr and nowhere else; a JSON line is one object whatever the fields hold.
+//! Logs go to stderr and nowhere else; a JSON line is one object whatever the fields hold.
 
 use std::{fmt, io, io::IsTerminal};
 

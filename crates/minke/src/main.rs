@@ -1,6 +1,6 @@
 //! Starts any subset of the components in one process.
 //! Every other crate is a library; this one knows which of them run together.
-//! Invariant: no behaviour of a component lives here.
+//! No behaviour of a component lives here.
 
 mod certificates;
 mod cluster;

@@ -1,6 +1,6 @@
 //! Nodes with the pods on them, kept incrementally; pods that are decided but not yet bound (assumed) count already.
 //! Changed by `cluster` and `scheduler`; read by `cycle`, which borrows it: nothing is copied per pod.
-//! Invariant: a pod counts on at most one node.
+//! A pod counts on at most one node.
 
 use std::{
     collections::{HashMap, VecDeque},

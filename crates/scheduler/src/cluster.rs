@@ -1,6 +1,6 @@
 //! Everything the scheduler knows of the cluster: nodes and pods (`cache`) and the objects that plugins consult.
 //! Fed by `scheduler` with what the informers report; read by plugins.
-//! Invariant: a plain value with no locks and no I/O, so that a test needs no server.
+//! Invariant: a plain value with no locks and no I/O, so that a test needs no server (tidy: `pure_files`).
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! One pod, one decision: filter the nodes, score those that will do, pick the best.
 //! Driven by `scheduler`; asks the profile's plugins from PreFilter to Score.
-//! Invariant: changes nothing; the caller assumes and binds.
+//! Changes nothing; the caller assumes and binds.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Why a pod was not scheduled: the verdict per node, grouped by reason, and the message that users see.
 //! Made by `cycle`; told by `scheduler` in conditions and events; kept here for whoever asks.
-//! Invariant: bounded in number; the oldest goes first.
+//! Bounded in number; the oldest goes first.
 
 use std::{
     borrow::Cow,

@@ -1,6 +1,6 @@
 //! Other processes that have a say over HTTP: they may refuse nodes, score them, and bind pods.
 //! Configured by `config::ExtenderConfig`; asked by `scheduler` between filtering and scoring.
-//! Invariant: a failing extender fails the attempt unless it is marked ignorable; scores are never required.
+//! A failing extender fails the attempt unless it is marked ignorable; scores are never required.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The informers the scheduler listens to, merged into one stream of changes.
 //! Feeds `scheduler`, which owns all state.
-//! Invariant: everything listed at the start is delivered before the first pod is tried.
+//! Everything listed at the start is delivered before the first pod is tried.
 
 use client::{Change, InformerFactory, Subscription};
 use k8s_openapi::api::{

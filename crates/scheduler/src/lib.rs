@@ -1,6 +1,6 @@
 //! Decides on which node each pod runs: a queue of pods, a view of the cluster, plugins at upstream's extension points.
 //! Started by `minke`; talks to the API server through `client` only.
-//! Invariant: a pod is bound at most once by us, and never to a node that the filters refused.
+//! A pod is bound at most once by us, and never to a node that the filters refused.
 
 mod cache;
 mod cluster;

@@ -1,6 +1,6 @@
 //! A node and what is on it: pods, requested amounts, ports, images, claims in use.
 //! Kept by `cache`; read by every plugin; cloned only to try preemption and nominated pods.
-//! Invariant: the sums equal the sums over `pods`.
+//! The sums equal the sums over `pods`.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Selection of nodes by labels and names, as pods and persistent volumes write it.
 //! Used by the node affinity, topology spread and volume plugins; what matches is `api::placement`'s to say.
-//! Invariant: a term that can't be read, or that is empty, matches nothing.
+//! A term that can't be read, or that is empty, matches nothing.
 
 use std::collections::HashSet;
 

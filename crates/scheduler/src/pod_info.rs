@@ -1,7 +1,7 @@
 //! A pod with everything the plugins ask about worked out once: requests, ports, affinity terms, claims.
 //! Made by `scheduler` for each version of a pod; shared by `queue`, `cache` and plugins.
-//! Invariant: never changes after it is made. Of a pod that has its node there is only `PodInfo`: there may be a hundred
-//! thousand, and nobody asks for the rest of them. One that waits is a `PendingPod`, which has it all.
+//! Never changes after it is made. Of a pod that has its node there is only `PodInfo`: there may be a hundred thousand,
+//! and nobody asks for the rest of them. One that waits is a `PendingPod`, which has it all.
 
 use std::{
     borrow::Cow,

@@ -1,6 +1,6 @@
 //! Pods that wait: ready (active), too soon to try again (back-off), unschedulable until something helps, and gated.
 //! Fed and drained by `scheduler`; plugins say which events help.
-//! Invariant: a pod is in exactly one part; time moves pods only when `next_deadline` has come.
+//! A pod is in exactly one part; time moves pods only when `next_deadline` has come.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,6 +1,6 @@
 //! What users are told about a pod: events and the PodScheduled condition.
 //! Used by `scheduler`; written by tasks of its own so that deciding never waits.
-//! Invariant: a condition that already says the same is not written again.
+//! A condition that already says the same is not written again.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Amounts of resources: what a pod asks for and what a node offers, as plain integers.
 //! The sums over a pod are `api::pod_resources`; read by `node_info` and the resource plugins.
-//! Invariant: arithmetic saturates; a quantity that can't be read counts as zero.
+//! Arithmetic saturates; a quantity that can't be read counts as zero.
 
 use std::collections::BTreeMap;
 

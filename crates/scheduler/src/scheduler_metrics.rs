@@ -1,6 +1,6 @@
 //! What the scheduler counts, under upstream's names.
 //! Counted by `scheduler`; shown at a component's `/metrics`.
-//! Invariant: pods and nodes never become labels.
+//! Pods and nodes never become labels.
 
 use metrics::Family;
 

@@ -20,7 +20,7 @@ const PIPE_BYTES: usize = 4096;
 /// Of simulated time; what is not over by then never is.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// Of real time, on a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -317,7 +317,7 @@ async fn a_peer_has_so_many_connections_and_others_go_on() {
     };
     let until = async |good: bool| {
         let tried = async { while get().await.is_ok() != good {} };
-        env::timeout(PATIENCE, tried).await.unwrap_or_else(|| panic!("never {good}"));
+        env::timeout(WAIT_TIMEOUT, tried).await.unwrap_or_else(|| panic!("never {good}"));
     };
     until(true).await;
     let mut idle = Vec::new();
@@ -327,10 +327,10 @@ async fn a_peer_has_so_many_connections_and_others_go_on() {
     until(false).await;
     // What is beyond the cap is closed, not kept waiting.
     let mut beyond = TcpStream::connect(address).await.unwrap();
-    let ended = env::timeout(PATIENCE, beyond.read(&mut [0])).await.expect("closed at once");
+    let ended = env::timeout(WAIT_TIMEOUT, beyond.read(&mut [0])).await.expect("closed at once");
     assert_eq!(ended.unwrap_or(0), 0);
     drop(idle);
     until(true).await;
     stop.cancel();
-    env::timeout(PATIENCE, serving).await.expect("it stops").unwrap();
+    env::timeout(WAIT_TIMEOUT, serving).await.expect("it stops").unwrap();
 }

@@ -1,6 +1,6 @@
 //! Takes chance away from whatever does not ask `env` for it: hash maps of a run draw their keys from its seed.
 //! Used by `runner`, which gives every run a thread of its own.
-//! Invariant: threads that were not told a seed get the kernel's randomness.
+//! Threads that were not told a seed get the kernel's randomness.
 
 use std::cell::Cell;
 

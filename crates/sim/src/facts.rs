@@ -1,6 +1,6 @@
 //! What the simulator reads out of objects: small questions with one answer each.
 //! Used by the pretended node and by both sets of checks.
-//! Invariant: shares no code with what is being tested; the oracle has its own arithmetic.
+//! Shares no code with what is being tested; the oracle has its own arithmetic.
 
 use k8s_openapi::{
     Metadata,

@@ -1,6 +1,6 @@
 //! `figures`: how fast the real control plane is on this machine, with 5,000 nodes that only exist on paper.
 //! Run by `tools/bench` from a release build; one row per figure, with its goal.
-//! Invariant: everything goes through the API server and the durable store, as in production; nothing here is a check.
+//! Everything goes through the API server and the durable store, as in production; nothing here is a check.
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The whole control plane under simulated time, with nodes that only pretend to run pods and faults drawn from a seed.
 //! Real API servers, controllers and schedulers over one memory store, all in one thread; played by `runner`.
-//! Invariant: the same seed gives the same run, alone or among others; a failing seed becomes a test.
+//! The same seed gives the same run, alone or among others; a failing seed becomes a test.
 
 pub mod checkers;
 pub mod clients;

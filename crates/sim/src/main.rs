@@ -1,6 +1,6 @@
 //! `make sim`: plays many seeds on all cores and says which failed.
 //! The work is in the library; `tests/seeds.rs` plays a few of the same seeds.
-//! Invariant: ends with an error when any seed failed.
+//! Ends with an error when any seed failed.
 
 use std::process::ExitCode;
 

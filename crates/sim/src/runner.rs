@@ -1,7 +1,7 @@
 //! Plays seeds: a workload under faults, then quiet, then the checks.
 //! Called by `main`, in a process of its own for each seed (`series`).
-//! Invariant: nothing but the seed decides what happens. What a process makes only once (tables, time zones) would
-//! shift the order of a later run's hash maps, so there is no later run.
+//! Nothing but the seed decides what happens. What a process makes only once (tables, time zones) would shift the order
+//! of a later run's hash maps, so there is no later run.
 
 use std::{
     collections::BTreeSet,

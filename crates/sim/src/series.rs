@@ -1,6 +1,6 @@
 //! Plays many seeds, each in a process of its own, on all cores.
 //! Called by `main` and by `tests/seeds.rs`; what one process does is in `runner`.
-//! Invariant: ends, whatever a seed does: a process that takes too long is killed and counts as failed.
+//! Ends, whatever a seed does: a process that takes too long is killed and counts as failed.
 
 use std::{
     ffi::OsStr,

@@ -1,6 +1,7 @@
 //! Objects to and from the wire: JSON, YAML and protobuf, all along the one schema.
 //! Used by `apiserver` for bodies and answers, by `client` and `cli` for the other side.
-//! Invariant: decoding input never panics, and nothing comes out deeper than `depth` allows; what upstream complains about is complained about in its words.
+//! Decoding input never panics, and nothing comes out deeper than `depth` allows; what upstream complains about is
+//! complained about in its words.
 
 mod scalar;
 mod typed;

@@ -1,6 +1,6 @@
 //! Values that are strings in JSON and something more in Go: times, durations, base64.
 //! Used by `typed` (to check and normalize) and by `protobuf` (to pack and unpack).
-//! Invariant: what is returned reads back as itself.
+//! What is returned reads back as itself.
 
 use base64::{
     Engine,

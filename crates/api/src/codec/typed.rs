@@ -1,7 +1,7 @@
 //! Reads any serde format into a JSON value along a schema, in one pass: unknown and duplicate fields are noted, types
 //! checked, numbers and times normalized.
 //! Driven by `json` and `yaml` in `codec`.
-//! Invariant: a value of a Go-typed schema that comes out has the shape the schema says; input never panics.
+//! A value of a Go-typed schema that comes out has the shape the schema says; input never panics.
 
 use std::cell::RefCell;
 

@@ -1,6 +1,6 @@
 //! YAML as Kubernetes reads it: turned into what the same JSON would say, octal modes and all.
 //! Used through `codec::decode` and `codec::encode`.
-//! Invariant: one document, bounded in depth and in aliases.
+//! One document, bounded in depth and in aliases.
 
 use serde::{Serialize, de::DeserializeSeed};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! What a kind does beyond being stored: defaults, strategy, validation, columns, selectable fields.
 //! Implemented by one file per kind in the folders beside this one, and by custom resources at run time.
-//! Invariant: pure; sees one object (and its old version), never the store.
+//! Invariant: pure; sees one object (and its old version), never the store (tidy: `pure_files`).
 
 use serde_json::Value;
 

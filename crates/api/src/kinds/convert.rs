@@ -1,6 +1,6 @@
 //! Conversion between the served versions of one kind. Only two kinds have more than one.
 //! Used by the API server between a request's version and the stored one: HPA autoscaling/v2, Event v1.
-//! Invariant: there and back gives the same object.
+//! There and back gives the same object.
 
 use serde_json::{Map, Value, json};
 

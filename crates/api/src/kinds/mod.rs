@@ -1,6 +1,6 @@
 //! THE TABLE of kinds: routes, discovery, OpenAPI, RBAC names, watch caches, quota, GC and printing iterate it.
 //! A kind with behaviour is one file in the folder of its API group; custom resources make the same `Resource` at run time.
-//! Invariant: nothing else in the workspace lists the kinds.
+//! Nothing else in the workspace lists the kinds.
 
 mod admissionregistration;
 mod apiextensions;

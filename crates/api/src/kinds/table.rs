@@ -1,6 +1,6 @@
 //! The rows. Adding a plain kind is one line here; a kind with behaviour adds its file and names its type in `behavior`.
 //! Read through `kinds::builtin`.
-//! Invariant: in upstream's discovery order, which clients show to people (`tests/reference` compares).
+//! In upstream's discovery order, which clients show to people (`tests/reference` compares).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Server-side apply: merge the configuration, drop what its manager no longer mentions, refuse what others own.
 //! Used by `apiserver` on PATCH with `application/apply-patch+yaml`.
-//! Invariant: an apply that changes nothing gives back the live object as it was.
+//! An apply that changes nothing gives back the live object as it was.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Cases of server-side apply.
 //! Neighbour of `apply`.
-//! Invariant: every case is data.
+//! Every case is data.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

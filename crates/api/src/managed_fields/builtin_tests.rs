@@ -1,6 +1,6 @@
 //! Ownership of built-in kinds by the real table, as clusters are known to show it.
 //! Neighbour of `update` and `apply`.
-//! Invariant: every case is data.
+//! Every case is data.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! What changed between two versions of an object, as sets of paths.
 //! Used by `apply` and `update`.
-//! Invariant: no path is in more than one of the three sets.
+//! No path is in more than one of the three sets.
 
 use std::collections::BTreeMap;
 

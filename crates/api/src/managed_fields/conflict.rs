@@ -1,6 +1,6 @@
 //! The 409 of server-side apply, with the owners named.
 //! Used by `apply`.
-//! Invariant: one cause per field.
+//! One cause per field.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! What an object mentions, as a set; and an object without what a set names.
 //! Used by `apply`.
-//! Invariant: removing what was extracted leaves nothing that was mentioned.
+//! Removing what was extracted leaves nothing that was mentioned.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! A small schema for the tests of ownership: a Deployment in miniature.
 //! Used by `apply_tests` and `update_tests`.
-//! Invariant: held as Go would hold it, so that ownership looks as it does upstream.
+//! Held as Go would hold it, so that ownership looks as it does upstream.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Moving an object from client-side to server-side apply: what `kubectl apply` once wrote may be taken over by
 //! `kubectl apply --server-side` without force.
 //! Used by `apply`, for the manager `kubectl` only, as upstream.
-//! Invariant: the annotation is trusted only where the live object still agrees with it.
+//! The annotation is trusted only where the live object still agrees with it.
 
 use serde_json::Value;
 

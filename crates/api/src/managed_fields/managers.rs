@@ -1,6 +1,6 @@
 //! `metadata.managedFields`: who owns what, since when, through which operation.
 //! Used by `update` and `apply`.
-//! Invariant: written sorted as upstream sorts; at most `UPDATE_MANAGERS_MAX` entries come from updates.
+//! Written sorted as upstream sorts; at most `UPDATE_MANAGERS_MAX` entries come from updates.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! An applied configuration merged into the live object.
 //! Used by `apply`.
-//! Invariant: removes nothing, except what the configuration sets to null.
+//! Removes nothing, except what the configuration sets to null.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Field ownership (`metadata.managedFields`) and server-side apply.
 //! Called by `apiserver` on every write; the schema says what a field is, custom resources bring their own.
-//! Invariant: ownership never decides what an update writes, only what an apply may change or remove.
+//! Ownership never decides what an update writes, only what an apply may change or remove.
 
 mod apply;
 mod compare;

@@ -1,6 +1,6 @@
 //! One step of a path into an object, as `FieldsV1` writes it: `f:name`, `k:{"name":"web"}`, `v:"x"`, `i:0`.
 //! Used by `set`.
-//! Invariant: ordered as upstream orders them: fields, keys, values, indices.
+//! Ordered as upstream orders them: fields, keys, values, indices.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Ownership of `replicas` as the scale subresource sees it, and back.
 //! Used by `apiserver` on the scale endpoint of every kind that has one.
-//! Invariant: only the path of the replicas ever moves.
+//! Only the path of the replicas ever moves.
 
 use serde_json::Value;
 

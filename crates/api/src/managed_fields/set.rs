@@ -1,6 +1,6 @@
 //! Sets of paths into an object: who owns what. A tree, written as `FieldsV1`.
 //! Steps are in `path`; made from objects in `typed`.
-//! Invariant: entries are sorted; an entry that is neither a member nor has children does not exist.
+//! Entries are sorted; an entry that is neither a member nor has children does not exist.
 
 use std::cmp::Ordering;
 

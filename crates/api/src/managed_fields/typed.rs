@@ -1,6 +1,6 @@
 //! How the schema divides a value for ownership: what is one piece, what has parts, and how parts are named.
 //! Read by `extract`, `compare` and `merge`.
-//! Invariant: a value that does not fit its type is one piece; nothing here fails on odd input.
+//! A value that does not fit its type is one piece; nothing here fails on odd input.
 
 use std::sync::{Arc, LazyLock};
 

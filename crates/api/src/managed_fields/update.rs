@@ -1,6 +1,6 @@
 //! Ownership after a write that is not an apply: whoever changes a field owns it.
 //! Used by `apiserver` on create, update and the other patches; by `apply` for objects nobody has tracked yet.
-//! Invariant: never fails; what cannot be read in `managedFields` is forgotten.
+//! Never fails; what cannot be read in `managedFields` is forgotten.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};

@@ -1,6 +1,6 @@
 //! Cases of ownership after plain writes.
 //! Neighbour of `update`.
-//! Invariant: every case is data.
+//! Every case is data.
 
 use serde_json::{Value, json};
 

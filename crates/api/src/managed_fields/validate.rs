@@ -1,6 +1,6 @@
 //! Whether an applied configuration fits the schema, in upstream's words.
 //! Used by `apply`.
-//! Invariant: reports, changes nothing.
+//! Reports, changes nothing.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The published schema of a custom resource: its own, with the fields every object has.
 //! Called by `documents` for kinds that are not in the field table.
-//! Invariant: OpenAPI v2 gets only what v2 can say.
+//! OpenAPI v2 gets only what v2 can say.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! The descriptions of types and fields, unpacked while a document is built and dropped after it.
 //! Made by `build.rs` from the `k8s-openapi` dependency; read by `schemas`.
-//! Invariant: a type without description is not an error.
+//! A type without description is not an error.
 
 use std::{collections::HashMap, io::Read};
 

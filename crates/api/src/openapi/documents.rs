@@ -1,6 +1,6 @@
 //! Writes operations and schemas as one OpenAPI document, v2 or v3.
 //! Called by `openapi`.
-//! Invariant: `dryRun` and `fieldValidation` stay inside their operations, where kubectl looks for them.
+//! `dryRun` and `fieldValidation` stay inside their operations, where kubectl looks for them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

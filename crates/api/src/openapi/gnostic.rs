@@ -1,6 +1,6 @@
 //! OpenAPI v2 as the protobuf that client-go reads: gnostic's `openapi.v2.Document`.
 //! Called by `openapi::v2_protobuf` with the JSON document.
-//! Invariant: a table of numbers; what has no row and does not start with `x-` is left out.
+//! A table of numbers; what has no row and does not start with `x-` is left out.
 
 use serde_json::{Map, Value};
 

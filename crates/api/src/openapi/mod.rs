@@ -1,6 +1,6 @@
 //! OpenAPI documents, v3 per group version and v2 for all: for `kubectl explain`, validation and client generators.
 //! Built on demand from the table of kinds, the field table and the schemas of custom resources; `apiserver` caches them.
-//! Invariant: names no kind, keeps nothing in memory between calls.
+//! Names no kind, keeps nothing in memory between calls.
 
 mod custom;
 mod descriptions;

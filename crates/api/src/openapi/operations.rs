@@ -1,6 +1,6 @@
 //! Every path and operation of a set of resources, said once; `v2` and `v3` only write them differently.
 //! Made from the table of kinds (and custom resources); read by `documents`.
-//! Invariant: names no kind; everything follows from `Resource`.
+//! Names no kind; everything follows from `Resource`.
 
 use crate::{
     Resource, Verb,

@@ -1,6 +1,6 @@
 //! The component schemas of a document: our field table, written as OpenAPI.
 //! Called by `documents` for every type that operations refer to, and for what those refer to.
-//! Invariant: says nothing that the table does not hold; texts come from `descriptions`.
+//! Says nothing that the table does not hold; texts come from `descriptions`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! JSON patch (RFC 6902), with the reach and the words of the library upstream uses: indices may be negative, and every
 //! failure names the operation and the path.
 //! Used through `patch`.
-//! Invariant: a patch of more than `JSON_PATCH_OPERATIONS_MAX` is refused before any of it is done; nothing is copied
-//! beyond `COPY_BYTES_MAX`, and no more than `MOVED_ITEMS_MAX` list items make room for others.
+//! A patch of more than `JSON_PATCH_OPERATIONS_MAX` is refused before any of it is done; nothing is copied beyond
+//! `COPY_BYTES_MAX`, and no more than `MOVED_ITEMS_MAX` list items make room for others.
 
 use std::{fmt, io};
 

@@ -1,6 +1,6 @@
 //! JSON merge patch (RFC 7386), and the patch between two documents.
 //! Used through `patch`.
-//! Invariant: no null survives from the patch into the result, except inside lists.
+//! No null survives from the patch into the result, except inside lists.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,7 @@
 //! The three patches of the API: JSON patch, merge patch and strategic merge patch.
 //! Used by `apiserver` (PATCH) and `cli`; server-side apply is in `managed_fields`.
-//! Invariant: pure; the document that comes in is never half-patched, an error leaves nothing behind.
+//! Invariant: pure; the document that comes in is never half-patched, an error leaves nothing behind (tidy:
+//! `pure_files`).
 
 mod json;
 mod merge;

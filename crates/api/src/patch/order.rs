@@ -1,6 +1,6 @@
 //! The order of a list after a strategic merge: the patch's order where it has one, the live order elsewhere.
 //! Used by `strategic`.
-//! Invariant: only reorders; every element that comes in goes out.
+//! Only reorders; every element that comes in goes out.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Strategic merge patch: a merge patch that knows from the schema which lists are merged, and by which key.
 //! Used through `patch`; list order is in `order`.
-//! Invariant: no directive (`$patch`, `$retainKeys`, ...) reaches the result.
+//! No directive (`$patch`, `$retainKeys`, ...) reaches the result.
 
 use serde_json::{Map, Value};
 

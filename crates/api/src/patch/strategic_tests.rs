@@ -1,6 +1,6 @@
 //! Cases of `strategic`, against a small schema.
 //! Neighbour of `strategic`.
-//! Invariant: every case is data.
+//! Every case is data.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,6 +1,7 @@
 //! What a pod requests and what it is limited to, as a whole: upstream's `PodRequests` and `PodLimits`.
 //! Used by quota, limit ranges, the scheduler and the kubelet, each with amounts of its own form (`ResourceList`).
-//! Invariant: pure; what cannot be read as a quantity counts nothing, validation refuses it elsewhere.
+//! Invariant: pure; what cannot be read as a quantity counts nothing, validation refuses it elsewhere (tidy:
+//! `pure_files`).
 
 pub mod qos;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The quality-of-service class of a pod.
 //! Used by the kind Pod, which records it on create, and by the kubelet for pods without a record.
-//! Invariant: looks at cpu and memory only, as upstream does.
+//! Looks at cpu and memory only, as upstream does.
 
 use std::fmt;
 

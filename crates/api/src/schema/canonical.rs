@@ -1,6 +1,6 @@
 //! Brings a value of a Go-typed schema to the form Go would print: empty optional fields gone, always-printed ones there.
 //! Called by `apiserver` before an object is stored, and by `codec::protobuf` after decoding.
-//! Invariant: does nothing to types of custom resources; doing it twice changes nothing.
+//! Does nothing to types of custom resources; doing it twice changes nothing.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Fills in the defaults that a schema declares.
 //! Called by `apiserver` after decoding, before a kind's own `Behavior` defaults what depends on other fields.
-//! Invariant: never replaces a value that is there; `null` counts as absent unless the field is nullable.
+//! Never replaces a value that is there; `null` counts as absent unless the field is nullable.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The shape of every type, as one table: what decoding, defaulting, patching, apply, protobuf and OpenAPI all read.
 //! Built-in types come from our compact field table; a CustomResourceDefinition builds a `Schema` of its own.
-//! Invariant: describes shape only; rules about values live in `kinds/*`.
+//! Describes shape only; rules about values live in `kinds/*`.
 
 mod canonical;
 mod defaults;

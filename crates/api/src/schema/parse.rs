@@ -1,6 +1,6 @@
 //! Reads the compact field tables (`*.table`, written by `tools/schema-table`) into a `Schema`.
 //! Called once per table set by `builtin` and `unserved`.
-//! Invariant: a table is part of the program, so a line that does not parse is a bug and panics.
+//! A table is part of the program, so a line that does not parse is a bug and panics.
 //!
 //! The format, one line each:
 //! ```text

@@ -1,6 +1,6 @@
 //! Field selectors: `metadata.name=web,status.phase!=Running`.
 //! Read by `apiserver`, which knows the fields of each kind.
-//! Invariant: says nothing about which fields exist.
+//! Says nothing about which fields exist.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Label selectors: `a=b,c!=d,e in (f,g),h,!i,j>1`, and `metav1.LabelSelector`.
 //! Words come from `lexer`.
-//! Invariant: requirements are sorted by key; every key and value in them is legal.
+//! Requirements are sorted by key; every key and value in them is legal.
 
 use std::{collections::BTreeMap, fmt};
 

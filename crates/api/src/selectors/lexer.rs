@@ -1,6 +1,6 @@
 //! The tokens of a label selector.
 //! Read by `labels`.
-//! Invariant: always ends with `End`.
+//! Always ends with `End`.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {

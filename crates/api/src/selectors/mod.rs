@@ -1,6 +1,6 @@
 //! Which objects a request, a service or a controller means: label and field selectors.
 //! Read by `apiserver` (list, watch, deletecollection), controllers and the scheduler.
-//! Invariant: parsing is bounded by the size of its text; matching allocates nothing.
+//! Parsing is bounded by the size of its text; matching allocates nothing.
 
 mod fields;
 mod labels;

@@ -1,6 +1,6 @@
 //! Compares our tables and codecs with upstream's published files: golden objects, OpenAPI, discovery.
 //! Run by `make test-reference`, which says where the files are.
-//! Invariant: without the files nothing here passes; it is ignored, and says so.
+//! Without the files nothing here passes; it is ignored, and says so.
 
 mod golden;
 mod openapi;

@@ -1,6 +1,6 @@
 //! Notes about a request for those who look at it later: what policies, webhooks and Pod Security had to say.
 //! Called by `policy`, `webhooks` and `pod_security`; the audit log will take them from here.
-//! Invariant: a note never decides anything.
+//! A note never decides anything.
 
 use super::Attributes;
 

@@ -1,6 +1,6 @@
 //! Settings of single plugins, from the file of `--admission-control-config-file`.
 //! Read once by the chain in `admission`.
-//! Invariant: a setting nobody would follow is an error, not a comment.
+//! A setting nobody would follow is an error, not a comment.
 
 use std::path::Path;
 

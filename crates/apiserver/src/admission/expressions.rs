@@ -1,6 +1,6 @@
 //! Expressions in configurations of admission and in selectors of devices must compile before they are stored.
 //! Part of the chain in `admission`; not a plugin, because a broken expression would break every later request.
-//! Invariant: what was stored already is not refused again for an expression that did not change.
+//! What was stored already is not refused again for an expression that did not change.
 
 use std::sync::Arc;
 

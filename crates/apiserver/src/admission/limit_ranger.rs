@@ -1,6 +1,6 @@
 //! LimitRange objects complete and bound what containers, pods and claims of a namespace ask for.
 //! A row of the table in `admission`.
-//! Invariant: defaults only fill gaps.
+//! Defaults only fill gaps.
 
 use std::sync::Arc;
 

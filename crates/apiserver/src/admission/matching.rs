@@ -1,6 +1,6 @@
 //! Which requests a webhook or a policy is asked about: rules, selectors and conditions, and in which version.
 //! Used by `webhooks` and `policy`.
-//! Invariant: configurations of admission itself are never matched, so that they can always be mended.
+//! Configurations of admission itself are never matched, so that they can always be mended.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! What may be stored: an ordered table of plugins that complete objects and refuse them.
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
-//! Invariant: mutating comes before validating; a refused request writes nothing.
+//! Mutating comes before validating; a refused request writes nothing.
 
 mod audit;
 mod configuration;

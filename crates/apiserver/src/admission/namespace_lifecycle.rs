@@ -1,6 +1,6 @@
 //! Nothing is made in a namespace that does not exist or is going away, and the three founding ones stay.
 //! A row of the table in `admission`.
-//! Invariant: never refuses an update or a deletion inside a namespace.
+//! Never refuses an update or a deletion inside a namespace.
 
 use std::sync::Arc;
 

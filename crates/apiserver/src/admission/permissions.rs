@@ -1,6 +1,6 @@
 //! Plugins that ask whether the sender may have the effects of a write: owners and certificates.
 //! Rows of the table in `admission`.
-//! Invariant: ask the same authorizer as every request.
+//! Ask the same authorizer as every request.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Pod Security Standards: three levels, enforced, warned about or noted by labels of the namespace.
 //! A row of the table in `admission`; `pod_security_checks` says what each level forbids.
-//! Invariant: only pods are refused; what makes pods is warned about.
+//! Only pods are refused; what makes pods is warned about.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,7 @@
 //! What each level of the Pod Security Standards forbids, in upstream's words.
 //! Called by `pod_security`.
-//! Invariant: pure; a namespace that pins a release gets what that release forbade, no more and no less.
+//! Invariant: pure; a namespace that pins a release gets what that release forbade, no more and no less (tidy:
+//! `pure_files`).
 
 use serde_json::Value;
 

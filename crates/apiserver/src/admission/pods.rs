@@ -1,6 +1,6 @@
 //! Small plugins about pods and nodes: tolerations, taints, images, runtime classes.
 //! Rows of the table in `admission`.
-//! Invariant: each only adds what the pod or node leaves open.
+//! Each only adds what the pod or node leaves open.
 
 use std::sync::Arc;
 

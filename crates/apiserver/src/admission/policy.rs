@@ -1,6 +1,6 @@
 //! ValidatingAdmissionPolicy: expressions decide what may be stored.
 //! A part of the validating row in `admission`.
-//! Invariant: a policy without a binding decides nothing.
+//! A policy without a binding decides nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Pods get the number behind their priority class.
 //! A row of the table in `admission`.
-//! Invariant: a pod that is stored has `spec.priority` and `spec.preemptionPolicy`.
+//! A pod that is stored has `spec.priority` and `spec.preemptionPolicy`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! ResourceQuota objects bound what a namespace holds; use is counted before an object is stored.
 //! The last of the validating row in `admission`.
-//! Invariant: use is raised in one transaction on the versions it was decided on, so that it never passes the limit.
+//! Use is raised in one transaction on the versions it was decided on, so that it never passes the limit.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Pods run as a ServiceAccount that exists, and find its token mounted.
 //! A row of the table in `admission`.
-//! Invariant: mirror pods and pods that opted out get no token.
+//! Mirror pods and pods that opted out get no token.
 
 use std::{sync::Arc, time::Duration};
 

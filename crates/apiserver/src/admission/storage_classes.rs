@@ -1,6 +1,6 @@
 //! Defaults of claims and ingresses, and finalizers that keep volumes in use.
 //! Rows of the table in `admission`.
-//! Invariant: an explicit choice, even the empty class, stays.
+//! An explicit choice, even the empty class, stays.
 
 use std::sync::Arc;
 

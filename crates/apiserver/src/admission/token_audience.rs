@@ -1,6 +1,6 @@
 //! For whom a node may ask for a pod's tokens: the audiences of its volumes, and those that it is permitted to ask for.
 //! Asked by `node_restriction`.
-//! Invariant: a volume that can't be followed to its driver refuses nothing that another volume allows.
+//! A volume that can't be followed to its driver refuses nothing that another volume allows.
 
 use serde_json::Value;
 

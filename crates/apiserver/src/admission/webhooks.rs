@@ -1,6 +1,6 @@
 //! Admission webhooks: services outside that change objects or refuse them.
 //! The last of the mutating row and one of the validating row in `admission`.
-//! Invariant: a service that fails is decided by its failure policy alone; dry runs reach only those without effects.
+//! A service that fails is decided by its failure policy alone; dry runs reach only those without effects.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

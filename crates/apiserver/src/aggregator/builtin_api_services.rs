@@ -1,6 +1,6 @@
 //! An APIService for every group version that is served here, so that `kubectl get apiservices` shows all there is.
 //! Runs beside `aggregator`, which says of each that it is available.
-//! Invariant: one that names a Service is somebody else's and is left alone; only those it made itself are removed.
+//! One that names a Service is somebody else's and is left alone; only those it made itself are removed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

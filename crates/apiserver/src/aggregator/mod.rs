@@ -1,6 +1,6 @@
 //! Extension API servers behind APIServices: their requests passed on, their resources in our discovery.
 //! Asked by `pipeline` for group versions that are not served here; the loop keeps conditions and discovery current.
-//! Invariant: the extension server learns who asks from headers that only our client certificate makes believable.
+//! The extension server learns who asks from headers that only our client certificate makes believable.
 
 pub mod builtin_api_services;
 

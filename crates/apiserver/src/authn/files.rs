@@ -1,6 +1,6 @@
 //! Static tokens and passwords from files, one identity per line: `secret,user,uid[,"group,group"]`.
 //! Rows of the chain in `authn`.
-//! Invariant: a file with an error is refused whole; the error names the line and never the secret.
+//! A file with an error is refused whole; the error names the line and never the secret.
 
 use std::{collections::HashMap, path::Path};
 

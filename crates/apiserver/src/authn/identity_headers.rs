@@ -1,6 +1,6 @@
 //! Headers that say who somebody is: `Impersonate-*`, and those of a proxy in front.
 //! Read by `impersonation` and by the front proxy's row in `x509`.
-//! Invariant: a header that is there is read or refused, never taken as absent.
+//! A header that is there is read or refused, never taken as absent.
 
 use std::collections::BTreeMap;
 

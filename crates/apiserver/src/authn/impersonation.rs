@@ -1,6 +1,6 @@
 //! Acting as someone else: the `Impersonate-*` headers and what they take.
 //! Read by `pipeline` right after authentication.
-//! Invariant: every part of the other identity needs its own permission.
+//! Every part of the other identity needs its own permission.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! How others verify our tokens: `/.well-known/openid-configuration` and `/openid/v1/jwks`.
 //! Served by `pipeline`.
-//! Invariant: publishes public keys only, every one that is believed.
+//! Publishes public keys only, every one that is believed.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::StatusCode;

@@ -1,6 +1,6 @@
 //! Who sends a request: a chain of authenticators, the first that recognizes the credentials wins.
 //! Called by `pipeline`; the user it finds goes on to `authz` and `admission`.
-//! Invariant: wrong credentials are an error; absent credentials are not.
+//! Wrong credentials are an error; absent credentials are not.
 
 pub mod legacy_tokens;
 pub mod service_account;

@@ -1,6 +1,6 @@
 //! ServiceAccount tokens: the keys, and believing what they signed.
 //! A row of the chain in `authn`; `token_request` signs with the same keys.
-//! Invariant: a token is believed only while the account (and what it is bound to) exists with that uid.
+//! A token is believed only while the account (and what it is bound to) exists with that uid.
 
 use std::{sync::Arc, time::Duration};
 

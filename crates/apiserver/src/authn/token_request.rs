@@ -1,6 +1,6 @@
 //! `POST serviceaccounts/NAME/token`: a signed token for an account, bound to a pod, a secret or a node if asked.
 //! Called by `registry`; `service_account` believes what this signs.
-//! Invariant: never signs for an object that does not exist, nor for longer than the configuration allows.
+//! Never signs for an object that does not exist, nor for longer than the configuration allows.
 
 use serde_json::{Value, json};
 

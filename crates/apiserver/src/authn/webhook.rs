@@ -1,6 +1,6 @@
 //! A remote service says whose token it is: TokenReview over HTTPS, answers believed for a while.
 //! A row of the chain in `authn`.
-//! Invariant: tokens are kept as digests only; a service that cannot be asked believes nothing.
+//! Tokens are kept as digests only; a service that cannot be asked believes nothing.
 
 use std::time::Duration;
 

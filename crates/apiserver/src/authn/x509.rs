@@ -1,6 +1,6 @@
 //! Client certificates: CN is the user, O are the groups; or the proxy in front, which names the user in headers.
 //! Rows of the chain in `authn`.
-//! Invariant: a certificate is believed only if an authority of its own row signed it and it is valid now.
+//! A certificate is believed only if an authority of its own row signed it and it is valid now.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Attribute-based access control: a file with one policy per line.
 //! A row of the modes in `authz`.
-//! Invariant: a file with an error is refused whole, and the error names the line.
+//! A file with an error is refused whole, and the error names the line.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! Who may do what: a chain of authorizers, the first with an opinion decides.
 //! Called by `pipeline`, by impersonation and by the access reviews.
-//! Invariant: nobody has an opinion means no.
+//! Nobody has an opinion means no.
 
 pub mod rbac;
 

@@ -1,6 +1,6 @@
 //! What a kubelet may touch: its node, its pods and what they mount.
 //! A row of the modes in `authz`; the index is fed by the watch cache.
-//! Invariant: an object is reachable only through a pod bound to the node, an attachment to it, or its own name.
+//! An object is reachable only through a pod bound to the node, an attachment to it, or its own name.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! A remote service decides: SubjectAccessReview over HTTPS, answers believed for a while.
 //! A row of the modes in `authz`.
-//! Invariant: a service that cannot be asked allows nothing.
+//! A service that cannot be asked allows nothing.
 
 use std::time::Duration;
 

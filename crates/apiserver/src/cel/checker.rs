@@ -1,6 +1,6 @@
 //! Checks an expression before it runs: names, fields and operators that cannot work.
 //! Used by `admission` when policies and webhooks are written, and for the warnings in a policy's status.
-//! Invariant: a doubt is never an error.
+//! A doubt is never an error.
 
 use kube_cel::cel::{
     IdedExpr,

@@ -1,6 +1,7 @@
 //! The functions and operators of expressions, as `types` knows them: their names, and what they take and return.
 //! Used by `types`.
-//! Invariant: pure tables; a function missing here is refused when a policy is written, so none may be.
+//! Invariant: pure tables; a function missing here is refused when a policy is written, so none may be (tidy:
+//! `pure_files`).
 
 use super::types::Type;
 

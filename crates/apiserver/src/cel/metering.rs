@@ -1,7 +1,7 @@
 //! What an evaluation costs while it runs: a loop pays for each iteration, a call that makes much of little before it
 //! begins, and all of it has a deadline.
 //! `instrument` puts the calls of this module into an expression when it is compiled; `metered` counts what they say.
-//! Invariant: after the limit nothing more is computed, whatever the expression does with the error.
+//! After the limit nothing more is computed, whatever the expression does with the error.
 
 use std::{cell::RefCell, time::Duration};
 

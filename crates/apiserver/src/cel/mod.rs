@@ -1,7 +1,7 @@
 //! The expression language of match conditions, admission policies and validation rules.
 //! Used by `admission` and by custom resources; the functions Kubernetes adds come from `kube-cel`, those about
 //! permissions from `authorizer`; `types` finds what cannot work before it runs.
-//! Invariant: an expression is compiled once; evaluating it changes nothing, never panics on input, and ends (`metering`).
+//! An expression is compiled once; evaluating it changes nothing, never panics on input, and ends (`metering`).
 
 pub mod authorizer;
 pub mod cost_estimate;

@@ -1,6 +1,6 @@
 //! Looks at an expression before it is parsed: how long it is and how deep its tree would be.
 //! Used by `Expression::compile`.
-//! Invariant: needs no stack itself; whatever it lets through, parser, checker and evaluator have the stack for.
+//! Needs no stack itself; whatever it lets through, parser, checker and evaluator have the stack for.
 
 use super::error::CelError;
 

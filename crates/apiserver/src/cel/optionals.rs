@@ -1,7 +1,7 @@
 //! Makes chains over optional values work as the language says: `a.?b.c` is nothing where `b` is not, and a field of
 //! something that has none is an error.
 //! Used by `Expression::compile`. The evaluator does all that for `a[?'b']['c']`, so fields become keys.
-//! Invariant: fields are estimated and checked as they were written; only what is evaluated is changed.
+//! Fields are estimated and checked as they were written; only what is evaluated is changed.
 
 use kube_cel::cel::{
     IdedExpr,

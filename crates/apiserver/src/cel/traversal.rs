@@ -1,6 +1,6 @@
 //! The parts of an expression, for whoever walks one.
 //! Used by `metering`, `optionals` and `Expression::compile`.
-//! Invariant: every part is visited once.
+//! Every part is visited once.
 
 use kube_cel::cel::{
     IdedExpr,

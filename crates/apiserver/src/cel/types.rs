@@ -1,6 +1,6 @@
 //! The types of expressions, for the checker and for the cost estimator.
 //! Declared by `admission` (built-in kinds), `crd` (OpenAPI schemas) and `functions`.
-//! Invariant: what is not known for sure is `Dyn`, and `Dyn` fits everywhere.
+//! What is not known for sure is `Dyn`, and `Dyn` fits everywhere.
 
 use std::{fmt, sync::Arc};
 

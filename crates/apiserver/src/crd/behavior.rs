@@ -1,6 +1,6 @@
 //! What custom resources do beyond being stored, in the shape of the built-in kinds' behaviour.
 //! Built by `definition`, one per version.
-//! Invariant: a rule that an unchanged part of an object already broke does not block other changes.
+//! A rule that an unchanged part of an object already broke does not block other changes.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The rules of an `openAPIV3Schema` about values, compiled once and checked on every write.
 //! Used by `behavior`.
-//! Invariant: reports every violation, in upstream's words.
+//! Reports every violation, in upstream's words.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,6 +1,6 @@
 //! Whether the rules a definition declares can be accepted: syntax, fields, estimated cost.
 //! Called by `registry` when a CustomResourceDefinition is written.
-//! Invariant: a rule that could never run, or never end in time, is refused before any object meets it.
+//! A rule that could never run, or never end in time, is refused before any object meets it.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The names of fields that are no identifiers, as rules write them: `a-b` is `a__dash__b`.
 //! Used by `typed` and `cost`, and by the types of expressions.
-//! Invariant: `unescape` undoes `escape`.
+//! `unescape` undoes `escape`.
 
 const WORDS: [&str; 21] = [
     "true",

@@ -1,6 +1,6 @@
 //! The `fieldPath` of a rule: where in the part it is about its errors are.
 //! Used by `declared` (whether it leads anywhere) and `rules` (how it is shown).
-//! Invariant: leads only to fields and keys the schema knows.
+//! Leads only to fields and keys the schema knows.
 
 use serde_json::Value;
 

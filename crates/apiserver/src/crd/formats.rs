@@ -1,6 +1,6 @@
 //! The string formats an `openAPIV3Schema` may ask for.
 //! Used by `check`.
-//! Invariant: an unknown format is not checked, as upstream has it.
+//! An unknown format is not checked, as upstream has it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,6 +1,6 @@
 //! Custom resources: from CustomResourceDefinitions to served resources.
 //! Feeds `served`; the objects themselves take the same path as built-in ones.
-//! Invariant: a definition is served only once it is established.
+//! A definition is served only once it is established.
 
 mod behavior;
 mod check;

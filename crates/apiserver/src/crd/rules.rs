@@ -1,7 +1,7 @@
 //! `x-kubernetes-validations`: the CEL rules of a schema, compiled once, and asked wherever an object has the part
 //! they are about.
 //! Used by `behavior`; the values rules see come from `typed`, the language is `cel`.
-//! Invariant: a part of a schema without rules costs nothing; a rule that cannot be evaluated refuses the object.
+//! A part of a schema without rules costs nothing; a rule that cannot be evaluated refuses the object.
 
 use std::{collections::HashMap, ops::ControlFlow};
 

@@ -1,6 +1,6 @@
 //! A structural schema (`openAPIV3Schema`) as the field table everything else reads: decoding, pruning, defaults, apply.
 //! Used by `definition`; rules about values are in `check`.
-//! Invariant: describes shape only, with the same meaning upstream gives it.
+//! Describes shape only, with the same meaning upstream gives it.
 
 use std::collections::HashMap;
 

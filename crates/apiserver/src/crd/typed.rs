@@ -1,6 +1,6 @@
 //! What rules see of custom resources: the types a schema declares, and values of these types.
 //! Used by `declared` (types, when a definition is written) and `rules` (values, for every object).
-//! Invariant: what a schema does not describe can be compared, but has no type.
+//! What a schema does not describe can be compared, but has no type.
 
 use std::sync::Arc;
 

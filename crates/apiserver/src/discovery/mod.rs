@@ -1,6 +1,6 @@
 //! What is served: `/api`, `/apis` and below, plain and aggregated.
 //! Read by every client first; made from `served`.
-//! Invariant: says exactly what `registry` would serve at that moment.
+//! Says exactly what `registry` would serve at that moment.
 
 pub mod served;
 

@@ -1,6 +1,6 @@
 //! The resources served right now: the table of kinds plus the custom ones, looked up by request.
 //! Read by `registry`, `discovery` and `openapi`; changed only by `crd`.
-//! Invariant: a lookup sees one complete set; changes replace the whole set at once.
+//! A lookup sees one complete set; changes replace the whole set at once.
 
 use std::{collections::HashMap, ops::Deref, sync::Arc};
 

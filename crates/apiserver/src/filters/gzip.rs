@@ -1,6 +1,6 @@
 //! Large answers compressed for clients that accept it.
 //! Called by `respond` on every answer.
-//! Invariant: never holds back a watch, and never touches what callers in this process get.
+//! Never holds back a watch, and never touches what callers in this process get.
 
 use std::io::Write;
 

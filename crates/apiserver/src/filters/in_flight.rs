@@ -1,6 +1,6 @@
 //! How many requests are handled at once, and how many bytes of their bodies are held.
 //! Asked by `pipeline`; the limits are `--max-requests-inflight` and `--max-mutating-requests-inflight`.
-//! Invariant: heartbeats of nodes and leader election find a place that nobody else can take.
+//! Heartbeats of nodes and leader election find a place that nobody else can take.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

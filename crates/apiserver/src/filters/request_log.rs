@@ -1,6 +1,6 @@
 //! One span per request, so that every line that is logged while it is handled says which request that was.
 //! Opened and closed by `server::pipeline`.
-//! Invariant: costs nothing where nobody listens; never holds a header, a query or a body.
+//! Costs nothing where nobody listens; never holds a header, a query or a body.
 
 use std::time::Duration;
 

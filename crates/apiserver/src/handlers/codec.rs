@@ -1,6 +1,6 @@
 //! Bodies to values and values to bodies, in the forms of `negotiate`.
 //! The one place that knows which codec of `api` does what.
-//! Invariant: never panics on input; says what was wrong in upstream's words.
+//! Never panics on input; says what was wrong in upstream's words.
 
 use std::{ops::Deref, sync::Arc};
 

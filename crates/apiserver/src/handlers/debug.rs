@@ -1,7 +1,7 @@
 //! Questions to other parts of this process, answered below `/debug/` like any other path: with authentication and
 //! authorization.
 //! Asked through `pipeline`; filled in by whoever starts the server, since nothing here knows the other parts.
-//! Invariant: answers are read, never made to wait for.
+//! Answers are read, never made to wait for.
 
 use std::{collections::BTreeMap, sync::Arc};
 

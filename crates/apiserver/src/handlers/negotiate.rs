@@ -1,6 +1,6 @@
 //! Which form of an answer the client asked for, and which form its body has.
 //! Read by `respond` and by everything that decodes a body.
-//! Invariant: an answer never has a form the client did not accept.
+//! An answer never has a form the client did not accept.
 
 use api::{ApiError, Reason};
 use http::{HeaderMap, header};

@@ -1,7 +1,7 @@
 //! The answers to paths that nobody serves: a `Status` where the routes of a built-in group claim the path, plain text
 //! everywhere else.
 //! Used by `pipeline` and by `registry`.
-//! Invariant: given only to who is allowed to ask; a stranger is refused before.
+//! Given only to who is allowed to ask; a stranger is refused before.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};

@@ -1,7 +1,7 @@
 //! Replies of handlers as HTTP responses in the form the client accepts.
 //! Called by `pipeline` with what `registry` returns.
-//! Invariant: an object's bytes are copied at most once on their way out, and never encoded again as JSON.
-//! Lists of built-in kinds leave the type out of their items, as upstream does: it is cut off the front.
+//! An object's bytes are copied at most once on their way out, and never encoded again as JSON. Lists of built-in kinds
+//! leave the type out of their items, as upstream does: it is cut off the front.
 
 use std::{cell::RefCell, collections::VecDeque, sync::Arc};
 

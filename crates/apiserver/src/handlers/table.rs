@@ -1,6 +1,6 @@
 //! Objects as the rows `kubectl get` prints, and as bare metadata.
 //! Used by `respond`; columns and cells come from the kind's `Behavior` or from a CustomResourceDefinition.
-//! Invariant: a row has exactly as many cells as the table has columns.
+//! A row has exactly as many cells as the table has columns.
 
 use serde_json::{Value, json};
 

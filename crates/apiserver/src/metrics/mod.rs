@@ -1,6 +1,6 @@
 //! Counters in Prometheus' text format, under upstream's names.
 //! Filled by `pipeline` and what it calls; shown at `/metrics`.
-//! Invariant: labels come from a bounded set: paths and object names never become labels.
+//! Labels come from a bounded set: paths and object names never become labels.
 
 mod process;
 mod requests;

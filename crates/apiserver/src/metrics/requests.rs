@@ -1,6 +1,6 @@
 //! What was asked of this server: requests, watches and other long answers, by verb and resource.
 //! Filled by `pipeline`, `respond` and `registry::watch`; shown by `Metrics::render`.
-//! Invariant: labels come from a bounded set: paths and object names never become labels.
+//! Labels come from a bounded set: paths and object names never become labels.
 
 use std::{
     hash::Hash,

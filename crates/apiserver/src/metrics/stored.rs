@@ -1,6 +1,6 @@
 //! A store that counts and times what is asked of it, under upstream's names for etcd.
 //! Put around the real store by `pipeline`; shown by `Metrics::render`.
-//! Invariant: changes nothing: every answer and every error is the inner store's.
+//! Changes nothing: every answer and every error is the inner store's.
 
 use std::sync::{
     Arc,

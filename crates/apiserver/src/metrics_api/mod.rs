@@ -1,6 +1,6 @@
 //! `metrics.k8s.io`: what nodes and pods use, so that `kubectl top` and autoscaling work with nothing installed.
 //! Asked by `pipeline` unless an APIService names another server for the group; asks the kubelets.
-//! Invariant: measures only when asked, and then at most once in a while per node.
+//! Measures only when asked, and then at most once in a while per node.
 
 mod samples;
 

@@ -1,6 +1,6 @@
 //! What a kubelet's `/metrics/resource` says, and what two such pages say about the time between them.
 //! Read by `metrics_api`.
-//! Invariant: pure. A rate is made only from two readings of the same counter.
+//! Invariant: pure. A rate is made only from two readings of the same counter (tidy: `pure_files`).
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Extension servers' part of `/openapi/v2`: cut out of their own document, then merged into ours.
 //! Fetched by `aggregator`; merged by `openapi`.
-//! Invariant: nothing of ours is replaced; a definition that differs from ours of the same name gets another name.
+//! Nothing of ours is replaced; a definition that differs from ours of the same name gets another name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

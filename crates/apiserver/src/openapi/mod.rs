@@ -1,6 +1,6 @@
 //! `/openapi/v2` and `/openapi/v3`: the schemas of everything served.
 //! Read by kubectl (validation, explain, apply) and by client generators; the documents come from `api::openapi`.
-//! Invariant: an address with a hash in it never changes its answer.
+//! An address with a hash in it never changes its answer.
 
 pub mod merge;
 

@@ -1,7 +1,7 @@
 //! Keeps the priority levels and flow schemas that every cluster has, and says which schemas name a level that is not
 //! there. The limits that hold today are the two in `pipeline`; queuing by these objects has its place where `pipeline`
 //! admits a request in flight.
-//! Invariant: what an administrator changed stays, except where upstream does not allow changes.
+//! What an administrator changed stays, except where upstream does not allow changes.
 
 use std::{sync::Arc, time::Duration};
 

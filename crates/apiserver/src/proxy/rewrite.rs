@@ -1,6 +1,6 @@
 //! Answers of proxied servers made to work under the proxy's path: links in HTML, and redirects.
 //! Used by `streaming` for the `proxy` subresources; facts as in upstream's proxy transport.
-//! Invariant: only link attributes and `Location` change; every other byte stays as the server sent it.
+//! Only link attributes and `Location` change; every other byte stays as the server sent it.
 
 use std::io::{Read, Write};
 

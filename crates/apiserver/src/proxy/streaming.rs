@@ -1,6 +1,6 @@
 //! Requests passed on to kubelets, pods and services, with their bodies and upgraded connections as raw bytes.
 //! Called by `registry::connect` with a target; kubelets are spoken to with our client certificate.
-//! Invariant: credentials of the caller never leave this process.
+//! Credentials of the caller never leave this process.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

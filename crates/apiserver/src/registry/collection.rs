@@ -1,6 +1,6 @@
 //! `deletecollection`: everything a selection names, deleted one by one.
 //! Part of `registry`.
-//! Invariant: an object that vanished meanwhile is no failure.
+//! An object that vanished meanwhile is no failure.
 
 use std::sync::Arc;
 

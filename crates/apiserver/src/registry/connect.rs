@@ -1,6 +1,6 @@
 //! Subresources that are conversations with a node: log, exec, attach, portforward, proxy.
 //! Part of `registry`: finds out where to go; `streaming` goes there.
-//! Invariant: only ever goes to the address the objects name.
+//! Only ever goes to the address the objects name.
 
 use std::{net::IpAddr, sync::Arc};
 

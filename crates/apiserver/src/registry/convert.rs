@@ -1,6 +1,6 @@
 //! Stored objects in the version a client asked for.
 //! Part of `registry`; the conversions of built-in kinds are in `api`.
-//! Invariant: the storage version costs nothing.
+//! The storage version costs nothing.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! `create`: a new object, completed, checked and stored under a name nobody has.
 //! Part of `registry`; also used by a PUT or apply that creates.
-//! Invariant: what is allocated for an object is stored with it or not at all.
+//! What is allocated for an object is stored with it or not at all.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What a CustomResourceDefinition adds to a resource: columns, scale paths, conversion between its versions.
 //! Held by `Served`; built by `crd`.
-//! Invariant: objects are stored in one version; every other one is a view.
+//! Objects are stored in one version; every other one is a view.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 

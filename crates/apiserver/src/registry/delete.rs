@@ -1,6 +1,6 @@
 //! `delete`: at once, after a grace period, or once the last finalizer is gone.
 //! Part of `registry`; `collection` and `eviction` delete through here.
-//! Invariant: `decide` is pure; the shell only carries its decision out on the version it was made for.
+//! `decide` is pure; the shell only carries its decision out on the version it was made for.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Whether a disruption budget lets one more pod go, and what it says where it does not.
 //! Asked by `eviction`.
-//! Invariant: pure; a budget that refuses is as it was.
+//! Invariant: pure; a budget that refuses is as it was (tidy: `pure_files`).
 
 use api::{ApiError, Reason};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `pods/eviction`: a deletion that asks the disruption budgets first.
 //! Part of `registry`; what a budget says is `disruption_budget`'s.
-//! Invariant: a budget is charged, compare-and-set, before its pod is deleted.
+//! A budget is charged, compare-and-set, before its pod is deleted.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The small JSONPath of printer columns: fields, indices, `[*]` and filters by equality.
 //! Used by `custom`.
-//! Invariant: a path that means nothing finds nothing.
+//! A path that means nothing finds nothing.
 
 use serde_json::Value;
 

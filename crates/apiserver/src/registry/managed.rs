@@ -1,6 +1,6 @@
 //! Who wrote which field: `metadata.managedFields`, kept on every write.
 //! Used by `create`, `update` and `patch`; the rules are in `api::managed_fields`.
-//! Invariant: a write that changes nothing but timestamps of managers is no write.
+//! A write that changes nothing but timestamps of managers is no write.
 
 use jiff::Timestamp;
 use serde_json::Value;

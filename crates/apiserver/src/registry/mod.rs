@@ -1,6 +1,6 @@
 //! One registry for all kinds: what each verb does to the objects of a resource.
 //! Called by `pipeline` after authorization; reads `watch_cache`, writes `store`.
-//! Invariant: every write is compare-and-set on the revision it was decided on.
+//! Every write is compare-and-set on the revision it was decided on.
 
 pub mod custom;
 

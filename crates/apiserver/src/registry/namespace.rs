@@ -1,6 +1,6 @@
 //! What is particular about namespaces: they are emptied before they go.
 //! Used by `delete`, `update` and the `finalize` subresource.
-//! Invariant: a namespace is never removed while `spec.finalizers` holds anything.
+//! A namespace is never removed while `spec.finalizers` holds anything.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The metadata only the server writes: names, uids, timestamps, generations.
 //! Used by `create` and `update`.
-//! Invariant: a client can neither set nor lose any of it.
+//! A client can neither set nor lose any of it.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! The options of writes and deletions, from the query and from the body.
 //! Read by every verb that changes something.
-//! Invariant: an unknown value is refused, never guessed.
+//! An unknown value is refused, never guessed.
 
 use http::header;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `patch`: the four patch types, each a transform of the current object.
 //! Part of `registry`; the patches themselves are in `api::patch` and `api::managed_fields`.
-//! Invariant: a patch that loses a race is applied again to the newer version.
+//! A patch that loses a race is applied again to the newer version.
 
 use std::sync::Arc;
 

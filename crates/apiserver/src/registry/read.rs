@@ -1,6 +1,6 @@
 //! `get` and `list`: reads from the watch cache, as fresh as was asked for; older pages from the store.
 //! Part of `registry`.
-//! Invariant: all pages of one list show one moment.
+//! All pages of one list show one moment.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Kinds that are asked, not stored: access and token reviews, and the old binding and component status.
 //! Part of `registry`.
-//! Invariant: writes nothing, except that a Binding binds its pod.
+//! Writes nothing, except that a Binding binds its pod.
 
 use std::sync::Arc;
 

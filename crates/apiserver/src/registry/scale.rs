@@ -1,6 +1,6 @@
 //! `scale`: replicas and selector of a workload, in one shape for all kinds.
 //! Part of `registry`.
-//! Invariant: writing a Scale changes the replicas of its object and nothing else.
+//! Writing a Scale changes the replicas of its object and nothing else.
 
 use std::sync::Arc;
 

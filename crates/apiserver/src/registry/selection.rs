@@ -1,6 +1,6 @@
 //! Which objects of a resource a list or watch is about: namespace, labels, fields.
 //! Used by `read`, `watch` and `collection`.
-//! Invariant: field values of an object version are computed at most once for the version that asks first.
+//! Field values of an object version are computed at most once for the version that asks first.
 
 use std::borrow::Cow;
 

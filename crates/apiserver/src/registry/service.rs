@@ -1,7 +1,7 @@
 //! Service addresses and node ports: handed out once each, written together with the Service that holds them.
 //! Used by `create`, `update` and `delete`; the ranges come from `config` and from ServiceCIDR objects.
-//! Invariant: two Services never hold the same address or port, however many servers create them at once: every
-//! address is an IPAddress object and every port a key of its own, made in the transaction that writes the Service.
+//! Two Services never hold the same address or port, however many servers create them at once: every address is an
+//! IPAddress object and every port a key of its own, made in the transaction that writes the Service.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,6 +1,6 @@
 //! Puts right what does not fit the Services: addresses and ports that nobody holds, and held ones nobody wrote down.
 //! Looks at everything at every start, and at each IPAddress when it changed; `service` keeps both right by itself.
-//! Invariant: a Service is never changed; what is removed is looked at in the store first.
+//! A Service is never changed; what is removed is looked at in the store first.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Subresources: parts of an object with a path, and often a type, of their own.
 //! Part of `registry`; each row of the match is one of them, and ends in `update` or beside it.
-//! Invariant: a subresource changes its part of the object and nothing else.
+//! A subresource changes its part of the object and nothing else.
 
 use std::sync::Arc;
 

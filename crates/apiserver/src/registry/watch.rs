@@ -1,6 +1,6 @@
 //! `watch`: the changes of a resource from a given moment on, seen through selectors.
 //! Part of `registry`; reads positions of `watch_cache`.
-//! Invariant: nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
+//! Nothing lost, doubled or reordered; whoever falls too far behind is told so and ends.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Bodies of requests and responses, over sockets and in process alike.
 //! Used by every handler; `server` adapts hyper's own body to it.
-//! Invariant: a body is never read without a limit.
+//! A body is never read without a limit.
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, TryStreamExt};

@@ -1,6 +1,6 @@
 //! One request on its way through the pipeline, once it is known who sends it.
 //! Made by `pipeline`; read by every handler.
-//! Invariant: carries no Authorization header; that is gone after authentication.
+//! Carries no Authorization header; that is gone after authentication.
 
 use http::{HeaderMap, Method, Uri, header};
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! The query of a request.
 //! Read by `request_info` and by the options of each verb.
-//! Invariant: keeps repeated parameters in order (`command=sh&command=-c`).
+//! Keeps repeated parameters in order (`command=sh&command=-c`).
 
 use api::ApiError;
 

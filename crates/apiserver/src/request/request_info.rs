@@ -1,6 +1,7 @@
 //! What a request is about, from its method and path alone.
 //! Read by every later stage of `pipeline`.
-//! Invariant: pure; knows no kinds, so that authorization sees the same attributes for served and unserved resources.
+//! Invariant: pure; knows no kinds, so that authorization sees the same attributes for served and unserved resources
+//! (tidy: `pure_files`).
 
 use api::{Verb, selectors::FieldSelector};
 

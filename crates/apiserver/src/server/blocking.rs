@@ -1,6 +1,6 @@
 //! Work that may take a while, without holding up the other tasks of its worker.
 //! Used by `cel` for loops and by `registry` for long patches.
-//! Invariant: runs on the caller's thread; whoever waits for it still waits.
+//! Runs on the caller's thread; whoever waits for it still waits.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 

@@ -1,6 +1,6 @@
 //! What an API server is told at construction.
 //! Filled in by `minke` and by tests.
-//! Invariant: nothing here changes later; certificates that are renewed sit behind a resolver.
+//! Nothing here changes later; certificates that are renewed sit behind a resolver.
 
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! `/healthz`, `/livez`, `/readyz`: whether the server is alive and whether it should get requests; `/metrics/slis` counts it.
 //! Read by load balancers, kubelets and people.
-//! Invariant: never says yes before the bootstrap objects are stored, and no longer once shutdown has begun.
+//! Never says yes before the bootstrap objects are stored, and no longer once shutdown has begun.
 
 use std::{
     collections::BTreeSet,

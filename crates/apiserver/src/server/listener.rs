@@ -1,6 +1,6 @@
 //! The TLS listener (over `serve`), client certificates optional.
 //! Hands every request to `pipeline`.
-//! Invariant: plain text is never served; a client certificate reaches `authn` only from whoever has its key.
+//! Plain text is never served; a client certificate reaches `authn` only from whoever has its key.
 
 use std::sync::Arc;
 

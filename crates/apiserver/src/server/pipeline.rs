@@ -1,6 +1,6 @@
 //! The order of a request, in one function.
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
-//! Invariant: nothing reaches a handler that was not authenticated and authorized.
+//! Nothing reaches a handler that was not authenticated and authorized.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 

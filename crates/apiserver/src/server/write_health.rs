@@ -1,6 +1,6 @@
 //! Whether the store takes writes: what became of the last one, and while they fail now and then a small one of our own.
 //! Told by `metrics::Measured`, through which every write goes; asked by the check `etcd-readiness` of `/readyz`.
-//! Invariant: nothing is written for a health check while writes succeed, and beyond that once per `PROBE_INTERVAL`.
+//! Nothing is written for a health check while writes succeed, and beyond that once per `PROBE_INTERVAL`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The state of the cluster as authorizers, admission plugins and allocators read it: the watch cache by kind.
 //! Shared by `registry`, `authn`, `authz` and `admission`.
-//! Invariant: reads only. What it returns may be a moment old; `fresh_get` is not.
+//! Reads only. What it returns may be a moment old; `fresh_get` is not.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! How objects lie in the store: bytes that take a resourceVersion without being parsed again.
 //! Written by `registry`; read back by `watch_cache`.
-//! Invariant: stored bytes are plain JSON that starts `{"kind":…,"apiVersion":…,"metadata":{` and holds no
-//! resourceVersion; the store's revision is the only source of it.
+//! Stored bytes are plain JSON that starts `{"kind":…,"apiVersion":…,"metadata":{` and holds no resourceVersion; the
+//! store's revision is the only source of it.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

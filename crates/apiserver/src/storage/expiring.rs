@@ -1,6 +1,6 @@
 //! Answers that are believed for a while: a bounded map whose entries expire.
 //! Used for verified tokens and for the answers of webhooks.
-//! Invariant: never holds more than its limit, never returns what has expired.
+//! Never holds more than its limit, never returns what has expired.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 

@@ -1,6 +1,6 @@
 //! An index over some resources, brought up to date when it is read.
 //! Fed by `watch_cache`; used by authorizers, authenticators and admission plugins.
-//! Invariant: a read sees everything the cache has; reading an unchanged index takes no lock but its own.
+//! A read sees everything the cache has; reading an unchanged index takes no lock but its own.
 
 use std::sync::{
     Arc,

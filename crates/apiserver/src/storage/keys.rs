@@ -1,6 +1,6 @@
 //! Where objects lie in the store: the prefix of each resource and the key of each object below it.
 //! Asked by `registry`, `watch_cache` and whoever reads keys back.
-//! Invariant: the prefix of a resource is no prefix of another's.
+//! The prefix of a resource is no prefix of another's.
 
 use api::Resource;
 

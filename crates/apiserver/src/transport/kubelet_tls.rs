@@ -1,7 +1,7 @@
 //! Whom we believe to be a kubelet when we open TLS to one.
 //! Used by `proxy::streaming`; other connections are for `tls_config`.
-//! Invariant: an authority that signs for others as well is believed only about certificates of nodes, so that no other
-//! server of the cluster, and not this one either, passes for a kubelet.
+//! An authority that signs for others as well is believed only about certificates of nodes, so that no other server of
+//! the cluster, and not this one either, passes for a kubelet.
 
 use std::sync::Arc;
 

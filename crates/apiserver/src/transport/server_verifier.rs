@@ -1,6 +1,6 @@
 //! A verifier of server certificates whose judgement of the certificate is a policy.
 //! Used by `tls_config` (anybody) and `kubelet_tls` (kubelets); ordinary authorities are rustls's own business.
-//! Invariant: whatever the policy says, the server has the key of the certificate that it shows.
+//! Whatever the policy says, the server has the key of the certificate that it shows.
 
 use std::{fmt::Debug, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Where Services are: a ready endpoint of one, by its EndpointSlices.
 //! Asked for webhooks and extension API servers, and by the proxy subresource of Services.
-//! Invariant: an address that means something else on this machine than elsewhere is never returned.
+//! An address that means something else on this machine than elsewhere is never returned.
 
 use std::net::IpAddr;
 

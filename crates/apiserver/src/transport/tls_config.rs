@@ -1,7 +1,7 @@
 //! TLS towards others: which identity we show, and whom we believe: an authority that the configuration names, those of
 //! this system, or anybody.
 //! Used by `webhook_client`, `proxy::streaming` and `kubelet_tls`, for all that this server connects to.
-//! Invariant: the system's certificates are read once, and only if somebody needs them.
+//! The system's certificates are read once, and only if somebody needs them.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,6 +1,6 @@
 //! JSON over HTTPS to services outside: authentication, authorization and admission webhooks.
 //! Used by `authn`, `authz` and `admission`.
-//! Invariant: every call has a deadline and a limit on the answer; nothing sent is ever logged.
+//! Every call has a deadline and a limit on the answer; nothing sent is ever logged.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

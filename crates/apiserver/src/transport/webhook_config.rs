@@ -1,6 +1,6 @@
 //! Webhooks by the `clientConfig` of their objects: an URL, or a Service.
 //! Used by admission webhooks and by the conversion of custom resources; `webhook_client` goes there.
-//! Invariant: the name to verify comes from the configuration, never from the address.
+//! The name to verify comes from the configuration, never from the address.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! An extension API server behind an APIService: another server of ours, over TLS, that believes the headers of the
 //! first.
-//! Invariant: the extension server decides by the identity the first one vouches for, and by nothing a client says.
+//! The extension server decides by the identity the first one vouches for, and by nothing a client says.
 
 use std::{sync::Arc, time::Duration};
 

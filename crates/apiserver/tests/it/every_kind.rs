@@ -1,6 +1,6 @@
 //! Every verb on every kind, in JSON, YAML and protobuf, as our own discovery announces them.
 //! `minimal` has an object of each.
-//! Invariant: a kind that is served and not in the table of `minimal` fails the test.
+//! A kind that is served and not in the table of `minimal` fails the test.
 
 use http_body_util::BodyExt;
 use serde_json::{Value, json};

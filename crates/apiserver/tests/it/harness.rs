@@ -1,6 +1,6 @@
 //! A server over a memory store and a client that says what it means in one line.
 //! Used by every module here.
-//! Invariant: every test has its own server.
+//! Every test has its own server.
 
 use std::sync::Arc;
 

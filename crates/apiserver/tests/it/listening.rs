@@ -1,6 +1,6 @@
 //! A server on a loopback port over TLS, with the files stock clients need to reach it.
 //! Used by `aggregation`, `kubectl`, `clients` and `identities`.
-//! Invariant: everything is gone with the value.
+//! Everything is gone with the value.
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -1,7 +1,7 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! Invariant: no sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots` and
-//! `shared_etcd`.
+//! No sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots`
+//! and `shared_etcd`.
 
 mod aggregation;
 mod allocation;

@@ -1,5 +1,5 @@
 //! `/metrics` as Prometheus reads it: parsed strictly, with the names and labels dashboards ask for.
-//! Invariant: every line is understood or the test fails.
+//! Every line is understood or the test fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 

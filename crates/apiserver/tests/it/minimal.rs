@@ -1,6 +1,6 @@
 //! The least that is valid of every kind that is stored.
 //! Used by `every_kind`, `kubectl` and `clients`.
-//! Invariant: one row per resource; names differ by `i`, so that several can be there at once.
+//! One row per resource; names differ by `i`, so that several can be there at once.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 //! The forms of answers and bodies: Accept, Content-Type, `pretty` and gzip, with upstream's words where they fail.
-//! Invariant: an answer nobody accepts has no effects.
+//! An answer nobody accepts has no effects.
 
 use std::io::Read;
 

@@ -1,7 +1,7 @@
 //! An extension server as they were at 1.17: plain discovery only, no schemas of version 3, users by the headers of a
 //! front proxy whose authority it reads from the cluster, permissions by asking the cluster.
 //! `aggregation` has a newer one, which is another server of ours.
-//! Invariant: the extension server answers nobody who has not our certificate.
+//! The extension server answers nobody who has not our certificate.
 
 use std::{collections::BTreeMap, sync::Arc};
 

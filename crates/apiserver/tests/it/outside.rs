@@ -1,6 +1,6 @@
 //! Servers of others over TLS on loopback, for webhooks and extension servers.
 //! Used by `conversion` and `old_extension`.
-//! Invariant: each has an authority of its own.
+//! Each has an authority of its own.
 
 use std::{convert::Infallible, sync::Arc};
 

@@ -1,5 +1,5 @@
 //! Two API servers on one real etcd: what one writes the other serves, and etcd may go away in between.
-//! Invariant: each server has its own connection and its own caches; only etcd is shared.
+//! Each server has its own connection and its own caches; only etcd is shared.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Webhooks and extension servers for which no authority is named: this system's vouch for them, or nobody does.
 //! Each test starts its own executable again, for an environment in which the system's authorities are its own.
-//! Invariant: who is not vouched for is never believed, but where the configuration says so.
+//! Who is not vouched for is never believed, but where the configuration says so.
 
 use std::{path::Path, process::Command, sync::Arc, time::Duration};
 

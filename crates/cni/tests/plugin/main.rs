@@ -61,7 +61,7 @@ fn pods_reach_each_other_and_the_world() {
     started.recv().unwrap();
     let answer = inside(&out, || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         socket.send_to(b"there?", "192.0.2.1:8083").unwrap();
         socket.recv_from(&mut [0; 9]).unwrap().0
     });

@@ -176,10 +176,10 @@ pub fn serve(namespace: &str, address: &str, connections: usize) -> std::thread:
 }
 
 /// How long a busy machine may take for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn ask(namespace: &str, address: &str) -> String {
-    ask_within(PATIENCE, namespace, address)
+    ask_within(WAIT_TIMEOUT, namespace, address)
 }
 
 pub fn ask_within(patience: Duration, namespace: &str, address: &str) -> String {

@@ -1,6 +1,6 @@
 //! The certificate authorities of a cluster, each for one purpose, so that none can speak for another.
 //! Kept and used by `pki`.
-//! Invariant: a certificate that a node asks for is never one that clients believe as the API server's.
+//! A certificate that a node asks for is never one that clients believe as the API server's.
 
 use std::{fs, path::Path};
 

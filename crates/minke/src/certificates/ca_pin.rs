@@ -1,6 +1,6 @@
 //! Whom the server is signed for by: learned from the server itself, believing only the authority whose fingerprint is
 //! known (`--ca-hash`), or what is wrong with the one that was given (`--ca-file`). Used by `join`.
-//! Invariant: nothing is sent but a handshake.
+//! Nothing is sent but a handshake.
 
 use std::{net::TcpStream, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The kubeconfig files of the cluster: written and renewed by the control plane (`keep_renewed`), read anew by the components
 //! that use one (`follow`).
 //! Used by `server` on one side, `commands` and `access` on the other.
-//! Invariant: neither a renewal nor a new file needs a restart.
+//! Neither a renewal nor a new file needs a restart.
 
 use std::{
     fs,

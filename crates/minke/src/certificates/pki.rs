@@ -1,6 +1,6 @@
 //! Every certificate and key of the cluster: made at first start, renewed before they expire.
 //! Used by `server` and `agent` when they start components.
-//! Invariant: private files are mode 0600 and written whole or not at all; a key never leaves this machine.
+//! Private files are mode 0600 and written whole or not at all; a key never leaves this machine.
 
 use std::{
     fs, io,

@@ -1,6 +1,6 @@
 //! Which clusters of ours are on this machine, and which addresses are theirs: each writes it into its run directory.
 //! Written by `up` and `agent`, read by `ranges` when a further cluster starts and by `sysctls` when one ends.
-//! Invariant: what a cluster left that was never taken down still counts, since its containers go on.
+//! What a cluster left that was never taken down still counts, since its containers go on.
 
 use std::{
     fs,

@@ -1,6 +1,6 @@
 //! Who may read what a cluster keeps on this machine: root, and nobody else.
 //! Called by `main` and before anything is written; directories of older installations are closed on the way.
-//! Invariant: a directory that may be somebody else's is refused, never closed.
+//! A directory that may be somebody else's is refused, never closed.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},

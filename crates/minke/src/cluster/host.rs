@@ -1,6 +1,6 @@
 //! What this machine says about itself: its name and its address.
 //! Used for defaults of flags.
-//! Invariant: reads only.
+//! Reads only.
 
 use std::net::IpAddr;
 

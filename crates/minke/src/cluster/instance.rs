@@ -1,6 +1,6 @@
 //! The names and places of one cluster on this machine. Several can live beside each other.
 //! Read by everything that makes or removes something outside the data directory.
-//! Invariant: everything follows from the data directory alone, so that `down` finds what `up` made.
+//! Everything follows from the data directory alone, so that `down` finds what `up` made.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Who a process is in leader election: random, and the same after a restart, which then need not wait for its own lease
 //! to expire.
 //! Used where controllers or scheduler may run more than once.
-//! Invariant: two processes never have the same identity, though they share a data directory: it is held by a lock.
+//! Two processes never have the same identity, though they share a data directory: it is held by a lock.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,7 +1,7 @@
 //! Further nodes of the cluster on this machine: each has a network namespace, a cable to a common switch, and its
 //! own `minke agent` with its own containerd.
 //! Made by `up --nodes`, disturbed by `minke node`, removed by `down`.
-//! Invariant: every name follows from a node's data directory, so that what was made is always found again.
+//! Every name follows from a node's data directory, so that what was made is always found again.
 
 use std::{
     fs,

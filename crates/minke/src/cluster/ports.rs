@@ -1,6 +1,6 @@
 //! The ports of a cluster on this machine: free before anything starts, and others than those of a cluster beside it.
 //! Settled by `up` and `agent` after they hold their data directory; who has a port is read from /proc.
-//! Invariant: a port that was asked for is taken or refused, never replaced.
+//! A port that was asked for is taken or refused, never replaced.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
 //! What must be true before anything is started: each failure is one line that says what to do.
 //! Called first by `up`, `server` and `agent`.
-//! Invariant: looks only; starts and changes nothing but the data directory itself.
+//! Looks only; starts and changes nothing but the data directory itself.
 
 use std::{net::SocketAddr, path::Path};
 

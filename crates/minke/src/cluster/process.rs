@@ -1,6 +1,6 @@
 //! The process that stays behind: its pid file, its signals, and how others find and end it.
 //! Used by `up` and `down`.
-//! Invariant: one process per data directory, held by a lock that dies with it.
+//! One process per data directory, held by a lock that dies with it.
 
 use std::{
     fs::{File, OpenOptions},

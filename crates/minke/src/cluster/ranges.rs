@@ -1,6 +1,6 @@
 //! Whether the cluster's address ranges are free: of each other, and of the networks this machine is on.
 //! Settled and checked before `up`, `server` and `agent` start anything.
-//! Invariant: a cluster keeps its ranges for life; a refusal is one line that says which flag to change.
+//! A cluster keeps its ranges for life; a refusal is one line that says which flag to change.
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! The kernel's network switches that a node turns on: what they were before, and putting them back.
 //! Recorded before a node starts, in the run directory, which a reboot empties as it resets the switches; restored by
 //! `down`.
-//! Invariant: only a switch that is still as we set it is put back, and only by the last of our clusters.
+//! Only a switch that is still as we set it is put back, and only by the last of our clusters.
 
 use std::{
     collections::BTreeMap,

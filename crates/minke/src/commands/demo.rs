@@ -1,6 +1,6 @@
 //! The demo that `make up` shows: a Deployment of three replicas behind a Service.
 //! Applied by `up --demo` through the API, like anything of a user's.
-//! Invariant: uses nothing that a user could not.
+//! Uses nothing that a user could not.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
 //! `minke down`: ends the cluster's process, its containers and its containerd, and removes what they made.
 //! Works as well when the process was killed, or never got far.
-//! Invariant: touches only what carries this instance's names; keeps the data unless told to purge it.
+//! Touches only what carries this instance's names; keeps the data unless told to purge it.
 
 use std::{
     fs,

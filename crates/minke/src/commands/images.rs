@@ -1,6 +1,6 @@
 //! Images without a registry: our own pause and demo images, and archives that people import.
 //! Used by `agent` when it starts and by `minke image`.
-//! Invariant: needs no network.
+//! Needs no network.
 
 use std::{
     fs::File,

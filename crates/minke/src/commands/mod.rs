@@ -1,6 +1,6 @@
 //! What each command does, in a few lines each; the work is in the other modules.
 //! Called by `main`.
-//! Invariant: every long-running command ends cleanly on SIGTERM.
+//! Every long-running command ends cleanly on SIGTERM.
 
 pub mod demo;
 pub mod down;

@@ -1,6 +1,6 @@
 //! How a start is told: steps with their times, as a progress display or as lines for the process that waits.
 //! Written by `server` and `agent`; shown by `up`.
-//! Invariant: colour and spinners only on a terminal.
+//! Colour and spinners only on a terminal.
 
 use std::{
     io::{IsTerminal, Write},

@@ -1,6 +1,6 @@
 //! `minke up`: starts the cluster, in this process or in one that stays behind, and waits until it is ready.
 //! Uses `server` and `agent`; stopped by `down`.
-//! Invariant: a second `up` on a running cluster changes nothing; a failed one leaves nothing half-started.
+//! A second `up` on a running cluster changes nothing; a failed one leaves nothing half-started.
 
 use std::{
     io::{BufRead, BufReader},

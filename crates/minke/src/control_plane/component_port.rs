@@ -1,6 +1,6 @@
 //! The port of a controller manager or scheduler that runs alone: health for everybody, metrics for whoever may see them.
 //! Started by `commands`. Who asks (`callers`), and whether they may, is the API server's to say.
-//! Invariant: nothing but health is told without the API server's word.
+//! Nothing but health is told without the API server's word.
 
 mod callers;
 mod health;

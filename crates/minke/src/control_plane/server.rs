@@ -1,6 +1,6 @@
 //! The control plane in this process: store, API server, controllers, scheduler.
 //! Started by `up`, `minke server` and the single-component commands.
-//! Invariant: controllers and scheduler reach the API server only through `client`.
+//! Controllers and scheduler reach the API server only through `client`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},

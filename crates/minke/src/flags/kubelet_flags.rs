@@ -1,6 +1,6 @@
 //! The flags of `minke kubelet`, under upstream's names, and the KubeletConfiguration file they are laid over.
 //! Turned into an `Agent` by `commands`; the fields themselves are checked by `kubelet::configuration`.
-//! Invariant: a flag wins over the file, and both pass the same table.
+//! A flag wins over the file, and both pass the same table.
 
 mod fields;
 

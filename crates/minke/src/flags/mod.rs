@@ -1,6 +1,6 @@
 //! Every command and flag, with the help people read.
 //! Parsed by `main`; flags of components have upstream's names where there are any.
-//! Invariant: starts nothing; only reads what was typed.
+//! Starts nothing; only reads what was typed.
 
 pub mod kubelet_flags;
 pub mod security_flags;

@@ -1,6 +1,6 @@
 //! Who gets in and what they may do, as flags with upstream's names.
 //! Part of the flags of every command that serves the API; read by `server`.
-//! Invariant: a file that can't be used stops the start; what it holds is never shown.
+//! A file that can't be used stops the start; what it holds is never shown.
 
 use std::{
     fs,

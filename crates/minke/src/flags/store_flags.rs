@@ -1,6 +1,6 @@
 //! Where objects are kept, as flags: the embedded store, or an etcd under upstream's names.
 //! Part of the flags of every command that serves the API; opened by `server`.
-//! Invariant: a file that can't be used stops the start; what it holds is never shown.
+//! A file that can't be used stops the start; what it holds is never shown.
 
 use std::{
     fs,

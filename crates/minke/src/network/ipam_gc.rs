@@ -1,7 +1,7 @@
 //! Frees the addresses of pods that the runtime has lost: one that is killed in the middle of starting a pod comes back
 //! without it and never calls DEL.
 //! Started by `agent` once the node has its range; `cni` has the list.
-//! Invariant: frees only what was there before the kubelet and unknown to the runtime long after, as DEL would.
+//! Frees only what was there before the kubelet and unknown to the runtime long after, as DEL would.
 
 use std::{collections::HashSet, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Writes nftables rules anew when somebody else has deleted from them.
 //! Listens through `proxy::NftMonitor`; used by `pod_network` for pods and their host ports, and by `nodes` for the switch.
-//! Invariant: looks before it writes, so its own writing makes it look once more and write no more.
+//! Looks before it writes, so its own writing makes it look once more and write no more.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The pods' network on this node: bridge, rules and the runtime's configuration, by the ranges that the Node object has.
 //! Run by `agent`; the plugin itself is the crate `cni`, the way to other nodes `proxy::run_pod_routes`.
-//! Invariant: the configuration names a range only while the Node object does, or until it names another.
+//! The configuration names a range only while the Node object does, or until it names another.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Tries a part of the node's network again until it works, and says on the Node what is wrong meanwhile.
 //! Used by `pod_network` and `dns_service`.
-//! Invariant: a failure ends nothing but the attempt; never two attempts within `RETRY_DELAY_MIN`.
+//! A failure ends nothing but the attempt; never two attempts within `RETRY_DELAY_MIN`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! How a node apart from the control plane reaches the API server, and what it shows to those who reach it.
 //! Opened by `commands` for `agent`; joining itself is in `join`.
-//! Invariant: one identity for everything that the node does.
+//! One identity for everything that the node does.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A node in this process: containerd, pod network, kubelet, service proxy and cluster DNS.
 //! Started by `up` beside the control plane, and by `minke agent` apart from it.
-//! Invariant: reaches the cluster only through `client`.
+//! Reaches the cluster only through `client`.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,6 +1,6 @@
 //! The container runtime of a node: our own containerd with our network plugin, or one that was already there.
 //! Started by `up` and `commands` before the node itself (`agent`).
-//! Invariant: a runtime that is somebody else's is only talked to.
+//! A runtime that is somebody else's is only talked to.
 
 use std::{
     os::unix::fs::symlink,

@@ -1,6 +1,6 @@
 //! The node's side of joining: a token once, then certificates that the cluster signs and that renew themselves.
 //! Used by `agent` with `--server`; the other side is `join_token`.
-//! Invariant: a key is made on the node and never leaves it; no certificate authority is believed unchecked.
+//! A key is made on the node and never leaves it; no certificate authority is believed unchecked.
 
 use std::{
     collections::BTreeSet,

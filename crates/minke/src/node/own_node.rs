@@ -1,6 +1,6 @@
 //! The Node object of the node that this process is: waited for, and followed.
 //! Used by `agent` and `pod_network`; the kubelet makes and updates it.
-//! Invariant: no polling; what is not said (an object that is gone, a field that is empty) changes nothing.
+//! No polling; what is not said (an object that is gone, a field that is empty) changes nothing.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! The service proxy as part of a node: what it is told, and who may ask it.
 //! Started by `agent`, or by `commands` in a process of its own.
-//! Invariant: rules are the crate `proxy`'s.
+//! Rules are the crate `proxy`'s.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

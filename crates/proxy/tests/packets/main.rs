@@ -28,11 +28,11 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// How long a busy machine may take for what must happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What `look` finds, as soon as it finds something.
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = env::instant_now() + PATIENCE;
+    let end = env::instant_now() + WAIT_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
@@ -199,7 +199,7 @@ impl Node {
         let mut receiver = self.applied_state.applied();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let wait = receiver.wait_for(|now| now.generation > generation);
-        runtime.block_on(async { env::timeout(PATIENCE, wait).await.unwrap().unwrap() });
+        runtime.block_on(async { env::timeout(WAIT_TIMEOUT, wait).await.unwrap().unwrap() });
     }
 
     fn change(&self, plural: &str, value: Value) {
@@ -243,7 +243,7 @@ impl Node {
     }
 
     fn ask(&self, from: &str, to: &str) -> String {
-        self.ask_for(PATIENCE, from, to)
+        self.ask_for(WAIT_TIMEOUT, from, to)
     }
 
     /// Whether packets disappear: not even a refusal comes back.
@@ -258,7 +258,7 @@ impl Node {
                 Ok(stream) => stream,
                 Err(error) => return format!("{:?}", error.kind()),
             };
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).map_or_else(|error| error.to_string(), |_| text)
         })

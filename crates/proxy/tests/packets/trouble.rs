@@ -11,13 +11,13 @@ use std::{
 
 use serde_json::json;
 
-use crate::{Node, PATIENCE, eventually, feed::Feed, inside};
+use crate::{Node, WAIT_TIMEOUT, eventually, feed::Feed, inside};
 
 /// Asked again while nobody listens yet, and when the server gave up on a client that was slow.
 pub fn http(node: &Node, from: &str, to: &'static str, path: &'static str) -> String {
     let ask = move || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(to)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

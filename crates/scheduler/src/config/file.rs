@@ -1,6 +1,6 @@
 //! Reads a KubeSchedulerConfiguration (v1) file, field by field, so that every complaint names the field it is about.
 //! Makes `config::Config`; used by `minke scheduler --config` and `minke up --scheduler-config`.
-//! Invariant: a field that is not known, or has no effect that we could give it, is an error, never ignored.
+//! A field that is not known, or has no effect that we could give it, is an error, never ignored.
 
 use std::{path::Path, time::Duration};
 

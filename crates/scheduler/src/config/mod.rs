@@ -1,6 +1,6 @@
 //! What a scheduler is told at its start: profiles, plugins and their arguments, limits.
 //! Read from a file by `file` or made by `minke`; turned into `framework::Profile`s by `profiles`.
-//! Invariant: an unknown plugin, point or argument is an error, never ignored.
+//! An unknown plugin, point or argument is an error, never ignored.
 
 mod file;
 pub(crate) mod plugin_args;

@@ -1,6 +1,6 @@
 //! What plugins' arguments in a KubeSchedulerConfiguration may say, in upstream's words where they say something else.
 //! Asked by `profiles` before any plugin is built; the registry says which check is whose.
-//! Invariant: a value that can't be meant is an error, never replaced by a default.
+//! A value that can't be meant is an error, never replaced by a default.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Makes profiles of a configuration: which plugins are on at which extension point, in which order, with which weight.
 //! Reads `config::Config` and the registry; what comes out is `framework::Profile`.
-//! Invariant: a profile has exactly one QueueSort plugin, the same as all others, and at least one Bind plugin.
+//! A profile has exactly one QueueSort plugin, the same as all others, and at least one Bind plugin.
 
 use std::{collections::BTreeMap, sync::Arc};
 

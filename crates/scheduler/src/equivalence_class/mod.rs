@@ -1,8 +1,8 @@
 //! Pods of one template share their filtering and scoring: what is known of every node for a class of pods is kept,
 //! and only nodes that have changed since are looked at again.
 //! Asked by `scheduler` before `cycle`; `signature` says who belongs together, `node_groups` keeps the nodes in groups.
-//! Invariant: a class gives every node the verdict and the score that `cycle` would give it, looking at all nodes
-//! (`tests.rs` compares both).
+//! A class gives every node the verdict and the score that `cycle` would give it, looking at all nodes (`tests.rs`
+//! compares both).
 
 mod node_groups;
 mod node_plugins;

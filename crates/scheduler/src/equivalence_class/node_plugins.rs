@@ -1,6 +1,6 @@
 //! The plugins that judge one node at a time, ready for a class's pod.
 //! Made by `node_groups` for each use, since they borrow the cluster; making them looks at no node.
-//! Invariant: what they say of a node rests on that node, the pod and the class's dependencies only.
+//! What they say of a node rests on that node, the pod and the class's dependencies only.
 
 use std::hash::{DefaultHasher, Hasher};
 

@@ -1,7 +1,7 @@
 //! Which pods are alike to the scheduler: every part of a pod that one of the profile's plugins reads, as one text.
 //! Written by the plugins (`SignPlugin::sign_pod`); compared by `equivalence_class`.
-//! Invariant: two pods with the same signature get the same verdict and score on every node
-//! (`plugins/signature_tests.rs` changes every field of a pod).
+//! Two pods with the same signature get the same verdict and score on every node (`plugins/signature_tests.rs` changes
+//! every field of a pod).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! A plugin instance: which extension points it takes part in, each as an object of that point's trait.
 //! Built by a plugin's `new` through `Plugin::of`; put together into a `Profile` by `config`.
-//! Invariant: a plugin is at a point only if it implements the point's trait (the compiler checks).
+//! A plugin is at a point only if it implements the point's trait (the compiler checks).
 
 use std::sync::Arc;
 

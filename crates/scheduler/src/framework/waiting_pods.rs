@@ -1,6 +1,6 @@
 //! Pods that Permit plugins hold back: each plugin allows its pod, rejects it, or runs out of time.
 //! Filled and drained by `scheduler`; plugins allow and reject through a clone, from any task.
-//! Invariant: no more pods than are in flight; one that is gone is removed by `scheduler`.
+//! No more pods than are in flight; one that is gone is removed by `scheduler`.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Binds a pod by POST to `pods/NAME/binding`.
 //! Run by `scheduler::binding_cycle`, once per pod.
-//! Invariant: a refusal by the server is reported; only an answer that was lost is asked for again.
+//! A refusal by the server is reported; only an answer that was lost is asked for again.
 
 use std::{sync::Arc, time::Duration};
 

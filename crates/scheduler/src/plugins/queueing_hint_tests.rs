@@ -1,6 +1,6 @@
 //! Which events bring back a pod that a plugin turned down: one table for all plugins that filter.
 //! Beside `testing`, whose fixtures it uses.
-//! Invariant: a plugin without rows fails the test.
+//! A plugin without rows fails the test.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! THE TABLE of plugins: name, default weight, arguments, and how to build one. A new plugin is a file and a row.
 //! Read by `config` to make profiles. Which extension points a plugin takes part in, its `new` says.
-//! Invariant: in this order plugins run unless a configuration says otherwise; it is upstream's default order.
+//! In this order plugins run unless a configuration says otherwise; it is upstream's default order.
 
 use api::field::{ErrorList, Path};
 use serde_json::Value;

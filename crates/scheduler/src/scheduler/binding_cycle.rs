@@ -1,6 +1,6 @@
 //! A decided pod on its way to its node: Permit's verdict, PreBind, Bind, PostBind; and what comes of it.
 //! Part of `scheduler`; each binding cycle is a task that sends its outcome back.
-//! Invariant: what Reserve held is given back exactly if the pod does not get to its node.
+//! What Reserve held is given back exactly if the pod does not get to its node.
 
 use std::sync::Arc;
 

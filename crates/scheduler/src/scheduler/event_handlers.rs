@@ -1,6 +1,6 @@
 //! What the scheduler makes of changes in the cluster: its own picture follows, and pods that they may help are woken.
 //! Part of `scheduler`; fed by `informers`.
-//! Invariant: a pod is in one place: waiting, on its way, or placed.
+//! A pod is in one place: waiting, on its way, or placed.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The one task that owns the scheduler's state: applies changes, tries pods, sends bindings on their way.
 //! Fed by `informers` and by binding cycles; `scheduling_cycle` decides, `binding_cycle` carries out, `event_handlers`
 //! keeps the picture of the cluster.
-//! Invariant: sleeps only when nothing is ready; wakes by a change, an outcome, a Permit verdict or a deadline.
+//! Sleeps only when nothing is ready; wakes by a change, an outcome, a Permit verdict or a deadline.
 
 mod binding_cycle;
 pub mod event_handlers;

@@ -1,6 +1,6 @@
 //! One pod's scheduling cycle: find a node, reserve, permit; or say why no node will do.
 //! Part of `scheduler`; decides with `equivalence_class` and `cycle`; `binding_cycle` follows.
-//! Invariant: a pod that comes in leaves in flight, in the queue, or (terminating) not at all.
+//! A pod that comes in leaves in flight, in the queue, or (terminating) not at all.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A small API server in memory: objects, a log of changes to watch, bindings, status patches, deletes.
 //! Drives the scheduler's tests through `client::Transport`; can be told to refuse or delay bindings.
-//! Invariant: refuses to bind a pod twice, as the real one does.
+//! Refuses to bind a pod twice, as the real one does.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,6 +1,6 @@
 //! Every change that the store committed, in order, with as much of each object as selectors ask for.
 //! Filled from the store's own watch; `watches` and `leadership` compare what others did and saw with it.
-//! Invariant: whoever asks sees everything committed until that moment, whichever tasks have run since.
+//! Whoever asks sees everything committed until that moment, whichever tasks have run since.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! What must hold of a cluster that was left alone long enough, whatever happened before.
 //! Called by `runner` when the faults have ended; knows nothing of what was done.
-//! Invariant: looks through the API only.
+//! Looks through the API only.
 
 use std::collections::{BTreeMap, BTreeSet};
 

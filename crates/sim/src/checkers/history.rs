@@ -1,6 +1,6 @@
 //! What clients sent about a few objects and what they were told, in one order, per object.
 //! Filled by the clients of a workload; judged by `linearizability`.
-//! Invariant: no answer counts as known unless it says for certain whether the request was carried out.
+//! No answer counts as known unless it says for certain whether the request was carried out.
 
 use std::collections::BTreeMap;
 

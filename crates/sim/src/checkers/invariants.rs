@@ -1,6 +1,6 @@
 //! What must hold at every moment, checked on every change in the order the store committed it.
 //! Fed by the simulation with the store's own watch, so that no fault stands between.
-//! Invariant: blames a component only for what it did knowingly; chance disturbances of the last minutes excuse it.
+//! Blames a component only for what it did knowingly; chance disturbances of the last minutes excuse it.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Who acts for a component of which several run: only the holder of its Lease.
 //! Asked by `network::audit` about every writing request, when it is sent; knows the Leases from `commit_log`.
-//! Invariant: a request counts when it leaves the candidate. One that was on its way when the Lease passed to another is
-//! nobody's fault: a Lease is no fence.
+//! A request counts when it leaves the candidate. One that was on its way when the Lease passed to another is nobody's
+//! fault: a Lease is no fence.
 
 use std::time::Duration;
 

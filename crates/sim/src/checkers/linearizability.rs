@@ -1,7 +1,7 @@
 //! Whether what clients were told of one object could have happened one request after the other: a search in the way
 //! of Wing, Gong and Lowe over a register with compare-and-set.
 //! Fed by `history`; pure. Used on simulated runs and on the real process under kill -9.
-//! Invariant: every write has a value of its own, so that a value names the version of the object it made.
+//! Every write has a value of its own, so that a value names the version of the object it made.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! What all checkers of a run share: the commit log of the store in use, the cluster as committed, and what was found.
 //! Made by `Simulation`; clients and transports report to it, `runner` reads the verdict.
-//! Invariant: a restore begins a new epoch with a log of its own; what a client was told belongs to one epoch or is not judged.
+//! A restore begins a new epoch with a log of its own; what a client was told belongs to one epoch or is not judged.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! What one client may be told by lists and watches of one selection, given what was committed.
 //! `clients::watch_client` shows it every answer; `commit_log` is what really happened.
-//! Invariant: each change is told exactly once and in order; nothing at or before a bookmark's revision follows it; a list
-//! is the state at its revision.
+//! Each change is told exactly once and in order; nothing at or before a bookmark's revision follows it; a list is the
+//! state at its revision.
 
 use std::{collections::BTreeMap, sync::Arc};
 

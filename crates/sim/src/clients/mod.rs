@@ -1,6 +1,6 @@
 //! Clients that do nothing but look closely: what they are told goes to the checkers.
 //! Started by `runner` beside the workload.
-//! Invariant: each goes through the API like anybody else, and decides nothing for the cluster.
+//! Each goes through the API like anybody else, and decides nothing for the cluster.
 
 pub mod register_client;
 pub mod registers;

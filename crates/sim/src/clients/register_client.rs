@@ -1,7 +1,7 @@
 //! A client that gets, creates, updates (over a version or whatever is there) and deletes ConfigMaps as it likes, and
 //! writes down what it was told.
 //! Used by `registers`, and by the test that kills the real process.
-//! Invariant: every write has a value of its own.
+//! Every write has a value of its own.
 
 use std::sync::Arc;
 

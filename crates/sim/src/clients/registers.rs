@@ -1,6 +1,6 @@
 //! A few clients that read and write the same few ConfigMaps through several API servers at once.
 //! Each is a `RegisterClient`; `checkers::history` judges what they were told.
-//! Invariant: nobody else writes these objects.
+//! Nobody else writes these objects.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

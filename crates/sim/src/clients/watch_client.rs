@@ -1,7 +1,7 @@
 //! A client that lists and watches one selection as an informer does, but breaks off and resumes at random, also from
 //! places it had passed long ago.
 //! Shows everything to a `WatchView`; violations go to the `Oracle`.
-//! Invariant: judges an answer only if question and answer fall into one epoch.
+//! Judges an answer only if question and answer fall into one epoch.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! One API server of a simulation: it can crash and come back, and clients notice as they would.
 //! Reached through `network::{http, in_process}`; several share the `SimulatedStore`.
-//! Invariant: what runs for it ends with it.
+//! What runs for it ends with it.
 
 use std::{net::IpAddr, sync::Arc};
 

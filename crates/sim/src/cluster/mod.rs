@@ -1,6 +1,6 @@
 //! What a simulated cluster is made of: API servers on one store, control plane processes, and nodes that only pretend.
 //! Put together by `Simulation`.
-//! Invariant: everything but the nodes, the store's disk and the network is the real thing.
+//! Everything but the nodes, the store's disk and the network is the real thing.
 
 pub mod api_server;
 pub mod control_plane;

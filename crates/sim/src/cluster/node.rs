@@ -1,7 +1,7 @@
 //! A node that only pretends: it registers, keeps its Lease, admits pods that fit, and says of them what their images
 //! tell it to: `good:N` runs, `bad:N` never gets ready, `ends:CODE` ends.
 //! Stands in for the kubelet in simulations; one task per pod, as there.
-//! Invariant: goes through the API like a kubelet would, under a node's user; knows nothing else.
+//! Goes through the API like a kubelet would, under a node's user; knows nothing else.
 
 use std::{
     collections::HashMap,

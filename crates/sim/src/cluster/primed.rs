@@ -1,6 +1,6 @@
 //! What every cluster has after its first seconds: made once by a real server and its controllers, and handed to each run.
 //! Made by `runner` before the first run; read by `Simulation`.
-//! Invariant: written to a file and read back, so that the process of a run has done nothing before it.
+//! Written to a file and read back, so that the process of a run has done nothing before it.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The store that the API servers of a simulation share, as they would an etcd: slow at times.
 //! Over `store::MemoryStore`; `Simulation::restore` puts another in its place.
-//! Invariant: what is slow is the way there and back; a commit itself takes no time.
+//! What is slow is the way there and back; a commit itself takes no time.
 
 use std::sync::Arc;
 

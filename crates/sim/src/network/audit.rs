@@ -1,6 +1,6 @@
 //! Looks at what a component asks and is answered: whether it leads while it writes, and whether it may do what it does.
 //! The outermost transport of every component; reports to the `Oracle`.
-//! Invariant: changes nothing on the way.
+//! Changes nothing on the way.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Several API servers as one: a client stays with one until it can't be reached, or a balancer spreads its requests.
 //! Above `http` and `in_process`, one of them per server.
-//! Invariant: a request goes to one server and is never sent again here.
+//! A request goes to one server and is never sent again here.
 
 use std::sync::{
     Arc,

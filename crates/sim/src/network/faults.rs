@@ -1,7 +1,7 @@
 //! Faults between a component and the API server: refused requests, lost answers, delays, an overloaded or failing server,
 //! meddlers, watches that break, lag or expire.
 //! Wraps a component's transport; `pipe` and `SimulatedStore` have the faults of bytes and of the store.
-//! Invariant: a fault is always one that a real network or another client could produce.
+//! A fault is always one that a real network or another client could produce.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The transport to an API server as another process has it: HTTP/2, JSON bodies, one connection for all requests.
 //! Stands in for `client::https` (without TLS) and for the server's listener; runs over `pipe`.
-//! Invariant: the server knows a connection's user from the connection, as from a client certificate; a request ends with
-//! the server that carries it out.
+//! The server knows a connection's user from the connection, as from a client certificate; a request ends with the
+//! server that carries it out.
 
 use std::{convert::Infallible, sync::Arc};
 

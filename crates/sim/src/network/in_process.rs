@@ -1,6 +1,6 @@
 //! The transport into an API server of the same process: requests as calls, objects by reference.
 //! What `minke up` gives its own components; `http` is the other one.
-//! Invariant: a request that has arrived goes on when its client dies, and ends when the server does.
+//! A request that has arrived goes on when its client dies, and ends when the server does.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What lies between components and API servers: HTTP/2 over pipes that delay, cut and lose, several servers to choose from,
 //! and faults drawn from the seed.
 //! `Simulation` wraps a component's transport as `audit(faults(endpoints(http | in_process)))`.
-//! Invariant: nothing here happens that a real network, balancer or overloaded server could not do.
+//! Nothing here happens that a real network, balancer or overloaded server could not do.
 
 pub mod audit;
 pub mod endpoints;

@@ -1,6 +1,6 @@
 //! A connection as bytes: two in-memory pipes and a wire between them that delays, splits, breaks off and loses.
 //! Made by `http` for each connection it dials.
-//! Invariant: bytes arrive in order or the connection ends; what was sent into a cut link never arrives later.
+//! Bytes arrive in order or the connection ends; what was sent into a cut link never arrives later.
 
 use env::Env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};

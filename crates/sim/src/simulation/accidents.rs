@@ -1,6 +1,6 @@
 //! What can happen to a simulated cluster: crashes, cut links, changes of server, a restored backup.
 //! Called by the workload's accidents; `heal` ends them all.
-//! Invariant: whatever goes down comes back by itself, and `heal` waits for it.
+//! Whatever goes down comes back by itself, and `heal` waits for it.
 
 use std::{
     sync::{Arc, atomic::Ordering},

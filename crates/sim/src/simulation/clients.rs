@@ -1,6 +1,6 @@
 //! How the processes of a simulation, and those who observe it, reach its API servers.
 //! Wraps transports as `network` says; called when a process starts.
-//! Invariant: only the workload's own client has no faults in between.
+//! Only the workload's own client has no faults in between.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A whole cluster in simulated time: what it consists of and how it starts.
 //! `clients` connects its processes and observers, `accidents` takes them down and brings them back.
-//! Invariant: every process is a part of the world of its own, so that it can crash alone.
+//! Every process is a part of the world of its own, so that it can crash alone.
 
 mod accidents;
 mod clients;

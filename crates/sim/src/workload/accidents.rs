@@ -1,6 +1,6 @@
 //! What happens to the cluster that nobody declared: nodes, processes, servers, links, clocks and the store.
 //! Steps of `Workload`.
-//! Invariant: everything comes back by itself; `Simulation::heal` waits for it.
+//! Everything comes back by itself; `Simulation::heal` waits for it.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! What the workload declares: workloads, budgets, Services, quotas and a namespace that comes and goes.
 //! Steps of `Workload`; each draws what it declares.
-//! Invariant: declares nothing that could not come true on healthy nodes.
+//! Declares nothing that could not come true on healthy nodes.
 
 use client::Patch;
 use k8s_openapi::{

@@ -1,6 +1,6 @@
 //! Random declarations (`declarations`), changes, deletions and accidents (`accidents`).
 //! Played by `runner` on a `Simulation`; `checkers::convergence` says afterwards whether everything came true.
-//! Invariant: all choices come from the run's seed; nothing asked for here is impossible once the faults have ended.
+//! All choices come from the run's seed; nothing asked for here is impossible once the faults have ended.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Protobuf to JSON values along the schema.
 //! Called by `protobuf`, which then brings the value to Go's printed form.
-//! Invariant: unknown numbers are skipped; nesting is bounded; input never panics.
+//! Unknown numbers are skipped; nesting is bounded; input never panics.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! JSON values to protobuf, byte for byte as Go's generated code writes them.
 //! Called by `protobuf`.
-//! Invariant: fields in the order of their numbers, map keys sorted; Go's plain values are written even when zero.
+//! Fields in the order of their numbers, map keys sorted; Go's plain values are written even when zero.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! `application/vnd.kubernetes.protobuf`: objects in their envelope, lists put together from encoded items, watch frames.
 //! Called by `codec`, and by `apiserver` where objects are already encoded.
-//! Invariant: bytes are upstream's, one for one.
+//! Bytes are upstream's, one for one.
 
 mod decode;
 mod encode;

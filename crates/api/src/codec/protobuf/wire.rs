@@ -1,6 +1,6 @@
 //! The protobuf wire: a writer that fills from the end, and a reader that trusts nothing.
 //! Used by `encode` and `decode` beside it, and by `openapi` for its own messages.
-//! Invariant: the reader never reads past its slice.
+//! The reader never reads past its slice.
 
 /// Writes a message backwards, so that the length of a nested message is known when its header is written.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! ValidatingAdmissionPolicies: defaults, columns, validation.
 //! Read by the admission plugin of the same name, which compiles the CEL expressions.
-//! Invariant: an update names the version it replaces.
+//! An update names the version it replaces.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! ValidatingAdmissionPolicyBindings: defaults, columns, validation.
 //! Read by the admission plugin ValidatingAdmissionPolicy.
-//! Invariant: an update names the version it replaces.
+//! An update names the version it replaces.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Mutating and validating webhook configurations: defaults, columns, validation.
 //! Read by the webhook admission plugins; `client_config` has how a webhook is reached, `match_resources` what it is for.
-//! Invariant: an update names the version it replaces.
+//! An update names the version it replaces.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! CustomResourceDefinitions: defaults, strategy, validation.
 //! Neighbours: the API server's custom resources, which serve what these define.
-//! Invariant: a name is `plural.group`.
+//! A name is `plural.group`.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! APIServices: defaults, strategy, columns, validation.
 //! Neighbours: the aggregation layer, which proxies to their services.
-//! Invariant: a name is `version.group`.
+//! A name is `version.group`.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! ControllerRevisions: columns and validation.
 //! The StatefulSet and DaemonSet controllers keep their history in revisions.
-//! Invariant: the data of a revision never changes.
+//! The data of a revision never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

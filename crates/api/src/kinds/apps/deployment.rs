@@ -1,6 +1,6 @@
 //! Deployments: defaults, strategy, columns, validation.
 //! Neighbours: `pod_spec` for the template, `workload` for what workloads share.
-//! Invariant: the selector never changes.
+//! The selector never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

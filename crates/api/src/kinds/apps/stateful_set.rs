@@ -1,6 +1,6 @@
 //! StatefulSets: defaults, strategy, columns, validation.
 //! Neighbours: `pod_spec` for the template, `persistent_volume_claim` for the claim templates.
-//! Invariant: only a few fields of the spec may change.
+//! Only a few fields of the spec may change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

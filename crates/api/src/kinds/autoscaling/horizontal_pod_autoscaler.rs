@@ -1,6 +1,6 @@
 //! HorizontalPodAutoscalers of both versions: defaults, strategy, columns, validation.
 //! Neighbours: `convert`, which turns v1 into the stored v2 and back.
-//! Invariant: maxReplicas is never below minReplicas.
+//! maxReplicas is never below minReplicas.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

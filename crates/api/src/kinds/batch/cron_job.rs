@@ -1,6 +1,6 @@
 //! CronJobs: defaults, strategy, columns, validation.
 //! Neighbours: `job`, whose spec is the template here.
-//! Invariant: the schedule is only parsed here, never evaluated.
+//! The schedule is only parsed here, never evaluated.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

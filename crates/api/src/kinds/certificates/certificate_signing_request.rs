@@ -1,6 +1,6 @@
 //! CertificateSigningRequests: strategy, columns, validation.
 //! Neighbours: the approval subresource and the signing controllers.
-//! Invariant: the request and who made it never change.
+//! The request and who made it never change.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;

@@ -1,6 +1,6 @@
 //! Reading and filling JSON objects by field name, with Go's notion of "unset".
 //! Used by every kind beside this file.
-//! Invariant: never panics, whatever shape the value has.
+//! Never panics, whatever shape the value has.
 
 use serde_json::{Map, Value};
 

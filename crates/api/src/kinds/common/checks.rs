@@ -1,6 +1,6 @@
 //! Checks that many kinds share, in upstream's words.
 //! Used by the validation of every kind beside this file.
-//! Invariant: each adds every error it finds and returns nothing else.
+//! Each adds every error it finds and returns nothing else.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Building blocks of tables: columns, and the texts that many kinds' cells share.
 //! Used by every kind beside this file.
-//! Invariant: what kubectl prints from these is what it prints from upstream's.
+//! What kubectl prints from these is what it prints from upstream's.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Validation of `metadata`, the same for every kind.
 //! Called by the API server's registry beside the kind's own validation; labels and annotations of templates come here too.
-//! Invariant: what the server manages itself never changes by a client's hand.
+//! What the server manages itself never changes by a client's hand.
 
 use serde_json::Value;
 

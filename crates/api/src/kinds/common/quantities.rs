@@ -1,6 +1,6 @@
 //! Quantities inside objects: canonical text, rounding, comparing.
 //! Used by defaults and validation.
-//! Invariant: text that is no quantity is left alone, for validation to name.
+//! Text that is no quantity is left alone, for validation to name.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Validation that every kind with a pod template shares.
 //! Used by deployments, replica sets, stateful sets, daemon sets, replication controllers and jobs.
-//! Invariant: a template carries the labels that its selector asks for.
+//! A template carries the labels that its selector asks for.
 
 use serde_json::{Value, json};
 

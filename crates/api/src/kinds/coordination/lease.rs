@@ -1,6 +1,6 @@
 //! Leases: columns and validation.
 //! Neighbours: leader election and node heartbeats.
-//! Invariant: an update names the version it replaces.
+//! An update names the version it replaces.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

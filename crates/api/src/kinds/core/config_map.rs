@@ -1,6 +1,6 @@
 //! ConfigMaps: columns and validation.
 //! Neighbours: `secret`, which has the same limits.
-//! Invariant: an immutable one stays as it is.
+//! An immutable one stays as it is.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

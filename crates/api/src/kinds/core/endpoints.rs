@@ -1,6 +1,6 @@
 //! Endpoints: defaults, columns, validation.
 //! Neighbours: `endpoint_slice`, which replaced them.
-//! Invariant: every port has a protocol.
+//! Every port has a protocol.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Events of the core group and of events.k8s.io: columns, selectable fields, validation.
 //! Neighbours: `convert`, which turns one form into the other; the core form is stored.
-//! Invariant: both forms show the same cells; each selects by its own names of the same fields.
+//! Both forms show the same cells; each selects by its own names of the same fields.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Namespaces: defaults, strategy, columns, validation.
 //! Neighbours: the namespace controller, which empties a namespace and then removes the finalizer.
-//! Invariant: a new namespace is Active and carries the `kubernetes` finalizer.
+//! A new namespace is Active and carries the `kubernetes` finalizer.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Nodes: defaults, strategy, columns, validation.
 //! Neighbours: the kubelet, which writes their status.
-//! Invariant: podCIDR and providerID, once set, stay.
+//! podCIDR and providerID, once set, stay.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! PersistentVolumes: defaults, strategy, columns, validation.
 //! Neighbours: `persistent_volume_claim`; the volume binder sets `claimRef`.
-//! Invariant: the source of a volume never changes.
+//! The source of a volume never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! PersistentVolumeClaims: defaults, strategy, columns, validation.
 //! Neighbours: `persistent_volume`; `stateful_set`, which has claims as templates.
-//! Invariant: a new claim is Pending; of its spec only little may change.
+//! A new claim is Pending; of its spec only little may change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

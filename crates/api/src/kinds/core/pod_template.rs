@@ -1,6 +1,6 @@
 //! PodTemplates: defaults, columns, validation.
 //! Neighbours: `pod_spec`.
-//! Invariant: holds a template and nothing else.
+//! Holds a template and nothing else.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! ReplicationControllers: defaults, strategy, columns, validation.
 //! Neighbours: `replica_set`, which replaced them and shows the same columns.
-//! Invariant: labels and selector default to the template's labels.
+//! Labels and selector default to the template's labels.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

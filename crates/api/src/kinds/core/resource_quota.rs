@@ -1,6 +1,6 @@
 //! ResourceQuotas: defaults, strategy, columns, validation.
 //! Enforced by the admission plugin of the same name; the quota controller writes the status.
-//! Invariant: the scopes of a quota never change.
+//! The scopes of a quota never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Secrets: defaults, columns, validation.
 //! Neighbours: `config_map`, which has the same limits.
-//! Invariant: `stringData` is never stored; it becomes `data`.
+//! `stringData` is never stored; it becomes `data`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;

@@ -1,6 +1,6 @@
 //! ServiceAccounts: columns and names.
 //! Neighbours: the token subresource, served by the API server.
-//! Invariant: tokens are asked for, never stored here.
+//! Tokens are asked for, never stored here.
 
 use jiff::Timestamp;
 use serde_json::Value;

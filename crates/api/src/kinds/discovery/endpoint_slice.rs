@@ -1,6 +1,6 @@
 //! EndpointSlices: defaults, columns, validation.
 //! Neighbours: the endpoint slice controller writes them, `proxy` and `dns` read them.
-//! Invariant: the address type never changes.
+//! The address type never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

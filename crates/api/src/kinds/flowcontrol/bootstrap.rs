@@ -1,6 +1,6 @@
 //! The FlowSchemas and PriorityLevelConfigurations that every cluster has.
 //! Written and kept by the API server; `flow_schema` and `priority_level_configuration` refuse changes of those that are mandatory.
-//! Invariant: a level comes before the schemas that name it.
+//! A level comes before the schemas that name it.
 
 use serde_json::{Value, json};
 

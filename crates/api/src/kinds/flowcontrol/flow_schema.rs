@@ -1,6 +1,6 @@
 //! FlowSchemas: defaults, strategy, columns, validation.
 //! `bootstrap` has those of every cluster; the API server's flow control maintains them.
-//! Invariant: a mandatory schema is as every cluster has it.
+//! A mandatory schema is as every cluster has it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! PriorityLevelConfigurations: defaults, strategy, columns, validation.
 //! `bootstrap` has those of every cluster; the API server's flow control maintains them.
-//! Invariant: the exempt level stays exempt, and the catch-all level is as every cluster has it.
+//! The exempt level stays exempt, and the catch-all level is as every cluster has it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! IngressClasses: defaults, columns, validation.
 //! Named by Ingresses; `ingress` checks references the same way.
-//! Invariant: the controller of a class never changes.
+//! The controller of a class never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

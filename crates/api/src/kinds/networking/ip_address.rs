@@ -1,6 +1,6 @@
 //! IPAddresses: columns and validation.
 //! Written by the address allocator of services, one per address.
-//! Invariant: the parent of an address never changes.
+//! The parent of an address never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

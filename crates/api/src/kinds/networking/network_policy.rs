@@ -1,6 +1,6 @@
 //! NetworkPolicies: defaults, columns, validation.
 //! Neighbours: `proxy`, which enforces them.
-//! Invariant: every policy names its types.
+//! Every policy names its types.
 
 use std::net::IpAddr;
 

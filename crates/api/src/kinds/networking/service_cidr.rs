@@ -1,6 +1,6 @@
 //! ServiceCIDRs: columns and validation.
 //! Read by the address allocator of services.
-//! Invariant: the ranges of a ServiceCIDR never change.
+//! The ranges of a ServiceCIDR never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

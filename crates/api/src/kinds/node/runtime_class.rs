@@ -1,6 +1,6 @@
 //! RuntimeClasses: defaults, columns, validation.
 //! Read by the RuntimeClass admission plugin, which copies overhead and scheduling into pods.
-//! Invariant: the handler of a class never changes.
+//! The handler of a class never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

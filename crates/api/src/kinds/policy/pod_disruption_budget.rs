@@ -1,6 +1,6 @@
 //! PodDisruptionBudgets: strategy, columns, validation.
 //! Neighbours: the disruption controller writes the status, the eviction subresource reads it.
-//! Invariant: either minAvailable or maxUnavailable, never both.
+//! Either minAvailable or maxUnavailable, never both.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! RoleBindings and ClusterRoleBindings: defaults, columns, validation.
 //! Read by the RBAC authorizer, and by the escalation check in the API server.
-//! Invariant: the role of a binding never changes.
+//! The role of a binding never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

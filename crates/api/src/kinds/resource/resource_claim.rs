@@ -1,6 +1,6 @@
 //! ResourceClaims: defaults, strategy, columns, validation.
 //! The scheduler allocates claims; `resource_claim_template` has the same spec.
-//! Invariant: the spec of a claim never changes.
+//! The spec of a claim never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

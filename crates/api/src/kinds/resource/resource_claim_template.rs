@@ -1,6 +1,6 @@
 //! ResourceClaimTemplates: defaults, columns, validation.
 //! The resourceclaim controller makes claims of them.
-//! Invariant: the spec of a template never changes.
+//! The spec of a template never changes.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! ResourceSlices: columns, selectable fields, validation.
 //! Published by the drivers of devices, read by the scheduler.
-//! Invariant: driver, node and pool of a slice never change.
+//! Driver, node and pool of a slice never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! PriorityClasses: defaults, columns, validation.
 //! Read by the Priority admission plugin, which copies value and preemption policy into pods.
-//! Invariant: the value and the preemption policy of a class never change.
+//! The value and the preemption policy of a class never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! CSIDrivers: defaults, columns, validation.
 //! Neighbours: `csi_node`, `storage_class`.
-//! Invariant: most of what a driver declares never changes.
+//! Most of what a driver declares never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! CSIStorageCapacities: columns and validation.
 //! Read by the scheduler when a claim waits for its first consumer.
-//! Invariant: the class and the topology of a capacity never change.
+//! The class and the topology of a capacity never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

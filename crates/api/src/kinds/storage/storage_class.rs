@@ -1,6 +1,6 @@
 //! StorageClasses: defaults, columns, validation.
 //! Neighbours: the default-class admission plugin.
-//! Invariant: provisioner, parameters, reclaim policy and binding mode never change.
+//! Provisioner, parameters, reclaim policy and binding mode never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

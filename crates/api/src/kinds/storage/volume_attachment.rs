@@ -1,6 +1,6 @@
 //! VolumeAttachments: strategy, columns, validation.
 //! Written by the attach-detach controller and by CSI attachers.
-//! Invariant: the spec of an attachment never changes.
+//! The spec of an attachment never changes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

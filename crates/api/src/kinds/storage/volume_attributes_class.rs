@@ -1,6 +1,6 @@
 //! VolumeAttributesClasses: columns and validation.
 //! Named by claims.
-//! Invariant: driver and parameters of a class never change.
+//! Driver and parameters of a class never change.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

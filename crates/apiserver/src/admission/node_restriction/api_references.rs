@@ -1,6 +1,6 @@
 //! Whether a pod names objects of the API, which a mirror pod may not.
 //! Asked by `pods`.
-//! Invariant: a kind of volume that is not known counts as one that may.
+//! A kind of volume that is not known counts as one that may.
 
 use serde_json::Value;
 

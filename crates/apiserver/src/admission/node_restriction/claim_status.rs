@@ -1,6 +1,6 @@
 //! What a node says of a PersistentVolumeClaim: how far its expansion is, and nothing else.
 //! Asked by the plugin in `node_restriction`; the Node authorizer sees to it that a pod of the node uses the claim.
-//! Invariant: metadata and spec stay as they are, whatever the request holds.
+//! Metadata and spec stay as they are, whatever the request holds.
 
 use serde_json::{Map, Value};
 

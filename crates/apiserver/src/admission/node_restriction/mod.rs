@@ -1,6 +1,6 @@
 //! A kubelet changes its own node and the pods bound to it, and nothing about them that others rely on.
 //! A row of the table in `admission`; the Node authorizer decides what it may read.
-//! Invariant: binds only members of `system:nodes`; a node never says itself which addresses its pods get.
+//! Binds only members of `system:nodes`; a node never says itself which addresses its pods get.
 
 mod api_references;
 mod claim_status;

@@ -1,7 +1,7 @@
 //! A node's own Node object: what the kubelet may say in it.
 //! Asked by the plugin in `node_restriction`.
-//! Invariant: pod ranges are the IPAM controller's alone, and a node takes no address that another node has. Every
-//! other node routes by them.
+//! Pod ranges are the IPAM controller's alone, and a node takes no address that another node has. Every other node
+//! routes by them.
 
 use serde_json::Value;
 

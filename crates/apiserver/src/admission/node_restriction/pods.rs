@@ -1,6 +1,6 @@
 //! Pods as a node may write them: mirrors of its static pods, the status of those bound to it, their eviction.
 //! Asked by the plugin in `node_restriction`.
-//! Invariant: a node makes no pod that gives it access to an object of the API.
+//! A node makes no pod that gives it access to an object of the API.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Nobody grants what they do not hold: the guard on writes of roles and bindings.
 //! Called by `admission` after mutation, whatever plugins are on.
-//! Invariant: only `system:masters`, and those who may `escalate` or `bind`, are exempt.
+//! Only `system:masters`, and those who may `escalate` or `bind`, are exempt.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Who is granted what: bindings by subject and namespace, roles by name.
 //! Fed by the watch cache through `index`; read by the authorizer and by `escalation`.
-//! Invariant: a decision looks at the grants of its own subjects only, however many others there are.
+//! A decision looks at the grants of its own subjects only, however many others there are.
 
 use std::{collections::HashMap, sync::Arc};
 

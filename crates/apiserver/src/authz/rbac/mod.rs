@@ -1,6 +1,6 @@
 //! Role-based access control: roles and bindings as objects decide.
 //! A row of the modes in `authz`; `bootstrap` writes the roles every cluster has, `escalation` guards their changes.
-//! Invariant: rules only ever add; RBAC never denies, it has no opinion.
+//! Rules only ever add; RBAC never denies, it has no opinion.
 
 pub mod bootstrap;
 pub mod escalation;

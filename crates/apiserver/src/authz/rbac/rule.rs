@@ -1,6 +1,6 @@
 //! One policy rule: what it allows, and whether rules cover other rules.
 //! Used by the index of grants, by `escalation` and by the node authorizer.
-//! Invariant: pure; matching allocates nothing.
+//! Invariant: pure; matching allocates nothing (tidy: `pure_files`).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! What calls of functions and operators cost at most: the language's own, those of cel-go's extensions, and those of
 //! Kubernetes.
 //! Used by `estimator`.
-//! Invariant: where a type is not known, the dearest overload counts.
+//! Where a type is not known, the dearest overload counts.
 
 use kube_cel::cel::common::ast::operators;
 

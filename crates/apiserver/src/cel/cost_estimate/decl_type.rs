@@ -1,6 +1,6 @@
 //! The types that an OpenAPI schema declares to expressions, with how large their values may be.
 //! Used by `estimator`.
-//! Invariant: a schema without limits is bounded by what fits into one request.
+//! A schema without limits is bounded by what fits into one request.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,7 +1,7 @@
 //! Walks an expression and adds up what it costs at most, as cel-go's checker does.
 //! Fed with the declared types of what the expression names; function costs come from `calls`.
-//! Invariant: evaluates nothing. Definitions are refused by this figure, so it is upstream's figure, also where that
-//! one is odd: a part that no path leads to is taken for as large as the root.
+//! Evaluates nothing. Definitions are refused by this figure, so it is upstream's figure, also where that one is odd: a
+//! part that no path leads to is taken for as large as the root.
 
 use std::sync::Arc;
 

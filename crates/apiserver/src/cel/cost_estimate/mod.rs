@@ -1,7 +1,7 @@
 //! What an expression costs at most, before any object is seen: definitions with rules that could cost too much are
 //! refused by it.
 //! Used by `crd::declared` and for the selectors of devices.
-//! Invariant: equal to what cel-go and Kubernetes' cost estimators say, since clients' definitions are made to fit those.
+//! Equal to what cel-go and Kubernetes' cost estimators say, since clients' definitions are made to fit those.
 
 mod calls;
 mod decl_type;

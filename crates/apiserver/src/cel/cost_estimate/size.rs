@@ -1,6 +1,6 @@
 //! How large a text, list or map may be, and what going through it costs at most.
 //! Used by the parts beside it.
-//! Invariant: nothing overflows; what has no bound is `u64::MAX`.
+//! Nothing overflows; what has no bound is `u64::MAX`.
 
 pub const STRING_TRAVERSAL_COST_FACTOR: f64 = 0.1;
 pub const REGEX_STRING_LENGTH_COST_FACTOR: f64 = 0.25;

@@ -1,6 +1,6 @@
 //! What the cost of an expression depends on in the types of its parts, and the types that calls return.
 //! Used by `estimator` and `calls`.
-//! Invariant: `Dyn` may be anything.
+//! `Dyn` may be anything.
 
 use std::sync::Arc;
 

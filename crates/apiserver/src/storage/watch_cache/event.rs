@@ -1,6 +1,6 @@
 //! One object version and one change of it, as the cache, lists and watchers share them.
 //! Made by `resource_cache`; kept by `event_ring`.
-//! Invariant: nothing here changes once it is made; what is computed later is computed once.
+//! Nothing here changes once it is made; what is computed later is computed once.
 
 use std::{
     borrow::Cow,

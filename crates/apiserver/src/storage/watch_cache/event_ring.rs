@@ -1,6 +1,6 @@
 //! The latest changes of one resource, in order, for watches that start in the past or fall behind.
 //! Kept by `resource_cache`; a watcher's place in it is a `Subscription`.
-//! Invariant: holds every change after `complete_since`; changes of one revision come and go together.
+//! Holds every change after `complete_since`; changes of one revision come and go together.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

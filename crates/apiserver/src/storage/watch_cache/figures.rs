@@ -1,6 +1,6 @@
 //! What there is of each resource and what happened to its cache, for `/metrics`.
 //! Counted by `resource_cache` and `subscription`; read by `metrics`.
-//! Invariant: counters only grow.
+//! Counters only grow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

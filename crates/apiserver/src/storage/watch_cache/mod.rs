@@ -1,6 +1,6 @@
 //! The current objects of every resource and a bounded ring of their latest changes.
 //! Fed by one store watch over all keys (`reflector`); read by `registry` (get, list) and by every watcher.
-//! Invariant: an object version is held once; a watcher holds a position in the ring, never a queue of its own.
+//! An object version is held once; a watcher holds a position in the ring, never a queue of its own.
 
 mod errors;
 mod event;

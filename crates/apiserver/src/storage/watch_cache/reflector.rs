@@ -1,6 +1,6 @@
 //! What keeps the cache true: the store watch that feeds it, and the expiry of old changes.
 //! Started by `WatchCache::start`.
-//! Invariant: neither task keeps the cache alive.
+//! Neither task keeps the cache alive.
 
 use std::{
     sync::{Arc, Weak},

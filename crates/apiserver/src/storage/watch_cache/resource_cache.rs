@@ -1,6 +1,6 @@
 //! The objects of one resource, in the order of their keys, and the ring of their latest changes.
 //! Fed by `WatchCache`; read by `registry` (get, list) and through subscriptions.
-//! Invariant: changes that came together are seen together, by lists and by watchers.
+//! Changes that came together are seen together, by lists and by watchers.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 

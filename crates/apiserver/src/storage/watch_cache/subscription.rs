@@ -1,6 +1,6 @@
 //! A watcher's place in the ring of one resource.
 //! Made by `resource_cache`; read by `registry::watch` and by indexes.
-//! Invariant: holds a position, never a queue of its own.
+//! Holds a position, never a queue of its own.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The conformance texts of `[sig-api-machinery]` about admission: webhooks and policies.
 //! Part of the table in `mod`.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 use testkit::conformance::Row;
 

@@ -1,6 +1,6 @@
 //! The conformance texts of `[sig-cli]`, about kubectl, and those of two groups that have few: events and the cluster.
 //! Part of the table in `mod`.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 use testkit::conformance::Row;
 

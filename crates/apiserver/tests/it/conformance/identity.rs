@@ -1,6 +1,6 @@
 //! The conformance texts of `[sig-auth]`, about identity and permission.
 //! Part of the table in `mod`.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 use testkit::conformance::Row;
 

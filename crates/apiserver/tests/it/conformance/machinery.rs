@@ -1,6 +1,6 @@
 //! The conformance texts of `[sig-api-machinery]` except those about admission.
 //! Part of the table in `mod`.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 use testkit::conformance::Row;
 

@@ -1,6 +1,6 @@
 //! Which test of ours covers which of the official conformance texts about the API, identity, clients and events.
 //! Checked by `testkit`; `make test-reference` compares the first column with the published list.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 mod admission;
 mod clients;

@@ -1,7 +1,7 @@
 //! Who asks a controller manager or scheduler that runs alone: by certificate, by a proxy's word, or by token.
 //! Asked by the port. The authorities are the API server's own, as it publishes them for servers like this one; whose a
 //! token is, it says itself.
-//! Invariant: nobody is believed on the word of an authority that neither a flag nor the API server names.
+//! Nobody is believed on the word of an authority that neither a flag nor the API server names.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

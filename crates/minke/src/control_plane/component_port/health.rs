@@ -1,6 +1,6 @@
 //! `/healthz`, `/livez` and `/readyz` of a controller manager or scheduler that runs alone, check by check.
 //! Asked by the port for every request to one of them.
-//! Invariant: why a check failed is told only at its own path, to those who may see it.
+//! Why a check failed is told only at its own path, to those who may see it.
 
 use apiserver::{Query, health::report};
 use client::InformerFactory;

@@ -1,6 +1,6 @@
 //! The flags of `minke kubelet` that come from upstream by the dozen: which field each is, and what it does here.
 //! Read by `kubelet_flags`.
-//! Invariant: upstream knows no flag that is missing; what has no effect says so.
+//! Upstream knows no flag that is missing; what has no effect says so.
 
 /// How the text of a flag becomes the value of a field.
 #[derive(Clone, Copy)]

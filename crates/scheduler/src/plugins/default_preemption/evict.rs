@@ -1,6 +1,6 @@
 //! Carries out a preemption: marks the victims, then deletes them gracefully.
 //! Part of `DefaultPreemption`, which chose the victims.
-//! Invariant: a victim that is already leaving is left alone.
+//! A victim that is already leaving is left alone.
 
 use std::sync::Arc;
 

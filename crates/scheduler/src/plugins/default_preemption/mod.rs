@@ -1,7 +1,6 @@
 //! Makes room for a pod by removing others of lower priority: which node, and which pods on it.
 //! Asked by `cycle` when no node will do; `evict` carries it out.
-//! Invariant: decides on copies; prefers not to break disruption budgets, and takes as few and as unimportant pods as
-//! will do.
+//! Decides on copies; prefers not to break disruption budgets, and takes as few and as unimportant pods as will do.
 
 mod evict;
 

@@ -1,6 +1,6 @@
 //! Inter-pod affinity for a class of pods: how many pods of each sort are in each domain, kept as nodes change.
 //! The verdicts and scores are those of the plugin itself, by groups of nodes.
-//! Invariant: a topology key that comes up for the first time begins the class anew.
+//! A topology key that comes up for the first time begins the class anew.
 
 use std::sync::Arc;
 

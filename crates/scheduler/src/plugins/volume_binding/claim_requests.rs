@@ -1,6 +1,6 @@
 //! The requests that bind a pod's claims, or have volumes provisioned for them, on the node that was chosen.
 //! Used by `VolumeBinding` at Reserve (to make them) and at PreBind (to send them).
-//! Invariant: each carries the version it was decided on, so that the server refuses what somebody else was faster with.
+//! Each carries the version it was decided on, so that the server refuses what somebody else was faster with.
 
 use api::ApiError;
 use client::{Client, Patch};

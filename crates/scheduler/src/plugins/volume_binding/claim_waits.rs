@@ -1,6 +1,6 @@
 //! Pods in PreBind that wait for their claims to be bound, by pod and by claim.
 //! Kept by `VolumeBinding`; nothing here is looked through pod by pod.
-//! Invariant: a pod is in both indexes or in none.
+//! A pod is in both indexes or in none.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,6 +1,6 @@
 //! Claims and volumes as the scheduler sees them: what is bound, what waits for a node, which volume would do.
 //! Used by `VolumeBinding` and the other volume plugins; facts come from `cluster`.
-//! Invariant: only looks; a volume reserved for one claim is not offered to another.
+//! Only looks; a volume reserved for one claim is not offered to another.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 //! A pod's claims must be usable on its node: bound volumes reachable, unbound ones satisfiable. The chosen node's volumes
 //! are reserved, and before the pod is bound its claims are.
 //! `claims` matches claims with volumes, `claim_requests` are the writes, `claim_waits` the pods that wait for the result.
-//! Invariant: a volume is reserved for at most one claim.
+//! A volume is reserved for at most one claim.
 
 pub mod claim_requests;
 mod claim_waits;

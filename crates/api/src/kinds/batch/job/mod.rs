@@ -1,6 +1,6 @@
 //! Jobs: defaults, strategy, columns, validation.
 //! Neighbours: `cron_job`, which holds a job as its template.
-//! Invariant: the selector is the server's own (by the job's uid) unless `manualSelector` is set.
+//! The selector is the server's own (by the job's uid) unless `manualSelector` is set.
 
 pub mod validation;
 

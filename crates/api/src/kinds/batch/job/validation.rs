@@ -1,6 +1,6 @@
 //! Validation of jobs.
 //! Neighbours: `job`; `cron_job`, whose template is a job's spec.
-//! Invariant: what a running job does never changes under it.
+//! What a running job does never changes under it.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Pods: defaults, strategy, grace periods, selectable fields. Their validation is `pod_spec`, their cells `printing`.
 //! Neighbours: `pod_spec` (shared with templates), `update` (what may change).
-//! Invariant: a pod's status comes from its subresource only; on create it is Pending with its QoS class.
+//! A pod's status comes from its subresource only; on create it is Pending with its QoS class.
 
 mod printing;
 pub mod update;

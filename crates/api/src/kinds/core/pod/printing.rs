@@ -1,6 +1,6 @@
 //! What `kubectl get pods` shows.
 //! Used by `pod`.
-//! Invariant: pure; the time is an argument.
+//! Invariant: pure; the time is an argument (tidy: `pure_files`).
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! What may change in a pod once it exists, through the pod itself and through its subresources.
 //! Neighbours: `pod`. The API server calls the `ephemeral_containers` and `resize` functions for those subresources.
-//! Invariant: containers are never added, removed or renamed.
+//! Containers are never added, removed or renamed.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Validation of containers: regular, init and ephemeral.
 //! Neighbours: `environment`, `handlers`, `resources`, `security` for the parts of a container.
-//! Invariant: names are unique over all three kinds of containers.
+//! Names are unique over all three kinds of containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Defaults of a pod specification that its schema cannot express.
 //! Used by `pod` and by every kind with a pod template.
-//! Invariant: idempotent, and fills only what is unset.
+//! Idempotent, and fills only what is unset.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Validation of environment variables and of references to fields, resources and keys.
 //! Neighbours: `containers`; `volumes`, whose downward API files refer to the same things.
-//! Invariant: a variable has one source at most.
+//! A variable has one source at most.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Validation of probes and lifecycle hooks.
 //! Neighbours: `containers`.
-//! Invariant: a handler has one action.
+//! A handler has one action.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Image references, as far as the API server looks into them.
 //! Used by defaults (pull policy).
-//! Invariant: never resolves a name.
+//! Never resolves a name.
 
 /// The tag of a reference: `latest` when there is neither a tag nor a digest, empty when there is only a digest.
 pub fn tag(reference: &str) -> &str {

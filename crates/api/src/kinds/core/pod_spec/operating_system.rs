@@ -1,6 +1,6 @@
 //! What a pod may not say when its `os` is named.
 //! Used by `validation`.
-//! Invariant: expects nothing of the order of fields; a pod without `os` is not looked at.
+//! Expects nothing of the order of fields; a pod without `os` is not looked at.
 
 use serde_json::Value;
 

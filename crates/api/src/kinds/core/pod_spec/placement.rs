@@ -1,6 +1,6 @@
 //! Validation of what decides where a pod runs: affinity, tolerations, topology spread, gates.
 //! Neighbours: `validation`; nodes have taints, volumes and CSI objects have node selectors.
-//! Invariant: a weight is between 1 and 100.
+//! A weight is between 1 and 100.
 
 use std::collections::BTreeSet;
 

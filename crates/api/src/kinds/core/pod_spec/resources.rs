@@ -1,6 +1,6 @@
 //! Validation of resource requirements and of claims on devices.
 //! Neighbours: `containers`; quotas and limit ranges check the same names.
-//! Invariant: a request never exceeds its limit.
+//! A request never exceeds its limit.
 
 use std::collections::BTreeSet;
 

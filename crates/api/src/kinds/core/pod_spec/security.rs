@@ -1,6 +1,6 @@
 //! Validation of security contexts, of pods and of containers.
 //! Neighbours: `validation`, `containers`. What a namespace allows is admission's matter.
-//! Invariant: says what is malformed, not what is unwise.
+//! Says what is malformed, not what is unwise.
 
 use std::{collections::BTreeSet, sync::LazyLock};
 

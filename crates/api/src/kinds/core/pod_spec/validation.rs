@@ -1,6 +1,6 @@
 //! Validation of a whole pod specification.
 //! Calls its neighbours for containers, volumes, placement and security.
-//! Invariant: expects defaults to be in place.
+//! Expects defaults to be in place.
 
 use serde_json::Value;
 

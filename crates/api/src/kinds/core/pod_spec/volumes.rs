@@ -1,6 +1,6 @@
 //! Validation of a pod's volumes.
 //! Neighbours: `environment` (fields and resources of downward API files), `persistent_volume` (shared sources).
-//! Invariant: a volume has one source.
+//! A volume has one source.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Warnings about what is legal in a pod but likely a mistake or on its way out.
 //! Used by `pod` and by every kind with a pod template.
-//! Invariant: never stops a request.
+//! Never stops a request.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Services: defaults, strategy, columns. Their validation is `validation`.
 //! Neighbours: the API server's address and port allocator, which fills `clusterIPs` and `nodePort` after defaulting.
-//! Invariant: an address, once given, stays until the type makes it meaningless.
+//! An address, once given, stays until the type makes it meaningless.
 
 pub mod validation;
 

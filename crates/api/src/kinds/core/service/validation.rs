@@ -1,6 +1,6 @@
 //! Validation of services.
 //! Neighbours: `service`. Expects addresses and ports to be allocated already, as upstream does.
-//! Invariant: a cluster address, once given, stays.
+//! A cluster address, once given, stays.
 
 use std::collections::BTreeSet;
 

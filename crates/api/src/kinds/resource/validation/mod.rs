@@ -1,6 +1,6 @@
 //! What claims and classes of dynamic resource allocation may say, in upstream's words; slices are in `slices`.
 //! Called by `resource`.
-//! Invariant: pure; a list that is too long is refused without looking at its items.
+//! Invariant: pure; a list that is too long is refused without looking at its items (tidy: `pure_files`).
 
 mod slices;
 #[cfg(test)]

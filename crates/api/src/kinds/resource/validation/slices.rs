@@ -1,6 +1,6 @@
 //! What a driver may publish about its devices in a ResourceSlice.
 //! Called by `resource` through the module above, which has the pieces that claims share.
-//! Invariant: pure; a list that is too long is refused without looking at its items.
+//! Invariant: pure; a list that is too long is refused without looking at its items (tidy: `pure_files`).
 
 use super::*;
 
