@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use serde_json::json;
-use sim::{Primed, Simulation, Topology};
+use sim::{Bootstrapped, Simulation, Topology};
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap()
@@ -18,7 +18,7 @@ fn config_map(name: &str) -> ConfigMap {
 #[tokio::test(start_paused = true)]
 async fn everybody_converges_on_a_restored_backup() {
     let topology = Topology { nodes: 1, api_servers: 3, candidates: 2 };
-    let simulation = Simulation::start(1, topology, &Primed::make()).await;
+    let simulation = Simulation::start(1, topology, &Bootstrapped::make()).await;
     let (env, maps) = (simulation.env.clone(), simulation.admin.namespaced::<ConfigMap>("default"));
     let views = simulation.start_watch_clients();
     let kept = maps.create(&config_map("kept")).await.unwrap().metadata.resource_version;
@@ -50,7 +50,7 @@ async fn everybody_converges_on_a_restored_backup() {
 #[tokio::test(start_paused = true)]
 async fn api_servers_on_one_store_agree_on_their_endpoints() {
     let topology = Topology { nodes: 1, api_servers: 3, candidates: 1 };
-    let simulation = Simulation::start(1, topology, &Primed::make()).await;
+    let simulation = Simulation::start(1, topology, &Bootstrapped::make()).await;
     let env = simulation.env.clone();
     env.sleep(Duration::from_secs(30)).await;
     simulation.back_up().await;

@@ -5,7 +5,7 @@
 use super::Attributes;
 
 /// Upstream's limit on one note.
-const MAX_BYTES: usize = 10 * 1024;
+const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
 
 pub fn annotate(a: &Attributes<'_>, key: &str, value: &str) {
     let value = shortened(value);
@@ -23,7 +23,7 @@ pub fn annotate(a: &Attributes<'_>, key: &str, value: &str) {
 }
 
 fn shortened(value: &str) -> &str {
-    let mut end = value.len().min(MAX_BYTES);
+    let mut end = value.len().min(ANNOTATION_BYTES_MAX);
     while !value.is_char_boundary(end) {
         end -= 1;
     }
@@ -37,9 +37,9 @@ mod tests {
     #[test]
     fn notes_are_limited_between_characters() {
         assert_eq!(shortened("short"), "short");
-        let long = "é".repeat(MAX_BYTES);
-        assert_eq!(shortened(&long).len(), MAX_BYTES);
+        let long = "é".repeat(ANNOTATION_BYTES_MAX);
+        assert_eq!(shortened(&long).len(), ANNOTATION_BYTES_MAX);
         let odd = format!("a{long}");
-        assert_eq!(shortened(&odd).len(), MAX_BYTES - 1);
+        assert_eq!(shortened(&odd).len(), ANNOTATION_BYTES_MAX - 1);
     }
 }

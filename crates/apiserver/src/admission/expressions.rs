@@ -13,7 +13,7 @@ use api::{
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{CALL_LIMIT, CelError, Expression, authorizer, cost_estimate::DeclType, types::Type},
+    cel::{CALL_COST_MAX, CelError, Expression, authorizer, cost_estimate::DeclType, types::Type},
     discovery::served::Set,
     handlers::codec,
 };
@@ -27,7 +27,7 @@ const POLICY: [(&str, &str, Option<&str>); 5] = [
     ("auditAnnotations", "valueExpression", Some("string")),
 ];
 
-const MAX_SELECTOR_BYTES: usize = 10 << 10;
+const SELECTOR_BYTES_MAX: usize = 10 << 10;
 
 pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
     let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
@@ -93,7 +93,7 @@ impl<'a> List<'a> {
         for selector in self.rows("selectors").map(|s| s.part("cel")) {
             let source = selector.new["expression"].as_str().unwrap_or_default();
             // What is empty or too long has been told already.
-            if source.is_empty() || source.len() > MAX_SELECTOR_BYTES || selector.old["expression"] == source {
+            if source.is_empty() || source.len() > SELECTOR_BYTES_MAX || selector.old["expression"] == source {
                 continue;
             }
             let path = selector.path.child("expression");
@@ -102,7 +102,7 @@ impl<'a> List<'a> {
                 Err(why) => errors.invalid(&path, source, why.to_string()),
                 Ok((Type::Bool | Type::Dyn, expression)) => {
                     let cost = |device| expression.max_cost(device, &[("device", Type::from_decl_type(device))]);
-                    if device.as_ref().map_or(0, cost) > CALL_LIMIT {
+                    if device.as_ref().map_or(0, cost) > CALL_COST_MAX {
                         errors.forbidden(&path, "too complex, exceeds cost limit");
                     }
                 }

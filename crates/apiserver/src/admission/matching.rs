@@ -217,7 +217,7 @@ impl Conditions {
 
     /// One that does not hold settles it, whatever is wrong with the others.
     pub fn hold(&self, variables: &Variables) -> Result<bool, String> {
-        let (mut errors, mut budget) = (Vec::new(), cel::CONDITIONS_BUDGET);
+        let (mut errors, mut budget) = (Vec::new(), cel::CONDITIONS_COST_BUDGET);
         for (name, expression) in &self.0 {
             let held = expression.as_ref().map_err(CelError::clone).and_then(|e| {
                 let (held, cost) = e.holds(variables);
@@ -239,7 +239,7 @@ pub fn variables(
     cluster: &Cluster,
     sent: &Attributes<'_>,
     seen: &Attributes<'_>,
-    questions: &authorizer::Questions,
+    questions: &authorizer::AuthorizerChecks,
 ) -> Variables {
     let mut variables = Variables::default();
     variables.set("object", &seen.object);

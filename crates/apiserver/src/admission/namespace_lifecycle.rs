@@ -1,4 +1,4 @@
-//! Nothing is made in a namespace that does not exist or is going away, and the three founding ones stay.
+//! Nothing is made in a namespace that does not exist or is going away, and the three immortal ones stay.
 //! A row of the table in `admission`.
 //! Never refuses an update or a deletion inside a namespace.
 
@@ -14,7 +14,7 @@ use crate::storage::cluster::Cluster;
 
 pub struct NamespaceLifecycle(pub Arc<Cluster>);
 
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 #[async_trait]
 impl Plugin for NamespaceLifecycle {
@@ -23,7 +23,7 @@ impl Plugin for NamespaceLifecycle {
     }
 
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
-        if a.operation == Operation::Delete && a.is("", "namespaces") && IMMORTAL.contains(&a.name) {
+        if a.operation == Operation::Delete && a.is("", "namespaces") && IMMORTAL_NAMESPACES.contains(&a.name) {
             return Err(a.forbidden("this namespace may not be deleted"));
         }
         let reviews = a.resource.group == "authorization.k8s.io";

@@ -52,8 +52,8 @@ pub struct Exemptions {
 const PREFIX: &str = "pod-security.kubernetes.io/";
 const AUDIT: &str = "pod-security.kubernetes.io/audit-violations";
 /// A namespace's pods beyond this are not looked at when its level rises.
-const CHECKED_PODS: usize = 3000;
-const SHOWN_PODS: usize = 10;
+const CHECKED_PODS_MAX: usize = 3000;
+const SHOWN_PODS_MAX: usize = 10;
 
 /// What the labels of a namespace ask for, in one of the modes.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ struct Policy {
 }
 
 impl Defaults {
-    fn of(&self, mode: &str) -> (&str, &str) {
+    fn level_and_version(&self, mode: &str) -> (&str, &str) {
         match mode {
             "enforce" => (&self.enforce, &self.enforce_version),
             "audit" => (&self.audit, &self.audit_version),
@@ -73,7 +73,7 @@ impl Defaults {
 }
 
 fn policy(labels: &BTreeMap<String, String>, mode: &str, defaults: &Defaults) -> Policy {
-    let (level, version) = defaults.of(mode);
+    let (level, version) = defaults.level_and_version(mode);
     let label = |suffix: &str| labels.get(&format!("{PREFIX}{mode}{suffix}")).map(String::as_str);
     let level = label("").or(Some(level).filter(|l| !l.is_empty()));
     let version = label("-version").or(Some(version).filter(|v| !v.is_empty())).unwrap_or("latest");
@@ -177,7 +177,7 @@ impl PodSecurity {
             return Ok(());
         }
         let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pod in self.cluster.list("pods", a.name).iter().take(CHECKED_PODS) {
+        for pod in self.cluster.list("pods", a.name).iter().take(CHECKED_PODS_MAX) {
             let value = pod.value();
             let found = violations(after.level, after.minor(), &value["metadata"], &value["spec"]);
             if !found.is_empty() {
@@ -192,7 +192,7 @@ impl PodSecurity {
                 after.level.as_str(),
                 after.version
             ));
-            for (reasons, pods) in names.into_iter().take(SHOWN_PODS) {
+            for (reasons, pods) in names.into_iter().take(SHOWN_PODS_MAX) {
                 let more = match pods.len() {
                     1 => String::new(),
                     2 => " (and 1 other pod)".into(),

@@ -26,7 +26,7 @@ fn push(parent: &mut Value, list: &str, item: Value) {
 /// Pods stay five minutes on a node that is not ready or not reachable, unless they say otherwise.
 pub struct DefaultTolerationSeconds;
 
-const SECONDS: i64 = 300;
+const TOLERATION_SECONDS: i64 = 300;
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
@@ -45,8 +45,7 @@ impl Plugin for DefaultTolerationSeconds {
             };
             let found = a.object["spec"]["tolerations"].as_array().is_some_and(|t| t.iter().any(tolerates));
             if !found {
-                let toleration =
-                    json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS });
+                let toleration = json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS });
                 push(&mut a.object["spec"], "tolerations", toleration);
             }
         }

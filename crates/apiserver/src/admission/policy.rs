@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     authz,
-    cel::{self, CelError, Expression, Variables, authorizer::Questions},
+    cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks},
     storage::{
         cluster::Cluster,
         index::{Index, Indexed},
@@ -195,7 +195,7 @@ impl Policies {
 
     /// What expressions want to know about permissions is found out, and they are evaluated again.
     async fn decide(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, seen: &Attributes<'_>) -> Verdict {
-        let questions = Questions::default();
+        let questions = AuthorizerChecks::default();
         loop {
             let variables = matching::variables(&self.cluster, a, seen, &questions);
             let verdict = self.evaluate(policy, binding, seen, variables);
@@ -219,7 +219,7 @@ impl Policies {
                 return verdict;
             }
         };
-        let mut budget = cel::BUDGET;
+        let mut budget = cel::COST_BUDGET;
         for params in params {
             base.set("params", &params);
             match policy.conditions.hold(&base) {

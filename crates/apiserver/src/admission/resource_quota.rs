@@ -55,7 +55,7 @@ impl Plugin for ResourceQuota {
             let mut transaction = Transaction { compare: Vec::new(), operations: Vec::new() };
             for cached in self.0.list("resourcequotas", a.namespace) {
                 let Some(quota) = self.0.live(&served, a.namespace, &cached.meta.name).await? else { continue };
-                let delta = change.of(quota.typed::<Quota>()?.spec.as_ref());
+                let delta = change.charged_to(quota.typed::<Quota>()?.spec.as_ref());
                 if delta.is_empty() {
                     continue;
                 }
@@ -220,7 +220,7 @@ impl Change {
     }
 
     /// For one quota: all of it for an object that comes under the quota only now.
-    fn of(&self, spec: Option<&ResourceQuotaSpec>) -> &Amounts {
+    fn charged_to(&self, spec: Option<&ResourceQuotaSpec>) -> &Amounts {
         static NOTHING: Amounts = Amounts::new();
         let covers = |subject: &Subject| spec.is_none_or(|spec| subject.covered(spec));
         match &self.before {

@@ -15,7 +15,7 @@ use crate::storage::cluster::Cluster;
 pub struct ServiceAccount(pub Arc<Cluster>);
 
 /// How long a default account that is about to be made is waited for.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const SERVICE_ACCOUNT_WAIT: Duration = Duration::from_millis(1500);
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -67,7 +67,7 @@ impl ServiceAccount {
     async fn account(&self, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, ApiError> {
         let mut changes = self.0.resource("serviceaccounts").changes();
         let mut found = self.0.fresh_get("serviceaccounts", namespace, name).await?;
-        let until = self.0.env.monotonic() + PATIENCE;
+        let until = self.0.env.monotonic() + SERVICE_ACCOUNT_WAIT;
         while found.is_none() && name == "default" {
             let left = until.saturating_sub(self.0.env.monotonic());
             match self.0.env.timeout(left, changes.changed()).await {

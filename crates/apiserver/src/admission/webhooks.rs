@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     authz,
-    cel::authorizer::Questions,
+    cel::authorizer::AuthorizerChecks,
     discovery::served::Served,
     handlers::{codec, negotiate::Media},
     metrics::in_webhooks,
@@ -100,7 +100,7 @@ impl Webhooks {
         Self { configured: Indexed::new(cluster), cluster: cluster.clone(), authorizer: authorizer.clone() }
     }
 
-    fn of(&self, mutating: bool) -> Vec<Arc<Webhook>> {
+    fn configured_webhooks(&self, mutating: bool) -> Vec<Arc<Webhook>> {
         let configured = self.configured.read();
         let webhooks = if mutating { &configured.mutating } else { &configured.validating };
         webhooks.values().flatten().cloned().collect()
@@ -109,7 +109,7 @@ impl Webhooks {
     /// Lets every mutating webhook that matches change the object, in turn. Those that want to see what others changed
     /// after them are asked once more. Returns whether anything changed.
     pub async fn mutate(&self, a: &mut Attributes<'_>) -> Result<bool, ApiError> {
-        let webhooks = self.of(true);
+        let webhooks = self.configured_webhooks(true);
         if webhooks.is_empty() || matching::is_exempt(a) {
             return Ok(false);
         }
@@ -169,7 +169,7 @@ impl Webhooks {
 
     /// Asks all validating webhooks that match, at once; the first refusal in their order counts.
     pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
-        let webhooks = self.of(false);
+        let webhooks = self.configured_webhooks(false);
         if webhooks.is_empty() || matching::is_exempt(a) {
             return Ok(());
         }
@@ -238,7 +238,7 @@ impl Webhooks {
         if webhook.conditions.is_empty() {
             return Ok(true);
         }
-        let questions = Questions::default();
+        let questions = AuthorizerChecks::default();
         loop {
             let held = webhook.conditions.hold(&matching::variables(&self.cluster, a, seen, &questions));
             if !questions.settle(&self.authorizer).await {

@@ -1,6 +1,6 @@
 //! Bootstrap tokens: secrets in kube-system with which a new node asks for its certificate.
 //! A row of the chain in `authn`.
-//! Invariant: only while the secret is there, says it may be used so, and has not expired.
+//! Only while the secret is there, says it may be used so, and has not expired.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use api::ApiError;
 
-use super::{Believed, TokenAuthenticator, User, files::same};
+use super::{AuthenticatorResponse, TokenAuthenticator, User, files::same};
 use crate::storage::cluster::Cluster;
 
 pub struct BootstrapTokens(pub Arc<Cluster>);
 
 #[async_trait]
 impl TokenAuthenticator for BootstrapTokens {
-    async fn token(&self, token: &str, _: &[String]) -> Result<Option<Believed>, ApiError> {
+    async fn token(&self, token: &str, _: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
         let Some((id, secret)) = split(token) else { return Ok(None) };
         let found = self.0.fresh_get("secrets", "kube-system", &format!("bootstrap-token-{id}")).await?;
         let Some(object) = found.filter(|o| o.meta.deletion_timestamp.is_none()) else { return Ok(None) };

@@ -10,7 +10,7 @@ use http::header;
 
 use api::ApiError;
 
-use super::{Believed, Credentials, TokenAuthenticator, User};
+use super::{AuthenticatorResponse, Credentials, TokenAuthenticator, User};
 
 /// Users by their secret.
 pub struct TokenFile(HashMap<String, User>);
@@ -65,7 +65,7 @@ pub fn same(a: &[u8], b: &[u8]) -> bool {
 
 #[async_trait]
 impl TokenAuthenticator for TokenFile {
-    async fn token(&self, token: &str, _: &[String]) -> Result<Option<Believed>, ApiError> {
+    async fn token(&self, token: &str, _: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
         Ok(self.0.get(token).map(|user| user.clone().into()))
     }
 }

@@ -32,7 +32,7 @@ fn is_noted(labels: &BTreeMap<String, String>, now: Timestamp) -> bool {
 
 /// What is to be made of a token that lies in a secret.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum LegacyToken {
     Withdrawn,
     /// One that a person asked for.
     Wanted,
@@ -45,9 +45,9 @@ pub const GENERATED: &str = "Use tokens from the TokenRequest API or manually cr
      secret-based tokens.";
 
 /// Notes that the token in this secret, of this account, was shown.
-pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str) -> Shown {
+pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str) -> LegacyToken {
     // One that was just made is noted the next time.
-    let Some(secret) = cluster.get("secrets", namespace, name) else { return Shown::Wanted };
+    let Some(secret) = cluster.get("secrets", namespace, name) else { return LegacyToken::Wanted };
     if !is_noted(&secret.meta.labels, cluster.env.now()) {
         let (cluster, namespace, name) = (cluster.clone(), namespace.to_string(), name.to_string());
         cluster.env.clone().spawn(async move {
@@ -57,12 +57,12 @@ pub fn shown(cluster: &Arc<Cluster>, namespace: &str, account: &str, name: &str)
         });
     }
     if secret.meta.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
-        return Shown::Withdrawn;
+        return LegacyToken::Withdrawn;
     }
     let account = cluster.get("serviceaccounts", namespace, account).map(|a| a.value()).unwrap_or_default();
     match account["secrets"].as_array().into_iter().flatten().any(|reference| reference["name"] == name) {
-        true => Shown::Generated,
-        false => Shown::Wanted,
+        true => LegacyToken::Generated,
+        false => LegacyToken::Wanted,
     }
 }
 

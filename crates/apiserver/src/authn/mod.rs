@@ -157,14 +157,14 @@ impl Credentials<'_> {
 
 /// A user and, unless the token is good for all, the audiences it is good for.
 #[derive(Debug, Clone)]
-pub struct Believed {
+pub struct AuthenticatorResponse {
     pub user: User,
     pub audiences: Vec<String>,
     /// What the client is to be told about how it shows who it is.
     pub warning: Option<&'static str>,
 }
 
-impl From<User> for Believed {
+impl From<User> for AuthenticatorResponse {
     fn from(user: User) -> Self {
         Self { user, audiences: Vec::new(), warning: None }
     }
@@ -173,7 +173,7 @@ impl From<User> for Believed {
 #[async_trait]
 pub trait TokenAuthenticator: Send + Sync {
     /// `None`: not my kind of token. `Err`: mine, and wrong.
-    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Believed>, ApiError>;
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError>;
 }
 
 /// The chain a configuration asks for.
@@ -230,7 +230,7 @@ impl Chain {
         })
     }
 
-    pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Believed, ApiError> {
+    pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<AuthenticatorResponse, ApiError> {
         if let Some(proxy) = &self.front_proxy
             && let Some(user) = proxy.user(credentials)?
         {
@@ -259,7 +259,7 @@ impl Chain {
     }
 
     /// Whose token this is, if it is good for one of `audiences`; for this server's own if there are none.
-    pub async fn review(&self, token: &str, audiences: &[String]) -> Result<Believed, ApiError> {
+    pub async fn review(&self, token: &str, audiences: &[String]) -> Result<AuthenticatorResponse, ApiError> {
         let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
         for authenticator in &self.tokens {
             // What one calls wrong another may still know.

@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 use api::ApiError;
 
 use super::{
-    Believed, TokenAuthenticator, User,
+    AuthenticatorResponse, TokenAuthenticator, User,
     files::same,
     jwks,
-    legacy_tokens::{self, Shown},
+    legacy_tokens::{self, LegacyToken},
 };
 use crate::{
     server::config::ServiceAccounts,
@@ -152,8 +152,8 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm), String> {
 /// Clocks of others may be off by this much.
 const LEEWAY_SECONDS: i64 = 60;
 /// What a token was bound to may be gone this long, so that a pod that ends can still say goodbye.
-const GONE_SECONDS: i64 = 60;
-const CACHED: usize = 8192;
+const DELETED_BINDING_GRACE_SECONDS: i64 = 60;
+const CACHED_TOKENS_MAX: usize = 8192;
 
 /// A token whose signature was checked: whose it is, and what must still exist.
 #[derive(Clone)]
@@ -183,7 +183,7 @@ pub struct ServiceAccountTokens {
 
 impl ServiceAccountTokens {
     pub fn new(keys: Arc<Keys>, cluster: Arc<Cluster>) -> Self {
-        Self { keys, cluster, verified: Expiring::new(CACHED) }
+        Self { keys, cluster, verified: Expiring::new(CACHED_TOKENS_MAX) }
     }
 
     /// `None`: someone else's token. `Err`: one of ours that is forged, expired or not yet valid.
@@ -226,7 +226,7 @@ impl ServiceAccountTokens {
         }
         if let Some(deleted) = &object.meta.deletion_timestamp {
             let deleted = deleted.parse::<jiff::Timestamp>().map_or(0, |t| t.as_second());
-            if deleted + GONE_SECONDS < self.cluster.env.now().as_second() {
+            if deleted + DELETED_BINDING_GRACE_SECONDS < self.cluster.env.now().as_second() {
                 return false;
             }
         }
@@ -326,7 +326,7 @@ pub fn user(namespace: &str, account: &Reference) -> User {
 
 #[async_trait]
 impl TokenAuthenticator for ServiceAccountTokens {
-    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Believed>, ApiError> {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
         let Some(verified) = self.verify(token, Sha256::digest(token).into())? else { return Ok(None) };
         // Tokens from before audiences existed are good for this server.
         let own = if verified.audiences.is_empty() { &self.keys.audiences } else { &verified.audiences };
@@ -341,12 +341,12 @@ impl TokenAuthenticator for ServiceAccountTokens {
             }
             if wanted.holds.is_some() {
                 match legacy_tokens::shown(&self.cluster, &wanted.namespace, &verified.account, &wanted.name) {
-                    Shown::Withdrawn => return Err(ApiError::unauthorized()),
-                    Shown::Generated => warning = Some(legacy_tokens::GENERATED),
-                    Shown::Wanted => {}
+                    LegacyToken::Withdrawn => return Err(ApiError::unauthorized()),
+                    LegacyToken::Generated => warning = Some(legacy_tokens::GENERATED),
+                    LegacyToken::Wanted => {}
                 }
             }
         }
-        Ok(Some(Believed { user: verified.user.clone(), audiences: common, warning }))
+        Ok(Some(AuthenticatorResponse { user: verified.user.clone(), audiences: common, warning }))
     }
 }

@@ -11,19 +11,19 @@ use sha2::{Digest, Sha256};
 use api::ApiError;
 use env::Env;
 
-use super::{Believed, TokenAuthenticator, user_from_info};
+use super::{AuthenticatorResponse, TokenAuthenticator, user_from_info};
 use crate::{
     server::config::Webhook,
     storage::expiring::Expiring,
     transport::webhook_client::{self, Endpoint},
 };
 
-const TIMEOUT: Duration = Duration::from_secs(30);
-const CACHED: usize = 4096;
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+const CACHED_TOKENS_MAX: usize = 4096;
 
 pub struct WebhookTokens {
     endpoint: Endpoint,
-    answers: Expiring<[u8; 32], Option<Believed>>,
+    answers: Expiring<[u8; 32], Option<AuthenticatorResponse>>,
     allowed_for: Duration,
     refused_for: Duration,
     env: Env,
@@ -33,7 +33,7 @@ impl WebhookTokens {
     pub fn new(config: &Webhook, env: &Env) -> Result<Self, String> {
         Ok(Self {
             endpoint: webhook_client::from_kubeconfig(&config.kubeconfig)?,
-            answers: Expiring::new(CACHED),
+            answers: Expiring::new(CACHED_TOKENS_MAX),
             allowed_for: config.allowed_for,
             refused_for: config.refused_for,
             env: env.clone(),
@@ -43,7 +43,7 @@ impl WebhookTokens {
 
 #[async_trait]
 impl TokenAuthenticator for WebhookTokens {
-    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Believed>, ApiError> {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
         let digest = Sha256::new().chain_update(token).chain_update([0]).chain_update(audiences.join("\0")).finalize();
         let now = self.env.monotonic();
         if let Some(known) = self.answers.get(&digest.into(), now) {
@@ -53,7 +53,7 @@ impl TokenAuthenticator for WebhookTokens {
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
             "spec": { "token": token, "audiences": audiences },
         });
-        let answer = self.endpoint.post(&self.env, TIMEOUT, &review).await.map_err(|error| {
+        let answer = self.endpoint.post(&self.env, WEBHOOK_TIMEOUT, &review).await.map_err(|error| {
             tracing::warn!(error, "failed to make webhook authenticator request");
             ApiError::unauthorized()
         })?;
@@ -65,7 +65,7 @@ impl TokenAuthenticator for WebhookTokens {
 }
 
 /// An answer without a name, or for other audiences, is no answer.
-fn read(status: &Value, audiences: &[String]) -> Option<Believed> {
+fn read(status: &Value, audiences: &[String]) -> Option<AuthenticatorResponse> {
     if status["authenticated"] != true {
         return None;
     }
@@ -78,5 +78,5 @@ fn read(status: &Value, audiences: &[String]) -> Option<Believed> {
     if !answered.is_empty() && common.is_empty() {
         return None;
     }
-    Some(Believed { user, audiences: common, warning: None })
+    Some(AuthenticatorResponse { user, audiences: common, warning: None })
 }

@@ -22,8 +22,8 @@ use super::{
 use crate::{server::config::RequestHeader, storage::expiring::Expiring};
 
 /// Checking signatures costs more than the rest of a small request; within this time it is done once.
-const BELIEVED_FOR: Duration = Duration::from_secs(60);
-const CACHED: usize = 1024;
+const VERIFICATION_TTL: Duration = Duration::from_secs(60);
+const CACHED_CERTIFICATES_MAX: usize = 1024;
 
 /// Some authorities and the certificates they were found to have signed.
 pub struct Authorities {
@@ -46,7 +46,7 @@ impl Authorities {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let verifier = verifier.map_err(|e| format!("failed to read the client authorities: {e}"))?;
-        Ok(Some(Self { verifier, believed: Expiring::new(CACHED), env: env.clone() }))
+        Ok(Some(Self { verifier, believed: Expiring::new(CACHED_CERTIFICATES_MAX), env: env.clone() }))
     }
 
     /// The subject of a certificate these authorities signed; `None` if they did not.
@@ -69,7 +69,7 @@ impl Authorities {
             ..User::default()
         };
         let left = certificate.validity().not_after.timestamp() - self.env.now().as_second();
-        let lasts = BELIEVED_FOR.min(Duration::from_secs(left.max(0) as u64));
+        let lasts = VERIFICATION_TTL.min(Duration::from_secs(left.max(0) as u64));
         self.believed.insert(leaf.to_vec(), user.clone(), now + lasts, now);
         Some(user)
     }

@@ -17,10 +17,10 @@ use crate::{
     transport::webhook_client::{self, Endpoint},
 };
 
-const CACHED: usize = 8192;
-const TIMEOUT: Duration = Duration::from_secs(30);
+const CACHED_DECISIONS_MAX: usize = 8192;
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests longer than this are asked anew each time, so that nobody fills the memory with their names.
-const CACHED_BYTES: usize = 10_000;
+const CACHED_REQUEST_BYTES_MAX: usize = 10_000;
 
 pub struct WebhookAuthorizer {
     endpoint: Endpoint,
@@ -34,7 +34,7 @@ impl WebhookAuthorizer {
     pub fn new(config: &Webhook, env: Env) -> Result<Self, String> {
         Ok(Self {
             endpoint: webhook_client::from_kubeconfig(&config.kubeconfig)?,
-            answers: Expiring::new(CACHED),
+            answers: Expiring::new(CACHED_DECISIONS_MAX),
             allowed_for: config.allowed_for,
             refused_for: config.refused_for,
             env,
@@ -72,7 +72,7 @@ impl Authorizer for WebhookAuthorizer {
         if let Some(known) = self.answers.get(&key, now) {
             return known;
         }
-        let answer = match self.endpoint.post(&self.env, TIMEOUT, &review).await {
+        let answer = match self.endpoint.post(&self.env, WEBHOOK_TIMEOUT, &review).await {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::warn!(error, "failed to make webhook authorizer request");
@@ -88,7 +88,7 @@ impl Authorizer for WebhookAuthorizer {
             (Some(false), _) => (Decision::NoOpinion(reason), self.refused_for),
             _ => return Decision::NoOpinion(String::new()),
         };
-        if key.len() <= CACHED_BYTES {
+        if key.len() <= CACHED_REQUEST_BYTES_MAX {
             self.answers.insert(key, decision.clone(), now + lasts, now);
         }
         decision

@@ -1,5 +1,5 @@
 //! `authorizer` in expressions: may this user, or a ServiceAccount, do that?
-//! Registered by `cel`; the answers come from `authz` through `Questions`.
+//! Registered by `cel`; the answers come from `authz` through `AuthorizerChecks`.
 //! Invariant: evaluating asks nobody. A question nobody has answered yet fails the evaluation and is kept, so that the
 //! caller can have it answered and evaluate once more.
 
@@ -18,15 +18,15 @@ pub const CHECK_COST: u64 = 350_000;
 
 /// What was asked while evaluating, and what is known by now.
 #[derive(Clone, Default)]
-pub struct Questions(Arc<Mutex<Asked>>);
+pub struct AuthorizerChecks(Arc<Mutex<CheckState>>);
 
 #[derive(Default)]
-struct Asked {
+struct CheckState {
     answers: HashMap<Attributes, Decision>,
     open: Vec<Attributes>,
 }
 
-impl Questions {
+impl AuthorizerChecks {
     /// Has everything answered that came up since the last time. `false`: nothing had.
     pub async fn settle(&self, authorizer: &authz::Chain) -> bool {
         let open = std::mem::take(&mut self.0.lock().open);
@@ -47,19 +47,19 @@ impl Questions {
     }
 }
 
-impl fmt::Debug for Questions {
+impl fmt::Debug for AuthorizerChecks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Questions")
+        f.write_str("AuthorizerChecks")
     }
 }
 
-impl PartialEq for Questions {
+impl PartialEq for AuthorizerChecks {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Questions {}
+impl Eq for AuthorizerChecks {}
 
 /// How far a question is put together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ enum Stage {
 struct Check {
     stage: Stage,
     attributes: Attributes,
-    questions: Questions,
+    questions: AuthorizerChecks,
 }
 
 impl Opaque for Check {
@@ -92,7 +92,7 @@ impl Opaque for Check {
 
 /// The two variables of a request by `request.user`: `authorizer`, and `authorizer.requestResource` for what the request
 /// itself is about.
-pub fn variables(request: Attributes, questions: &Questions) -> [(&'static str, Value); 2] {
+pub fn variables(request: Attributes, questions: &AuthorizerChecks) -> [(&'static str, Value); 2] {
     let plain = Attributes { user: request.user.clone(), ..Attributes::default() };
     let value = |stage, attributes| Value::Opaque(Arc::new(Check { stage, attributes, questions: questions.clone() }));
     [(NAME, value(Stage::Authorizer, plain)), (REQUEST_RESOURCE, value(Stage::Resource, request))]

@@ -17,7 +17,7 @@ use super::{
 /// The type of an expression whose names have these types, or the first thing that is wrong with it.
 pub fn check(expression: &IdedExpr, source: &str, scope: &[(&str, Type)]) -> Result<Type, CelError> {
     let scope = scope.iter().map(|(name, kind)| (name.to_string(), kind.clone())).collect();
-    let mut checker = Checker { scope, place: Place::new(source), problems: Vec::new() };
+    let mut checker = Checker { scope, place: SourcePosition::new(source), problems: Vec::new() };
     let found = checker.visit(&expression.expr);
     if checker.problems.is_empty() {
         return Ok(found);
@@ -37,13 +37,13 @@ fn show(source: &str, at: usize, text: &str) -> String {
 }
 
 /// Where in the source the traversal is. The parser does not tell, but both go from left to right.
-struct Place {
+struct SourcePosition {
     /// The source without what is in quotes.
     code: String,
     at: usize,
 }
 
-impl Place {
+impl SourcePosition {
     fn new(source: &str) -> Self {
         let mut quote = None;
         let mut escaped = false;
@@ -81,7 +81,7 @@ impl Place {
 
 struct Checker {
     scope: Vec<(String, Type)>,
-    place: Place,
+    place: SourcePosition,
     problems: Vec<(usize, String)>,
 }
 

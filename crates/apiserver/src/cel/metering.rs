@@ -242,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cel::{CALL_LIMIT, Expression, Variables};
+    use crate::cel::{CALL_COST_MAX, Expression, Variables};
 
     fn variables() -> Variables {
         let mut variables = Variables::default();
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn cel_evaluation_that_runs_long_is_stopped_at_its_cost_limit() {
         // A tenth of what there is, so that a slow machine is stopped by the cost and not by the deadline.
-        const LIMIT: u64 = CALL_LIMIT / 10;
+        const LIMIT: u64 = CALL_COST_MAX / 10;
         let variables = variables();
         let check = |source: &str, expected: CelError| {
             let (result, cost) = Expression::compile(source).unwrap().evaluate_within(&variables, LIMIT);
@@ -295,7 +295,7 @@ mod tests {
         let check = |source: &str| {
             let (result, cost) = Expression::compile(source).unwrap().holds(&variables);
             assert_eq!(result, Ok(true), "{source}");
-            assert!(cost < CALL_LIMIT / 2, "{source}: {cost}");
+            assert!(cost < CALL_COST_MAX / 2, "{source}: {cost}");
         };
         check("object.list.all(a, object.list.exists(b, a == b))");
         check("object.list.map(a, a + 1).filter(a, a > 299).size() == 1");

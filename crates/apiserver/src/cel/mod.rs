@@ -37,11 +37,11 @@ use self::{
 use crate::server::blocking::off_worker;
 
 /// What evaluating one expression may cost.
-pub const CALL_LIMIT: u64 = 1_000_000;
+pub const CALL_COST_MAX: u64 = 1_000_000;
 /// What all expressions of a policy, or all rules on an object, may cost together.
-pub const BUDGET: u64 = 10 * CALL_LIMIT;
+pub const COST_BUDGET: u64 = 10 * CALL_COST_MAX;
 /// What the conditions of a webhook or policy may cost together.
-pub const CONDITIONS_BUDGET: u64 = 2_500_000;
+pub const CONDITIONS_COST_BUDGET: u64 = 2_500_000;
 
 pub struct Expression {
     parsed: IdedExpr,
@@ -90,7 +90,7 @@ impl Expression {
 
     /// What it makes of the variables, and what that cost.
     pub fn evaluate(&self, variables: &Variables) -> (Result<CelValue, CelError>, u64) {
-        self.evaluate_within(variables, CALL_LIMIT)
+        self.evaluate_within(variables, CALL_COST_MAX)
     }
 
     fn evaluate_within(&self, variables: &Variables, limit: u64) -> (Result<CelValue, CelError>, u64) {

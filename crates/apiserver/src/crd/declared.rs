@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use api::field::{ErrorList, Path};
 
-use super::{escape::escape, field_path, rules::OLD, typed};
+use super::{escape::escape, field_path, rules::OLD_SELF, typed};
 use crate::cel::{Expression, cost_estimate::DeclType, types::Type};
 
 /// What one rule may cost by estimate, over all places where it applies.
@@ -152,12 +152,12 @@ impl Part<'_> {
         }
         let own = typed::type_of(self.schema, self.resource).unwrap_or(Type::Dyn);
         let old = if rule["optionalOldSelf"] == true { Type::Dyn } else { own.clone() };
-        let scope = [("self", own), (OLD, old)];
+        let scope = [("self", own), (OLD_SELF, old)];
         let mut check_cost = |what: &str, at: &Path, expression: &Expression, times, errors: &mut ErrorList| {
             let Some(declared) = declared else { return };
             let own = Type::from_decl_type(declared);
             let old = if rule["optionalOldSelf"] == true { own.clone().optional() } else { own.clone() };
-            let cost = expression.max_cost(declared, &[("self", own), (OLD, old)]).saturating_mul(times);
+            let cost = expression.max_cost(declared, &[("self", own), (OLD_SELF, old)]).saturating_mul(times);
             if cost > RULE_COST_MAX {
                 errors.forbidden(at, exceeds(&format!("estimated {what} cost"), cost, RULE_COST_MAX));
             }
@@ -168,7 +168,7 @@ impl Part<'_> {
             Err(e) => errors.invalid(&at, text("rule"), e),
             Ok(expression) => {
                 check_cost("rule", &at, &expression, self.cardinality.unwrap_or(unbounded), errors);
-                if !expression.names(OLD) {
+                if !expression.names(OLD_SELF) {
                     if let Some(flag) = rule.get("optionalOldSelf").filter(|flag| !flag.is_null()) {
                         let words = "may not be set if oldSelf is not used in rule";
                         errors.invalid(&path.child("optionalOldSelf"), flag.clone(), words);

@@ -13,8 +13,8 @@ use super::{check::key_of, field_path, typed};
 use crate::cel::{self, CelError, Expression, Variables};
 
 /// The longest text a `messageExpression` may make.
-const MESSAGE_LIMIT: usize = 5 * 1024;
-pub const OLD: &str = "oldSelf";
+const MESSAGE_BYTES_MAX: usize = 5 * 1024;
+pub const OLD_SELF: &str = "oldSelf";
 
 pub struct Rules {
     schema: Value,
@@ -50,9 +50,9 @@ impl Rules {
     }
 
     pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-        let place = Place { path: Path::default(), schema: &self.schema, value: object, old, nearest: None };
+        let place = Location { path: Path::default(), schema: &self.schema, value: object, old, nearest: None };
         // An early end has said why.
-        let _ = Walk { errors, budget: cel::BUDGET }.visit(&self.root, place);
+        let _ = Walk { errors, budget: cel::COST_BUDGET }.visit(&self.root, place);
     }
 }
 
@@ -76,7 +76,7 @@ impl Rule {
         let expression = Expression::compile(source);
         let message = text("message");
         Some(Self {
-            transition: expression.as_ref().is_ok_and(|e| e.names(OLD)),
+            transition: expression.as_ref().is_ok_and(|e| e.names(OLD_SELF)),
             expression,
             message_expression: text("messageExpression").and_then(|e| Expression::compile(e).ok()),
             message: message.map_or_else(|| format!("failed rule: {source}"), str::to_string),
@@ -99,11 +99,11 @@ impl Rule {
         cel::spend(budget, cost).ok()?;
         let text = text.ok()?;
         let text = text.trim();
-        (!text.is_empty() && text.len() <= MESSAGE_LIMIT && !text.contains('\n')).then(|| text.to_string())
+        (!text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n')).then(|| text.to_string())
     }
 }
 
-struct Place<'a> {
+struct Location<'a> {
     path: Path,
     schema: &'a Value,
     value: &'a Value,
@@ -113,7 +113,7 @@ struct Place<'a> {
     nearest: Option<(&'a Value, &'a Value)>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     fn known(&self) -> Option<(&'a Value, &'a Value)> {
         self.old.map(|old| (self.value, old)).or(self.nearest)
     }
@@ -143,7 +143,7 @@ struct Walk<'e> {
 }
 
 impl Walk<'_> {
-    fn visit(&mut self, node: &Node, place: Place<'_>) -> ControlFlow<()> {
+    fn visit(&mut self, node: &Node, place: Location<'_>) -> ControlFlow<()> {
         if !node.rules.is_empty() && !place.value.is_null() {
             self.evaluate(&node.rules, &place)?;
         }
@@ -177,7 +177,7 @@ impl Walk<'_> {
         ControlFlow::Continue(())
     }
 
-    fn evaluate(&mut self, rules: &[Rule], place: &Place<'_>) -> ControlFlow<()> {
+    fn evaluate(&mut self, rules: &[Rule], place: &Location<'_>) -> ControlFlow<()> {
         let mut variables = Variables::default();
         variables.set_value("self", typed::value_of(place.value, place.schema));
         let speaks_of_old = rules.iter().any(|rule| rule.transition);
@@ -192,8 +192,8 @@ impl Walk<'_> {
             };
             match (&old, rule.optional_old) {
                 _ if !rule.transition => {}
-                (_, true) => variables.set_value(OLD, typed::optional(old.clone())),
-                (Some(old), false) => variables.set_value(OLD, old.clone()),
+                (_, true) => variables.set_value(OLD_SELF, typed::optional(old.clone())),
+                (Some(old), false) => variables.set_value(OLD_SELF, old.clone()),
                 // Nothing to compare with.
                 (None, false) => continue,
             }
@@ -217,7 +217,7 @@ impl Walk<'_> {
     }
 
     /// Ends the validation where a rule was interrupted or the budget is used up.
-    fn spend(&mut self, rule: &Rule, cost: Result<u64, CelError>, place: &Place<'_>) -> ControlFlow<()> {
+    fn spend(&mut self, rule: &Rule, cost: Result<u64, CelError>, place: &Location<'_>) -> ControlFlow<()> {
         let detail = match cost {
             Ok(cost) if cost <= self.budget => {
                 self.budget -= cost;
@@ -233,7 +233,7 @@ impl Walk<'_> {
         ControlFlow::Break(())
     }
 
-    fn broken(&mut self, rule: &Rule, message: String, place: &Place<'_>) {
+    fn broken(&mut self, rule: &Rule, message: String, place: &Location<'_>) {
         let path = rule.field_path.as_ref().map_or_else(|| place.path.clone(), |p| place.path.child(&p.to_string()));
         // A duplicate says it all.
         let message = if rule.reason == ErrorType::Duplicate { String::new() } else { message };

@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// Smaller answers are not worth it; upstream's threshold.
-const THRESHOLD: u64 = 128 << 10;
+const COMPRESSED_BYTES_MIN: u64 = 128 << 10;
 
 pub fn compress(call: &Call, response: &mut Response<Body>) {
     let accepted = call.header(header::ACCEPT_ENCODING).split(',').any(|e| e.trim() == "gzip");
     // A list that goes out in pieces tells its size apart; a watch has none, and must not be buffered.
     let pieces = response.extensions().get::<TotalBytes>().map(|TotalBytes(bytes)| *bytes);
-    let large = pieces.unwrap_or_else(|| response.body().size_hint().lower()) > THRESHOLD;
+    let large = pieces.unwrap_or_else(|| response.body().size_hint().lower()) > COMPRESSED_BYTES_MIN;
     let plain = response.status().is_success() && !response.headers().contains_key(header::CONTENT_ENCODING);
     if !accepted || !large || !plain || call.in_process {
         return;

@@ -44,7 +44,7 @@ pub struct InFlight {
 }
 
 /// Held while a request is handled; `None` for those that are not limited.
-pub type Place<'a> = Option<SemaphorePermit<'a>>;
+pub type Seat<'a> = Option<SemaphorePermit<'a>>;
 
 impl InFlight {
     pub fn new(limits: &Limits) -> Self {
@@ -57,7 +57,7 @@ impl InFlight {
 
     /// A place to be handled in. Long-running requests are counted apart; the process's own, administrators' and probes
     /// are not limited, as upstream's priority level `exempt`.
-    pub fn admit(&self, call: &Call) -> Result<Place<'_>, ApiError> {
+    pub fn admit(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
         if call.info.is_long_running() || is_exempt(call) {
             return Ok(None);
         }

@@ -17,9 +17,9 @@ pub type Answer = Arc<dyn Fn(&str) -> Option<Value> + Send + Sync>;
 
 /// By the first word after `/debug/`.
 #[derive(Default)]
-pub struct Questions(RwLock<BTreeMap<String, Answer>>);
+pub struct DebugHandlers(RwLock<BTreeMap<String, Answer>>);
 
-impl Questions {
+impl DebugHandlers {
     pub fn add(&self, word: &str, answer: Answer) {
         self.0.write().insert(word.to_string(), answer);
     }

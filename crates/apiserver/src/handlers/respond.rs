@@ -314,7 +314,7 @@ fn protobuf_list(list: &ListReply, metadata: &Value) -> Result<Response<Body>, A
 }
 
 /// Beyond this, a list goes out in pieces of about this size, so that it is never held encoded as a whole.
-const PIECE: usize = 128 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 
 fn json_list(list: &ListReply, metadata: &Value) -> Response<Body> {
     let head = format!(
@@ -332,7 +332,7 @@ fn json_list(list: &ListReply, metadata: &Value) -> Response<Body> {
     };
     let mut rest: VecDeque<Bytes> = list.objects.iter().map(item).collect();
     let total: usize = rest.iter().map(|b| b.len() + 2).sum();
-    let mut buffer = BytesMut::with_capacity(head.len() + total.min(PIECE) + 4);
+    let mut buffer = BytesMut::with_capacity(head.len() + total.min(PIECE_BYTES) + 4);
     buffer.put_slice(head.as_bytes());
     if fill(&mut buffer, &mut rest, true) {
         return content_response(StatusCode::OK, buffer.freeze(), Media::Json.as_str());
@@ -345,7 +345,7 @@ fn json_list(list: &ListReply, metadata: &Value) -> Response<Body> {
         if done {
             return None;
         }
-        let mut buffer = BytesMut::with_capacity(PIECE + 4096);
+        let mut buffer = BytesMut::with_capacity(PIECE_BYTES + 4096);
         let done = fill(&mut buffer, &mut rest, false);
         Some((Ok(buffer.freeze()), (None, rest, done)))
     });
@@ -361,7 +361,7 @@ fn fill(buffer: &mut BytesMut, rest: &mut VecDeque<Bytes>, mut first: bool) -> b
     while let Some(object) = rest.pop_front() {
         buffer.put_slice(if std::mem::take(&mut first) { &b"{"[..] } else { b",{" });
         buffer.put_slice(&object);
-        if buffer.len() >= PIECE && !rest.is_empty() {
+        if buffer.len() >= PIECE_BYTES && !rest.is_empty() {
             return false;
         }
     }

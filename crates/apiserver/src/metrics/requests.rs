@@ -19,16 +19,16 @@ use api::Verb;
 
 use crate::request::request_info::RequestInfo;
 
-pub const SECONDS: &[f64] = &[
+pub const LATENCY_BUCKETS_SECONDS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
 ];
 /// The two finest bounds are of no use to a service level.
-const LEVELS: &[f64] = SECONDS.split_at(2).1;
-const RESPONSE_BYTES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-const EVENT_BYTES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
+const LEVELS: &[f64] = LATENCY_BUCKETS_SECONDS.split_at(2).1;
+const RESPONSE_BUCKETS_BYTES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+const EVENT_BUCKETS_BYTES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
 /// Label sets beyond this are counted under `other`.
-const MAX_SERIES: usize = 4096;
+const SERIES_MAX: usize = 4096;
 const CONNECTS: [&str; 5] = ["log", "exec", "attach", "portforward", "proxy"];
 
 /// What a request is counted under, borrowed from it.
@@ -140,9 +140,9 @@ impl Series {
         Self {
             codes: Mutex::default(),
             terminated: Mutex::default(),
-            duration: Histogram::seconds(SECONDS),
+            duration: Histogram::seconds(LATENCY_BUCKETS_SECONDS),
             level: key.dry_run.is_empty().then(|| Histogram::seconds(LEVELS)),
-            sizes: matches!(key.verb, "GET" | "LIST").then(|| Histogram::bytes(RESPONSE_BYTES)),
+            sizes: matches!(key.verb, "GET" | "LIST").then(|| Histogram::bytes(RESPONSE_BUCKETS_BYTES)),
             open: Arc::default(),
         }
     }
@@ -188,7 +188,7 @@ impl Requests {
             return found.clone();
         }
         // Names of resources that do not exist must not grow the set.
-        let labels = if known && series.len() < MAX_SERIES { labels } else { labels.other() };
+        let labels = if known && series.len() < SERIES_MAX { labels } else { labels.other() };
         drop(series);
         let mut series = self.series.write();
         if let Some(found) = series.get(&labels) {
@@ -231,7 +231,7 @@ impl Requests {
             return found;
         }
         let mut watches = self.watches.write();
-        let new = || Arc::new(WatchSeries(Histogram::bytes(EVENT_BYTES)));
+        let new = || Arc::new(WatchSeries(Histogram::bytes(EVENT_BUCKETS_BYTES)));
         watches.entry(key.map(str::to_string)).or_insert_with(new).clone()
     }
 

@@ -15,11 +15,11 @@ use parking_lot::RwLock;
 use env::Env;
 use store::{Operation, Outcome, Range, RangeResult, Record, Store, StoreError, StoreLayer, Transaction};
 
-use super::requests::SECONDS;
+use super::requests::LATENCY_BUCKETS_SECONDS;
 use crate::{server::write_health::WriteHealth, storage};
 
 /// Beyond this many pairs of operation and resource, the rest is counted together.
-const MAX_SERIES: usize = 2048;
+const SERIES_MAX: usize = 2048;
 
 struct Series {
     duration: Histogram,
@@ -29,9 +29,9 @@ struct Series {
 type Key = (&'static str, String);
 
 #[derive(Hash)]
-struct Asked<'a>(&'static str, &'a str);
+struct SeriesKey<'a>(&'static str, &'a str);
 
-impl Equivalent<Key> for Asked<'_> {
+impl Equivalent<Key> for SeriesKey<'_> {
     fn equivalent(&self, key: &Key) -> bool {
         self.0 == key.0 && self.1 == key.1
     }
@@ -44,12 +44,13 @@ impl Operations {
     fn series(&self, operation: &'static str, key: &str) -> Arc<Series> {
         let prefix = storage::prefix_of_key(key).unwrap_or_default();
         let known = self.0.read();
-        if let Some(found) = known.get(&Asked(operation, prefix)) {
+        if let Some(found) = known.get(&SeriesKey(operation, prefix)) {
             return found.clone();
         }
-        let prefix = if known.len() < MAX_SERIES { prefix } else { "" };
+        let prefix = if known.len() < SERIES_MAX { prefix } else { "" };
         drop(known);
-        let new = || Arc::new(Series { duration: Histogram::seconds(SECONDS), errors: AtomicU64::new(0) });
+        let new =
+            || Arc::new(Series { duration: Histogram::seconds(LATENCY_BUCKETS_SECONDS), errors: AtomicU64::new(0) });
         self.0.write().entry((operation, prefix.to_string())).or_insert_with(new).clone()
     }
 

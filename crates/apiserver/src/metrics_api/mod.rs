@@ -33,24 +33,24 @@ use crate::{
     request::call::Call,
     server::pipeline::ApiServer,
 };
-use samples::{Reading, Sample, Use};
+use samples::{Reading, ResourceUsage, Sample};
 
 pub const GROUP: &str = "metrics.k8s.io";
 pub const VERSION: &str = "v1beta1";
 /// What was measured stays the answer for this long.
-const FRESH: Duration = Duration::from_secs(5);
+const SAMPLE_TTL: Duration = Duration::from_secs(5);
 /// A rate is taken over at least this long: the first question waits for a second reading.
-const SHORTEST: Duration = Duration::from_secs(1);
+const WINDOW_MIN: Duration = Duration::from_secs(1);
 /// An older reading says nothing about now.
-const LONGEST: Duration = Duration::from_secs(120);
-const ANSWER: Duration = Duration::from_secs(10);
+const WINDOW_MAX: Duration = Duration::from_secs(120);
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The last two pages of each node.
 #[derive(Default)]
-pub struct Usage(Mutex<HashMap<String, Kept>>);
+pub struct MetricsApi(Mutex<HashMap<String, CachedSamples>>);
 
 #[derive(Clone)]
-struct Kept {
+struct CachedSamples {
     earlier: Option<Arc<Sample>>,
     latest: Arc<Sample>,
     /// When `latest` was read, on the monotonic clock.
@@ -155,32 +155,32 @@ async fn measure(server: &ApiServer, call: &Call, objects: Vec<Arc<Object>>) -> 
     items
 }
 
-impl Usage {
+impl MetricsApi {
     /// Two readings of a node, the later one fresh. `None`: the node does not answer.
-    async fn current(&self, server: &ApiServer, node: &str) -> Option<Kept> {
+    async fn current(&self, server: &ApiServer, node: &str) -> Option<CachedSamples> {
         let env = &server.cluster.env;
         let (kept, now) = (self.0.lock().get(node).cloned(), env.monotonic());
         let age = kept.as_ref().map_or(Duration::MAX, |k| now.saturating_sub(k.at));
         let earlier = match kept {
-            Some(kept) if age < FRESH && kept.earlier.is_some() => return Some(kept),
-            Some(kept) if age < LONGEST => {
-                env.sleep(SHORTEST.saturating_sub(age)).await;
+            Some(kept) if age < SAMPLE_TTL && kept.earlier.is_some() => return Some(kept),
+            Some(kept) if age < WINDOW_MAX => {
+                env.sleep(WINDOW_MIN.saturating_sub(age)).await;
                 kept.latest
             }
             _ => {
                 let first = self.read(server, node, None).await?.latest;
-                env.sleep(SHORTEST).await;
+                env.sleep(WINDOW_MIN).await;
                 first
             }
         };
         self.read(server, node, Some(earlier)).await
     }
 
-    async fn read(&self, server: &ApiServer, node: &str, earlier: Option<Arc<Sample>>) -> Option<Kept> {
+    async fn read(&self, server: &ApiServer, node: &str, earlier: Option<Arc<Sample>>) -> Option<CachedSamples> {
         let env = &server.cluster.env;
         let (host, port) = server.registry.node_address(node).ok()?;
         let target = Target::kubelet(host, port, "/metrics/resource".into());
-        let answer = env.timeout(ANSWER, exchange(&server.config, target, Method::GET)).await;
+        let answer = env.timeout(KUBELET_TIMEOUT, exchange(&server.config, target, Method::GET)).await;
         let page = match answer.unwrap_or_else(|| Err("no answer in time".into())) {
             Ok(page) => page,
             Err(error) => {
@@ -190,21 +190,21 @@ impl Usage {
         };
         let now = env.now().as_millisecond() as f64 / 1000.0;
         let latest = Arc::new(Sample::parse(&String::from_utf8_lossy(&page), now));
-        let kept = Kept { earlier, latest, at: env.monotonic() };
+        let kept = CachedSamples { earlier, latest, at: env.monotonic() };
         let mut nodes = self.0.lock();
         nodes.insert(node.into(), kept.clone());
-        nodes.retain(|_, k| kept.at.saturating_sub(k.at) < LONGEST);
+        nodes.retain(|_, k| kept.at.saturating_sub(k.at) < WINDOW_MAX);
         Some(kept)
     }
 }
 
-fn usage(used: &Use) -> Value {
+fn usage(used: &ResourceUsage) -> Value {
     let cpu = Quantity::from_nano(used.cpu_nanocores, Format::DecimalSI);
     let memory = Quantity::new(used.memory_bytes, Format::BinarySI);
     json!({ "cpu": cpu.canonical(), "memory": memory.canonical() })
 }
 
-fn head(object: &Object, kind: &str, used: &Use) -> Value {
+fn head(object: &Object, kind: &str, used: &ResourceUsage) -> Value {
     let time = Timestamp::from_millisecond((used.at * 1000.0) as i64).map(timestamp).unwrap_or_default();
     let mut metadata = json!({ "name": object.meta.name, "creationTimestamp": time });
     if let Some(namespace) = &object.meta.namespace {
@@ -219,7 +219,7 @@ fn head(object: &Object, kind: &str, used: &Use) -> Value {
     })
 }
 
-fn node_metrics(node: &Object, kept: &Kept) -> Option<Value> {
+fn node_metrics(node: &Object, kept: &CachedSamples) -> Option<Value> {
     let earlier = kept.earlier.as_ref().and_then(|e| e.node.as_ref());
     let used = kept.latest.node?.since(earlier)?;
     let mut metrics = head(node, "NodeMetrics", &used);
@@ -228,13 +228,13 @@ fn node_metrics(node: &Object, kept: &Kept) -> Option<Value> {
 }
 
 /// A pod of which one container was not measured has no metrics: half a sum would mislead an autoscaler.
-fn pod_metrics(pod: &Object, kept: &Kept) -> Option<Value> {
+fn pod_metrics(pod: &Object, kept: &CachedSamples) -> Option<Value> {
     let namespace = pod.meta.namespace.as_deref()?;
     let containers = kept.latest.containers(namespace, &pod.meta.name)?;
     let before = kept.earlier.as_ref().and_then(|e| e.containers(namespace, &pod.meta.name));
     let used =
         |(name, reading): (&String, &Reading)| Some((name.clone(), reading.since(before.and_then(|b| b.get(name)))?));
-    let used: Vec<(String, Use)> = containers.iter().map(used).collect::<Option<_>>()?;
+    let used: Vec<(String, ResourceUsage)> = containers.iter().map(used).collect::<Option<_>>()?;
     let oldest = used.iter().map(|(_, u)| u).min_by(|a, b| a.at.total_cmp(&b.at))?;
     let mut metrics = head(pod, "PodMetrics", oldest);
     metrics["containers"] = used.iter().map(|(name, u)| json!({ "name": name, "usage": usage(u) })).collect();

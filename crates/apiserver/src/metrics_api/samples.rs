@@ -20,7 +20,7 @@ pub struct Reading {
 
 /// Average use over a window that ends at `at`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Use {
+pub struct ResourceUsage {
     pub cpu_nanocores: i64,
     pub memory_bytes: i64,
     pub window: Duration,
@@ -28,18 +28,18 @@ pub struct Use {
 }
 
 /// Containers closer together than this say nothing about a rate.
-const SHORTEST_SECONDS: f64 = 0.1;
+const WINDOW_SECONDS_MIN: f64 = 0.1;
 
 impl Reading {
     /// `earlier` is of the same thing; without it (or after a restart) the counter's beginning takes its place.
-    pub fn since(&self, earlier: Option<&Reading>) -> Option<Use> {
+    pub fn since(&self, earlier: Option<&Reading>) -> Option<ResourceUsage> {
         let earlier = earlier.filter(|e| e.cpu_seconds <= self.cpu_seconds && e.at < self.at && e.since == self.since);
         let (cpu, from) = match earlier {
             Some(earlier) => (self.cpu_seconds - earlier.cpu_seconds, earlier.at),
             None => (self.cpu_seconds, self.since?),
         };
         let span = self.at - from;
-        (span >= SHORTEST_SECONDS).then(|| Use {
+        (span >= WINDOW_SECONDS_MIN).then(|| ResourceUsage {
             cpu_nanocores: (cpu / span * 1e9).round() as i64,
             memory_bytes: self.memory_bytes as i64,
             window: Duration::from_millis((span * 1000.0).round() as u64),

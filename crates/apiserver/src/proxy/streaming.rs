@@ -29,9 +29,9 @@ use crate::{
 };
 
 /// The largest are the OpenAPI documents of extension servers.
-const EXCHANGE_BYTES: usize = 16 << 20;
+const EXCHANGE_BYTES_MAX: usize = 16 << 20;
 /// Longer pages are passed on with the links they have.
-const PAGE_BYTES: usize = 16 << 20;
+const REWRITTEN_PAGE_BYTES_MAX: usize = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ pub async fn exchange(config: &Config, target: Target, method: Method) -> Result
         return Err(format!("the server answered {}", response.status().as_u16()));
     }
     let body = response.into_body().map_err(|e| Box::new(e) as BoxError).boxed_unsync();
-    crate::request::body::read_all(body, EXCHANGE_BYTES).await.map_err(|e| e.message.clone())
+    crate::request::body::read_all(body, EXCHANGE_BYTES_MAX).await.map_err(|e| e.message.clone())
 }
 
 pub async fn forward(call: &Call, config: &Config, target: Target, body: Body) -> Result<Response<Body>, ApiError> {
@@ -188,14 +188,15 @@ async fn under_prefix(
     let content = text(header::CONTENT_TYPE);
     let length = text(header::CONTENT_LENGTH).parse().unwrap_or(0usize);
     let is_page = content.split(';').next().unwrap_or_default().trim() == "text/html";
-    if !is_page || length > PAGE_BYTES || call.method == Method::HEAD {
+    if !is_page || length > REWRITTEN_PAGE_BYTES_MAX || call.method == Method::HEAD {
         return Ok(response);
     }
     let encoding = text(header::CONTENT_ENCODING);
     let (mut parts, body) = response.into_parts();
-    let page =
-        crate::request::body::read_all(body, PAGE_BYTES).await.map_err(|e| ApiError::internal(e.message.clone()))?;
-    let rewritten = rewriter.page(&encoding, &page, PAGE_BYTES as u64);
+    let page = crate::request::body::read_all(body, REWRITTEN_PAGE_BYTES_MAX)
+        .await
+        .map_err(|e| ApiError::internal(e.message.clone()))?;
+    let rewritten = rewriter.page(&encoding, &page, REWRITTEN_PAGE_BYTES_MAX as u64);
     let rewritten = rewritten.map_err(|e| ApiError::internal(format!("failed to read the page of the server: {e}")))?;
     let page = rewritten.map_or(page, Bytes::from);
     parts.headers.remove(header::CONTENT_LENGTH);

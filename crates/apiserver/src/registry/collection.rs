@@ -13,7 +13,7 @@ use api::ApiError;
 use super::{Registry, Selection, delete::Deleted, options::DeleteOptions};
 use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
-const AT_ONCE: usize = 16;
+const CONCURRENT_DELETES_MAX: usize = 16;
 
 impl Registry {
     pub(super) async fn delete_collection(
@@ -42,7 +42,7 @@ impl Registry {
             let namespace = object.meta.namespace.as_deref().unwrap_or_default();
             deletions.push(Box::pin(self.delete_object(call, served, namespace, &object.meta.name, &options)));
         }
-        let mut deletions = stream::iter(deletions).buffered(AT_ONCE);
+        let mut deletions = stream::iter(deletions).buffered(CONCURRENT_DELETES_MAX);
         while let Some(deleted) = deletions.next().await {
             match deleted {
                 Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(served.list_item(object.value())),

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use api::{ApiError, Object, Reason, field::ErrorList};
 
-use super::{Contested, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation};
+use super::{
+    AllocationConflict, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation,
+};
 use crate::{
     admission::{Attributes, Operation},
     discovery::served::Served,
@@ -152,7 +154,7 @@ impl Registry {
         mut object: Value,
         generated: bool,
         allocation: &Allocation,
-    ) -> Result<Result<Arc<Object>, Contested>, ApiError> {
+    ) -> Result<Result<Arc<Object>, AllocationConflict>, ApiError> {
         if object_meta::has_resource_version(&object) {
             // Upstream's storage gives this error without a reason.
             let text = "resourceVersion should not be set on objects to be created";

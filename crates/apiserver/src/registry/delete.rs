@@ -13,7 +13,7 @@ use api::{ApiError, Object, Reason};
 use store::Revision;
 
 use super::{
-    Lost, Registry, namespace, object_meta,
+    Registry, Superseded, namespace, object_meta,
     options::{DeleteOptions, Propagation},
 };
 use crate::{
@@ -84,7 +84,7 @@ impl Registry {
             };
             match self.delete_attempt(call, served, namespace, name, object, options).await? {
                 Ok(deleted) => return Ok(deleted),
-                Err(Lost(newer)) => current = newer,
+                Err(Superseded(newer)) => current = newer,
             }
         }
     }
@@ -97,7 +97,7 @@ impl Registry {
         name: &str,
         object: &Arc<Object>,
         options: &DeleteOptions,
-    ) -> Result<Result<Deleted, Lost>, ApiError> {
+    ) -> Result<Result<Deleted, Superseded>, ApiError> {
         preconditions(served, object, options)?;
         let old = object.value();
         if !options.admitted {
@@ -165,10 +165,10 @@ impl Registry {
         key: &str,
         old: &Value,
         expected: Revision,
-    ) -> Result<Result<(Bytes, Revision), Lost>, ApiError> {
+    ) -> Result<Result<(Bytes, Revision), Superseded>, ApiError> {
         let with = self.allocations.for_delete(served, old).writes(old, &self.cluster.env);
         let removed = self.commit_with(served, key, None, expected, with).await?;
-        Ok(removed.map_err(|why| why.unwrap_or(Lost(None))))
+        Ok(removed.map_err(|why| why.unwrap_or(Superseded(None))))
     }
 
     /// A grace period of zero is written before the object goes, so that whoever watches it learns how it went. What
@@ -179,7 +179,7 @@ impl Registry {
         key: &str,
         marked: &Value,
         expected: Revision,
-    ) -> Result<Result<Deleted, Lost>, ApiError> {
+    ) -> Result<Result<Deleted, Superseded>, ApiError> {
         let (bytes, revision) = match self.commit(served, key, Some(marked), expected).await? {
             Ok(written) => written,
             Err(lost) => return Ok(Err(lost)),
@@ -192,7 +192,7 @@ impl Registry {
                     let gone = storage::decode(&storage::without_revision(last.json()), revision)?;
                     return Ok(Ok(Deleted::Removed(self.view(served, &Arc::new(gone)).await?)));
                 }
-                Err(Lost(newer)) => newer.filter(|newer| newer.meta.uid == last.meta.uid),
+                Err(Superseded(newer)) => newer.filter(|newer| newer.meta.uid == last.meta.uid),
             };
             // Removed by another, which the same mark told to.
             let Some(newer) = newer else { return Ok(Ok(Deleted::Removed(self.view(served, &last).await?))) };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::object_meta;
 
 /// The status of a budget remembers evicted pods only so long as it has fewer than this many.
-const MAX_DISRUPTED: usize = 2000;
+const DISRUPTED_PODS_MAX: usize = 2000;
 /// How long clients are to wait for the controller to look at a budget.
 const PROCESSING_SECONDS: u32 = 10;
 const ALLOWED: &str = "DisruptionAllowed";
@@ -74,7 +74,7 @@ pub fn take_one(budget: &mut Value, pod: &str, now: &str) -> Result<(), ApiError
     if allowed < 0 {
         return forbidden("pdb disruptions allowed is negative");
     }
-    if budget["status"]["disruptedPods"].as_object().map_or(0, |d| d.len()) > MAX_DISRUPTED {
+    if budget["status"]["disruptedPods"].as_object().map_or(0, |d| d.len()) > DISRUPTED_PODS_MAX {
         return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if allowed == 0 {
@@ -161,7 +161,7 @@ mod tests {
             &format!("{forbidden}pdb disruptions allowed is negative"),
         );
         let many: serde_json::Map<String, Value> =
-            (0..=MAX_DISRUPTED).map(|n| (n.to_string(), "2026-01-01T00:00:00Z".into())).collect();
+            (0..=DISRUPTED_PODS_MAX).map(|n| (n.to_string(), "2026-01-01T00:00:00Z".into())).collect();
         let crowded = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
         check(json!({ "disruptionsAllowed": 1, "disruptedPods": many }), 403, None, &format!("{forbidden}{crowded}"));
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, selectors::LabelSelector};
 
 use super::{
-    Lost, Registry,
+    Registry, Superseded,
     delete::preconditions,
     disruption_budget::{must_charge, still_processed, take_one},
     object_meta,
@@ -20,7 +20,7 @@ use super::{
 use crate::{discovery::served::Served, handlers::respond::Reply, request::call::Call};
 
 /// How often a pod that changes while it is being judged is judged anew.
-const MAX_ATTEMPTS: usize = 20;
+const EVICTION_ATTEMPTS_MAX: usize = 20;
 
 impl Registry {
     pub(super) async fn evict(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
@@ -41,10 +41,11 @@ impl Registry {
             let judged = judged(&options, &leave, &pod);
             let ours = judged.resource_version != options.resource_version;
             match (self.let_go(call, served, judged).await, leave) {
-                (Err(error), Leave::AsItIs(Some(budget))) if ours && error.is_conflict() => {
+                (Err(error), EvictionVerdict::OnlyThisVersion(Some(budget))) if ours && error.is_conflict() => {
                     return Err(still_processed(&budget));
                 }
-                (Err(error), Leave::AsItIs(None)) if ours && error.is_conflict() && attempts < MAX_ATTEMPTS => {}
+                (Err(error), EvictionVerdict::OnlyThisVersion(None))
+                    if ours && error.is_conflict() && attempts < EVICTION_ATTEMPTS_MAX => {}
                 (gone, _) => return gone.map(|()| Reply::Value(StatusCode::CREATED, created())),
             }
         }
@@ -59,10 +60,10 @@ impl Registry {
     }
 
     /// Asks the pod's budget where that must be, and takes from it.
-    async fn ask(&self, pod: &Object, dry_run: bool) -> Result<Leave, ApiError> {
+    async fn ask(&self, pod: &Object, dry_run: bool) -> Result<EvictionVerdict, ApiError> {
         let value = pod.value();
         let Some(leave) = unasked(&value) else {
-            let Some(budget) = self.budget_of(pod)? else { return Ok(Leave::Freely) };
+            let Some(budget) = self.budget_of(pod)? else { return Ok(EvictionVerdict::AnyVersion) };
             return self.charge(pod, &value, &budget, dry_run).await;
         };
         Ok(leave)
@@ -88,7 +89,7 @@ impl Registry {
                     options.resource_version = options.resource_version.take().map(|_| revision.to_string());
                     return Ok(());
                 }
-                Err(Lost(newer)) => current = newer,
+                Err(Superseded(newer)) => current = newer,
             }
         }
     }
@@ -116,25 +117,25 @@ impl Registry {
         value: &Value,
         budget: &Arc<Object>,
         dry_run: bool,
-    ) -> Result<Leave, ApiError> {
+    ) -> Result<EvictionVerdict, ApiError> {
         let served = self.cluster.served.find("policy", "v1", "poddisruptionbudgets");
         let served = served.ok_or_else(|| ApiError::internal("disruption budgets are not served"))?;
         let namespace = budget.meta.namespace.clone().unwrap_or_default();
         let mut current = self.cluster.live(&served, &namespace, &budget.meta.name).await?;
         loop {
-            let Some(object) = current else { return Ok(Leave::Freely) };
+            let Some(object) = current else { return Ok(EvictionVerdict::AnyVersion) };
             let mut new = object.value();
             if !must_charge(value, &new) {
-                return Ok(Leave::AsItIs(Some(budget.meta.name.clone())));
+                return Ok(EvictionVerdict::OnlyThisVersion(Some(budget.meta.name.clone())));
             }
             take_one(&mut new, &pod.meta.name, &object_meta::timestamp(self.cluster.env.now()))?;
             if dry_run {
-                return Ok(Leave::Freely);
+                return Ok(EvictionVerdict::AnyVersion);
             }
             let key = served.key(&namespace, &budget.meta.name);
             match self.commit(&served, &key, Some(&new), object.meta.resource_version).await? {
-                Ok(_) => return Ok(Leave::Freely),
-                Err(Lost(newer)) => current = newer,
+                Ok(_) => return Ok(EvictionVerdict::AnyVersion),
+                Err(Superseded(newer)) => current = newer,
             }
         }
     }
@@ -142,17 +143,17 @@ impl Registry {
 
 /// How a pod may go.
 #[derive(Debug, PartialEq)]
-enum Leave {
-    Freely,
+enum EvictionVerdict {
+    AnyVersion,
     /// Only in the version that was judged: another may be ready, and then its budget must be charged. Names the budget
     /// that let it go.
-    AsItIs(Option<String>),
+    OnlyThisVersion(Option<String>),
 }
 
 /// The caller's options, and the version where it matters and the caller has not said one.
-fn judged(options: &DeleteOptions, leave: &Leave, pod: &Object) -> DeleteOptions {
+fn judged(options: &DeleteOptions, leave: &EvictionVerdict, pod: &Object) -> DeleteOptions {
     let mut options = options.clone();
-    if matches!(leave, Leave::AsItIs(_)) && options.resource_version.is_none() {
+    if matches!(leave, EvictionVerdict::OnlyThisVersion(_)) && options.resource_version.is_none() {
         options.resource_version = Some(pod.meta.resource_version.to_string());
     }
     options
@@ -176,14 +177,14 @@ fn add_disruption(pod: &mut Value, now: String) {
 }
 
 /// Pods that run nothing any more, or nothing yet, go without asking.
-fn unasked(pod: &Value) -> Option<Leave> {
+fn unasked(pod: &Value) -> Option<EvictionVerdict> {
     if pod["metadata"]["deletionTimestamp"].is_string() {
-        return Some(Leave::Freely);
+        return Some(EvictionVerdict::AnyVersion);
     }
     match pod["status"]["phase"].as_str().unwrap_or("Pending") {
         "Running" | "Unknown" => None,
-        "Pending" => Some(Leave::AsItIs(None)),
-        _ => Some(Leave::Freely),
+        "Pending" => Some(EvictionVerdict::OnlyThisVersion(None)),
+        _ => Some(EvictionVerdict::AnyVersion),
     }
 }
 
@@ -195,7 +196,7 @@ mod tests {
     fn a_pod_that_is_not_charged_goes_only_in_the_version_that_was_judged() {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "resourceVersion": "7" } });
         let pod = Object::from_value(&pod).unwrap();
-        let check = |leave: Option<Leave>, asked: Option<&str>, expected: Option<&str>| {
+        let check = |leave: Option<EvictionVerdict>, asked: Option<&str>, expected: Option<&str>| {
             let options = DeleteOptions { resource_version: asked.map(String::from), ..DeleteOptions::default() };
             let judged = judged(&options, &leave.expect("no budget is asked"), &pod);
             assert_eq!(judged.resource_version.as_deref(), expected);
@@ -205,11 +206,11 @@ mod tests {
         check(phase("Pending"), Some("6"), Some("6"));
         check(phase("Succeeded"), None, None);
         check(phase("Failed"), None, None);
-        check(Some(Leave::AsItIs(Some("budget".into()))), None, Some("7"));
-        check(Some(Leave::Freely), Some("6"), Some("6"));
+        check(Some(EvictionVerdict::OnlyThisVersion(Some("budget".into()))), None, Some("7"));
+        check(Some(EvictionVerdict::AnyVersion), Some("6"), Some("6"));
         assert_eq!(phase("Running"), None);
         let going =
             json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" }, "status": { "phase": "Running" } });
-        assert_eq!(unasked(&going), Some(Leave::Freely));
+        assert_eq!(unasked(&going), Some(EvictionVerdict::AnyVersion));
     }
 }

@@ -68,13 +68,13 @@ pub struct Registry {
 }
 
 /// Why a write did not happen: what is there instead.
-pub struct Lost(pub Option<Arc<Object>>);
+pub struct Superseded(pub Option<Arc<Object>>);
 
 /// What was to go with a write was taken by another: its place among what was to be taken.
-struct Contested(usize);
+struct AllocationConflict(usize);
 
 /// What came of a write: the bytes and their revision, or why there are none.
-type Written = Result<(Bytes, Revision), Result<Lost, Contested>>;
+type Written = Result<(Bytes, Revision), Result<Superseded, AllocationConflict>>;
 
 impl Registry {
     pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
@@ -183,9 +183,9 @@ impl Registry {
         key: &str,
         object: Option<&Value>,
         expected: Revision,
-    ) -> Result<Result<(Bytes, Revision), Lost>, ApiError> {
+    ) -> Result<Result<(Bytes, Revision), Superseded>, ApiError> {
         let written = self.commit_with(served, key, object, expected, (Vec::new(), Vec::new())).await?;
-        Ok(written.map_err(|why| why.unwrap_or(Lost(None))))
+        Ok(written.map_err(|why| why.unwrap_or(Superseded(None))))
     }
 
     /// As `commit`, together with what an allocation takes and frees. `Err(Err(..))`: that was not to be had.
@@ -216,16 +216,20 @@ impl Registry {
                 if own.as_ref().map_or(0, |r| r.mod_revision) == expected
                     && let Some(place) = current.position(|other| other.is_some())
                 {
-                    return Ok(Err(Err(Contested(place))));
+                    return Ok(Err(Err(AllocationConflict(place))));
                 }
                 let object = own.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
-                Ok(Err(Ok(Lost(object.map(Arc::new)))))
+                Ok(Err(Ok(Superseded(object.map(Arc::new)))))
             }
         }
     }
 
     /// What to do about an allocation that another was quicker with: refuse, or choose again knowing of it.
-    async fn contested(&self, allocation: &service::Allocation, Contested(place): Contested) -> Result<(), ApiError> {
+    async fn contested(
+        &self,
+        allocation: &service::Allocation,
+        AllocationConflict(place): AllocationConflict,
+    ) -> Result<(), ApiError> {
         match allocation.refusal(place) {
             Some(error) => Err(error),
             None => Box::pin(self.cluster.cache.wait_until_fresh()).await,

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use crate::discovery::served::Served;
 
 /// Longest generated name; the suffix takes five.
-const MAX_NAME: usize = 63;
-const SUFFIX: usize = 5;
+const GENERATED_NAME_LENGTH_MAX: usize = 63;
+const NAME_SUFFIX_LENGTH: usize = 5;
 
 pub fn timestamp(now: Timestamp) -> String {
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
@@ -93,10 +93,10 @@ pub fn generate_name(object: &mut Value, env: &Env) -> bool {
 
 pub fn regenerate_name(object: &mut Value, env: &Env) {
     let mut base = text(object, "generateName").to_string();
-    while base.len() > MAX_NAME - SUFFIX {
+    while base.len() > GENERATED_NAME_LENGTH_MAX - NAME_SUFFIX_LENGTH {
         base.pop();
     }
-    metadata_mut(object).insert("name".into(), format!("{base}{}", env.name_suffix(SUFFIX)).into());
+    metadata_mut(object).insert("name".into(), format!("{base}{}", env.name_suffix(NAME_SUFFIX_LENGTH)).into());
 }
 
 pub fn fill_system_fields(object: &mut Value, served: &Served, env: &Env) {

@@ -11,7 +11,7 @@ use api::ApiError;
 use super::{
     Registry, object_meta, object_reply,
     options::{FieldValidation, WriteOptions},
-    update::{Change, Otherwise, Shown, Transform},
+    update::{AdmissionView, Change, CreateOnUpdate, Transform},
 };
 use crate::{
     discovery::served::Served,
@@ -79,7 +79,7 @@ impl Registry {
         served: &Arc<Served>,
         options: &WriteOptions,
         transform: Transform<'_>,
-        otherwise: Option<Otherwise<'_>>,
+        otherwise: Option<CreateOnUpdate<'_>>,
         apply: bool,
     ) -> Result<Reply, ApiError> {
         let change = Change {
@@ -92,7 +92,7 @@ impl Registry {
             transform,
             otherwise,
             apply,
-            shown: Shown::Whole,
+            shown: AdmissionView::Whole,
         };
         let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))
@@ -171,7 +171,7 @@ impl Registry {
             }
         };
         let made = || transformed(None);
-        let otherwise: Option<Otherwise<'_>> = subresource.is_empty().then_some(&made);
+        let otherwise: Option<CreateOnUpdate<'_>> = subresource.is_empty().then_some(&made);
         let transform = |old: &Value| transformed(Some(old));
         self.patch_with(call, served, options, &transform, otherwise, true).await
     }

@@ -13,7 +13,7 @@ use super::{
     Registry, not_allowed_path, object_meta,
     options::WriteOptions,
     patch::PatchType,
-    update::{Change, Shown, Transform},
+    update::{AdmissionView, Change, Transform},
 };
 use crate::{
     discovery::served::Served,
@@ -91,7 +91,7 @@ impl Registry {
             transform,
             otherwise: None,
             apply: false,
-            shown: Shown::Part { of: scale_of, put },
+            shown: AdmissionView::Part { of: scale_of, put },
         };
         self.change(&change).await
     }

@@ -13,7 +13,7 @@ use api::{ApiError, Verb};
 use super::{
     Registry, not_allowed_path, not_found_path, object_meta,
     options::WriteOptions,
-    update::{Change, Shown},
+    update::{AdmissionView, Change},
 };
 use crate::{
     admission::{Attributes, Operation},
@@ -193,7 +193,7 @@ impl Registry {
             transform: &transform,
             otherwise: None,
             apply: false,
-            shown: Shown::Nothing,
+            shown: AdmissionView::Nothing,
         };
         self.change(&change).await?;
         Ok(Reply::Value(StatusCode::CREATED, created()))

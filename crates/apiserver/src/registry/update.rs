@@ -1,6 +1,6 @@
 //! Changes of existing objects: PUT, every patch and every subresource end here.
 //! Part of `registry`.
-//! Invariant: decided on one version, stored only if that is still the newest; otherwise decided again.
+//! Decided on one version, stored only if that is still the newest; otherwise decided again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use api::{ApiError, Object, Verb, field::ErrorList};
 
 use super::{
-    Lost, Registry, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
+    Registry, Superseded, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
 };
 use crate::{
     admission::{Attributes, Operation},
@@ -22,19 +22,19 @@ use crate::{
 };
 
 /// Contended objects are tried this often before the client is told to try itself.
-const ATTEMPTS: usize = 50;
+const UPDATE_ATTEMPTS_MAX: usize = 50;
 
 /// Nodes say that they live, and nobody waits for the answer: those of one beat are written with one sync.
-const BEAT: Duration = Duration::from_millis(50);
+const LEASE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// From the current object (in the served version) to the wanted one.
 pub(super) type Transform<'a> = &'a (dyn Fn(&Value) -> Result<Value, ApiError> + Send + Sync);
 
-pub(super) type Otherwise<'a> = &'a (dyn Fn() -> Result<Value, ApiError> + Send + Sync);
+pub(super) type CreateOnUpdate<'a> = &'a (dyn Fn() -> Result<Value, ApiError> + Send + Sync);
 
 /// What admission is shown of a change.
 #[derive(Clone, Copy)]
-pub(super) enum Shown {
+pub(super) enum AdmissionView {
     /// The whole object.
     Whole,
     /// What the subresource is of it, which is written back as it was completed.
@@ -52,10 +52,10 @@ pub(super) struct Change<'a> {
     pub options: &'a WriteOptions,
     pub transform: Transform<'a>,
     /// What to create if there is nothing yet.
-    pub otherwise: Option<Otherwise<'a>>,
+    pub otherwise: Option<CreateOnUpdate<'a>>,
     /// The transform is a server-side apply and keeps the managed fields itself.
     pub apply: bool,
-    pub shown: Shown,
+    pub shown: AdmissionView,
 }
 
 /// A version and whether it is known to be the newest.
@@ -94,7 +94,7 @@ impl Registry {
             transform: &|_| Ok(object.clone()),
             otherwise: create.then_some(&wanted),
             apply: false,
-            shown: Shown::Whole,
+            shown: AdmissionView::Whole,
         };
         let (status, object) = Box::pin(self.change(&change)).await?;
         Ok(object_reply(status, served, object))
@@ -103,7 +103,7 @@ impl Registry {
     pub(super) async fn change(&self, change: &Change<'_>) -> Result<(StatusCode, Arc<Object>), ApiError> {
         let served = change.served;
         if served.behavior.is_heartbeat(change.namespace) {
-            self.cluster.env.next_beat(BEAT).await;
+            self.cluster.env.next_beat(LEASE_BATCH_INTERVAL).await;
         }
         let not_found = || ApiError::not_found(&served.group, &served.plural, change.name);
         let local = storage::local_key(&served.resource, change.namespace, change.name);
@@ -112,7 +112,7 @@ impl Registry {
             Some(entry) => Some(Current { object: entry.object.clone(), live: false }),
             None => self.live(change).await?,
         };
-        for _ in 0..ATTEMPTS {
+        for _ in 0..UPDATE_ATTEMPTS_MAX {
             let Some(now) = &current else {
                 return match change.otherwise {
                     Some(wanted) => {
@@ -126,7 +126,7 @@ impl Registry {
             };
             match self.attempt(change, &now.object).await {
                 Ok(Ok(object)) => return Ok((StatusCode::OK, object)),
-                Ok(Err(Lost(newer))) => current = newer.map(|object| Current { object, live: true }),
+                Ok(Err(Superseded(newer))) => current = newer.map(|object| Current { object, live: true }),
                 Err(e) if now.live => return Err(e),
                 // Decided on what may be an old version: only the newest may refuse.
                 Err(e) => {
@@ -159,7 +159,11 @@ impl Registry {
         Ok(object.map(|object| Current { object, live: true }))
     }
 
-    async fn attempt(&self, change: &Change<'_>, current: &Arc<Object>) -> Result<Result<Arc<Object>, Lost>, ApiError> {
+    async fn attempt(
+        &self,
+        change: &Change<'_>,
+        current: &Arc<Object>,
+    ) -> Result<Result<Arc<Object>, Superseded>, ApiError> {
         let served = change.served;
         let shown = self.view(served, current).await?;
         let old = shown.value();
@@ -203,7 +207,7 @@ impl Registry {
             Err(Ok(lost)) => Ok(Err(lost)),
             Err(Err(contested)) => {
                 self.contested(&allocation, contested).await?;
-                Ok(Err(Lost(Some(current.clone()))))
+                Ok(Err(Superseded(Some(current.clone()))))
             }
         }
     }
@@ -251,9 +255,9 @@ impl Registry {
     async fn admit_update(&self, change: &Change<'_>, new: Value, old: Value) -> Result<(Value, Value), ApiError> {
         let served = change.served;
         match change.shown {
-            Shown::Nothing => Ok((new, old)),
-            Shown::Whole => self.admit_shown(change, new, old).await,
-            Shown::Part { of, put } => {
+            AdmissionView::Nothing => Ok((new, old)),
+            AdmissionView::Whole => self.admit_shown(change, new, old).await,
+            AdmissionView::Part { of, put } => {
                 let (part, _) = self.admit_shown(change, of(served, &new), of(served, &old)).await?;
                 Ok((put(served, &new, &part)?, old))
             }
@@ -289,9 +293,9 @@ impl Registry {
         }
         let served = change.served;
         match change.shown {
-            Shown::Nothing => Ok((new, old)),
-            Shown::Whole => self.validate_shown(change, new, old).await,
-            Shown::Part { of, .. } => {
+            AdmissionView::Nothing => Ok((new, old)),
+            AdmissionView::Whole => self.validate_shown(change, new, old).await,
+            AdmissionView::Part { of, .. } => {
                 self.validate_shown(change, of(served, &new), of(served, &old)).await?;
                 Ok((new, old))
             }

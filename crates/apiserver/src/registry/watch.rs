@@ -26,10 +26,10 @@ use crate::{
     },
 };
 
-const BATCH: usize = 64;
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const EVENT_BATCH_MAX: usize = 64;
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end, so that the client goes on from a fresh place.
-const BEFORE_END: Duration = Duration::from_secs(2);
+const FINAL_BOOKMARK_LEAD: Duration = Duration::from_secs(2);
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
@@ -100,7 +100,7 @@ impl Registry {
             revision,
             bookmarks,
             initial_end: (initial_events == Some(true) && bookmarks).then_some(revision),
-            next_bookmark: now + BOOKMARK_EVERY,
+            next_bookmark: now + BOOKMARK_INTERVAL,
             end: now + self.watch_duration(call)?,
             timer: None,
             done: false,
@@ -142,7 +142,7 @@ impl Watcher {
             }
             // Read before the ring is: everything up to here will have been delivered.
             let applied = self.cluster.cache.revision();
-            match self.subscription.ready(BATCH) {
+            match self.subscription.ready(EVENT_BATCH_MAX) {
                 Err(_) => {
                     self.done = true;
                     return Some(Err(too_old(self.revision, applied)));
@@ -170,10 +170,10 @@ impl Watcher {
             self.done = true;
             return None;
         }
-        let soon = self.end.saturating_sub(BEFORE_END).max(now);
+        let soon = self.end.saturating_sub(FINAL_BOOKMARK_LEAD).max(now);
         if self.bookmarks && now >= self.next_bookmark.min(soon) {
             // After the last one, only the end is left to wait for.
-            self.next_bookmark = if now >= soon { self.end } else { now + BOOKMARK_EVERY };
+            self.next_bookmark = if now >= soon { self.end } else { now + BOOKMARK_INTERVAL };
             self.bookmarks = now < soon;
             return Some(bookmark(&self.served, self.revision, false));
         }

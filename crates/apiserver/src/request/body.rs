@@ -25,7 +25,7 @@ pub fn stream(chunks: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
 }
 
 /// The body, with something that lives exactly as long.
-pub fn with(body: Body, companion: impl Send + 'static) -> Body {
+pub fn with_companion(body: Body, companion: impl Send + 'static) -> Body {
     let mut companion = Some(companion);
     // Kept by the closure: it goes when the body does.
     body.map_frame(move |frame| {
@@ -67,12 +67,12 @@ fn containers(json: &[u8]) -> usize {
 }
 
 /// Beyond this, a client that sends too much is cut off before it is answered.
-const DISCARD_BYTES: usize = 64 << 20;
+const DISCARD_BYTES_MAX: usize = 64 << 20;
 
 /// Reads the rest for nothing: most clients look for an answer only once they have sent everything.
 async fn discard(mut body: Body) {
     let mut seen = 0;
-    while seen < DISCARD_BYTES {
+    while seen < DISCARD_BYTES_MAX {
         match body.frame().await {
             Some(Ok(frame)) => seen += frame.data_ref().map_or(0, Bytes::len),
             _ => return,

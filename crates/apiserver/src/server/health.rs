@@ -56,7 +56,7 @@ impl Health {
 }
 
 /// Of a health check that asks others.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Check = (&'static str, Kind);
 
@@ -111,7 +111,7 @@ impl Kind {
         match self {
             Self::Alive => true,
             Self::Store => {
-                let answered = server.cluster.env.timeout(PATIENCE, server.cluster.store.revision()).await;
+                let answered = server.cluster.env.timeout(CHECK_TIMEOUT, server.cluster.store.revision()).await;
                 matches!(answered, Some(Ok(_)))
             }
             Self::Writes => health.writes.holds(&*server.cluster.store, &server.cluster.env).await,

@@ -1,7 +1,7 @@
 //! Requests of the API server to itself: bootstrap objects, the status of definitions, whatever its own loops write.
 //! Used by the rows of `post_start_hooks`.
-//! Invariant: takes the whole pipeline, as `system:apiserver` in `system:masters`, as upstream's loopback client does;
-//! nobody else can have that identity, since no credential is made for it.
+//! Takes the whole pipeline, as `system:apiserver` in `system:masters`, as upstream's loopback client does; nobody else
+//! can have that identity, since no credential is made for it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use api::ApiError;
 
 use crate::{authn::User, request::body, server::pipeline::ApiServer};
 
-const ANSWER_BYTES: usize = 4 << 20;
+const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &Value) -> Result<Value, ApiError> {
     let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };
@@ -27,7 +27,7 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &
     // Boxed: the pipeline may end here again.
     let response = Box::pin(server.handle(ApiServer::in_process_request(user, request))).await;
     let status = response.status();
-    let bytes = body::read_all(response.into_body(), ANSWER_BYTES).await?;
+    let bytes = body::read_all(response.into_body(), ANSWER_BYTES_MAX).await?;
     match status.is_success() {
         true => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
         false => Err(ApiError::from_status(status.as_u16(), &bytes)),

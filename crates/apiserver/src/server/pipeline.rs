@@ -24,7 +24,7 @@ use crate::{
     discovery,
     discovery::served::ServedResources,
     filters::{
-        in_flight::{InFlight, Place},
+        in_flight::{InFlight, Seat},
         request_log,
     },
     handlers::{
@@ -47,8 +47,8 @@ use crate::{
     },
 };
 
-const AUDIT_ID: &str = "audit-id";
-const MAX_AUDIT_ID: usize = 64;
+const AUDIT_ID_HEADER: &str = "audit-id";
+const AUDIT_ID_BYTES_MAX: usize = 64;
 
 pub struct ApiServer {
     pub config: Arc<Config>,
@@ -58,9 +58,9 @@ pub struct ApiServer {
     pub(crate) health: health::Health,
     pub(crate) openapi: openapi::Documents,
     pub(crate) extensions: aggregator::Extensions,
-    pub(crate) metrics_api: metrics_api::Usage,
+    pub(crate) metrics_api: metrics_api::MetricsApi,
     /// What other parts of this process answer.
-    pub debug: debug::Questions,
+    pub debug: debug::DebugHandlers,
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
@@ -109,8 +109,8 @@ impl ApiServer {
             health,
             openapi: openapi::Documents::default(),
             extensions: aggregator::Extensions::default(),
-            metrics_api: metrics_api::Usage::default(),
-            debug: debug::Questions::default(),
+            metrics_api: metrics_api::MetricsApi::default(),
+            debug: debug::DebugHandlers::default(),
             registry,
             authentication,
             authorizer,
@@ -153,7 +153,7 @@ impl ApiServer {
             respond::error_response(&error, negotiate::Output::JSON)
         });
         if let Some(audit_id) = audit_id {
-            response.headers_mut().insert(AUDIT_ID, audit_id);
+            response.headers_mut().insert(AUDIT_ID_HEADER, audit_id);
         }
         if method == http::Method::HEAD {
             respond::without_body(&mut response);
@@ -168,7 +168,7 @@ impl ApiServer {
         // A watch counts itself, wherever its events go.
         if info.is_long_running() && info.verb != Verb::Watch {
             let open = requests.open(labels);
-            return response.map(|body| body::with(body, open));
+            return response.map(|body| body::with_companion(body, open));
         }
         if pieces.is_some() {
             response.extensions_mut().insert(serve::Finite);
@@ -181,7 +181,8 @@ impl ApiServer {
         if parts.extensions.get::<InProcess>().is_some() {
             return None;
         }
-        let asked = parts.headers.get(AUDIT_ID).filter(|id| (1..=MAX_AUDIT_ID).contains(&id.len())).cloned();
+        let asked =
+            parts.headers.get(AUDIT_ID_HEADER).filter(|id| (1..=AUDIT_ID_BYTES_MAX).contains(&id.len())).cloned();
         asked.or_else(|| HeaderValue::from_str(&self.env.uuid()).ok())
     }
 
@@ -272,7 +273,7 @@ impl ApiServer {
     }
 
     /// A place among the requests that are handled at once.
-    fn admit_in_flight(&self, call: &Call) -> Result<Place<'_>, ApiError> {
+    fn admit_in_flight(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
         self.in_flight.admit(call).inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
     }
 

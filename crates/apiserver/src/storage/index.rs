@@ -33,7 +33,7 @@ pub struct Indexed<I> {
 }
 
 /// Changes taken over at a time.
-const BATCH: usize = 1024;
+const EVENT_BATCH_MAX: usize = 1024;
 
 impl<I: Index> Indexed<I> {
     pub fn new(cluster: &Cluster) -> Self {
@@ -57,7 +57,7 @@ impl<I: Index> Indexed<I> {
         for ((cache, seen), at) in self.caches.iter().zip(&self.seen).zip(0..) {
             let tip = cache.tip();
             loop {
-                let Ok(events) = positions[at].ready(BATCH) else {
+                let Ok(events) = positions[at].ready(EVENT_BATCH_MAX) else {
                     return self.rebuild(&mut positions);
                 };
                 if events.is_empty() {

@@ -19,7 +19,7 @@ use env::Env;
 
 use crate::transport::tls_config;
 
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Where to go and how to prove both sides.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ impl Endpoint {
         let answered = async {
             let response = sender.send_request(request).await.map_err(|e| self.failed(e))?;
             let (parts, body) = response.into_parts();
-            let bytes = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?.to_bytes();
+            let bytes = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|e| e.to_string())?.to_bytes();
             if !parts.status.is_success() {
                 return Err(refused(parts.status, &bytes));
             }

@@ -1,13 +1,13 @@
 //! Back-off per key: each failure doubles the wait, a long quiet time resets it.
 //! Used for crashing containers (by `pod_workers`) and for failing pulls (by `image_manager`).
-//! Invariant: time is an argument.
+//! Time is an argument.
 
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
 
 /// One that fails only this long after its last attempt begins anew, however short the longest wait is.
-const QUIET: Duration = Duration::from_secs(600);
+const RESET_INTERVAL: Duration = Duration::from_secs(600);
 
 pub struct Backoff {
     first: Duration,
@@ -30,7 +30,7 @@ impl Backoff {
     pub fn remaining(&self, key: &str, event: Duration, now: Duration) -> Option<(Duration, Duration)> {
         let entries = self.entries.lock();
         let entry = entries.get(key)?;
-        if event.saturating_sub(entry.since) > QUIET {
+        if event.saturating_sub(entry.since) > RESET_INTERVAL {
             return None;
         }
         let until = event + entry.wait;
@@ -42,7 +42,7 @@ impl Backoff {
         let mut entries = self.entries.lock();
         let (first, longest) = (self.first, self.longest);
         match entries.get_mut(key) {
-            Some(entry) if event.saturating_sub(entry.since) <= QUIET => {
+            Some(entry) if event.saturating_sub(entry.since) <= RESET_INTERVAL => {
                 entry.wait = (entry.wait * 2).min(longest);
                 entry.since = now;
             }

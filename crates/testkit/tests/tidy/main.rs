@@ -14,6 +14,7 @@ mod kinds_in_one_table;
 mod module_names;
 mod never_happens;
 mod one_home;
+mod paths_in_docs;
 mod pure_files;
 mod store_knows_no_kinds;
 mod store_writes_through_disk;

@@ -18,11 +18,6 @@ const HOMES: &[Home] = &[
         allowed: &[
             ("crates/controllers/src/common/pod_control.rs", "a number of pods, not a delay: upstream's slow start"),
             ("crates/kubelet/src/runtime/backoff.rs", "per key, with a quiet time; to use env::Backoff"),
-            ("crates/kubelet/src/node/node_status/mod.rs", "to use env::Backoff"),
-            ("crates/kubelet/src/pod/pod_workers/sync.rs", "to use env::Backoff"),
-            ("crates/kubelet/src/pod/pod_workers/terminate.rs", "to use env::Backoff"),
-            ("crates/kubelet/src/pod/status_manager/mod.rs", "to use env::Backoff"),
-            ("crates/kubelet/src/pod/sync_loop/mirror.rs", "to use env::Backoff"),
         ],
     },
     Home {

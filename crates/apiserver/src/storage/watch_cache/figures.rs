@@ -10,7 +10,7 @@ use super::resource_cache::ResourceCache;
 
 /// What happened to one resource's cache, beyond its changes.
 #[derive(Default)]
-pub(super) struct Tallies {
+pub(super) struct Counters {
     pub loads: AtomicU64,
     pub initial: AtomicU64,
     pub terminated: AtomicU64,
@@ -19,7 +19,7 @@ pub(super) struct Tallies {
     pub returned: AtomicU64,
 }
 
-impl Tallies {
+impl Counters {
     pub fn add(tally: &AtomicU64, more: u64) {
         tally.fetch_add(more, Ordering::Relaxed);
     }
@@ -59,7 +59,7 @@ impl ResourceCache {
             (state.objects.len(), state.bytes)
         };
         let count = |tally: &AtomicU64| tally.load(Ordering::Relaxed);
-        let tallies = &self.tallies;
+        let counters = &self.counters;
         Figures {
             prefix: prefix.to_string(),
             objects,
@@ -68,12 +68,12 @@ impl ResourceCache {
             revision,
             changes: self.tip(),
             counts: Counts {
-                loads: count(&tallies.loads),
-                initial: count(&tallies.initial),
-                terminated: count(&tallies.terminated),
-                lists: count(&tallies.lists),
-                listed: count(&tallies.listed),
-                returned: count(&tallies.returned),
+                loads: count(&counters.loads),
+                initial: count(&counters.initial),
+                terminated: count(&counters.terminated),
+                lists: count(&counters.lists),
+                listed: count(&counters.listed),
+                returned: count(&counters.returned),
             },
         }
     }

@@ -15,7 +15,7 @@ use super::{
     Limits,
     event::{CacheEvent, Entry},
     event_ring::{EventRing, Position},
-    figures::Tallies,
+    figures::Counters,
     subscription::Subscription,
 };
 use crate::storage;
@@ -24,7 +24,7 @@ pub struct ResourceCache {
     pub(super) state: RwLock<State>,
     /// Moves with every change, to wake watchers.
     tip: watch::Sender<u64>,
-    pub(super) tallies: Tallies,
+    pub(super) counters: Counters,
     pub(super) limits: Limits,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct KeyChange {
 impl ResourceCache {
     pub(super) fn new(revision: Revision, limits: Limits) -> Self {
         let state = State { ring: EventRing::new(0, revision), revision, ..State::default() };
-        Self { state: RwLock::new(state), tip: watch::Sender::new(0), tallies: Tallies::default(), limits }
+        Self { state: RwLock::new(state), tip: watch::Sender::new(0), counters: Counters::default(), limits }
     }
 
     /// Lets go of changes that the ring no longer has to keep.
@@ -79,8 +79,8 @@ impl ResourceCache {
         // A gap in the sequence makes every open watcher notice that it lost its place.
         let first = state.ring.end() + u64::from(!state.objects.is_empty() || !objects.is_empty());
         let bytes = objects.values().map(|e| e.object.json().len()).sum();
-        Tallies::add(&self.tallies.loads, 1);
-        Tallies::add(&self.tallies.initial, objects.len() as u64);
+        Counters::add(&self.counters.loads, 1);
+        Counters::add(&self.counters.initial, objects.len() as u64);
         *state = State { objects, ring: EventRing::new(first, revision), revision, bytes };
         drop(state);
         self.tip.send_replace(first);
@@ -164,9 +164,9 @@ impl ResourceCache {
             entries.push(entry.clone());
         }
         let remaining = next.as_ref().map_or(0, |_| 1 + inside.count());
-        Tallies::add(&self.tallies.lists, 1);
-        Tallies::add(&self.tallies.listed, seen);
-        Tallies::add(&self.tallies.returned, entries.len() as u64);
+        Counters::add(&self.counters.lists, 1);
+        Counters::add(&self.counters.listed, seen);
+        Counters::add(&self.counters.returned, entries.len() as u64);
         Snapshot { entries, revision: applied.max(state.revision), next, remaining }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{event::CacheEvent, event_ring::Position, figures::Tallies, resource_cache::ResourceCache};
+use super::{event::CacheEvent, event_ring::Position, figures::Counters, resource_cache::ResourceCache};
 
 pub struct Subscription {
     pub(super) cache: Arc<ResourceCache>,
@@ -25,7 +25,7 @@ impl Subscription {
         self.tip.borrow_and_update();
         let state = self.cache.state.read();
         state.ring.read(&mut self.position, max).ok_or_else(|| {
-            Tallies::add(&self.cache.tallies.terminated, 1);
+            Counters::add(&self.cache.counters.terminated, 1);
             FellBehind
         })
     }

@@ -1,6 +1,6 @@
 //! Brings a living pod to what is wanted: observe, decide, do, report.
 //! Part of `pod_workers`; `prepare` and `start` make what is missing.
-//! Invariant: every way out has reported the pod's status and said when to sync again, or has told the pod's end.
+//! Every way out has reported the pod's status and said when to sync again, or has told the pod's end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// The first and the longest wait after a failure to make a sandbox or volumes.
-const PREPARE_RETRY_INITIAL: Duration = Duration::from_millis(500);
 pub(super) const PREPARE_RETRY_MAX: Duration = Duration::from_secs(10);
+const PREPARE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(500), PREPARE_RETRY_MAX);
 pub(super) const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
@@ -155,9 +155,8 @@ impl Worker {
 
     /// Waits longer after each failure to make the sandbox or volumes.
     fn back_off(&mut self) {
-        let wait = PREPARE_RETRY_INITIAL.saturating_mul(1 << self.failures.min(5)).min(PREPARE_RETRY_MAX);
         self.failures += 1;
-        self.sync_again_in(wait);
+        self.sync_again_in(PREPARE_BACKOFF.delay_after(self.failures));
     }
 
     fn pod_actions(&self, pod: &Pod, status: &PodRuntimeStatus) -> PodActions {

@@ -1,6 +1,6 @@
 //! Ends a pod: stops it within its grace period, cleans up, and lets the API object go.
 //! Part of `pod_workers`.
-//! Invariant: the object is removed only after nothing runs and every volume is gone (`state`).
+//! The object is removed only after nothing runs and every volume is gone (`state`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use crate::{
 };
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-const DELETE_RETRY_INITIAL: Duration = Duration::from_millis(100);
-const DELETE_RETRY_MAX: Duration = Duration::from_secs(10);
+const CGROUP_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(10), Duration::from_secs(5));
+const DELETE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// Control groups are busy for a moment after their last process has gone.
 const CGROUP_RETRIES: u32 = 20;
 
@@ -101,10 +101,10 @@ impl Worker {
 
     /// Only for a pod that was deleted: the endpoints of no other change because it ends here.
     fn endpoint_drain(&self, pod: &Pod) -> Option<Shared<BoxFuture<'static, ()>>> {
-        let gate = self.shared.config.endpoint_gate.clone()?;
+        let drain = self.shared.config.endpoint_drain.clone()?;
         pod.metadata.deletion_timestamp.as_ref()?;
         let uid = self.uid.clone();
-        Some(async move { gate.withdrawn(&uid).await }.boxed().shared())
+        Some(async move { drain.drained(&uid).await }.boxed().shared())
     }
 
     /// Lets go of the pod's volumes and control group.
@@ -113,7 +113,7 @@ impl Worker {
         let shared = &self.shared;
         while let Err(error) = shared.volumes.tear_down(&self.uid).await {
             tracing::warn!(%error, "failed to clean up volumes");
-            shared.recorder.warning(&client::reference(pod), "FailedUnMount", error.to_string());
+            shared.recorder.warning(&client::reference(pod), error.event_reason(), error.to_string());
             shared.env.sleep(RETRY_INTERVAL).await;
         }
         self.remove_cgroup();
@@ -127,29 +127,27 @@ impl Worker {
         let uid = self.uid.clone();
         let (cgroups, env, metrics) = (shared.cgroups.clone(), shared.env.clone(), shared.metrics.clone());
         shared.env.spawn(async move {
-            let mut delay = Duration::from_millis(10);
+            let mut backoff = CGROUP_BACKOFF;
             for _ in 0..CGROUP_RETRIES {
                 let began = env.monotonic();
                 if cgroups.remove_pod(&uid).is_ok() {
                     metrics.observe(&CGROUP_DURATION, &["destroy"], (env.monotonic() - began).as_secs_f64());
                     return;
                 }
-                env.sleep(delay).await;
-                delay = (delay * 2).min(Duration::from_secs(5));
+                env.sleep(backoff.next_delay()).await;
             }
         });
     }
 
     /// Removes the API object, unless the API server lets go of it before.
     pub(super) async fn delete_from_api(&self) {
-        let mut delay = DELETE_RETRY_INITIAL;
+        let mut backoff = DELETE_BACKOFF;
         while self.handle.work() == Work::DeleteFromApi {
             match self.shared.statuses.finalize(&self.handle.pod()).await {
                 Ok(()) => return self.apply(PodWorkerEvent::DeletedFromApi),
                 Err(error) => {
                     tracing::warn!(%error, "failed to remove a deleted pod");
-                    self.shared.env.sleep(delay).await;
-                    delay = (delay * 2).min(DELETE_RETRY_MAX);
+                    self.shared.env.sleep(backoff.next_delay()).await;
                 }
             }
         }

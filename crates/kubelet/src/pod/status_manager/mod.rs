@@ -1,7 +1,7 @@
 //! Reports pod statuses to the API server: only what changed, in order, never an older one after a newer one.
 //! Fed by `pod_workers`; the only writer of pod status on this node.
-//! Invariant: each pod has at most one sender, a task that ends when the newest status was sent; a failed request is
-//! tried again with the newest status.
+//! Each pod has at most one sender, a task that ends when the newest status was sent; a failed request is tried again
+//! with the newest status.
 
 mod patch;
 
@@ -23,8 +23,7 @@ use crate::{
     pod::{pod_manager::PodManager, pod_spec},
 };
 
-const RETRY_INITIAL: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(10);
+const RETRY_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 struct Entry {
     /// Tells the entries of one UID apart: a static pod that comes back has the same.
@@ -154,7 +153,7 @@ impl StatusManager {
 
     /// Sends until the newest status was sent.
     async fn send(&self, uid: &str, id: u64) {
-        let mut delay = RETRY_INITIAL;
+        let mut backoff = RETRY_BACKOFF;
         while let Some(Update { pod, desired, version, known }) = self.next_update(uid, id) {
             match self.send_once(&pod, &desired, known).await {
                 Ok(answer) => {
@@ -174,8 +173,7 @@ impl StatusManager {
                 }
                 Err(error) => {
                     tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to send a pod's status");
-                    self.env.sleep(delay).await;
-                    delay = (delay * 2).min(RETRY_MAX);
+                    self.env.sleep(backoff.next_delay()).await;
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Mirror pods: the API server's image of each static pod, so that others can see it.
 //! Part of `sync_loop`.
-//! Invariant: a mirror never influences what runs; a wrong or deleted one is replaced.
+//! A mirror never influences what runs; a wrong or deleted one is replaced.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::Pod,
@@ -14,19 +14,20 @@ use crate::pod::{
     pod_workers::Shared,
 };
 
+const RETRY_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+
 /// Makes the mirror of a static pod in the background.
 pub fn ensure(shared: &Arc<Shared>, pod: &Arc<Pod>) {
     let (shared, pod) = (shared.clone(), pod.clone());
     shared.env.clone().spawn(async move {
-        let mut delay = std::time::Duration::from_millis(200);
+        let mut backoff = RETRY_BACKOFF;
         // Only as long as the pod is wanted.
         while shared.pods.contains(pod_spec::uid(&pod)) {
             match create(&shared, &pod).await {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::warn!(pod = pod_spec::display(&pod), %error, "failed to make a mirror pod");
-                    shared.env.sleep(delay).await;
-                    delay = (delay * 2).min(std::time::Duration::from_secs(10));
+                    shared.env.sleep(backoff.next_delay()).await;
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::ApiError;
 use apiserver::{
-    authn::{Believed, Chain, Credentials, PeerCertificates, TokenAuthenticator, User},
+    authn::{AuthenticatorResponse, Chain, Credentials, PeerCertificates, TokenAuthenticator, User},
     config::RequestHeader,
 };
 use async_trait::async_trait;
@@ -93,7 +93,7 @@ struct Tokens(Client);
 
 #[async_trait]
 impl TokenAuthenticator for Tokens {
-    async fn token(&self, token: &str, _: &[String]) -> Result<Option<Believed>, ApiError> {
+    async fn token(&self, token: &str, _: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
         let client::User { name, groups } = client::User::of_token(&self.0, token).await?;
         Ok(Some(User { name, groups, ..User::default() }.into()))
     }
