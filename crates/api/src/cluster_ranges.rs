@@ -1,6 +1,6 @@
 //! The cluster's address ranges, and what a Node object says of its own addresses and pod ranges.
 //! Asked by all that go by what a node says of itself: pod routes, cluster DNS, approval of serving certificates.
-//! Invariant: plain data; which node is believed where two claim the same is decided by `proxy::accepted_networks`.
+//! Plain data; which node is believed where two claim the same is decided by `proxy::accepted_networks`.
 
 use std::net::IpAddr;
 

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Container, Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
+
+use crate::pod_resources::is_sidecar;
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -91,8 +91,7 @@ impl HostPort {
 
 /// Each port of the node that the pod takes, sidecars' too.
 pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
-    let sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(sidecar));
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)));
     let given = |text: &Option<String>, default: &str| {
         text.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_string())
     };

@@ -1,7 +1,7 @@
 //! A transport under a service account of `kube-system`: the token is made by TokenRequest and renewed before it expires.
 //! Used by a controller manager in a process of its own, where each controller has an account (upstream's
 //! `--use-service-account-credentials`).
-//! Invariant: a token that the server has refused is not shown again.
+//! A token that the server has refused is not shown again.
 
 use std::{sync::Arc, time::Duration};
 

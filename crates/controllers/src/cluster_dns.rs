@@ -1,7 +1,7 @@
 //! Cluster DNS as a Service: made once, with one EndpointSlice per node and family.
 //! A node says on its own Node object where it answers; nobody else may write these slices.
-//! Invariant: an address is believed only inside the node's pod range, which is inside the cluster's, or if it is the
-//! node's own and neither a pod's nor a Service's.
+//! An address is believed only inside the node's pod range, which is inside the cluster's, or if it is the node's own
+//! and neither a pod's nor a Service's.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,6 +1,6 @@
 //! Fills ClusterRoles that have an aggregation rule with the rules of the roles they select.
 //! `admin`, `edit` and `view` are made this way.
-//! Invariant: rules keep the order of the roles' names, each once.
+//! Rules keep the order of the roles' names, each once.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What an operator can set for the controllers, with upstream's defaults.
 //! Read by `descriptors` (which controllers run) and by single controllers.
-//! Invariant: plain data; nothing here is looked up from the system.
+//! Plain data; nothing here is looked up from the system.
 
 use std::{sync::Arc, time::Duration};
 

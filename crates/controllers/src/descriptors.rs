@@ -1,7 +1,6 @@
 //! One descriptor per controller, by upstream's names.
 //! Read by `runner`; adding a controller is its file and one line here.
-//! Invariant: names are those of upstream's `--controllers`, and of its queues in `/metrics`, where upstream has the
-//! controller.
+//! Names are those of upstream's `--controllers`, and of its queues in `/metrics`, where upstream has the controller.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The controllers: one file or folder each with a pure core, one runner for all, one table (`descriptors`) that lists them.
 //! Talks to the API server only through `client`; started by the `minke` crate and by the simulator.
-//! Invariant: a core never awaits, and nothing here keeps state that a restart would miss.
+//! A core never awaits, and nothing here keeps state that a restart would miss.
 
 mod common;
 mod config;

@@ -1,6 +1,6 @@
 //! Keeps the `used` of ResourceQuotas true; admission checks against it when objects are made.
 //! The core is `api::quota`, which admission asks too.
-//! Invariant: counts from the caches that the garbage collector fills anyway; no resource is listed anew.
+//! Counts from the caches that the garbage collector fills anyway; no resource is listed anew.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The one runner of all controllers: informers feed a queue of keys, workers reconcile them, failures back off.
 //! Rows of `descriptors` are made with `Setup` and run here.
-//! Invariant: no worker starts before every cache it reads has been filled; a panic is one key's failure.
+//! No worker starts before every cache it reads has been filled; a panic is one key's failure.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 

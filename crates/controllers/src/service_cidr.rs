@@ -1,6 +1,6 @@
 //! Says when a ServiceCIDR is ready, and keeps it while Services have addresses that only it contains.
 //! The API server hands the addresses out, from none that is going; `IPAddress` objects show which are in use.
-//! Invariant: the finalizer goes only when the ServiceCIDR is being deleted and leaves no address behind.
+//! The finalizer goes only when the ServiceCIDR is being deleted and leaves no address behind.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -60,7 +60,7 @@ impl Cache {
         self.by_name.get(name).copied()
     }
 
-    fn touch(&mut self, at: usize) {
+    fn mark_changed(&mut self, at: usize) {
         self.changed.push_back(at as u32);
         self.generation += 1;
         if self.changed.len() > 2 * self.nodes.len() + 1024 {
@@ -124,7 +124,7 @@ impl Cache {
                 let same = self.nodes[at].is_like(&before);
                 self.nodes[at].take_pods(before);
                 if !same {
-                    self.touch(at);
+                    self.mark_changed(at);
                 }
                 if self.nodes[at].zone() != (zone.0.as_str(), zone.1.as_str()) {
                     self.order.clear();
@@ -142,7 +142,7 @@ impl Cache {
                 self.count_images(&info.images.clone(), true);
                 self.by_name.insert(info.name.clone(), self.nodes.len());
                 self.nodes.push(info);
-                self.touch(self.nodes.len() - 1);
+                self.mark_changed(self.nodes.len() - 1);
                 self.order.clear();
                 for pod in self.pods_of_unknown_nodes.remove(&name).unwrap_or_default() {
                     self.place(&name, pod);
@@ -157,7 +157,7 @@ impl Cache {
         if let Some(moved) = self.nodes.get(at) {
             self.by_name.insert(moved.name.clone(), at);
         }
-        self.touch(at);
+        self.mark_changed(at);
         self.order.clear();
         self.count_images(&gone.images, false);
         self.pods_with_affinity -= gone.pods_with_affinity;
@@ -233,7 +233,7 @@ impl Cache {
         self.pods_with_affinity += usize::from(info.affinity.is_some());
         self.pods_with_required_anti_affinity += usize::from(info.has_required_anti_affinity());
         self.nodes[at].add_pod(info);
-        self.touch(at);
+        self.mark_changed(at);
     }
 
     pub fn remove_pod(&mut self, key: &str) -> Option<Arc<PodInfo>> {
@@ -242,7 +242,7 @@ impl Cache {
         match self.by_name.get(placed.node.as_str()).copied() {
             Some(at) => {
                 self.nodes[at].remove_pod(key);
-                self.touch(at);
+                self.mark_changed(at);
                 self.pods_with_affinity -= usize::from(placed.info.affinity.is_some());
                 self.pods_with_required_anti_affinity -= usize::from(placed.info.has_required_anti_affinity());
             }

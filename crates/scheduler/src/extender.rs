@@ -23,10 +23,10 @@ use crate::{
     pod_info::PendingPod,
 };
 
-const MAX_SCORE: i64 = 10;
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+const EXTENDER_SCORE_MAX: i64 = 10;
+const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Answers beyond this are refused.
-const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Clone)]
 pub struct Extenders {
@@ -121,7 +121,7 @@ impl Extenders {
             let scores: BTreeMap<String, i64> = answer.into_iter().map(|p| (p.host, p.score)).collect();
             for (total, at) in totals.iter_mut().zip(feasible) {
                 let score = scores.get(&*cluster.cache.nodes()[*at as usize].name).copied().unwrap_or(0);
-                *total += score * extender.weight * (MAX_NODE_SCORE / MAX_SCORE);
+                *total += score * extender.weight * (MAX_NODE_SCORE / EXTENDER_SCORE_MAX);
             }
         }
         totals
@@ -151,11 +151,11 @@ impl Extenders {
             if !response.status().is_success() {
                 return Err(format!("code {}", response.status().as_u16()));
             }
-            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+            let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
             let bytes = body.map_err(|e| e.to_string())?.to_bytes();
             serde_json::from_slice(&bytes).map_err(|e| e.to_string())
         };
-        let limit = extender.http_timeout.as_deref().and_then(duration).unwrap_or(DEFAULT_TIMEOUT);
+        let limit = extender.http_timeout.as_deref().and_then(duration).unwrap_or(REQUEST_TIMEOUT_DEFAULT);
         let answer = self.env.timeout(limit, answer).await;
         answer.unwrap_or_else(|| Err("timed out".into())).map_err(failed)
     }

@@ -22,6 +22,7 @@ const VALUES: &[(&str, &[&str], &str)] = &[
         &["array", "boolean", "integer", "null", "number", "object", "string"],
         "types of JSON schema",
     ),
+    ("apiextensions/custom_resource_definition.rs", &["customresourcecleanup.apiextensions.k8s.io"], "a finalizer"),
     ("apps/deployment.rs", &["deployment"], "a word of a message"),
     ("apps/replica_set.rs", &["deployment"], "a word of a message"),
     ("autoscaling/horizontal_pod_autoscaler.rs", &["cpu"], "a resource"),
@@ -31,6 +32,11 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("certificates/certificate_signing_request.rs", &["any", "signing", "timestamping"], "key usages"),
     ("common/columns.rs", &["boolean", "integer"], "types of columns"),
     ("convert.rs", &["cpu"], "a resource"),
+    (
+        "convert.rs",
+        &["metricName", "metricSelector"],
+        "fields of autoscaling/v1 metrics, which only an annotation holds",
+    ),
     ("core/limit_range.rs", &["storage"], "a resource"),
     ("core/namespace.rs", &["foregroundDeletion", "kubernetes", "orphan"], "finalizers"),
     ("core/persistent_volume.rs", &["persistentvolumesource"], "upstream's own name in an error"),
@@ -94,8 +100,9 @@ fn literals(source: &str) -> Vec<(usize, String)> {
                 while let Some(c) = rest.next().filter(|c| *c != '"') {
                     line += usize::from(c == '\n');
                     text.push(c);
-                    if c == '\\' {
-                        text.extend(rest.next());
+                    if let Some(escaped) = (c == '\\').then(|| rest.next()).flatten() {
+                        line += usize::from(escaped == '\n');
+                        text.push(escaped);
                     }
                 }
                 found.push((start, text));

@@ -56,9 +56,12 @@ pub fn qos_class(pod: &Pod) -> QosClass {
 
 fn of_spec(spec: &PodSpec) -> QosClass {
     let amounts = |texts: Option<&Texts>| positive(|name| Quantity::parse(&texts?.get(name)?.0).ok());
-    let each = |resources| Requirements {
-        requests: amounts(RequestsOrLimits::Requests.list(resources)),
-        limits: amounts(RequestsOrLimits::Limits.list(resources)),
+    let each = |resources| {
+        let limits = amounts(RequestsOrLimits::Limits.list(resources));
+        let [cpu, memory] = amounts(RequestsOrLimits::Requests.list(resources));
+        // A pod that did not pass the API server has no defaults yet: a limit without a request is the request.
+        let requests = [cpu.or_else(|| limits[0].clone()), memory.or_else(|| limits[1].clone())];
+        Requirements { requests, limits }
     };
     match &spec.resources {
         Some(own) => classify([each(Some(own))]),
@@ -139,7 +142,11 @@ mod tests {
         let full = json!({ "cpu": "1", "memory": "1Gi" });
         check(json!({ "limits": full, "requests": full }), "Guaranteed");
         check(json!({ "limits": full, "requests": { "cpu": "1000m", "memory": "1Gi" } }), "Guaranteed");
-        check(json!({ "limits": full, "requests": { "cpu": "1" } }), "Burstable");
+        let spec =
+            json!({ "containers": [{ "name": "c", "resources": { "limits": full, "requests": { "cpu": "1" } } }] });
+        assert_eq!(qos_class_of_value(&spec), QosClass::Burstable, "expects defaults to be in place");
+        let pod: Pod = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+        assert_eq!(qos_class(&pod), QosClass::Guaranteed, "fills them in");
         let (guaranteed, none) = (
             json!({ "name": "a", "resources": { "limits": full, "requests": full } }),
             json!({ "name": "b", "resources": {} }),

@@ -1,7 +1,7 @@
 //! `status.typeChecking` of admission policies: what an expression gets wrong about the kinds it is asked about.
 //! A row of `post_start_hooks`, since it needs this crate's CEL; upstream's is one of the controller manager's controllers,
 //! and so is its identity. Woken by every change of a policy. The checker itself is `cel::types`.
-//! Invariant: a warning changes nothing about what the policy decides.
+//! A warning changes nothing about what the policy decides.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,6 +1,6 @@
 //! Bootstrap tokens: secrets in kube-system with which a new node asks for its certificate.
 //! A row of the chain in `authn`.
-//! Invariant: only while the secret is there, says it may be used so, and has not expired.
+//! Only while the secret is there, says it may be used so, and has not expired.
 
 use std::sync::Arc;
 

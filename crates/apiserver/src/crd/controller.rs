@@ -1,6 +1,6 @@
 //! Keeps the served resources in step with the definitions, and their conditions with what is served.
 //! A row of `post_start_hooks`; reads the watch cache, writes through the pipeline like any client.
-//! Invariant: `judge` is pure; the loop carries out what it says and looks again.
+//! `judge` is pure; the loop carries out what it says and looks again.
 
 use std::{sync::Arc, time::Duration};
 

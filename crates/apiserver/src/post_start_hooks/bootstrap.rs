@@ -1,6 +1,6 @@
 //! What every cluster has from the start: system namespaces, system priority classes, the network of Services.
 //! Rows of the table beside it, which are only prepared.
-//! Invariant: goes through the registry like any client; what exists already is left alone.
+//! Goes through the registry like any client; what exists already is left alone.
 
 use std::sync::Arc;
 

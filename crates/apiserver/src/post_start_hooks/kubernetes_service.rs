@@ -1,6 +1,6 @@
 //! The `kubernetes` Service and its endpoints: how pods find the API servers.
 //! A row of the table beside it: made before the server is ready, and kept true from then on.
-//! Invariant: the endpoints are the API servers on this store that live; all of them come to the same.
+//! The endpoints are the API servers on this store that live; all of them come to the same.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,6 +1,6 @@
 //! Changes of existing objects: PUT, every patch and every subresource end here.
 //! Part of `registry`.
-//! Invariant: decided on one version, stored only if that is still the newest; otherwise decided again.
+//! Decided on one version, stored only if that is still the newest; otherwise decided again.
 
 use std::{sync::Arc, time::Duration};
 

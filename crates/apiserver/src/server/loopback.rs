@@ -1,7 +1,7 @@
 //! Requests of the API server to itself: bootstrap objects, the status of definitions, whatever its own loops write.
 //! Used by the rows of `post_start_hooks`.
-//! Invariant: takes the whole pipeline, as `system:apiserver` in `system:masters`, as upstream's loopback client does;
-//! nobody else can have that identity, since no credential is made for it.
+//! Takes the whole pipeline, as `system:apiserver` in `system:masters`, as upstream's loopback client does; nobody else
+//! can have that identity, since no credential is made for it.
 
 use std::sync::Arc;
 

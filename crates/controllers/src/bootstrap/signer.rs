@@ -1,7 +1,7 @@
 //! Signs the ConfigMap `kube-public/cluster-info` with every bootstrap token that is for that, so that a node that has
 //! nothing but a token can tell whether the cluster it found is the right one.
 //! `token_cleaner` deletes the tokens that expire; kubeadm and its like write the ConfigMap and check the signatures.
-//! Invariant: no signature outlives its token or the text that it is of.
+//! No signature outlives its token or the text that it is of.
 
 use std::{collections::BTreeMap, sync::Arc};
 

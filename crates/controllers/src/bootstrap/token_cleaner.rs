@@ -1,6 +1,6 @@
 //! Deletes bootstrap tokens when they expire.
 //! Agents join with them; `minke token create` makes them.
-//! Invariant: a token without an expiration stays.
+//! A token without an expiration stays.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Approves requests of kubelets for their own client certificates, if RBAC says that they may ask.
 //! `signer` then signs; other requests wait for a person.
-//! Invariant: the right to be approved is asked of the authorizer, never assumed.
+//! The right to be approved is asked of the authorizer, never assumed.
 
 use std::sync::Arc;
 

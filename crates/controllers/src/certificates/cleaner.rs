@@ -1,6 +1,6 @@
 //! Deletes certificate requests that have served their purpose or never will.
 //! Beside `signer`.
-//! Invariant: only the request goes; certificates that were handed out live on.
+//! Only the request goes; certificates that were handed out live on.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Certificate signing requests: approved where a node asks for its own, signed, and cleared away.
 //! `signing` is the core; agents join and kubelets renew through here.
-//! Invariant: nothing is signed that a person or the approver has not approved.
+//! Nothing is signed that a person or the approver has not approved.
 
 mod approver;
 mod cleaner;

@@ -1,8 +1,8 @@
 //! Approves kubelets' requests for serving certificates when they name nothing but the node itself.
 //! `signer` signs what is approved; upstream leaves this approval to the operator, and so does a cluster whose configuration
 //! has no `ReservedNames`.
-//! Invariant: every name in the certificate is one that the Node object of the asking kubelet has, and that nobody else
-//! answers to: not the API server, no Service, no pod, no other node.
+//! Every name in the certificate is one that the Node object of the asking kubelet has, and that nobody else answers
+//! to: not the API server, no Service, no pod, no other node.
 
 use std::{net::IpAddr, sync::Arc};
 

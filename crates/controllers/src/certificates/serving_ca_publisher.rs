@@ -1,7 +1,7 @@
 //! Publishes who signs for kubelets' servers, as the ConfigMap `kube-public/kubelet-serving-ca`.
 //! Nodes that join read it, and whoever scrapes kubelets may: the Role `minke:kubelet-serving-ca` of the bootstrap policy
 //! lets every authenticated user get it.
-//! Invariant: what people change in it is changed back.
+//! What people change in it is changed back.
 
 use std::{collections::BTreeMap, sync::Arc};
 

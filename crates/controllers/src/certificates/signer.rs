@@ -1,6 +1,7 @@
 //! Signs approved requests with the authority that their signer's name stands for.
 //! The core is `signing`.
-//! Invariant: a kubelet's serving certificate is never by the authority that clients of the API server believe; a request that its signer's rules refuse is marked Failed once and never signed.
+//! A kubelet's serving certificate is never by the authority that clients of the API server believe; a request that its
+//! signer's rules refuse is marked Failed once and never signed.
 
 use std::{sync::Arc, time::Duration};
 

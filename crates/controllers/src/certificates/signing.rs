@@ -1,6 +1,6 @@
 //! What a request asks for, whether its signer may grant it, and the certificate itself.
 //! Used by `approver` and `signer`.
-//! Invariant: subject and names come from the request, lifetime and usages from us.
+//! Subject and names come from the request, lifetime and usages from us.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Writes of our own that the cache has not shown yet, so that nothing is created or deleted twice.
 //! Filled by `pod_control` and `deployment` before a request, emptied by the watch; asked by controllers before they count.
-//! Invariant: an expectation that is never met is asked about after a while, and dropped after five minutes.
+//! An expectation that is never met is asked about after a while, and dropped after five minutes.
 
 use std::{
     collections::{HashMap, HashSet},

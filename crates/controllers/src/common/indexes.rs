@@ -1,6 +1,6 @@
 //! The indexes that controllers put on shared informers, so that no event walks over every object.
 //! Used with `client::Informer::add_index`.
-//! Invariant: an index depends on the object alone.
+//! An index depends on the object alone.
 
 use api::Object;
 use client::Informer;

@@ -1,6 +1,6 @@
 //! Metadata as every controller needs it; reading it is `api::accessor`.
 //! Used by the cores and by what carries their actions out.
-//! Invariant: absent and empty mean the same.
+//! Absent and empty mean the same.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::{

@@ -1,6 +1,6 @@
 //! Requests for objects of any resource, custom ones too, as plain JSON.
 //! Used by the namespace controller, the garbage collector and others that do not know their kinds beforehand.
-//! Invariant: errors are the server's own `Status`.
+//! Errors are the server's own `Status`.
 
 use api::{ApiError, Resource};
 use bytes::Bytes;

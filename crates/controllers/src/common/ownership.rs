@@ -1,6 +1,6 @@
 //! Who belongs to whom: adoption of orphans that match a selector, release of those that no longer do.
 //! Used by every controller with a selector.
-//! Invariant: never takes an object from another controller, and never adopts for an owner that is going away.
+//! Never takes an object from another controller, and never adopts for an owner that is going away.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Creating and deleting pods for a workload, in growing batches, with expectations and Events.
 //! Used by replica sets, daemon sets and jobs.
-//! Invariant: an expectation is noted before its request and withdrawn when the request surely failed.
+//! An expectation is noted before its request and withdrawn when the request surely failed.
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -1,9 +1,10 @@
 //! What controllers ask of pods: are they alive, ready, available, and who goes first.
 //! Used by every workload controller and by the endpoint controllers.
-//! Invariant: pure readings of one version of a pod.
+//! Invariant: pure readings of one version of a pod (tidy: `pure_files`).
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
+use api::pod_resources::is_sidecar;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -73,7 +74,7 @@ fn restarts(pod: &Pod) -> (i32, i32) {
         counted.map(|s| s.restart_count).max().unwrap_or(0)
     };
     let init = pod.spec.as_ref().and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
-    let sidecar = |name: &str| init.iter().any(|c| c.name == name && c.restart_policy.as_deref() == Some("Always"));
+    let sidecar = |name: &str| init.iter().any(|c| c.name == name && is_sidecar(c));
     let status = pod.status.as_ref();
     (
         most(status.and_then(|s| s.container_statuses.as_ref()), &|_| true),

@@ -1,6 +1,6 @@
 //! Every resource that the server stores: the table's rows and the custom resources of the moment.
 //! Read by the namespace controller, the garbage collector and the resource quota controller.
-//! Invariant: one version per resource, the one that the server prefers.
+//! One version per resource, the one that the server prefers.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! ControllerRevisions: the templates that a daemon set or stateful set has had.
 //! The core says which to make, renumber and delete; `carry_out` does so. Read by `kubectl rollout history`.
-//! Invariant: one revision per template; the present one has the highest number.
+//! One revision per template; the present one has the highest number.
 
 use std::{collections::BTreeMap, sync::Arc};
 

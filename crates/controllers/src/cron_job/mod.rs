@@ -1,6 +1,6 @@
 //! Starts jobs by the clock.
 //! `plan` is the core, `schedule` reads cron expressions; the job controller runs what is started.
-//! Invariant: a job's name follows from its scheduled time, so a time is never run twice.
+//! A job's name follows from its scheduled time, so a time is never run twice.
 
 mod plan;
 mod schedule;

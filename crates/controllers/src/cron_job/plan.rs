@@ -1,6 +1,6 @@
 //! The core: whether a cron job's time has come, and what to do about jobs that still run.
 //! Called by the controller beside it; `schedule` knows the times.
-//! Invariant: of many missed times only the latest is made up for.
+//! Of many missed times only the latest is made up for.
 
 use std::{sync::Arc, time::Duration};
 

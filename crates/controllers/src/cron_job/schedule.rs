@@ -1,6 +1,6 @@
 //! Cron schedules: five fields, names, steps, the `@` words and `@every`, in a time zone.
 //! Used by the cron job core; pure.
-//! Invariant: of day-of-month and day-of-week either may match, unless one of them is a star; then both must.
+//! Of day-of-month and day-of-week either may match, unless one of them is a star; then both must.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Keeps one pod of a template on every node that wants it.
 //! `plan` is the core, `revisions` keeps the history; the scheduler binds the pods by their node affinity.
-//! Invariant: never counts while own writes are still on their way through the watch.
+//! Never counts while own writes are still on their way through the watch.
 
 mod plan;
 

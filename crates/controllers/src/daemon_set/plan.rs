@@ -1,6 +1,6 @@
 //! The core: which nodes lack a daemon pod, which pods must go, and what the status says.
 //! Called by the controller beside it with claimed pods.
-//! Invariant: without surge at most one pod per node; a rolling update keeps maxUnavailable.
+//! Without surge at most one pod per node; a rolling update keeps maxUnavailable.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

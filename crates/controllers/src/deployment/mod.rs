@@ -1,6 +1,6 @@
 //! Rolls deployments out: one replica set per template, scaled against each other.
 //! The core is `plan`; this part looks, claims and carries out. Pods are the replica sets' business.
-//! Invariant: names of replica sets follow from their template, so nothing is created twice.
+//! Names of replica sets follow from their template, so nothing is created twice.
 
 mod plan;
 mod sets;

@@ -1,6 +1,6 @@
 //! The core: which replica sets to make, scale and delete for one deployment, and its status.
 //! Called by the controller beside it with claimed sets; the arithmetic is in `sets`, the conditions in `status`.
-//! Invariant: a plan never lets the pods exceed replicas + maxSurge or the available ones fall below the minimum.
+//! A plan never lets the pods exceed replicas + maxSurge or the available ones fall below the minimum.
 
 use std::{sync::Arc, time::Duration};
 

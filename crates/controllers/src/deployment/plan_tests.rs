@@ -1,6 +1,6 @@
 //! Table tests of the deployment core, and a small world that rolls out under random readiness.
 //! Beside `plan`, which it tests.
-//! Invariant: every step of every rollout keeps maxSurge and maxUnavailable.
+//! Every step of every rollout keeps maxSurge and maxUnavailable.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;

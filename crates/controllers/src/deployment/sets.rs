@@ -1,6 +1,6 @@
 //! Arithmetic over the replica sets of one deployment: old and new, sizes, shares, revisions.
 //! Used by `plan` and `status`.
-//! Invariant: pure; percentages of maxSurge round up, those of maxUnavailable down.
+//! Invariant: pure; percentages of maxSurge round up, those of maxUnavailable down (tidy: `pure_files`).
 
 use std::{cmp::Reverse, sync::Arc};
 

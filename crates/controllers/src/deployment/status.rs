@@ -1,6 +1,6 @@
 //! A deployment's counters and conditions, with upstream's reasons and words.
 //! Used by `plan`.
-//! Invariant: a condition's transition time moves only when its status does.
+//! A condition's transition time moves only when its status does.
 
 use std::time::Duration;
 

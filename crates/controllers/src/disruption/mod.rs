@@ -1,7 +1,7 @@
 //! Keeps the status of PodDisruptionBudgets, which the eviction API asks before it lets a pod go.
 //! The core is `plan`.
 //! Pods that were to be disrupted and stay are told so here too.
-//! Invariant: a budget that can't be worked out allows nothing.
+//! A budget that can't be worked out allows nothing.
 
 mod plan;
 

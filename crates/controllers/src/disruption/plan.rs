@@ -1,6 +1,6 @@
 //! The core: how many pods a budget lets go.
 //! Called by the controller beside it; the eviction API takes from `disruptionsAllowed`.
-//! Invariant: an eviction that was granted counts as gone until it is seen or two minutes have passed.
+//! An eviction that was granted counts as gone until it is seen or two minutes have passed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Keeps the EndpointSlices of services with a selector. The proxy and DNS read them.
 //! The core is `slice_plan`, the hand is `slice_control`.
-//! Invariant: slices of other managers are never touched.
+//! Slices of other managers are never touched.
 
 use std::sync::Arc;
 

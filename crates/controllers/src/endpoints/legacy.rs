@@ -1,6 +1,6 @@
 //! Keeps the Endpoints object of services with a selector, for clients that still read it.
 //! The core is `subsets`.
-//! Invariant: one object per service, of the same name.
+//! One object per service, of the same name.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Mirrors Endpoints that people write by hand into EndpointSlices, which is all that the proxy and DNS read.
 //! The slices are arranged by `slice_plan` and written by `slice_control`.
-//! Invariant: endpoints of services with a selector are not mirrored; they have slices of their own.
+//! Endpoints of services with a selector are not mirrored; they have slices of their own.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Which pods stand behind a service: EndpointSlices, and the older Endpoints.
 //! `selection` reads services and pods, `slice_plan` and `subsets` are the cores, the other files carry out.
-//! Invariant: a service without a selector is left alone; someone else writes its endpoints.
+//! A service without a selector is left alone; someone else writes its endpoints.
 
 mod endpoint_slice;
 mod legacy;

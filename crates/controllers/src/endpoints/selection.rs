@@ -1,9 +1,10 @@
 //! What a service selects and which ports of a pod it means.
 //! Shared by both endpoint controllers.
-//! Invariant: pure; a pod's change that can't change any endpoint is recognised as such.
+//! Invariant: pure; a pod's change that can't change any endpoint is recognised as such (tidy: `pure_files`).
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::pod_resources::is_sidecar;
 use client::{Change, Informer};
 use k8s_openapi::{
     api::{
@@ -149,8 +150,7 @@ fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
         Some(IntOrString::Int(number)) => Some(*number),
         Some(IntOrString::String(name)) => {
             let spec = pod.spec.as_ref()?;
-            let sidecars =
-                spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
             let mut open = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
             open.find(|p| p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == protocol(port))
                 .map(|p| p.container_port)

@@ -1,6 +1,6 @@
 //! The hand of both controllers that write EndpointSlices: finds a service's slices and carries plans out.
 //! Used by `endpoint_slice` and `mirroring`, each under its own manager label; plans come from `slice_plan`.
-//! Invariant: slices of other managers are never touched; own writes are waited for before the next plan.
+//! Slices of other managers are never touched; own writes are waited for before the next plan.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The core: the slices a service should have, with the fewest changes to those it has.
 //! Called by `endpoint_slice`; reads pods through `selection`.
-//! Invariant: a slice holds one address family, one set of ports and at most `ENDPOINTS_PER_SLICE_MAX` endpoints.
+//! A slice holds one address family, one set of ports and at most `ENDPOINTS_PER_SLICE_MAX` endpoints.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! The core of the older Endpoints: addresses grouped by the ports they serve.
 //! Called by `legacy`; reads pods through `selection`.
-//! Invariant: one address family, at most `ADDRESSES_PER_SUBSET_MAX`, in a stable order.
+//! One address family, at most `ADDRESSES_PER_SUBSET_MAX`, in a stable order.
 
 use std::{collections::BTreeMap, sync::Arc};
 

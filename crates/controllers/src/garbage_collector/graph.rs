@@ -1,6 +1,7 @@
 //! The graph of owners and dependents, by uid, and what follows from it for one object.
 //! Fed by watches of every resource; the controller beside it carries out.
-//! Invariant: pure; an owner counts as absent only after it was seen to go or was asked for and not found.
+//! Invariant: pure; an owner counts as absent only after it was seen to go or was asked for and not found (tidy:
+//! `pure_files`).
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

@@ -1,6 +1,6 @@
 //! Table tests of the owner graph.
 //! Beside `graph`, which it tests.
-//! Invariant: each case is a list of objects and the verdict on one of them.
+//! Each case is a list of objects and the verdict on one of them.
 
 use api::{Meta, kinds};
 

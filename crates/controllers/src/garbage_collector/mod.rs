@@ -1,6 +1,6 @@
 //! Deletes what has lost its last owner, and lets owners go that waited for their dependents.
 //! Watches every resource that can be listed, custom ones too; the core is `graph`.
-//! Invariant: keys are uids; every delete insists on the uid, so a later object of the same name is safe.
+//! Keys are uids; every delete insists on the uid, so a later object of the same name is safe.
 
 mod graph;
 

@@ -1,9 +1,10 @@
 //! How long a job waits after failures before it makes another pod: 10 s, 20 s, 40 s …, until one succeeds.
 //! Moved forward by the job core, kept by the controller: pods that were deleted can't be counted any more.
-//! Invariant: a pod counts once.
+//! A pod counts once.
 
 use std::{collections::BTreeSet, time::Duration};
 
+use api::pod_resources::is_sidecar;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
@@ -67,7 +68,7 @@ fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     let inits = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
     let sidecar = |status: &&ContainerStatus| {
         let container = inits.into_iter().flatten().find(|c| c.name == status.name);
-        container.is_some_and(|c| c.restart_policy.as_deref() == Some("Always"))
+        container.is_some_and(is_sidecar)
     };
     let sidecars = status.init_container_statuses.iter().flatten().filter(sidecar);
     let all = status.container_statuses.iter().flatten().chain(sidecars);

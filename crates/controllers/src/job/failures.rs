@@ -1,6 +1,6 @@
 //! How often an index has failed: each of its pods remembers what came before it, and hands that on to its successor.
 //! Used by the job core where every index has a limit of its own.
-//! Invariant: an ignored failure leaves the count that the limit is about alone.
+//! An ignored failure leaves the count that the limit is about alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Sets of completion indexes in the compact form that jobs store: `0,2-5,9`.
 //! Used by the job core.
-//! Invariant: printing and parsing agree; numbers beyond the limit are dropped.
+//! Printing and parsing agree; numbers beyond the limit are dropped.
 
 use std::collections::BTreeSet;
 

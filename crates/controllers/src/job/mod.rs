@@ -1,6 +1,6 @@
 //! Runs jobs: pods until enough have succeeded, or too many have failed.
 //! `plan` is the core; cron jobs stand above, `ttl` clears away what has finished.
-//! Invariant: status first, then finalizers: a crash between the two loses no count.
+//! Status first, then finalizers: a crash between the two loses no count.
 
 mod backoff;
 mod failures;

@@ -1,6 +1,6 @@
 //! The core: what a job's pods amount to, which to make and delete, and what the status says.
 //! Called by the controller beside it; `accounting` counts, failures are judged by `policy`, indexes kept by `indexes`.
-//! Invariant: a finished pod is counted exactly once: its uid is written to the status before its finalizer goes.
+//! A finished pod is counted exactly once: its uid is written to the status before its finalizer goes.
 
 mod accounting;
 

@@ -1,6 +1,6 @@
 //! Table tests of the job core, and a small world that runs jobs to their end.
 //! Beside `plan`, which it tests.
-//! Invariant: every finished pod is counted once, whatever order things are seen in.
+//! Every finished pod is counted once, whatever order things are seen in.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! What a pod's failure means to its job: podFailurePolicy and successPolicy.
 //! Used by the job core; pure.
-//! Invariant: the first rule that matches decides.
+//! The first rule that matches decides.
 
 use k8s_openapi::api::{
     batch::v1::{Job, PodFailurePolicyOnExitCodesRequirement},

@@ -1,6 +1,6 @@
 //! Deletes finished jobs once their `ttlSecondsAfterFinished` has passed.
 //! Beside the job controller, which finishes them.
-//! Invariant: asks the server once more before deleting, since the TTL may have been raised meanwhile.
+//! Asks the server once more before deleting, since the TTL may have been raised meanwhile.
 
 use std::{sync::Arc, time::Duration};
 

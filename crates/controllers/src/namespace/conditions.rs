@@ -1,6 +1,6 @@
 //! The core: what the conditions of a terminating namespace say about what remains.
 //! Called by the controller beside it.
-//! Invariant: upstream's words, since people and scripts read them.
+//! Upstream's words, since people and scripts read them.
 
 use std::collections::BTreeMap;
 

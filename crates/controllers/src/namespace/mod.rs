@@ -1,6 +1,6 @@
 //! Empties namespaces that are being deleted, then lets them go.
 //! `conditions` is the core; resources come from the table and from custom resource definitions.
-//! Invariant: the finalizer `kubernetes` is removed only after every resource was seen empty.
+//! The finalizer `kubernetes` is removed only after every resource was seen empty.
 
 mod conditions;
 

@@ -1,6 +1,6 @@
 //! The core of node lifecycle: conditions of a silent node, and the taints that conditions call for.
 //! Called by `lifecycle`.
-//! Invariant: taints of other keys are never touched.
+//! Taints of other keys are never touched.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};

@@ -1,7 +1,7 @@
 //! Gives every node its podCIDR.
 //! The core is `ranges`; the kubelet hands the range to CNI.
-//! Invariant: one worker, so that two nodes never race for a part; a range that is not inside the cluster's or that
-//! another node has is not counted, so it keeps nobody from one and frees nobody's.
+//! One worker, so that two nodes never race for a part; a range that is not inside the cluster's or that another node
+//! has is not counted, so it keeps nobody from one and frees nobody's.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,6 +1,6 @@
 //! Notices silent nodes and writes conditions and taints for them.
 //! `conditions` is the core, `zones` sets the pace; `taint_eviction` acts on the taints.
-//! Invariant: silence is measured on our own clock, from the last change we saw.
+//! Silence is measured on our own clock, from the last change we saw.
 
 use std::{
     collections::{HashMap, HashSet},

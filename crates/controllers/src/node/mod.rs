@@ -1,6 +1,6 @@
 //! Everything about nodes: whether they are alive, what that means for their pods, and their address ranges.
 //! Kubelets report through Lease and Node status; the scheduler reads the taints written here.
-//! Invariant: deadlines wake the controllers; nobody polls.
+//! Deadlines wake the controllers; nobody polls.
 
 mod conditions;
 mod ipam;

@@ -1,6 +1,6 @@
 //! Deletes pods that nobody else will: of nodes that are gone, terminating without a node, or finished in masses.
 //! Runs beside `taint_eviction`, which handles nodes that still exist.
-//! Invariant: a node is believed gone only after a pause and a look at the server itself.
+//! A node is believed gone only after a pause and a look at the server itself.
 
 use std::{sync::Arc, time::Duration};
 

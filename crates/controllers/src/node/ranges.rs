@@ -1,6 +1,6 @@
 //! The core of address ranges: which part of the cluster's range a node gets.
 //! Called by `ipam`.
-//! Invariant: no part is handed out twice; a part that touches the services' range is never handed out.
+//! No part is handed out twice; a part that touches the services' range is never handed out.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Evicts pods from nodes with NoExecute taints that they do not tolerate, or no longer.
 //! `lifecycle` (and people) write the taints; workload controllers replace the pods.
-//! Invariant: a pod's deadline counts from when the taint was added; a taint that does not say so was added when it
-//! was first seen.
+//! A pod's deadline counts from when the taint was added; a taint that does not say so was added when it was first
+//! seen.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,6 +1,6 @@
 //! Tells every node for how long it may use a Secret or ConfigMap before it asks again: the longer the more nodes there are.
 //! Reads and annotates nodes.
-//! Invariant: around the size at which the time changes it does not change back and forth.
+//! Around the size at which the time changes it does not change back and forth.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! How many nodes of each zone are in trouble, and how fast pods may be sent away from them.
 //! Kept and asked by `lifecycle`; the rates and thresholds are upstream's defaults.
-//! Invariant: when no node anywhere is ready the fault is likely ours, and nothing is evicted.
+//! When no node anywhere is ready the fault is likely ours, and nothing is evicted.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Keeps the number of pods of a ReplicaSet or a ReplicationController.
 //! The core (`plan`) counts; this part looks, claims and carries out. Deployments stand above, pods below.
-//! Invariant: never counts while own writes are still on their way through the watch.
+//! Never counts while own writes are still on their way through the watch.
 
 mod plan;
 

@@ -1,6 +1,6 @@
 //! The core: how many pods to make or which to take away, and what the status says.
 //! Called by the controller beside it with claimed pods.
-//! Invariant: at most `BURST_REPLICAS` pods are made or deleted in one go.
+//! At most `BURST_REPLICAS` pods are made or deleted in one go.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Sees that every namespace has its `default` ServiceAccount.
 //! Pods without a named account run under it.
-//! Invariant: never changes an account that exists.
+//! Never changes an account that exists.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Withdraws tokens that old clusters put into Secrets of their own accord, when nobody has used them for a year, and
 //! deletes them a year later.
 //! The API server notes their use, and believes those that are withdrawn no longer; taking the label off brings one back.
-//! Invariant: only Secrets that their account lists, which people who make one do not do, and that no pod mounts.
+//! Only Secrets that their account lists, which people who make one do not do, and that no pod mounts.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

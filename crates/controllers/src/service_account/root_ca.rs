@@ -1,6 +1,6 @@
 //! Publishes the cluster's CA to every namespace as the ConfigMap `kube-root-ca.crt`.
 //! Mounted into pods beside their tokens.
-//! Invariant: what people change in it is changed back.
+//! What people change in it is changed back.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Fills Secrets of type kubernetes.io/service-account-token: the old way to give a ServiceAccount a token that lasts.
 //! The API server believes such a token while its Secret and its account are there.
-//! Invariant: a Secret whose account is gone goes too; a token that is there is never replaced.
+//! A Secret whose account is gone goes too; a token that is there is never replaced.
 
 use std::{collections::BTreeMap, sync::Arc};
 

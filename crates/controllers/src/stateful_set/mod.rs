@@ -1,6 +1,6 @@
 //! Runs stateful sets: pods with names, claims and an order.
 //! `plan` is the core, `pod` makes pods and claims, `revisions` keeps the history.
-//! Invariant: a pod's claims exist before the pod; names make double creation impossible.
+//! A pod's claims exist before the pod; names make double creation impossible.
 
 mod plan;
 mod pod;

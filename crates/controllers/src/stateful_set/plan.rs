@@ -1,6 +1,6 @@
 //! The core: which of a stateful set's pods to make, delete or wait for, and what the status says.
 //! Called by the controller beside it with claimed pods and the two revisions in play.
-//! Invariant: with OrderedReady one pod changes at a time, upward when growing, downward when shrinking or updating.
+//! With OrderedReady one pod changes at a time, upward when growing, downward when shrinking or updating.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

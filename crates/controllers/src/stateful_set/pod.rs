@@ -1,6 +1,6 @@
 //! What makes a stateful pod: its name, its identity and its claims.
 //! Used by the controller beside it; pure.
-//! Invariant: the same ordinal always gives the same name and the same claims.
+//! The same ordinal always gives the same name and the same claims.
 
 use k8s_openapi::{
     api::{

@@ -1,6 +1,6 @@
 //! Binds claims to volumes, and releases volumes whose claim is gone.
 //! `matching` is the core; a provisioner outside makes volumes that it then binds.
-//! Invariant: volume first, then claim; one worker, so that no volume is promised twice.
+//! Volume first, then claim; one worker, so that no volume is promised twice.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Makes the claims of generic ephemeral volumes: one per pod and volume, owned by the pod.
 //! The binder binds them; the garbage collector takes them with the pod.
-//! Invariant: a claim of that name that belongs to someone else is left alone, and the pod waits.
+//! A claim of that name that belongs to someone else is left alone, and the pod waits.
 
 use std::sync::Arc;
 

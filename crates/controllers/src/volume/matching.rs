@@ -1,6 +1,6 @@
 //! The core of the binder: which volume fits a claim best.
 //! Called by `binder`.
-//! Invariant: a volume that is reserved for another claim never fits.
+//! A volume that is reserved for another claim never fits.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Claims and volumes: who is bound to whom, and what may be deleted while in use.
 //! `matching` is the binder's core; `protection` keeps finalizers.
-//! Invariant: a volume is bound to one claim, and says so before the claim does.
+//! A volume is bound to one claim, and says so before the claim does.
 
 mod binder;
 mod ephemeral;

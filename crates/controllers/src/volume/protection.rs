@@ -1,6 +1,6 @@
 //! Keeps claims that pods use, volumes that claims use, and attribute classes that either names from vanishing.
 //! The finalizers are added here too, for objects that came without them.
-//! Invariant: a finalizer goes only when the object is being deleted and nothing uses it.
+//! A finalizer goes only when the object is being deleted and nothing uses it.
 
 use std::sync::Arc;
 

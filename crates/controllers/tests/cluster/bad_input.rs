@@ -1,6 +1,6 @@
 //! What users get wrong: nothing loops hot, and one clear Event says what is the matter.
 //! Run by the cluster of `main`; the counted writes include those that the server refuses.
-//! Invariant: every test bounds the requests of ten minutes.
+//! Every test bounds the requests of ten minutes.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! What a cluster tells nodes: those that come, to find it; those that are there, how often to ask.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The garbage collector as the conformance texts play with it.
 //! Run by the cluster of `main`; the verdicts themselves are in the table tests of the owner graph.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Pod, ReplicationController},

@@ -1,6 +1,6 @@
 //! Names that are taken: what follows from a template's hash may already belong to something else.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},

@@ -1,6 +1,6 @@
 //! Which test of ours covers which of the official conformance texts about workloads and scheduling.
 //! Checked by `testkit`; `make test-reference` compares the first column with the published list.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 use testkit::conformance::{self, Group, Row};
 

@@ -1,6 +1,6 @@
 //! A transport that counts writes, and refuses some on demand.
 //! Stands between the controllers and the real API server in the tests beside it.
-//! Invariant: reads pass untouched.
+//! Reads pass untouched.
 
 use std::sync::{
     Arc,

@@ -1,6 +1,6 @@
 //! What every workload kind offers beside itself: `scale`, `status`, collections that go together.
 //! Run by the cluster of `main`; the conformance texts ask for each of these of each kind.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use client::{ListParams, Patch};
 use http::Request;

@@ -1,6 +1,6 @@
 //! What is said where something is not as it should be, in upstream's words.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Budgets, quotas, roles, volumes and certificates against the real API server.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Jobs and cron jobs as the conformance texts play with them.
 //! Run by the cluster of `main`; the rules of policies are in the table tests of the job's plan.
-//! Invariant: as in `main`, every test ends quiet, unless a clock keeps it going.
+//! As in `main`, every test ends quiet, unless a clock keeps it going.
 
 use std::time::Duration;
 

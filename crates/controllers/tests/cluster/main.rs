@@ -1,6 +1,6 @@
 //! All controllers together against the real API server over the memory store, under simulated time.
 //! One pretend node runs every pod; `counting` watches what the controllers write.
-//! Invariant: every test ends quiet: once converged, the controllers write nothing any more.
+//! Every test ends quiet: once converged, the controllers write nothing any more.
 
 mod bad_input;
 mod bootstrap;

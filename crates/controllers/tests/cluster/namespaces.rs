@@ -1,6 +1,6 @@
 //! How namespaces are emptied when they go: of everything, and of pods before what those use.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Nodes that only pretend: bind every pod, make it ready, end jobs' pods, let pods go.
 //! Started by the cluster of these tests.
-//! Invariant: a pod whose image is `ends:CODE` ends with that exit code at once; one of `stuck:…` never gets ready, and
-//! one of `held:…` never goes.
+//! A pod whose image is `ends:CODE` ends with that exit code at once; one of `stuck:…` never gets ready, and one of
+//! `held:…` never goes.
 
 use client::{Client, InformerFactory, Patch};
 use env::Env;

@@ -1,6 +1,6 @@
 //! ResourceQuotas: what counts against them from its making to its end, and what they themselves are told.
 //! Run by the cluster of `main`; admission in the API server charges, the controller gives back.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::{collections::BTreeMap, time::Duration};
 

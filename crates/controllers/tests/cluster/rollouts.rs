@@ -1,6 +1,6 @@
 //! Deployments, replica sets, replication controllers and budgets as the conformance texts play with them.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Stateful sets and daemon sets as the conformance texts play with them.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::{collections::BTreeMap, time::Duration};
 

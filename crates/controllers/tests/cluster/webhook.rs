@@ -1,6 +1,6 @@
 //! A real admission webhook, over TLS on loopback, that refuses every pod until it changes its mind.
 //! Beside `bad_input`, in real time: simulated time would not wait for sockets.
-//! Invariant: counts what the webhook is asked; no figure here depends on how fast the machine is.
+//! Counts what the webhook is asked; no figure here depends on how fast the machine is.
 
 use std::{
     convert::Infallible,

@@ -1,6 +1,6 @@
 //! Jobs, cron jobs, daemon sets and stateful sets against the real API server.
 //! Run by the cluster of `main`.
-//! Invariant: as in `main`, every test ends quiet.
+//! As in `main`, every test ends quiet.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! How full the disk behind a path is, and what is below one.
 //! Used by `image_gc`, `eviction` and `stats`.
-//! Invariant: only reads.
+//! Only reads.
 
 use std::{
     collections::HashSet,
@@ -23,7 +23,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn measure(path: &Path) -> Option<Self> {
         let fs = nix::sys::statvfs::statvfs(path).ok()?;
         let used = fs.blocks().saturating_sub(fs.blocks_free());
         Some(Self {

@@ -1,7 +1,7 @@
 //! Removes directories that pods have written to.
 //! Used for pods' directories, volumes' old versions and logs.
-//! Invariant: works on descriptors, so it neither follows a link nor enters a mount, however the tree changes under it; it
-//! holds a bounded number of them, however deep the tree is.
+//! Works on descriptors, so it neither follows a link nor enters a mount, however the tree changes under it; it holds a
+//! bounded number of them, however deep the tree is.
 
 use std::{
     ffi::{OsStr, OsString},

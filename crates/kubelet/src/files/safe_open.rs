@@ -1,7 +1,7 @@
 //! Opens what is in places that pods can write to: logs, termination messages, volumes.
 //! Used by everything that reads or walks there; `remove_tree` deletes there.
-//! Invariant: no link is followed and no pipe or device is opened; what was opened stays what it is, whatever becomes of
-//! its name. The caller is on a thread that may hang (see `file_work`).
+//! No link is followed and no pipe or device is opened; what was opened stays what it is, whatever becomes of its name.
+//! The caller is on a thread that may hang (see `file_work`).
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,7 +22,7 @@ use nix::{
 };
 
 /// How often a look-up that a rename somewhere has disturbed is done again.
-const DISTURBED_MAX: u32 = 100;
+const RETRIES_MAX: u32 = 100;
 
 /// Holds what is there without opening it, a link as a link.
 const PLACE: OFlag = OFlag::O_PATH;
@@ -34,7 +34,7 @@ fn open(at: impl AsFd, path: &Path, flags: OFlag, resolve: ResolveFlag) -> io::R
     loop {
         let how = OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         match openat2(at.as_fd(), path, how) {
-            Err(Errno::EAGAIN | Errno::EINTR) if disturbed < DISTURBED_MAX => disturbed += 1,
+            Err(Errno::EAGAIN | Errno::EINTR) if disturbed < RETRIES_MAX => disturbed += 1,
             other => return Ok(other?),
         }
     }

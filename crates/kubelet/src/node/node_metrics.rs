@@ -1,6 +1,6 @@
 //! What the node counts, under upstream's names: one row per family.
 //! Counted where things happen; shown by `stats` at `/metrics`, the probes' at `/metrics/probes`.
-//! Invariant: only names and shapes; nothing is counted here.
+//! Only names and shapes; nothing is counted here.
 
 use metrics::{DEFAULT_BUCKETS, Family};
 

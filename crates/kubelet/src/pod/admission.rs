@@ -1,6 +1,6 @@
 //! Whether this node can run a pod that it was given: the last check before anything is made for it.
 //! Called once per pod by `pod_workers`.
-//! Invariant: pure; a refused pod fails with a reason that controllers and people know.
+//! Invariant: pure; a refused pod fails with a reason that controllers and people know (tidy: `pure_files`).
 
 use std::{collections::BTreeMap, sync::Arc};
 

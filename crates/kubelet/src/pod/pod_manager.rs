@@ -1,6 +1,6 @@
 //! The pods this node is told to run, from all sources, and the mirrors of static ones.
 //! Written by `sync_loop`; read by everything that needs a pod by UID or name.
-//! Invariant: holds desired state only; knows nothing of what runs.
+//! Holds desired state only; knows nothing of what runs.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Questions about a Pod that many modules ask: its names, its containers, its class of service.
 //! Pure; used all over the crate.
-//! Invariant: never looks at what runs, only at what was asked for.
+//! Never looks at what runs, only at what was asked for.
 
 use std::sync::Arc;
 

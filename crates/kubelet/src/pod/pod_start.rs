@@ -1,6 +1,6 @@
 //! How long a pod took to start, without what is not the node's doing: image pulls and init containers.
 //! `image_manager` notes the pulls; `pod_workers` asks once every container has started.
-//! Invariant: pulls at the same time count once; what is kept of a pod has one size and goes with it.
+//! Pulls at the same time count once; what is kept of a pod has one size and goes with it.
 
 use std::{collections::HashMap, time::Duration};
 

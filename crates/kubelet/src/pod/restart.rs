@@ -1,6 +1,6 @@
 //! Whether an exited container runs again: the pod's policy, the container's own, and its rules by exit code.
 //! Used by `pod_actions` and `pod_status`, which must agree.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 

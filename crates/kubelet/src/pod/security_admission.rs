@@ -1,6 +1,6 @@
 //! Refuses pods whose security settings the machine or its runtime can't enforce.
 //! Called by `pod_workers` for pods that nothing runs of yet.
-//! Invariant: a pod that is taken gets the confinement it asked for, or its start fails and says so.
+//! A pod that is taken gets the confinement it asked for, or its start fails and says so.
 
 use std::path::Path;
 

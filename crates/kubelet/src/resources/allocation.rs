@@ -1,7 +1,7 @@
 //! The resources a pod was granted on this node, against those its specification asks for after an in-place resize.
 //! Used by `allocation_manager` and `pod_workers`: a pod is run by what it was granted, and shown with what was put
 //! into effect.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use std::collections::BTreeMap;
 

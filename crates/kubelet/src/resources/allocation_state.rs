@@ -1,7 +1,7 @@
 //! Keeps over a restart what pods were granted and what of it is in effect: their status may be behind, or behind what
 //! is asked for now.
 //! Used by `allocation_manager`, which says for whom.
-//! Invariant: a file that is torn or a stranger's is as good as none, and is never written in place.
+//! A file that is torn or a stranger's is as good as none, and is never written in place.
 
 use std::{collections::BTreeMap, io, path::Path};
 

@@ -1,6 +1,7 @@
 //! How far in-place resizes of a pod are: its conditions PodResizePending and PodResizeInProgress, and what Events say.
 //! Kept by `pod_workers`, shown by `pod_status`.
-//! Invariant: pure. One that is in progress keeps the generation it began with, whatever is asked for meanwhile.
+//! Invariant: pure. One that is in progress keeps the generation it began with, whatever is asked for meanwhile (tidy:
+//! `pure_files`).
 
 use jiff::Timestamp;
 use k8s_openapi::{

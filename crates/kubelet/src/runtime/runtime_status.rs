@@ -1,6 +1,6 @@
 //! What the runtime has of one pod: its sandboxes and containers as observed.
 //! Made by `runtime_manager` from CRI answers; read by `pod_actions`, `pod_status` and the probes.
-//! Invariant: plain data, newest first, only of one pod.
+//! Plain data, newest first, only of one pod.
 
 use k8s_openapi::api::core::v1::Pod;
 

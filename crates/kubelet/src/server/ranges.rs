@@ -1,7 +1,7 @@
 //! Which part of a file a client asks for, and whether it has it already: conditions and ranges of HTTP.
 //! Used by `pages`.
 //! Invariant: pure. Files have no tags here, only a time; of several ranges in one request none is served alone: the
-//! whole file is.
+//! whole file is (tidy: `pure_files`).
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The measured usage in the forms that others read: the summary document and Prometheus text.
 //! Part of `stats`.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use std::{
     collections::{BTreeMap, HashMap},

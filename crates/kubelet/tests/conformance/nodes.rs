@@ -1,6 +1,6 @@
 //! The conformance texts of `[sig-node]`, about a node: pods, containers, probes, hooks, security.
 //! Part of the table in `main`.
-//! Invariant: a row names a test that exists.
+//! A row names a test that exists.
 
 use testkit::conformance::Row;
 

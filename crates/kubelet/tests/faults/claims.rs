@@ -1,5 +1,5 @@
 //! Claims on volumes of the node: used as what they are, or refused with the reason.
-//! Invariant: no pod starts without a volume that it asked for.
+//! No pod starts without a volume that it asked for.
 
 use serde_json::{Value, json};
 

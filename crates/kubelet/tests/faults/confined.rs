@@ -1,5 +1,5 @@
 //! What a pod asks of the runtime and the machine for its safety: given by its own handler, or refused.
-//! Invariant: what the default handler can do says nothing of another.
+//! What the default handler can do says nothing of another.
 
 use cri::v1;
 use serde_json::{Value, json};

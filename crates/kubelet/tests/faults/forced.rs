@@ -1,5 +1,5 @@
 //! A grace period that is shortened, or ends at once, while a pod that ignores its stop signal is ending.
-//! Invariant: what the node is doing for the longer period never delays the shorter one.
+//! What the node is doing for the longer period never delays the shorter one.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A node on a runtime and an API server in memory, under simulated time.
 //! Used by the tests beside it.
-//! Invariant: a node that is dropped leaves no control groups behind.
+//! A node that is dropped leaves no control groups behind.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
 //! What the conformance texts ask of a node that needs no kernel to tell: counts, generations, resizes, namespaces.
-//! Invariant: the runtime in memory is asked what it was told, not the node what it thinks.
+//! The runtime in memory is asked what it was told, not the node what it thinks.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Logs of containers and the links to them: there while their container is, and gone with it.
-//! Invariant: what was never ours, or is still wanted, stays.
+//! What was never ours, or is still wanted, stays.
 
 use std::{path::Path, time::Duration};
 

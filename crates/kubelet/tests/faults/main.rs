@@ -1,6 +1,6 @@
 //! Faults injected through a runtime in memory: the pod says what is wrong in its status and Events, others go on.
 //! Time is simulated, so waiting for back-offs and grace periods costs nothing.
-//! Invariant: every case ends with another pod becoming ready beside the broken one.
+//! Every case ends with another pod becoming ready beside the broken one.
 
 mod claims;
 mod confined;
@@ -8,9 +8,9 @@ mod confined;
 mod fake_api;
 mod forced;
 mod harness;
-mod housekeeping;
 mod life;
 mod logs;
+mod pod_cleanup;
 mod probes;
 mod resize;
 mod resolver;

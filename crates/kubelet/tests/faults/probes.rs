@@ -1,5 +1,5 @@
 //! What probes and hooks find, and what stays as it is while nobody looks.
-//! Invariant: the runtime answers only when it is told to, so nothing here depends on how fast a probe is.
+//! The runtime answers only when it is told to, so nothing here depends on how fast a probe is.
 
 use std::{
     sync::{Arc, Mutex},

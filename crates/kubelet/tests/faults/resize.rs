@@ -1,5 +1,5 @@
 //! In-place resizes that meet an obstacle: memory in use, a full node, containers that must restart or do not run.
-//! Invariant: the runtime and the kernel are asked what they were told, not the node what it thinks.
+//! The runtime and the kernel are asked what they were told, not the node what it thinks.
 
 use std::time::Duration;
 

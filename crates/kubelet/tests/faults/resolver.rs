@@ -1,5 +1,5 @@
 //! The node's resolver file: pods do not start without what it says.
-//! Invariant: a pod that could resolve nothing does not run as if it could.
+//! A pod that could resolve nothing does not run as if it could.
 
 use std::path::PathBuf;
 

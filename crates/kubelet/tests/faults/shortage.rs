@@ -1,5 +1,5 @@
 //! A node that is short of memory: who has to go.
-//! Invariant: what a pod merely asks for protects it from nothing.
+//! What a pod merely asks for protects it from nothing.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Log lines about a pod, from whichever module, carry the pod's name and UID.
-//! Invariant: the subscriber is this test's own.
+//! The subscriber is this test's own.
 
 use std::{
     io::{self, Write},

@@ -1,5 +1,5 @@
 //! Static pods and their mirrors, and pods that only pretend to be static.
-//! Invariant: what runs follows the manifest, whatever happens to its mirror.
+//! What runs follows the manifest, whatever happens to its mirror.
 
 use std::time::Duration;
 

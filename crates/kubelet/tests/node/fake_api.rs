@@ -1,6 +1,6 @@
 //! An API server in memory, just big enough for a node: objects by path, watches, merge patches.
 //! Used by the node's own tests, so that they need no other component.
-//! Invariant: keeps what it is given; validates nothing.
+//! Keeps what it is given; validates nothing.
 
 use std::{
     collections::BTreeMap,

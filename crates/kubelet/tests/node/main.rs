@@ -1,5 +1,5 @@
 //! The whole node on a real containerd, against an API server in memory.
-//! Invariant: one containerd for all cases, ended with everything in it.
+//! One containerd for all cases, ended with everything in it.
 
 #[path = "../../../cri/tests/support/mod.rs"]
 mod containerd;

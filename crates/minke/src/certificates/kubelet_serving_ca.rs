@@ -1,6 +1,6 @@
 //! Who signs for kubelets' servers, as nodes that join learn it: from a ConfigMap that a controller publishes.
 //! Used by `join`, and by `server`, which lets nodes join only once it is there.
-//! Invariant: read over a connection to the API server that the node has checked.
+//! Read over a connection to the API server that the node has checked.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The control plane's side of joining: the bootstrap token. What nodes may do with it is in the bootstrap policy.
 //! Seen to by `server` at every start; used by `join` on the node's side.
-//! Invariant: a token that was revoked (its Secret deleted) never comes back; another takes its place.
+//! A token that was revoked (its Secret deleted) never comes back; another takes its place.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 

@@ -1,6 +1,6 @@
 //! A node's part of cluster DNS: it answers on its bridge, behind the addresses of the Service, and says so on its Node.
 //! Started by `agent` once the node has its pod range; the controllers' `cluster_dns` makes Service and EndpointSlices.
-//! Invariant: an ordinary Service and EndpointSlices, so that a foreign DNS can take its place.
+//! An ordinary Service and EndpointSlices, so that a foreign DNS can take its place.
 
 use std::{
     convert::Infallible,

@@ -15,7 +15,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kubelet::endpoint_gate::EndpointGate;
+use kubelet::endpoint_drain::EndpointDrain;
 use parking_lot::RwLock;
 use proxy::ClusterRanges;
 use rustls::server::ResolvesServerCert;
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// What holds a pod's stop signal back until no node's rules use the pod.
-    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointGate> {
+    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointDrain> {
         let nodes = informers.informer::<NodeObject>();
         Arc::new(ClusterEndpointDrain::new(
             self.own.name.clone(),
@@ -178,7 +178,7 @@ impl Node {
         self: &Arc<Self>,
         env: &Env,
         shutdown: &CancellationToken,
-        gate: Arc<dyn EndpointGate>,
+        gate: Arc<dyn EndpointDrain>,
         components: &Components,
     ) -> Result<()> {
         let files = dns::HostFiles::default();
@@ -203,7 +203,7 @@ impl Node {
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
-            endpoint_gate: Some(gate),
+            endpoint_drain: Some(gate),
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {

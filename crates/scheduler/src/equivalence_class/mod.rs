@@ -24,14 +24,14 @@ use node_groups::EquivalenceClass;
 #[cfg(test)]
 pub use signature::{PARTS, sign_except};
 pub use signature::{PodSignature, sign};
-pub use topology_rules::{Domains, Outdated, Scope, Tally, View, distinct};
+pub use topology_rules::{DomainCount, DomainRules, GroupView, Outdated, Scope, distinct};
 
 use crate::{cluster::Cluster, diagnosis::Diagnosis, framework::Profile, pod_info::PendingPod};
 
 /// Classes kept; the one not used for longest goes first.
 const CLASSES_MAX: usize = 32;
 /// Signatures of pods seen once, kept to notice the second of a kind; beyond this all are forgotten.
-const SEEN_MAX: usize = 256;
+const SEEN_SIGNATURES_MAX: usize = 256;
 
 /// What a class says about a pod.
 pub enum Choice {
@@ -113,7 +113,7 @@ impl EquivalenceClasses {
     }
 
     fn notice(&mut self, key: Vec<u8>) {
-        if self.seen.len() >= SEEN_MAX {
+        if self.seen.len() >= SEEN_SIGNATURES_MAX {
             self.seen.clear();
         }
         self.seen.insert(key);

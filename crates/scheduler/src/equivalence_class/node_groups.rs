@@ -1,7 +1,8 @@
-//! What an equivalence class of pods knows of the nodes: each node in one group of nodes that differ in nothing but how they score
-//! by themselves, best last.
-//! Kept by `equivalence_class`; brought up to date from `cache`'s list of changed nodes; numbers by domain are in `topology_counts`.
-//! Invariant: choosing looks at each group, never at each node.
+//! What an equivalence class of pods knows of the nodes: each node in one group of nodes that differ in nothing but how
+//! they score by themselves, best last.
+//! Kept by `equivalence_class`; brought up to date from `cache`'s list of changed nodes; numbers by domain are in
+//! `topology_counts`.
+//! Choosing looks at each group, never at each node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,14 +15,14 @@ use env::Env;
 use super::{
     node_plugins::{NodePlugins, hash_dependencies},
     topology_counts::TopologyCounts,
-    topology_rules::{Domains, Outdated, Scope, View},
+    topology_rules::{DomainRules, GroupView, Outdated, Scope},
 };
 use crate::{cluster::Cluster, framework::PluginSet, framework::Profile, node_info::NodeInfo, pod_info::PendingPod};
 
-/// A plugin that looks at domains, with its part of the tallies.
+/// A plugin that looks at domains, with its part of the counts.
 struct TopologyPlugin {
-    rules: Box<dyn Domains>,
-    tallies: Range<usize>,
+    rules: Box<dyn DomainRules>,
+    counts: Range<usize>,
     filters: bool,
     /// Of its score, if it scores.
     weight: Option<i64>,
@@ -69,7 +70,7 @@ impl EquivalenceClass {
     /// `None` when a plugin must look at such pods one by one.
     pub fn new(cluster: &Cluster, profile: &Profile, pod: Arc<PendingPod>) -> Option<Self> {
         let (mut across, mut spanning) = (Vec::new(), PluginSet::default());
-        let mut tallies = Vec::new();
+        let mut counts = Vec::new();
         for enabled in profile.sign.as_ref()? {
             let rules = match enabled.plugin.scope(cluster, &pod) {
                 Scope::Node => continue,
@@ -77,12 +78,12 @@ impl EquivalenceClass {
                 Scope::Domains(rules) => rules,
             };
             spanning.insert(enabled.row);
-            let first = tallies.len();
-            tallies.extend(rules.tallies());
+            let first = counts.len();
+            counts.extend(rules.domain_counts());
             let score = profile.score.iter().find(|(score, _)| score.row == enabled.row);
             across.push(TopologyPlugin {
                 rules,
-                tallies: first..tallies.len(),
+                counts: first..counts.len(),
                 filters: profile.filter.iter().any(|filter| filter.row == enabled.row),
                 weight: score.map(|(_, weight)| *weight),
             });
@@ -92,7 +93,7 @@ impl EquivalenceClass {
             pod,
             across,
             spanning,
-            topology: TopologyCounts::new(tallies.into_iter(), cluster.cache.nodes()),
+            topology: TopologyCounts::new(counts.into_iter(), cluster.cache.nodes()),
             slots: Vec::new(),
             groups: Vec::new(),
             free_groups: Vec::new(),
@@ -181,9 +182,9 @@ impl EquivalenceClass {
         at: usize,
         node: &NodeInfo,
     ) -> Result<(), Outdated> {
-        let mut amounts = vec![0; self.topology.tallies()].into_boxed_slice();
+        let mut amounts = vec![0; self.topology.counts()].into_boxed_slice();
         for of in &self.across {
-            of.rules.count(cluster, node, &mut amounts[of.tallies.clone()])?;
+            of.rules.count_node(cluster, node, &mut amounts[of.counts.clone()])?;
         }
         self.leave(at);
         self.topology.set(at, node, amounts)?;
@@ -252,17 +253,17 @@ impl EquivalenceClass {
         groups.retain(|id| self.groups[*id as usize].nodes > 0);
         let of = |id: u32| &self.groups[id as usize];
         let mut accepted: Vec<bool> = groups.iter().map(|id| of(*id).description[0] != 0).collect();
-        let tallies = self.topology.tallies();
+        let counts = self.topology.counts();
         let (mut numbers, mut domains) = (Vec::new(), Vec::new());
         for id in &groups {
             self.topology.read(&of(*id).description[1 + relative..], &mut numbers, &mut domains);
         }
         let view = |at: usize, part: &Range<usize>| {
-            let part = at * tallies + part.start..at * tallies + part.end;
-            View { nodes: of(groups[at]).nodes, numbers: &numbers[part.clone()], domains: &domains[part] }
+            let part = at * counts + part.start..at * counts + part.end;
+            GroupView { nodes: of(groups[at]).nodes, numbers: &numbers[part.clone()], domains: &domains[part] }
         };
         for across in self.across.iter().filter(|a| a.filters) {
-            let views: Vec<View<'_>> = (0..groups.len()).map(|at| view(at, &across.tallies)).collect();
+            let views: Vec<GroupView<'_>> = (0..groups.len()).map(|at| view(at, &across.counts)).collect();
             across.rules.filter(&views, &mut accepted);
         }
         let kept: Vec<usize> = (0..groups.len()).filter(|at| accepted[*at]).collect();
@@ -279,7 +280,7 @@ impl EquivalenceClass {
         }
         for across in &self.across {
             let Some(weight) = across.weight else { continue };
-            let views: Vec<View<'_>> = kept.iter().map(|at| view(*at, &across.tallies)).collect();
+            let views: Vec<GroupView<'_>> = kept.iter().map(|at| view(*at, &across.counts)).collect();
             add(&across.rules.score(&views), weight);
         }
         feasible

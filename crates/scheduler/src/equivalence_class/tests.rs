@@ -1,5 +1,5 @@
-//! EquivalenceClasses against the full computation: random clusters, pods and changes; after every step both must agree on every
-//! node and score. And what a class costs, counted in groups.
+//! Equivalence classes against the full computation: random clusters, pods and changes; after every step both must agree
+//! on every node and score. And what a class costs, counted in groups.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,13 +1,13 @@
 //! Numbers by topology domain for one class: which domain each node is in, and what it adds to which number.
-//! Kept by `table`, one slot per node in the order of the cache.
-//! Invariant: a domain's number is the sum of what the slots in it hold.
+//! Kept by `node_groups`, one slot per node in the order of the cache.
+//! A domain's number is the sum of what the slots in it hold.
 
 use std::collections::{HashMap, HashSet};
 
-use super::topology_rules::{Outdated, Tally};
+use super::topology_rules::{DomainCount, Outdated};
 use crate::node_info::NodeInfo;
 
-/// A topology key that some tally is kept by.
+/// A topology key that some count is kept by.
 struct Axis {
     key: String,
     /// Whether some value is on several nodes. Where each node has a value of its own, its number tells its group.
@@ -34,14 +34,14 @@ impl Axis {
     }
 }
 
-struct Kept {
+struct Count {
     axis: usize,
     per_node: bool,
     /// By domain.
     totals: Vec<i64>,
 }
 
-/// A node's domains, one per axis, and amounts, one per tally.
+/// A node's domains, one per axis, and amounts, one per count.
 #[derive(Default)]
 struct Slot {
     domains: Box<[Option<u32>]>,
@@ -50,32 +50,32 @@ struct Slot {
 
 pub struct TopologyCounts {
     axes: Vec<Axis>,
-    tallies: Vec<Kept>,
+    counts: Vec<Count>,
     slots: Vec<Slot>,
 }
 
 impl TopologyCounts {
-    pub fn new(tallies: impl Iterator<Item = Tally>, nodes: &[NodeInfo]) -> Self {
+    pub fn new(counts: impl Iterator<Item = DomainCount>, nodes: &[NodeInfo]) -> Self {
         let mut axes: Vec<Axis> = Vec::new();
         let mut kept = Vec::new();
-        for tally in tallies {
-            let axis = axes.iter().position(|axis| axis.key == tally.key).unwrap_or_else(|| {
+        for count in counts {
+            let axis = axes.iter().position(|axis| axis.key == count.key).unwrap_or_else(|| {
                 let mut values = HashSet::new();
-                let shared = nodes.iter().filter_map(|node| node.label(&tally.key)).any(|value| !values.insert(value));
-                axes.push(Axis { key: tally.key, shared, ids: HashMap::new(), nodes: Vec::new() });
+                let shared = nodes.iter().filter_map(|node| node.label(&count.key)).any(|value| !values.insert(value));
+                axes.push(Axis { key: count.key, shared, ids: HashMap::new(), nodes: Vec::new() });
                 axes.len() - 1
             });
-            kept.push(Kept { axis, per_node: tally.per_node, totals: Vec::new() });
+            kept.push(Count { axis, per_node: count.per_node, totals: Vec::new() });
         }
-        Self { axes, tallies: kept, slots: Vec::new() }
+        Self { axes, counts: kept, slots: Vec::new() }
     }
 
-    pub fn tallies(&self) -> usize {
-        self.tallies.len()
+    pub fn counts(&self) -> usize {
+        self.counts.len()
     }
 
-    fn is_own(&self, tally: &Kept) -> bool {
-        tally.per_node || !self.axes[tally.axis].shared
+    fn is_own(&self, count: &Count) -> bool {
+        count.per_node || !self.axes[count.axis].shared
     }
 
     pub fn resize(&mut self, slots: usize) {
@@ -89,9 +89,9 @@ impl TopologyCounts {
     /// Takes back what the slot added.
     fn leave(&mut self, slot: usize) {
         let Slot { domains, amounts } = std::mem::take(&mut self.slots[slot]);
-        for (tally, amount) in self.tallies.iter_mut().zip(&amounts) {
-            if let Some(domain) = domains[tally.axis] {
-                tally.totals[domain as usize] -= amount;
+        for (count, amount) in self.counts.iter_mut().zip(&amounts) {
+            if let Some(domain) = domains[count.axis] {
+                count.totals[domain as usize] -= amount;
             }
         }
         for (axis, domain) in self.axes.iter_mut().zip(&domains) {
@@ -110,12 +110,12 @@ impl TopologyCounts {
         }
         let domains = self.axes.iter_mut().map(|axis| node.label(&axis.key).map(|value| axis.enter(value)).transpose());
         let domains = domains.collect::<Result<Box<[_]>, Outdated>>()?;
-        for (tally, amount) in self.tallies.iter_mut().zip(&amounts) {
-            if let Some(domain) = domains[tally.axis] {
-                if tally.totals.len() <= domain as usize {
-                    tally.totals.resize(domain as usize + 1, 0);
+        for (count, amount) in self.counts.iter_mut().zip(&amounts) {
+            if let Some(domain) = domains[count.axis] {
+                if count.totals.len() <= domain as usize {
+                    count.totals.resize(domain as usize + 1, 0);
                 }
-                tally.totals[domain as usize] += amount;
+                count.totals[domain as usize] += amount;
             }
         }
         self.slots[slot] = Slot { domains, amounts };
@@ -132,20 +132,20 @@ impl TopologyCounts {
                 Some(_) => 0,
             });
         }
-        for (tally, amount) in self.tallies.iter().zip(amounts) {
-            into.push(if self.is_own(tally) { *amount } else { 0 });
+        for (count, amount) in self.counts.iter().zip(amounts) {
+            into.push(if self.is_own(count) { *amount } else { 0 });
         }
     }
 
-    /// The number and, where it is shared, the domain of each tally for nodes described so.
+    /// The number and, where it is shared, the domain of each count for nodes described so.
     pub fn read(&self, description: &[i64], numbers: &mut Vec<Option<i64>>, domains: &mut Vec<Option<u32>>) {
         let (places, own) = description.split_at(self.axes.len());
-        for (tally, own) in self.tallies.iter().zip(own) {
-            let place = places[tally.axis];
+        for (count, own) in self.counts.iter().zip(own) {
+            let place = places[count.axis];
             let (number, domain) = match u32::try_from(place) {
                 Err(_) => (None, None),
-                Ok(_) if self.is_own(tally) => (Some(*own), None),
-                Ok(domain) => (Some(tally.totals.get(domain as usize).copied().unwrap_or(0)), Some(domain)),
+                Ok(_) if self.is_own(count) => (Some(*own), None),
+                Ok(domain) => (Some(count.totals.get(domain as usize).copied().unwrap_or(0)), Some(domain)),
             };
             numbers.push(number);
             domains.push(domain);

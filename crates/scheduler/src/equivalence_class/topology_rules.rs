@@ -1,7 +1,7 @@
 //! What a plugin that looks beyond the node at hand tells a class of pods: what to count by topology, and what follows
 //! from the counts.
-//! Implemented by `pod_topology_spread` and `inter_pod_affinity`; driven by `table`.
-//! Invariant: nodes with equal views are equal to the plugin.
+//! Implemented by `pod_topology_spread` and `inter_pod_affinity`; driven by `node_groups`.
+//! Nodes with equal views are equal to the plugin.
 
 use crate::{cluster::Cluster, node_info::NodeInfo};
 
@@ -14,47 +14,47 @@ pub enum Scope {
     /// At the pod and the node only: `filter` and `score` are asked for each node.
     Node,
     /// At the node's topology domains.
-    Domains(Box<dyn Domains>),
+    Domains(Box<dyn DomainRules>),
     /// Pods like this one must be looked at one by one.
     Alone,
 }
 
 /// A number kept for each domain of a topology key: the sum of what its nodes add.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tally {
+pub struct DomainCount {
     pub key: String,
     /// The node's own number counts, whoever shares its value of the key.
     pub per_node: bool,
 }
 
 /// Nodes that are alike to the rules at hand.
-pub struct View<'a> {
+pub struct GroupView<'a> {
     /// How many they are.
     pub nodes: usize,
-    /// Each tally's number; `None` where the nodes lack its key.
+    /// Each count's number; `None` where the nodes lack its key.
     pub numbers: &'a [Option<i64>],
-    /// Each tally's domain; `None` where each node has its own, or none.
+    /// Each count's domain; `None` where each node has its own, or none.
     pub domains: &'a [Option<u32>],
 }
 
-pub trait Domains: Send {
-    fn tallies(&self) -> Vec<Tally>;
+pub trait DomainRules: Send {
+    fn domain_counts(&self) -> Vec<DomainCount>;
 
-    /// What a node, with the pods on it, adds to each tally.
-    fn count(&self, cluster: &Cluster, node: &NodeInfo, amounts: &mut [i64]) -> Result<(), Outdated>;
+    /// What a node, with the pods on it, adds to each count.
+    fn count_node(&self, cluster: &Cluster, node: &NodeInfo, amounts: &mut [i64]) -> Result<(), Outdated>;
 
     /// Takes out of `accepted` the groups that the filter refuses. `groups` are all nodes there are.
-    fn filter(&self, groups: &[View<'_>], accepted: &mut [bool]);
+    fn filter(&self, groups: &[GroupView<'_>], accepted: &mut [bool]);
 
     /// Scores in 0..=100, one for each group of feasible nodes.
-    fn score(&self, feasible: &[View<'_>]) -> Vec<i64>;
+    fn score(&self, feasible: &[GroupView<'_>]) -> Vec<i64>;
 }
 
-/// How many domains of a tally these nodes are in; those without the key are in one.
-pub fn distinct<'a>(groups: impl Iterator<Item = &'a View<'a>>, tally: usize) -> usize {
+/// How many domains of a count these nodes are in; those without the key are in one.
+pub fn distinct<'a>(groups: impl Iterator<Item = &'a GroupView<'a>>, count: usize) -> usize {
     let (mut shared, mut own, mut without) = (std::collections::HashSet::new(), 0, false);
     for group in groups {
-        match (group.numbers[tally], group.domains[tally]) {
+        match (group.numbers[count], group.domains[count]) {
             (None, _) => without = true,
             (Some(_), Some(domain)) => drop(shared.insert(domain)),
             (Some(_), None) => own += group.nodes,

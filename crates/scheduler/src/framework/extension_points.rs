@@ -1,7 +1,7 @@
 //! The extension points, one small trait each, under upstream's names and in the order in which a pod meets them.
 //! Implemented by `plugins`; driven by `cycle` (PreFilter to Score) and `scheduler` (the others).
-//! Invariant: PreEnqueue to Score, and Permit, only look (they get shared references); the rest is a future that the
-//! binding cycle runs.
+//! Only Reserve changes the scheduler's picture of the cluster (the others get it shared), and only the futures of
+//! PostFilter, PreBind and Bind act on the cluster itself.
 
 use std::{collections::HashSet, hash::Hasher, sync::Arc, time::Duration};
 

@@ -15,8 +15,8 @@ use crate::{
 
 const MEBIBYTE: i64 = 1024 * 1024;
 /// Less than this is not worth moving for; more than the other counts no further, per container.
-const MIN_BYTES: i64 = 23 * MEBIBYTE;
-const MAX_BYTES_PER_CONTAINER: i64 = 1000 * MEBIBYTE;
+const IMAGE_BYTES_MIN: i64 = 23 * MEBIBYTE;
+const IMAGE_BYTES_PER_CONTAINER_MAX: i64 = 1000 * MEBIBYTE;
 
 pub struct ImageLocality;
 
@@ -26,7 +26,7 @@ pub fn new(_: &Value) -> Result<Plugin, String> {
 
 /// The share of nodes that hold an image is told in so many steps, so that scores don't all change with each node that
 /// pulls it.
-const STEPS: usize = 64;
+const IMAGE_SPREAD_STEPS: usize = 64;
 
 /// The images that some node holds, with the steps of their share.
 struct Held {
@@ -42,7 +42,7 @@ fn held(cluster: &Cluster, pod: &PendingPod) -> Held {
     let all = cluster.cache.len().max(1);
     let steps = |name: String| match cluster.cache.nodes_with_image(&name) {
         0 => None,
-        nodes => Some((name, (nodes as usize * STEPS).div_ceil(all))),
+        nodes => Some((name, (nodes as usize * IMAGE_SPREAD_STEPS).div_ceil(all))),
     };
     Held { images: names.into_iter().filter_map(steps).collect(), containers }
 }
@@ -79,14 +79,14 @@ fn with_tag(image: &str) -> String {
 impl NodeScorer for Held {
     fn score(&self, _: usize, node: &NodeInfo) -> i64 {
         let bytes = |(name, steps): &(String, usize)| {
-            node.images.get(name).map(|size| (*size as f64 * (*steps as f64 / STEPS as f64)) as i64)
+            node.images.get(name).map(|size| (*size as f64 * (*steps as f64 / IMAGE_SPREAD_STEPS as f64)) as i64)
         };
         if self.images.is_empty() {
             return 0;
         }
         let sum: i64 = self.images.iter().filter_map(bytes).sum();
-        let most = MAX_BYTES_PER_CONTAINER * self.containers;
-        MAX_NODE_SCORE * (sum.clamp(MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
+        let most = IMAGE_BYTES_PER_CONTAINER_MAX * self.containers;
+        MAX_NODE_SCORE * (sum.clamp(IMAGE_BYTES_MIN, most) - IMAGE_BYTES_MIN) / (most - IMAGE_BYTES_MIN)
     }
 }
 

@@ -25,7 +25,7 @@ impl Scheduler {
         let env = self.handle.env.clone();
         if self.extenders.is_empty() {
             match self.classes.choose(&self.cluster, &profile, &pod.info, &env) {
-                Choice::Node(node) => return self.reserve(&profile, pod, node),
+                Choice::Node(node) => return self.reserve_and_permit(&profile, pod, node),
                 Choice::Refused(diagnosis, clear_nomination) => {
                     return self.park(&profile, pod, diagnosis, clear_nomination.then(String::new));
                 }
@@ -39,7 +39,7 @@ impl Scheduler {
         };
         if self.extenders.is_empty() {
             let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &[], &env);
-            return self.reserve(&profile, pod, node);
+            return self.reserve_and_permit(&profile, pod, node);
         }
         let mut diagnosis = Diagnosis::new(self.cluster.cache.len());
         match self.extenders.filter(&self.cluster, &pod.info, feasible, &mut diagnosis).await {
@@ -50,7 +50,7 @@ impl Scheduler {
             Ok(feasible) => {
                 let extra = self.extenders.scores(&self.cluster, &pod.info, &feasible).await;
                 let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &extra, &env);
-                self.reserve(&profile, pod, node);
+                self.reserve_and_permit(&profile, pod, node);
             }
             Err(error) => {
                 self.count_attempt("error", pod.info.scheduler_name(), self.began);
@@ -61,7 +61,7 @@ impl Scheduler {
     }
 
     /// Counts the pod on its node, then Reserve and Permit; unless somebody holds it back, its binding cycle begins.
-    fn reserve(&mut self, profile: &Profile, pod: QueuedPodInfo, node: Arc<str>) {
+    fn reserve_and_permit(&mut self, profile: &Profile, pod: QueuedPodInfo, node: Arc<str>) {
         let info = pod.info.clone();
         let attempt = Attempt { number: pod.attempts, began: self.began, first: pod.first.unwrap_or(self.began) };
         self.cluster.cache.assume(info.info(), &node);

@@ -1,6 +1,6 @@
 //! The roles and bindings every cluster has, from `policy.table`, reconciled at each start.
 //! Run by `post_start_hooks`.
-//! Invariant: only adds; what carries `autoupdate: "false"` is left alone.
+//! Only adds; what carries `autoupdate: "false"` is left alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 

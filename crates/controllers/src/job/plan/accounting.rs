@@ -1,6 +1,6 @@
 //! Who has ended, and how: each pod is counted once, by its uid or by its index.
 //! A part of the job's plan, which goes on from these counts; `failures` tells an index's pods from each other.
-//! Invariant: nothing is let go before the status that counts it is written.
+//! Nothing is let go before the status that counts it is written.
 
 use std::{collections::BTreeSet, sync::Arc};
 

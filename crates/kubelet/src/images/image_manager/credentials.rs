@@ -1,6 +1,6 @@
 //! Registry credentials out of image pull secrets.
 //! Used by `image_manager`.
-//! Invariant: pure; a malformed secret gives no credentials, and none for other registries.
+//! Invariant: pure; a malformed secret gives no credentials, and none for other registries (tidy: `pure_files`).
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Why an image is not present, as a waiting container and its Events tell it.
 //! Part of `image_manager`.
-//! Invariant: the only place that reads the text of a runtime's error; everything else matches on the variants.
+//! The only place that reads the text of a runtime's error; everything else matches on the variants.
 
 use super::reference::InvalidReference;
 

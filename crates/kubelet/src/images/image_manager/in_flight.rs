@@ -1,7 +1,7 @@
 //! At most one piece of work per key; who comes later waits in line.
 //! Used by `image_manager`: several pods that need one image pull it once.
-//! Invariant: an `InFlight` is not a lock over data. It is held across awaits by design, and what its holder and those
-//! in line share they look up again. A key is kept only while somebody holds it.
+//! An `InFlight` is not a lock over data. It is held across awaits by design, and what its holder and those in line
+//! share they look up again. A key is kept only while somebody holds it.
 
 use std::{
     collections::{HashMap, VecDeque},

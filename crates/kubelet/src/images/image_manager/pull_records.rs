@@ -1,7 +1,7 @@
 //! Remembers with whose credentials images were pulled, so that no pod runs one that it could not have pulled itself.
 //! Used by `image_manager`; kept in a file, because images outlive us.
-//! Invariant: an image that we began to pull is never taken for one that was always there, and no credential is kept,
-//! only its hash.
+//! An image that we began to pull is never taken for one that was always there, and no credential is kept, only its
+//! hash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

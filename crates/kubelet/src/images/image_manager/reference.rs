@@ -1,6 +1,6 @@
 //! Image references: `[registry/]path[:tag][@digest]`.
 //! Used by `image_manager`.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 /// A text that is no image reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

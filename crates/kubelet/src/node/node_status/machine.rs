@@ -1,6 +1,6 @@
 //! What this machine is: processors, memory, disk, kernel, addresses.
 //! Used by `node_status`.
-//! Invariant: only reads.
+//! Only reads.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Decides what to do for one pod: which sandbox to make, which containers to start, which to kill and which to resize.
 //! Read by `pod_workers`, carried out by `runtime_manager`.
-//! Invariant: pure; the same pod, observation, probe results and actuated resources always give the same actions.
+//! Invariant: pure; the same pod, observation, probe results and actuated resources always give the same actions (tidy:
+//! `pure_files`).
 
 mod resize;
 

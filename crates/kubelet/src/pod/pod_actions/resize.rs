@@ -1,7 +1,7 @@
 //! Decides how running containers come to the resources that their pod was granted: in place, or by a restart.
 //! Part of `pod_actions`, as upstream's computePodResizeAction is of computePodActions; `pod_workers` carries it out.
 //! Invariant: pure. A container is restarted only where its resizePolicy says so, and one that is killed for another
-//! reason is not resized.
+//! reason is not resized (tidy: `pure_files`).
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
 //! Tables for `pod_actions`: a pod, what runs of it, what the probes said, and the actions that follow.
-//! Invariant: every case goes through `check`, so a case is data.
+//! Every case goes through `check`, so a case is data.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! The conditions that the node owns, and those of others kept as they are.
 //! Part of `pod_status`.
-//! Invariant: never changes a condition of another owner.
+//! Never changes a condition of another owner.
 
 use k8s_openapi::{
     api::core::v1::{ContainerStatus, PodCondition, PodStatus},

@@ -1,7 +1,7 @@
 //! Turns what runs into the status that the API shows: container states, conditions, phase, addresses.
 //! Called by `pod_workers`; the result goes to `status_manager`.
 //! Invariant: pure. A phase never leaves Succeeded or Failed, and a condition's transition time moves only when its
-//! status does.
+//! status does (tidy: `pure_files`).
 
 mod conditions;
 mod containers;

@@ -1,6 +1,6 @@
 //! The phase of a pod, from the states of its containers.
 //! Part of `pod_status`.
-//! Invariant: looks at the statuses that are about to be reported, so that phase and statuses never contradict.
+//! Looks at the statuses that are about to be reported, so that phase and statuses never contradict.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 

@@ -1,5 +1,5 @@
 //! Tables for `pod_status`: what runs, and the phase, states and conditions that follow.
-//! Invariant: every case goes through `check`.
+//! Every case goes through `check`.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Whether a pod may begin on this node, and whether its time is over.
 //! Part of `pod_workers`.
-//! Invariant: a pod that runs is never rejected; one that is rejected says why, once.
+//! A pod that runs is never rejected; one that is rejected says why, once.
 
 use std::{sync::Arc, time::Duration};
 

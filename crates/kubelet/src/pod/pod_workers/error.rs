@@ -1,10 +1,10 @@
 //! Why a step of a pod's life failed, with the reason of the Event that tells of it.
 //! Part of `pod_workers`.
-//! Invariant: the text is the Event's message; code matches on the variants.
+//! The text is the Event's message; code matches on the variants.
 
 use std::io;
 
-use crate::runtime::runtime_manager::SandboxError;
+use crate::{runtime::runtime_manager::SandboxError, volumes::error::SetUpError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SyncPodError {
@@ -17,8 +17,8 @@ pub enum SyncPodError {
     SandboxGone,
     #[error("failed to look at the pod: {0}")]
     Snapshot(cri::Error),
-    #[error("{message}")]
-    Volumes { event_reason: &'static str, message: String },
+    #[error(transparent)]
+    Volumes(#[from] SetUpError),
 }
 
 impl SyncPodError {
@@ -27,7 +27,7 @@ impl SyncPodError {
         match self {
             Self::KillPod(_) => Some("FailedKillPod"),
             Self::Sandbox(error) => Some(error.event_reason()),
-            Self::Volumes { event_reason, .. } => Some(event_reason),
+            Self::Volumes(error) => Some(error.event_reason()),
             Self::SandboxGone | Self::Snapshot(_) => None,
         }
     }

@@ -1,7 +1,7 @@
 //! One task per pod UID: each brings its own pod to what is wanted, so one that hangs delays no other.
 //! Fed by `sync_loop`; uses every other module of the node.
-//! Invariant: what happens to a pod is decided by `state`, which is pure; the tasks only carry out what it says. A
-//! worker ends only when nothing of its pod is left here.
+//! What happens to a pod is decided by `state`, which is pure; the tasks only carry out what it says. A worker ends
+//! only when nothing of its pod is left here.
 
 mod admit;
 mod error;

@@ -1,6 +1,6 @@
 //! Gives running containers more or less when their pod's resources are changed in place.
 //! Part of `pod_workers`; `allocation_manager` decides who gets what, and `pod_actions` what is to be done for it.
-//! Invariant: what the node cannot give is never tried, and no limit is set below what is in use.
+//! What the node cannot give is never tried, and no limit is set below what is in use.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Starts the containers of a pod, in order, with back-off for those that keep ending.
 //! Part of `pod_workers`.
-//! Invariant: a container that was not started says why it waits.
+//! A container that was not started says why it waits.
 
 use std::{sync::Arc, time::Duration};
 

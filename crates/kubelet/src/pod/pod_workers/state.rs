@@ -1,7 +1,7 @@
 //! The life of one pod on this node as a state machine: what happens changes the state, the state says what to do next.
 //! Part of `pod_workers`, whose tasks carry out what `PodWorkerState::work` says.
 //! Invariant: pure. A pod goes from Syncing to Terminating to Terminated to Finished and never back, and its grace
-//! period only shrinks (`state_tests.rs`).
+//! period only shrinks (`state_tests.rs`) (tidy: `pure_files`).
 
 use std::sync::Arc;
 

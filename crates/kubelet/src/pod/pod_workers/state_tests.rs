@@ -1,5 +1,5 @@
 //! The table of a pod worker's states: what happened, the states it went through and what is done in the last.
-//! Invariant: every row goes through `check`, so a row is data; `check` refuses a step back and a longer grace period.
+//! Every row goes through `check`, so a row is data; `check` refuses a step back and a longer grace period.
 
 use serde_json::{Value, json};
 

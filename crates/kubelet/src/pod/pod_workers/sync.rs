@@ -1,6 +1,6 @@
 //! Brings a living pod to what is wanted: observe, decide, do, report.
 //! Part of `pod_workers`; `prepare` and `start` make what is missing.
-//! Invariant: every way out has reported the pod's status and said when to sync again, or has told the pod's end.
+//! Every way out has reported the pod's status and said when to sync again, or has told the pod's end.
 
 use std::{sync::Arc, time::Duration};
 

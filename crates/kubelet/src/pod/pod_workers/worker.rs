@@ -1,6 +1,6 @@
 //! The task of one pod: does what the pod's state asks for, one step after the other, and tells what came of it.
 //! Part of `pod_workers`; the steps are in `sync`, `terminate` and their neighbours.
-//! Invariant: decides nothing about the pod's life; every step ends with an event or a wait.
+//! Decides nothing about the pod's life; every step ends with an event or a wait.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

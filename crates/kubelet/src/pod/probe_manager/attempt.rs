@@ -1,6 +1,6 @@
 //! One attempt of a probe: a command, an HTTP request, a connection, a gRPC health check.
 //! Part of `probe_manager`.
-//! Invariant: takes no longer than its timeout.
+//! Takes no longer than its timeout.
 
 use std::time::Duration;
 

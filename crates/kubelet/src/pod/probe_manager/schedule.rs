@@ -1,6 +1,6 @@
 //! Says when a container is probed next: every period, and sooner while a container that has just started fails.
 //! Used by `worker`.
-//! Invariant: an early attempt never takes the place of one that the period asks for.
+//! An early attempt never takes the place of one that the period asks for.
 
 use std::time::Duration;
 

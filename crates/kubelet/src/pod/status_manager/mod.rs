@@ -1,7 +1,7 @@
 //! Reports pod statuses to the API server: only what changed, in order, never an older one after a newer one.
 //! Fed by `pod_workers`; the only writer of pod status on this node.
-//! Invariant: each pod has at most one sender, a task that ends when the newest status was sent; a failed request is
-//! tried again with the newest status.
+//! Each pod has at most one sender, a task that ends when the newest status was sent; a failed request is tried again
+//! with the newest status.
 
 mod patch;
 

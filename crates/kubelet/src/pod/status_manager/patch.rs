@@ -1,6 +1,6 @@
 //! The difference between two pod statuses as a strategic merge patch.
 //! Used by `status_manager`.
-//! Invariant: pure; conditions that the node does not own are never in a patch.
+//! Invariant: pure; conditions that the node does not own are never in a patch (tidy: `pure_files`).
 
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Map, Value, json};

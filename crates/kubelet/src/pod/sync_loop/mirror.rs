@@ -1,6 +1,6 @@
 //! Mirror pods: the API server's image of each static pod, so that others can see it.
 //! Part of `sync_loop`.
-//! Invariant: a mirror never influences what runs; a wrong or deleted one is replaced.
+//! A mirror never influences what runs; a wrong or deleted one is replaced.
 
 use std::{sync::Arc, time::Duration};
 

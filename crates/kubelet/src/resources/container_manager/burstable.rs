@@ -1,6 +1,6 @@
 //! What the Burstable class gets of the processors: as much as its pods ask for together.
 //! Kept by `container_manager` as pods come, change and go; started from the groups that are there.
-//! Invariant: a change costs the same however many pods there are.
+//! A change costs the same however many pods there are.
 
 use std::collections::HashMap;
 

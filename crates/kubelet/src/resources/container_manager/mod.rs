@@ -1,6 +1,6 @@
 //! The control groups of pods: one per pod below its class of service, on cgroup v1 and v2.
 //! Called by `pod_workers`; the runtime puts sandboxes and containers below what is made here.
-//! Invariant: touches nothing outside its own root, so several nodes live on one machine.
+//! Touches nothing outside its own root, so several nodes live on one machine.
 
 mod burstable;
 mod hierarchy;
@@ -265,7 +265,7 @@ impl ContainerManager {
     /// What the kernel calls a pod's group, and its directory for one controller.
     pub fn pod_group(&self, pod: &Pod, controller: &str) -> Option<(String, PathBuf)> {
         let place = self.place(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)));
-        Some((format!("/{}", place.join("/")), self.hierarchy.of(controller, &place)?))
+        Some((format!("/{}", place.join("/")), self.hierarchy.group_dir(controller, &place)?))
     }
 
     /// Bytes of memory that all of a pod uses now.

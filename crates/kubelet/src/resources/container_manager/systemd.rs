@@ -1,6 +1,6 @@
 //! Control groups as systemd has them: slices, asked for over its bus by `busctl`.
 //! Used by `container_manager` where the driver is systemd; the runtime puts its scopes below these slices.
-//! Invariant: names and properties are pure; only `call` does anything.
+//! Invariant: names and properties are pure; only `call` does anything (tidy: `pure_files`).
 
 use std::{io, process::Command};
 

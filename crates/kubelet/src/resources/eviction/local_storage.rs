@@ -1,6 +1,6 @@
 //! Pods that use more of the node's disk than they may: emptyDir limits and limits of ephemeral storage.
 //! Part of `eviction`.
-//! Invariant: walks only directories of pods that have a limit.
+//! Walks only directories of pods that have a limit.
 
 use std::{collections::BTreeMap, path::Path};
 

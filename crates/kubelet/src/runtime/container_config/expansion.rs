@@ -1,5 +1,5 @@
 //! Expands `$(NAME)` in commands, arguments, environment values and subPathExpr.
-//! Invariant: an unknown name is left as written, `$$` is one `$`, and nothing is expanded twice.
+//! An unknown name is left as written, `$$` is one `$`, and nothing is expanded twice.
 
 /// Replaces every `$(NAME)` that `lookup` knows.
 pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {

@@ -1,8 +1,11 @@
 //! A container's share of the machine in the runtime's terms: cpu shares and quota, memory, oom_score_adj.
 //! Used by `container_config` and by `container_manager` for the pod's cgroup.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
-use api::{pod_resources, quantity};
+use api::{
+    pod_resources::{self, Amounts, RequestsOrLimits, ResourceList},
+    quantity,
+};
 use cri::v1;
 use k8s_openapi::{
     api::core::v1::{Container, Pod, ResourceRequirements},
@@ -111,9 +114,15 @@ pub struct PodLimits {
     pub memory_bytes: Option<i64>,
 }
 
-/// Thousandths of a processor that the pod asks for: the most at any time.
+/// Thousandths of a processor that the pod asks for: the most at any time. Without a request the limit is the request.
 pub fn pod_cpu_request(pod: &Pod) -> i64 {
-    pod_resources::requests(pod).get("cpu").map_or(0, |request| request.milli_value())
+    let requests: Amounts = pod_resources::total(pod, RequestsOrLimits::Requests, |container, _| {
+        let list = |which: RequestsOrLimits| Amounts::from_quantities(which.list(container.resources.as_ref()));
+        let mut requests = list(RequestsOrLimits::Limits);
+        requests.extend(list(RequestsOrLimits::Requests));
+        requests
+    });
+    requests.get("cpu").map_or(0, |request| request.milli_value())
 }
 
 pub fn pod_limits(pod: &Pod) -> PodLimits {
@@ -161,7 +170,8 @@ mod tests {
             let expected = PodLimits { cpu_shares: shares, cpu_quota: quota, memory_bytes: memory };
             assert_eq!(pod_limits(&pod(spec.clone())), expected, "{spec}");
         };
-        let with = |name: &str, cpu: &str| json!({"name": name, "resources": {"limits": {"cpu": cpu, "memory": "1Mi"}, "requests": {"cpu": cpu, "memory": "1Mi"}}});
+        let with =
+            |name: &str, cpu: &str| json!({"name": name, "resources": {"limits": {"cpu": cpu, "memory": "1Mi"}}});
         let mut sidecar = with("s", "200m");
         sidecar["restartPolicy"] = "Always".into();
         check(json!({"containers": [{"name": "a"}]}), 2, 0, None);
@@ -208,8 +218,7 @@ mod tests {
             assert_eq!(score, expected);
         };
         check(json!({"containers": [{"name": "a"}]}), 1000);
-        let all = json!({"cpu": "1", "memory": "1Gi"});
-        check(json!({"containers": [{"name": "a", "resources": {"limits": all, "requests": all}}]}), -997);
+        check(json!({"containers": [{"name": "a", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}]}), -997);
         check(json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "512Mi"}}}]}), 500);
         check(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "1m"}}}]}), 999);
     }

@@ -1,7 +1,6 @@
 //! Paths inside volumes, opened so that nobody can lead them elsewhere, and shown to the runtime as mounts of their own.
 //! Used by `mounts`; `volume_manager` unmounts what is below a pod's directory when the pod ends.
-//! Invariant: what is mounted is what was opened: no name inside a volume is looked up again, and no link is followed
-//! while it is.
+//! What is mounted is what was opened: no name inside a volume is looked up again, and no link is followed while it is.
 
 use std::{
     io,

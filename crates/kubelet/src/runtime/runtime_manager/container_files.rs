@@ -1,6 +1,6 @@
 //! What a container needs on disk before it is made: its hosts file, its message file, its log directory, its subPaths.
 //! Part of `runtime_manager`.
-//! Invariant: runs on a thread that may hang; what an earlier incarnation still holds is never waited for.
+//! Runs on a thread that may hang; what an earlier incarnation still holds is never waited for.
 
 use std::{
     fs::{OpenOptions, Permissions},

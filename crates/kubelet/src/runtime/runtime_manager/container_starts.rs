@@ -1,7 +1,7 @@
 //! Tells whether the runtime is just making and starting a container of a pod, which is not cut off: what is left of a
 //! container that was created and not started says that it failed.
 //! `runtime_manager` holds it while it starts one; `pod_workers` waits for it before it gives up a sync.
-//! Invariant: waiting for it never hinders a start.
+//! Waiting for it never hinders a start.
 
 use tokio::sync::watch;
 

@@ -1,6 +1,6 @@
 //! Why a sandbox was not made or a container not started, with the reasons that Events and waiting states give.
 //! Part of `runtime_manager`; read by `pod_workers`.
-//! Invariant: the text is what a user sees; code matches on the variants.
+//! The text is what a user sees; code matches on the variants.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! Runs lifecycle hooks: a command in the container, an HTTP request to it, a sleep.
 //! Part of `runtime_manager`; used for postStart and preStop.
-//! Invariant: a hook is given up when its limit passes.
+//! A hook is given up when its limit passes.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Reads the resolver settings of the node itself.
 //! Used by `runtime_manager` for every sandbox; `network_files` makes a pod's settings of them.
-//! Invariant: a file that can't be read is never taken for an empty one.
+//! A file that can't be read is never taken for an empty one.
 
 use std::{
     io::{self, Read},

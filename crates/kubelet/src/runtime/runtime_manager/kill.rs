@@ -1,7 +1,7 @@
 //! Stops containers and whole pods within their grace period.
 //! Part of `runtime_manager`.
-//! Invariant: the preStop hook, the stop signal and the wait together take no longer than the grace period, save two
-//! seconds for a process whose hook used it all up.
+//! The preStop hook, the stop signal and the wait together take no longer than the grace period, save two seconds for a
+//! process whose hook used it all up.
 
 use std::time::Duration;
 

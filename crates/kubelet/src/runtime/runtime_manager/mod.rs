@@ -1,6 +1,6 @@
 //! Carries out what `pod_actions` decided, over CRI: sandboxes, containers, hooks, kills.
 //! Called by `pod_workers`, one pod at a time.
-//! Invariant: decides nothing about which container should run; reports every failure as the reason a container waits.
+//! Decides nothing about which container should run; reports every failure as the reason a container waits.
 
 mod container_files;
 mod container_starts;

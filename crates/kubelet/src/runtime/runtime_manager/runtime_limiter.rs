@@ -1,6 +1,6 @@
 //! Limits how many calls are in the runtime at once: more of them only make each slower.
 //! Part of `runtime_manager`.
-//! Invariant: a call that hangs gives its permit away; it delays no other pod for longer than `PERMIT_TIMEOUT`.
+//! A call that hangs gives its permit away; it delays no other pod for longer than `PERMIT_TIMEOUT`.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

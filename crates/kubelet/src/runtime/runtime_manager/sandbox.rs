@@ -1,6 +1,6 @@
 //! Makes a pod's control group, log directory and sandbox.
 //! Part of `runtime_manager`.
-//! Invariant: every failure is a `SandboxError`, which knows the reason of its Event.
+//! Every failure is a `SandboxError`, which knows the reason of its Event.
 
 use cri::v1;
 use k8s_openapi::api::core::v1::Pod;

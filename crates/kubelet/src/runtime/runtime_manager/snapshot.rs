@@ -1,6 +1,6 @@
 //! Reads what the runtime has of a pod.
 //! Part of `runtime_manager`.
-//! Invariant: asks only about the one pod, by its label.
+//! Asks only about the one pod, by its label.
 
 use std::collections::HashMap;
 

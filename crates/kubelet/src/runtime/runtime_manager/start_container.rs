@@ -1,6 +1,6 @@
 //! Starts one container: image, configuration, creation, start, postStart hook.
 //! Part of `runtime_manager`.
-//! Invariant: every failure is a `StartContainerError`, which knows what a waiting container shows; each is told once.
+//! Every failure is a `StartContainerError`, which knows what a waiting container shows; each is told once.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -12,6 +12,7 @@ use super::{
     error::ContainerConfigError, hooks,
 };
 use crate::{
+    files::file_work::FileWorkError,
     images::image_manager::PresentImage,
     logs::container_logs,
     node::node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
@@ -147,7 +148,8 @@ impl RuntimeManager {
         let files = match named.is_empty() {
             true => env_file::Files::new(),
             false => {
-                let read = self.files.run(key.clone(), move || Ok(env_file::read_all(&named))).await;
+                let read =
+                    self.files.run(key.clone(), move || Ok::<_, FileWorkError>(env_file::read_all(&named))).await;
                 read.map_err(|error| ContainerConfigError::Files(error.to_string()))?
             }
         };

@@ -1,6 +1,6 @@
 //! Pods that want to be near other pods, or away from them, by topology; and pods that are wanted near or kept away.
 //! Terms are read once by `pod_info`; `cache` says when no pod has any, and then nobody looks.
-//! `shared` is the same for classes of pods.
+//! `topology_rules` is the same for equivalence classes.
 
 mod topology_rules;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{InterPodAffinity, matches_all, normalize, required, required_anti};
 use crate::{
     cluster::Cluster,
-    equivalence_class::{Domains, Outdated, Tally, View},
+    equivalence_class::{DomainCount, DomainRules, GroupView, Outdated},
     node_info::NodeInfo,
     pod_info::{PendingPod, PodInfo},
 };
@@ -64,7 +64,7 @@ impl TopologyRules {
         }
     }
 
-    /// Where each sort of tally begins: near, away, kept away, preferred.
+    /// Where each sort of count begins: near, away, kept away, preferred.
     fn parts(&self) -> [usize; 3] {
         let near = required(&self.pod).len();
         let away = near + required_anti(&self.pod).len();
@@ -84,14 +84,14 @@ fn add(keys: &[String], amounts: &mut [i64], key: &str, amount: i64) -> Result<(
     Ok(())
 }
 
-impl Domains for TopologyRules {
-    fn tallies(&self) -> Vec<Tally> {
+impl DomainRules for TopologyRules {
+    fn domain_counts(&self) -> Vec<DomainCount> {
         let terms = required(&self.pod).iter().chain(required_anti(&self.pod)).map(|term| &term.topology_key);
         let keys = terms.chain(&self.kept_away).chain(&self.preferred);
-        keys.map(|key| Tally { key: key.clone(), per_node: false }).collect()
+        keys.map(|key| DomainCount { key: key.clone(), per_node: false }).collect()
     }
 
-    fn count(&self, cluster: &Cluster, node: &NodeInfo, amounts: &mut [i64]) -> Result<(), Outdated> {
+    fn count_node(&self, cluster: &Cluster, node: &NodeInfo, amounts: &mut [i64]) -> Result<(), Outdated> {
         let [near, away, kept_away] = self.parts();
         for other in self.others(node) {
             if matches_all(required(&self.pod), other, cluster) {
@@ -121,7 +121,7 @@ impl Domains for TopologyRules {
         Ok(())
     }
 
-    fn filter(&self, groups: &[View<'_>], accepted: &mut [bool]) {
+    fn filter(&self, groups: &[GroupView<'_>], accepted: &mut [bool]) {
         let [near, _, kept_away] = self.parts();
         let nobody = groups.iter().all(|group| group.numbers[..near].iter().flatten().all(|number| *number == 0));
         for (group, accepted) in groups.iter().zip(accepted) {
@@ -132,7 +132,7 @@ impl Domains for TopologyRules {
         }
     }
 
-    fn score(&self, feasible: &[View<'_>]) -> Vec<i64> {
+    fn score(&self, feasible: &[GroupView<'_>]) -> Vec<i64> {
         let [.., preferred] = self.parts();
         let mut scores: Vec<i64> =
             feasible.iter().map(|group| group.numbers[preferred..].iter().flatten().sum()).collect();

@@ -1,5 +1,6 @@
 //! Spreads pods evenly over topology domains: hard constraints filter, soft ones (and the defaults) score.
-//! Uses `node_selector` and `taint_toleration` to decide which nodes count; `shared` is the same for classes of pods.
+//! Uses `node_selector` and `taint_toleration` to decide which nodes count; `topology_rules` is the same for equivalence
+//! classes.
 
 mod topology_rules;
 

@@ -1,11 +1,11 @@
 //! Topology spread for a class of pods: matching pods per domain, kept as nodes change.
 //! The verdicts and scores are those of the plugin itself, by groups of nodes.
-//! Invariant: hard constraints have two tallies each, matching pods and nodes that count; soft ones have one.
+//! Hard constraints have two counts each, matching pods and nodes that count; soft ones have one.
 
 use super::{Constraint, HOSTNAME, PodTopologySpread, evenness, has_all_keys, has_own, range};
 use crate::{
     cluster::Cluster,
-    equivalence_class::{Domains, Outdated, Tally, View, distinct},
+    equivalence_class::{DomainCount, DomainRules, GroupView, Outdated, distinct},
     node_info::NodeInfo,
     node_selector::RequiredNodes,
     pod_info::PendingPod,
@@ -31,21 +31,21 @@ impl TopologyRules {
         })
     }
 
-    /// The soft constraints with the places of their tallies.
+    /// The soft constraints with the places of their counts.
     fn soft(&self) -> impl Iterator<Item = (usize, &Constraint)> {
         let first = 2 * self.hard.len();
         self.soft.iter().enumerate().map(move |(at, constraint)| (first + at, constraint))
     }
 }
 
-impl Domains for TopologyRules {
-    fn tallies(&self) -> Vec<Tally> {
+impl DomainRules for TopologyRules {
+    fn domain_counts(&self) -> Vec<DomainCount> {
         let hard = self.hard.iter().flat_map(|c| [&c.key, &c.key]).map(|key| (key, false));
         let soft = self.soft.iter().map(|c| (&c.key, c.key == HOSTNAME));
-        hard.chain(soft).map(|(key, per_node)| Tally { key: key.clone(), per_node }).collect()
+        hard.chain(soft).map(|(key, per_node)| DomainCount { key: key.clone(), per_node }).collect()
     }
 
-    fn count(&self, _: &Cluster, node: &NodeInfo, amounts: &mut [i64]) -> Result<(), Outdated> {
+    fn count_node(&self, _: &Cluster, node: &NodeInfo, amounts: &mut [i64]) -> Result<(), Outdated> {
         if has_all_keys(node, &self.hard) {
             for (at, constraint) in self.hard.iter().enumerate() {
                 if constraint.counts(node, &self.required, &self.pod) {
@@ -64,7 +64,7 @@ impl Domains for TopologyRules {
         Ok(())
     }
 
-    fn filter(&self, groups: &[View<'_>], accepted: &mut [bool]) {
+    fn filter(&self, groups: &[GroupView<'_>], accepted: &mut [bool]) {
         for (at, constraint) in self.hard.iter().enumerate() {
             let (pods, nodes) = (2 * at, 2 * at + 1);
             let counted = || groups.iter().filter(|group| group.numbers[nodes].is_some_and(|nodes| nodes > 0));
@@ -79,11 +79,11 @@ impl Domains for TopologyRules {
         }
     }
 
-    fn score(&self, feasible: &[View<'_>]) -> Vec<i64> {
+    fn score(&self, feasible: &[GroupView<'_>]) -> Vec<i64> {
         if self.soft.is_empty() {
             return vec![0; feasible.len()];
         }
-        let lacks_a_key = |group: &View<'_>| self.soft().any(|(at, _)| group.numbers[at].is_none());
+        let lacks_a_key = |group: &GroupView<'_>| self.soft().any(|(at, _)| group.numbers[at].is_none());
         let ignored: Vec<bool> = feasible.iter().map(|group| self.need_all_keys && lacks_a_key(group)).collect();
         let considered = || feasible.iter().zip(&ignored).filter(|(_, ignored)| !**ignored).map(|(group, _)| group);
         let mut sums = vec![0.0; feasible.len()];

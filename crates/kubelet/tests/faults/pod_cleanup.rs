@@ -1,5 +1,5 @@
 //! What the node does for itself: its labels, its cleaning up, and what it says when that fails.
-//! Invariant: nothing here depends on how full the machine's disks are.
+//! Nothing here depends on how full the machine's disks are.
 
 use cri::v1;
 use serde_json::{Value, json};

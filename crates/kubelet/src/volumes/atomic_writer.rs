@@ -1,7 +1,7 @@
 //! Writes the files of a volume so that a reader sees all old ones or all new ones, never a mixture.
 //! Used for configMap, secret, downwardAPI and projected volumes.
-//! Invariant: user-visible names are links through `..data`, which is replaced by one rename. An unchanged payload
-//! changes nothing on disk. Nothing outside the volume is read or removed, whatever is found in it.
+//! User-visible names are links through `..data`, which is replaced by one rename. An unchanged payload changes nothing
+//! on disk. Nothing outside the volume is read or removed, whatever is found in it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
