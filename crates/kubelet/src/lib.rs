@@ -2,8 +2,8 @@
 //! Reads and writes the API through `client`, drives containers through `cri`; started by `minke`. `wiring` puts the
 //! rooms together: `sources` and `pod` (what to run, one worker per pod), `runtime`, `images` and `volumes` (how),
 //! `resources` (what it may use), `node` and `stats` (what is told of it), `server` (who asks), `logs` and `files`.
-//! Invariant: one worker per pod; what decides (`pod_actions`, `pod_status`, `container_config`) is pure, what acts
-//! decides nothing.
+//! One worker per pod; what decides (`pod_actions`, `pod_status`, `container_config`) is pure, what acts decides
+//! nothing.
 
 pub mod config;
 pub mod configuration;

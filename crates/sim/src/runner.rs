@@ -4,7 +4,6 @@
 //! of a later run's hash maps, so there is no later run.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
@@ -12,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Bootstrapped, Faults, Simulation, Topology, Violation, checkers, clients::watch_client::CurrentView, determinism,
+    Bootstrapped, Faults, Simulation, Topology, Violation, checkers, clients::watch_client::untold_for, determinism,
     workload::Workload,
 };
 
@@ -129,21 +128,6 @@ impl Run<'_> {
             }
         }
     }
-
-    /// Whoever watches has been told everything. What was committed in this very moment may still be on its way.
-    async fn check_views(&mut self, views: &[CurrentView]) -> Result<(), Failure> {
-        let untold = || -> BTreeSet<String> {
-            let untold = |view: &CurrentView| match &*view.lock() {
-                Some(view) => view.untold().map(|violation| violation.0),
-                None => Some("a client never got a list".to_string()),
-            };
-            views.iter().filter_map(untold).collect()
-        };
-        let first = untold();
-        self.simulation.env.sleep(CHECK_INTERVAL).await;
-        let still: Vec<_> = untold().intersection(&first).cloned().map(Violation).collect();
-        if still.is_empty() { Ok(()) } else { self.fail(still) }
-    }
 }
 
 async fn play(seed: u64, bootstrapped: &Bootstrapped) -> Result<Played, Failure> {
@@ -205,7 +189,10 @@ async fn play(seed: u64, bootstrapped: &Bootstrapped) -> Result<Played, Failure>
         let text = format!("{} changes although nothing was asked", changes() - before);
         return run.fail(vec![Violation(text)]);
     }
-    run.check_views(&views).await?;
+    let untold = untold_for(CHECK_INTERVAL, &env, &views).await;
+    if !untold.is_empty() {
+        return run.fail(untold);
+    }
     run.check()?;
     Ok(Played { changes: before, milliseconds: env.monotonic().as_millis(), log: run.log })
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use serde_json::json;
-use sim::{Bootstrapped, Simulation, Topology};
+use sim::{Bootstrapped, Simulation, Topology, clients::watch_client::untold_for};
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap()
@@ -41,8 +41,7 @@ async fn everybody_converges_on_a_restored_backup() {
         Err(error) => error,
     };
     assert_eq!(refused.code, 410, "{refused}");
-    let untold: Vec<_> = views.iter().filter_map(|view| view.lock().as_ref().and_then(|view| view.untold())).collect();
-    assert_eq!(untold, []);
+    assert_eq!(untold_for(Duration::from_secs(20), &env, &views).await, []);
     assert_eq!(simulation.oracle.take_violations(), []);
 }
 

@@ -1,6 +1,6 @@
 //! What containers leave in the log directories: logs, what was rotated away, and the links that log collectors read.
 //! Called by `runtime_manager` when a container starts or a pod is removed, and by `container_gc` and `pod_cleanup`.
-//! Invariant: a log goes only with its container or its pod, and a link only with its log.
+//! A log goes only with its container or its pod, and a link only with its log.
 
 use std::{
     io,

@@ -1,6 +1,6 @@
 //! Knows when a container's log is complete: runtimes report an exit before their log writers have written all they hold.
 //! Used by `server::logs` and for termination messages.
-//! Invariant: waits for the writer to close the file, never by looking again and again, and never longer than
+//! Waits for the writer to close the file, never by looking again and again, and never longer than
 //! `WRITER_CLOSE_TIMEOUT`.
 
 use std::{

@@ -1,5 +1,5 @@
 //! Which pods are to be looked at again: told by `pleg`, probes, watched objects and resizes, read by `sync_loop`.
-//! Invariant: a pod that is waiting to be looked at is not noted twice, so there are never more than pods; beyond
+//! A pod that is waiting to be looked at is not noted twice, so there are never more than pods; beyond
 //! `WAITING_PODS_MAX` all of them are looked at.
 
 use std::{

@@ -1,7 +1,7 @@
 //! What the runtime can do beyond the basics: recursively read-only mounts, user namespaces, images as volumes; and
 //! whether it has a network for pods just now.
 //! Learnt by `node_status` from the runtime's status; asked by `runtime_manager`, `pod_workers` and `pod_status`.
-//! Invariant: what the runtime has not reported it can do, it can't.
+//! What the runtime has not reported it can do, it can't.
 
 use cri::v1;
 use k8s_openapi::api::core::v1::{NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};

@@ -1,6 +1,6 @@
 //! File systems on block devices: found, made where there is none, checked and mounted.
 //! Used by `plugins::local`, on a thread that may hang.
-//! Invariant: only a device on which nothing at all is found is ever formatted.
+//! Only a device on which nothing at all is found is ever formatted.
 
 use std::{
     fmt, io,

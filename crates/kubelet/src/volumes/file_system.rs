@@ -1,7 +1,7 @@
 //! Mount points, ownership and removal of volume directories.
 //! Used by `plugins` and `volume_manager`, on blocking threads.
-//! Invariant: never deletes through a mount point: a directory that still holds a mount is left alone. What pods can
-//! change meanwhile is worked on by descriptors, never by names.
+//! Never deletes through a mount point: a directory that still holds a mount is left alone. What pods can change
+//! meanwhile is worked on by descriptors, never by names.
 
 use std::{
     fs::Permissions,

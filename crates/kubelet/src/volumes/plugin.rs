@@ -1,6 +1,6 @@
 //! What a volume type tells the volume manager: upstream's `VolumePlugin`, and the table that finds one.
 //! Implemented by the files of `plugins`; mounters are run by `volume_manager::operation_executor`.
-//! Invariant: a plugin only decides; the disk changes in the `Mounter` that it returns, on a thread that may hang.
+//! A plugin only decides; the disk changes in the `Mounter` that it returns, on a thread that may hang.
 
 use std::{
     collections::{BTreeMap, HashSet},

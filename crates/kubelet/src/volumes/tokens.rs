@@ -1,6 +1,6 @@
 //! ServiceAccount tokens for pods, asked for through TokenRequest and renewed in time.
 //! Used by `volume_manager`, for the plugins that ask for them.
-//! Invariant: a token is bound to its pod's UID, and is forgotten with the pod.
+//! A token is bound to its pod's UID, and is forgotten with the pod.
 
 use std::{collections::HashMap, time::Duration};
 

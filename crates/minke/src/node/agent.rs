@@ -276,7 +276,7 @@ impl Node {
         let mut held = Some(held);
         let serve = |ranges: Vec<IpNet>, conflist: Value, until: CancellationToken| -> BoxFuture<'_, ()> {
             if let Some(held) = held.take() {
-                self.free_lost_attachments(held, conflist, env, shutdown);
+                self.collect_lost_addresses(held, conflist, env, shutdown);
             }
             let gateways = ranges.iter().map(cni::gateway);
             let listen = gateways.map(|ip| SocketAddr::new(ip, api::cluster_dns::PORT)).collect();
@@ -285,7 +285,7 @@ impl Node {
         network.follow(&self.own, env, shutdown, serve).await;
     }
 
-    fn free_lost_attachments(&self, held: Vec<Attachment>, conflist: Value, env: &Env, shutdown: &CancellationToken) {
+    fn collect_lost_addresses(&self, held: Vec<Attachment>, conflist: Value, env: &Env, shutdown: &CancellationToken) {
         let (endpoint, env, shutdown) = (self.runtime.endpoint().display().to_string(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
             let runtime = RemoteRuntime::new(&endpoint, None);

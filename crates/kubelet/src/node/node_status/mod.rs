@@ -1,7 +1,7 @@
 //! Registers the node and reports its condition: the Node object, its status when it changes, and a Lease every few
 //! seconds as the sign of life.
 //! Run by `wiring`; reads the runtime's own status.
-//! Invariant: labels, taints and fields of other owners are left as they are.
+//! Labels, taints and fields of other owners are left as they are.
 
 mod events;
 mod machine;

@@ -1,6 +1,6 @@
 //! Ends pods before the node runs out of memory, disk or process ids, and pods that use more disk than they may.
 //! Run by `wiring`; ranks by `ranking`, decides by `thresholds`, acts through `pod_workers`.
-//! Invariant: one pod at a time for a shortage, and only after what nobody uses was removed.
+//! One pod at a time for a shortage, and only after what nobody uses was removed.
 
 mod local_storage;
 mod ranking;

@@ -1,5 +1,5 @@
 //! hostPath volumes, of pods and of PersistentVolumes: what must be at the path, and what is made if it is not there.
-//! Invariant: creates only what `DirectoryOrCreate` and `FileOrCreate` ask for, and never changes who owns a hostPath.
+//! Creates only what `DirectoryOrCreate` and `FileOrCreate` ask for, and never changes who owns a hostPath.
 
 use std::{
     fs::{DirBuilder, OpenOptions, Permissions},

@@ -1,7 +1,7 @@
 //! local PersistentVolumes: a directory of the node, or a device, with a file system or for pods that want it as it is.
 //! `devices` finds, makes and mounts file systems; claims are checked by `desired_state_of_world_populator`.
-//! Invariant: never changes who owns what is mounted read-only, and never shows a pod a device in place of the file
-//! system it asked for.
+//! Never changes who owns what is mounted read-only, and never shows a pod a device in place of the file system it
+//! asked for.
 
 use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},

@@ -1,7 +1,7 @@
 //! Which volumes are mounted for which pods, and where.
 //! Written by `VolumeManager` after each operation; compared with `DesiredStateOfWorld` by `reconciler`, read for
 //! statistics.
-//! Invariant: starts empty, so what an earlier process mounted is set up once more, which changes nothing.
+//! Starts empty, so what an earlier process mounted is set up once more, which changes nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},

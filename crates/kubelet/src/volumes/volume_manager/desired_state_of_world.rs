@@ -1,6 +1,6 @@
 //! Which volumes pods of this node are to have.
 //! Written by `VolumeManager` from the pods' specifications; compared with `ActualStateOfWorld` by `reconciler`.
-//! Invariant: knows nothing of what is mounted.
+//! Knows nothing of what is mounted.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! What is behind a claim of a pod: its PersistentVolume, if the pod may have it on this node.
 //! Called by `VolumeManager` before a claim is mounted.
-//! Invariant: only reads the API.
+//! Only reads the API.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Brings the volumes of pods to what the pods name: `DesiredStateOfWorld` against `ActualStateOfWorld`, an action for
 //! each difference.
 //! Called by `pod_workers`, one pod at a time; volume types are in `plugins`.
-//! Invariant: setting up is idempotent, so a restarted node simply does it again; a pod's directory is removed only
-//! after everything below it is unmounted.
+//! Setting up is idempotent, so a restarted node simply does it again; a pod's directory is removed only after
+//! everything below it is unmounted.
 
 pub mod actual_state_of_world;
 mod desired_state_of_world;

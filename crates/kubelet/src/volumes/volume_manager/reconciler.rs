@@ -1,6 +1,6 @@
 //! Compares what a pod is to have with what it has.
 //! Called by `VolumeManager`, which carries the actions out.
-//! Invariant: pure; what is mounted is touched again only if it shows what changes elsewhere.
+//! Invariant: pure; what is mounted is touched again only if it shows what changes elsewhere (tidy: `pure_files`).
 
 use super::{actual_state_of_world::ActualStateOfWorld, desired_state_of_world::DesiredStateOfWorld};
 
