@@ -22,6 +22,11 @@ const VALUES: &[(&str, &[&str], &str)] = &[
         &["array", "boolean", "integer", "null", "number", "object", "string"],
         "types of JSON schema",
     ),
+    (
+        "apiextensions/structural_schema.rs",
+        &["atomic", "granular", "map", "set"],
+        "values of x-kubernetes-list-type and x-kubernetes-map-type",
+    ),
     ("apiextensions/custom_resource_definition.rs", &["customresourcecleanup.apiextensions.k8s.io"], "a finalizer"),
     ("apps/deployment.rs", &["deployment"], "a word of a message"),
     ("apps/replica_set.rs", &["deployment"], "a word of a message"),
