@@ -125,3 +125,99 @@ impl<T: Transport> Transport for ServiceAccountTransport<T> {
         self.inner.watch(resource, namespace, params, resource_version).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server of which only service accounts are known: what it was asked, and what it answers.
+    #[derive(Clone, Default)]
+    struct Server(Arc<Asked>);
+
+    #[derive(Default)]
+    struct Asked {
+        requests: Mutex<Vec<String>>,
+        tokens: Mutex<u32>,
+        is_down: AtomicBool,
+        /// Shown by the transport under test.
+        token: Arc<RwLock<String>>,
+        refuses: Mutex<String>,
+    }
+
+    fn answer(status: u16, body: serde_json::Value) -> Result<Response<Bytes>, ApiError> {
+        Ok(Response::builder().status(status).body(body.to_string().into()).expect("an answer"))
+    }
+
+    #[async_trait]
+    impl Transport for Server {
+        async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
+            let path = request.uri().path().to_string();
+            if !path.contains("serviceaccounts") {
+                let token = self.0.token.read().clone();
+                let refused = token == *self.0.refuses.lock();
+                self.0.requests.lock().push(format!("{path} by {token}"));
+                return answer(if refused { 401 } else { 200 }, json!({}));
+            }
+            if self.0.is_down.load(Ordering::Relaxed) {
+                return Err(ApiError::internal("down"));
+            }
+            let last = path.rsplit('/').next().unwrap_or_default();
+            self.0.requests.lock().push(format!("{} {last}", request.method()));
+            match (request.method().as_str(), last) {
+                ("GET", _) if *self.0.tokens.lock() == 0 => answer(404, json!({ "reason": "NotFound", "code": 404 })),
+                ("POST", "token") => {
+                    let mut tokens = self.0.tokens.lock();
+                    *tokens += 1;
+                    let status =
+                        json!({ "token": format!("t{tokens}"), "expirationTimestamp": "2030-01-01T00:00:00Z" });
+                    answer(201, json!({ "spec": { "audiences": [] }, "status": status }))
+                }
+                _ => answer(200, json!({ "metadata": { "name": "ttl-controller" } })),
+            }
+        }
+
+        async fn list(&self, _: &Resource, _: Option<&str>, _: &ListParams) -> Result<ObjectList, ApiError> {
+            Ok(ObjectList::default())
+        }
+
+        async fn watch(&self, _: &Resource, _: Option<&str>, _: &ListParams, _: &str) -> Result<WatchStream, ApiError> {
+            Err(ApiError::internal("nothing is watched"))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_made_once_renewed_in_time_and_replaced_when_refused() {
+        let (server, env) = (Server::default(), Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1));
+        let owner = Client::new(server.clone());
+        let token = server.0.token.clone();
+        let transport = ServiceAccountTransport::new(server.clone(), token, owner, "ttl-controller", env.clone());
+        let ask = async || transport.send(Request::get("/api").body(Bytes::new()).unwrap()).await.map(|a| a.status());
+        let asked = || std::mem::take(&mut *server.0.requests.lock());
+        ask().await.unwrap();
+        ask().await.unwrap();
+        let made = ["GET ttl-controller", "POST serviceaccounts", "POST token", "/api by t1", "/api by t1"];
+        assert_eq!(asked(), made);
+
+        env.sleep(TOKEN_LIFETIME * 4 / 5).await;
+        ask().await.unwrap();
+        assert_eq!(asked(), ["GET ttl-controller", "POST token", "/api by t2"]);
+
+        // The old one will do while it is good.
+        env.sleep(TOKEN_LIFETIME * 9 / 10).await;
+        server.0.is_down.store(true, Ordering::Relaxed);
+        ask().await.unwrap();
+        assert_eq!(asked(), ["/api by t2"]);
+        env.sleep(TOKEN_LIFETIME / 5).await;
+        assert!(ask().await.is_err() && asked().is_empty(), "nothing is shown that has expired");
+
+        server.0.is_down.store(false, Ordering::Relaxed);
+        *server.0.refuses.lock() = "t3".into();
+        assert_eq!(ask().await.unwrap(), StatusCode::UNAUTHORIZED);
+        ask().await.unwrap();
+        assert_eq!(asked().last().map(String::as_str), Some("/api by t4"));
+    }
+}

@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// Longest ordinary call, unless told otherwise; a runtime that takes longer is reported as hanging.
-const CALL_LIMIT: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Events that wait for a slow reader; beyond it the runtime is made to wait.
-const EVENT_BUFFER: usize = 1024;
+const EVENTS_BUFFERED_MAX: usize = 1024;
 /// A node with thousands of containers lists in one message.
-const MESSAGE_LIMIT: usize = 64 << 20;
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Clone)]
 pub struct RemoteRuntime {
@@ -43,10 +43,10 @@ impl RemoteRuntime {
             _ => channel.clone(),
         };
         Self {
-            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
-            images: ImageServiceClient::new(image_channel).max_decoding_message_size(MESSAGE_LIMIT),
+            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            images: ImageServiceClient::new(image_channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
             channel,
-            limit: CALL_LIMIT,
+            limit: CALL_TIMEOUT,
         }
     }
 
@@ -246,7 +246,7 @@ impl Runtime for RemoteRuntime {
 
     async fn events(&self) -> Result<EventStream> {
         // Neither service answers before its first event, so the subscription runs in a task and this returns at once.
-        let (sender, receiver) = tokio::sync::mpsc::channel(EVENT_BUFFER);
+        let (sender, receiver) = tokio::sync::mpsc::channel(EVENTS_BUFFERED_MAX);
         env::spawn(forward_events(self.channel.clone(), self.runtime.clone(), sender));
         Ok(tokio_stream::wrappers::ReceiverStream::new(receiver).boxed())
     }

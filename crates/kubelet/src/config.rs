@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
 use crate::{
-    configuration::Configuration, endpoint_gate::EndpointGate, images::image_manager::pull_records::Verification,
+    configuration::Configuration, endpoint_drain::EndpointDrain, images::image_manager::pull_records::Verification,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub struct Config {
     /// Never collected as unused.
     pub sandbox_image: String,
     /// Holds a pod's stop signal back until Services have let go of it; without one it is sent at once.
-    pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
+    pub endpoint_drain: Option<Arc<dyn EndpointDrain>>,
     /// What file and flags said, for whoever asks what is in force.
     pub given: Configuration,
     /// Where the directories really are, once `directories::prepare` has looked.
@@ -258,7 +258,7 @@ impl Default for Config {
             pod_logs: None,
             image_verification: Verification::default(),
             sandbox_image: String::new(),
-            endpoint_gate: None,
+            endpoint_drain: None,
             given: Configuration::default(),
             resolved: None,
         }

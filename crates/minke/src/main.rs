@@ -1,6 +1,7 @@
 //! Starts any subset of the components in one process.
 //! Every other crate is a library; this one knows which of them run together.
-//! No behaviour of a component lives here.
+//! Here are commands, flags, certificates and places on the machine. Of the components themselves only what joins several
+//! crates that do not see each other (`network`: pod network, DNS of a node, endpoint drain).
 
 mod certificates;
 mod cluster;

@@ -14,7 +14,7 @@ mod simulation;
 mod workload;
 
 pub use checkers::{Violation, convergence::violations};
-pub use cluster::primed::Primed;
+pub use cluster::bootstrapped::Bootstrapped;
 pub use network::faults::{FaultInjector, Faults};
 pub use runner::{Outcome, play_here};
 pub use series::play_all;

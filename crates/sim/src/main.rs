@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     let number = |text: &str| text.parse::<u64>().ok();
     match arguments.as_slice() {
         // How `many` plays each seed.
-        ["play", seed, primed] => number(seed).map_or_else(usage, |seed| play(seed, primed)),
+        ["play", seed, bootstrapped] => number(seed).map_or_else(usage, |seed| play(seed, bootstrapped)),
         [count] => number(count).map_or_else(usage, |count| many(count, 0)),
         [count, first] => number(count).zip(number(first)).map_or_else(usage, |(count, first)| many(count, first)),
         _ => usage(),
@@ -22,8 +22,8 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn play(seed: u64, primed: &str) -> ExitCode {
-    let outcome = sim::play_here(seed, primed.as_ref());
+fn play(seed: u64, bootstrapped: &str) -> ExitCode {
+    let outcome = sim::play_here(seed, bootstrapped.as_ref());
     print!("{}", outcome.text);
     if outcome.holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -4,7 +4,6 @@
 //! of a later run's hash maps, so there is no later run.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
@@ -12,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Faults, Primed, Simulation, Topology, Violation, checkers, clients::watch_client::CurrentView, determinism,
+    Bootstrapped, Faults, Simulation, Topology, Violation, checkers, clients::watch_client::untold_for, determinism,
     workload::Workload,
 };
 
@@ -64,8 +63,8 @@ pub struct Outcome {
 }
 
 /// Plays one seed in this process, which plays no other.
-pub fn play_here(seed: u64, primed: &Path) -> Outcome {
-    let primed = Primed::read(primed).expect("what the parent wrote");
+pub fn play_here(seed: u64, bootstrapped: &Path) -> Outcome {
+    let bootstrapped = Bootstrapped::read(bootstrapped).expect("what the parent wrote");
     // A task that panics ends alone; nobody else would hear of it.
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     let print = std::panic::take_hook();
@@ -75,7 +74,7 @@ pub fn play_here(seed: u64, primed: &Path) -> Outcome {
     }));
     let play = move || {
         determinism::fix(seed);
-        runtime().block_on(play(seed, &primed))
+        runtime().block_on(play(seed, &bootstrapped))
     };
     let thread = std::thread::Builder::new().name(format!("seed {seed}")).stack_size(16 << 20).spawn(play);
     match thread.expect("a thread").join() {
@@ -129,24 +128,9 @@ impl Run<'_> {
             }
         }
     }
-
-    /// Whoever watches has been told everything. What was committed in this very moment may still be on its way.
-    async fn check_views(&mut self, views: &[CurrentView]) -> Result<(), Failure> {
-        let untold = || -> BTreeSet<String> {
-            let untold = |view: &CurrentView| match &*view.lock() {
-                Some(view) => view.untold().map(|violation| violation.0),
-                None => Some("a client never got a list".to_string()),
-            };
-            views.iter().filter_map(untold).collect()
-        };
-        let first = untold();
-        self.simulation.env.sleep(CHECK_INTERVAL).await;
-        let still: Vec<_> = untold().intersection(&first).cloned().map(Violation).collect();
-        if still.is_empty() { Ok(()) } else { self.fail(still) }
-    }
 }
 
-async fn play(seed: u64, primed: &Primed) -> Result<Played, Failure> {
+async fn play(seed: u64, bootstrapped: &Bootstrapped) -> Result<Played, Failure> {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     let mut draw = |limit: u64| {
         let drawn = random % limit;
@@ -154,7 +138,7 @@ async fn play(seed: u64, primed: &Primed) -> Result<Played, Failure> {
         drawn as usize
     };
     let topology = Topology { nodes: NODES, api_servers: 1 + draw(3), candidates: 1 + draw(2) };
-    let mut simulation = Simulation::start(seed, topology, primed).await;
+    let mut simulation = Simulation::start(seed, topology, bootstrapped).await;
     let env = simulation.env.clone();
     env.sleep(Duration::from_secs(2)).await;
     let views = simulation.start_watch_clients();
@@ -205,7 +189,10 @@ async fn play(seed: u64, primed: &Primed) -> Result<Played, Failure> {
         let text = format!("{} changes although nothing was asked", changes() - before);
         return run.fail(vec![Violation(text)]);
     }
-    run.check_views(&views).await?;
+    let untold = untold_for(CHECK_INTERVAL, &env, &views).await;
+    if !untold.is_empty() {
+        return run.fail(untold);
+    }
     run.check()?;
     Ok(Played { changes: before, milliseconds: env.monotonic().as_millis(), log: run.log })
 }

@@ -15,7 +15,7 @@ use std::{
 use env::Env;
 use parking_lot::Mutex;
 
-use crate::{Outcome, Primed};
+use crate::{Bootstrapped, Outcome};
 
 /// Real time after which the process of a seed is given up.
 const SEED_TIMEOUT: Duration = Duration::from_secs(900);
@@ -27,7 +27,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 pub fn play_all(program: &OsStr, seeds: &[u64]) -> io::Result<Vec<Outcome>> {
     let directory = std::env::temp_dir().join(format!("minke-sim-{}", Env::real().uuid()));
     std::fs::create_dir_all(&directory)?;
-    Primed::make().write(&directory.join("primed.json"))?;
+    Bootstrapped::make().write(&directory.join("bootstrapped.json"))?;
     let series = Series { program, directory: &directory, clock: Env::real(), told: Mutex::default() };
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -68,8 +68,8 @@ impl Series<'_> {
     }
 
     fn play(&self, seed: u64) -> Outcome {
-        let (path, primed) = (self.directory.join(seed.to_string()), self.directory.join("primed.json"));
-        let ended = self.run(seed, &primed, &path);
+        let (path, bootstrapped) = (self.directory.join(seed.to_string()), self.directory.join("bootstrapped.json"));
+        let ended = self.run(seed, &bootstrapped, &path);
         let mut text = std::fs::read_to_string(&path).unwrap_or_default();
         std::fs::remove_file(&path).ok();
         let holds = match ended {
@@ -93,10 +93,10 @@ impl Series<'_> {
     }
 
     /// `None` when it took too long.
-    fn run(&self, seed: u64, primed: &Path, output: &Path) -> io::Result<Option<ExitStatus>> {
+    fn run(&self, seed: u64, bootstrapped: &Path, output: &Path) -> io::Result<Option<ExitStatus>> {
         let output = File::create(output)?;
         let mut command = Command::new(self.program);
-        command.arg("play").arg(seed.to_string()).arg(primed).stdout(output.try_clone()?).stderr(output);
+        command.arg("play").arg(seed.to_string()).arg(bootstrapped).stdout(output.try_clone()?).stderr(output);
         let (mut process, started) = (command.spawn()?, self.clock.monotonic());
         loop {
             if let Some(status) = process.try_wait()? {

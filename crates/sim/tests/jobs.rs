@@ -7,7 +7,7 @@ use client::{ListParams, Patch};
 use env::Env;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace};
 use serde_json::{Value, json};
-use sim::{Faults, Primed, Simulation, Topology};
+use sim::{Bootstrapped, Faults, Simulation, Topology};
 
 const SEEDS: u64 = 6;
 const STEPS: usize = 25;
@@ -28,8 +28,8 @@ fn change(env: &Env) -> Value {
     }
 }
 
-async fn play(seed: u64, primed: &Primed) {
-    let simulation = Simulation::start(seed, Topology::single(3), primed).await;
+async fn play(seed: u64, bootstrapped: &Bootstrapped) {
+    let simulation = Simulation::start(seed, Topology::single(3), bootstrapped).await;
     let (env, admin) = (simulation.env.clone(), simulation.admin.clone());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": "d" } })).unwrap();
     admin.api::<Namespace>().create(&namespace).await.unwrap();
@@ -73,9 +73,9 @@ async fn play(seed: u64, primed: &Primed) {
 
 #[test]
 fn what_a_job_takes_away_itself_has_not_failed() {
-    let primed = Primed::make();
+    let bootstrapped = Bootstrapped::make();
     for seed in 0..SEEDS {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().start_paused(true).build().unwrap().block_on(play(seed, &primed));
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(play(seed, &bootstrapped));
     }
 }

@@ -12,11 +12,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::DeleteOptions,
 };
 use serde_json::{Value, json};
-use sim::{Primed, Simulation, Topology};
+use sim::{Bootstrapped, Simulation, Topology};
 
 /// Three nodes with 8 CPUs each.
 async fn cluster() -> Simulation {
-    let simulation = Simulation::start(1, Topology::single(3), &Primed::make()).await;
+    let simulation = Simulation::start(1, Topology::single(3), &Bootstrapped::make()).await;
     let namespace = json!({ "metadata": { "name": "d" } });
     simulation.admin.api::<Namespace>().create(&serde_json::from_value(namespace).unwrap()).await.unwrap();
     for (name, value) in [("low", 1), ("high", 1000)] {

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use serde_json::json;
-use sim::{Primed, Simulation, Topology};
+use sim::{Bootstrapped, Simulation, Topology, clients::watch_client::untold_for};
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap()
@@ -18,7 +18,7 @@ fn config_map(name: &str) -> ConfigMap {
 #[tokio::test(start_paused = true)]
 async fn everybody_converges_on_a_restored_backup() {
     let topology = Topology { nodes: 1, api_servers: 3, candidates: 2 };
-    let simulation = Simulation::start(1, topology, &Primed::make()).await;
+    let simulation = Simulation::start(1, topology, &Bootstrapped::make()).await;
     let (env, maps) = (simulation.env.clone(), simulation.admin.namespaced::<ConfigMap>("default"));
     let views = simulation.start_watch_clients();
     let kept = maps.create(&config_map("kept")).await.unwrap().metadata.resource_version;
@@ -41,8 +41,7 @@ async fn everybody_converges_on_a_restored_backup() {
         Err(error) => error,
     };
     assert_eq!(refused.code, 410, "{refused}");
-    let untold: Vec<_> = views.iter().filter_map(|view| view.lock().as_ref().and_then(|view| view.untold())).collect();
-    assert_eq!(untold, []);
+    assert_eq!(untold_for(Duration::from_secs(20), &env, &views).await, []);
     assert_eq!(simulation.oracle.take_violations(), []);
 }
 
@@ -50,7 +49,7 @@ async fn everybody_converges_on_a_restored_backup() {
 #[tokio::test(start_paused = true)]
 async fn api_servers_on_one_store_agree_on_their_endpoints() {
     let topology = Topology { nodes: 1, api_servers: 3, candidates: 1 };
-    let simulation = Simulation::start(1, topology, &Primed::make()).await;
+    let simulation = Simulation::start(1, topology, &Bootstrapped::make()).await;
     let env = simulation.env.clone();
     env.sleep(Duration::from_secs(30)).await;
     simulation.back_up().await;

@@ -12,7 +12,7 @@ use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use serde_json::json;
 use sim::{
-    Faults, Primed, Simulation, Topology,
+    Bootstrapped, Faults, Simulation, Topology,
     checkers::watches::Selection,
     clients::watch_client::{CurrentView, WatchClient},
 };
@@ -107,8 +107,8 @@ impl Transport for FlawedTransport {
 }
 
 /// What the checker says about eight clients that watch two quotas while pods come and go.
-async fn play(flaw: Flaw, primed: &Primed) -> Vec<String> {
-    let simulation = Simulation::start(1, Topology::single(1), primed).await;
+async fn play(flaw: Flaw, bootstrapped: &Bootstrapped) -> Vec<String> {
+    let simulation = Simulation::start(1, Topology::single(1), bootstrapped).await;
     let (env, admin) = (simulation.env.clone(), simulation.admin.clone());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": "d" } })).unwrap();
     admin.api::<Namespace>().create(&namespace).await.unwrap();
@@ -141,10 +141,10 @@ async fn play(flaw: Flaw, primed: &Primed) -> Vec<String> {
 
 #[test]
 fn every_flaw_of_a_watch_is_found() {
-    let primed = Primed::make();
+    let bootstrapped = Bootstrapped::make();
     let check = |flaw: Flaw, said: Option<&str>| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let found = runtime.enable_time().start_paused(true).build().unwrap().block_on(play(flaw, &primed));
+        let found = runtime.enable_time().start_paused(true).build().unwrap().block_on(play(flaw, &bootstrapped));
         match said {
             Some(said) => assert!(found.iter().any(|text| text.contains(said)), "{flaw:?}: {found:#?}"),
             None => assert_eq!(found, Vec::<String>::new(), "{flaw:?}"),

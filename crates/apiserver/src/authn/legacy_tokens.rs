@@ -1,6 +1,6 @@
 //! Tokens that lie in secrets and never expire: when each was last used, and whether it was withdrawn.
 //! Asked by `service_account`. The controllers' legacy-serviceaccount-token-cleaner withdraws what nobody uses by a label,
-//! and trusts the notes made here since the day that `bootstrap` wrote down.
+//! and trusts the notes made here since the day that `post_start_hooks` wrote down.
 //! A secret is written once a day at most.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

@@ -1,7 +1,7 @@
 //! `authorizer` in expressions: may this user, or a ServiceAccount, do that?
 //! Registered by `cel`; the answers come from `authz` through `AuthorizerChecks`.
-//! Invariant: evaluating asks nobody. A question nobody has answered yet fails the evaluation and is kept, so that the
-//! caller can have it answered and evaluate once more.
+//! Evaluating asks nobody. A question nobody has answered yet fails the evaluation and is kept, so that the caller can
+//! have it answered and evaluate once more.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 

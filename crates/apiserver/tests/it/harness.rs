@@ -70,7 +70,8 @@ impl Server {
         Server { api: self.api.clone(), certificate: None }
     }
 
-    pub async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Response<Body> {
+    /// A request as it comes from a socket, with the certificate that this client shows.
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Request<Body> {
         let mut request = Request::builder().method(method).uri(path).body(body::full(content)).unwrap();
         for (name, value) in headers {
             request
@@ -80,7 +81,11 @@ impl Server {
         if let Some(certificate) = &self.certificate {
             request.extensions_mut().insert(certificate.clone());
         }
-        self.api.handle(request).await
+        request
+    }
+
+    pub async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Response<Body> {
+        self.api.handle(self.request(method, path, headers, content)).await
     }
 
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], content: Vec<u8>) -> Answer {

@@ -42,13 +42,13 @@ pub enum StartError {
 }
 
 /// How long a start may take; a cold start on a slow disk takes a few seconds.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Its log and configuration are the cluster's own business.
 const PRIVATE_FILE_MODE: u32 = 0o600;
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
 /// One that lived this long died for a new reason.
-const STABLE_AFTER: Duration = Duration::from_secs(30);
+const STABLE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A running, supervised containerd. Dropping this ends the supervision but not containerd.
 pub struct Containerd {
@@ -139,7 +139,7 @@ async fn supervise(
                 return;
             }
         }
-        if env.monotonic() - started > STABLE_AFTER {
+        if env.monotonic() - started > STABLE_INTERVAL {
             backoff.reset();
         }
         tracing::warn!(pid = process.pid(), delay = ?backoff.coming_delay(), "containerd died; restarting it");
@@ -232,7 +232,7 @@ impl Process {
 
     async fn stop(mut self) {
         let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::TERM);
-        if env::timeout(STOP_LIMIT, self.exited()).await.is_none() {
+        if env::timeout(STOP_TIMEOUT, self.exited()).await.is_none() {
             let _ = pidfd_send_signal(self.descriptor.get_ref(), Signal::KILL);
             self.exited().await;
         }
@@ -240,12 +240,12 @@ impl Process {
 
     async fn wait_ready(&self, config: &ContainerdConfig) -> Result<(), StartError> {
         tokio::select! {
-            ready = env::timeout(START_LIMIT, answers(config)) => match ready {
+            ready = env::timeout(START_TIMEOUT, answers(config)) => match ready {
                 Some(Ok(())) => Ok(()),
                 Some(Err(source)) => {
                     Err(StartError::File { attempt: "watch", path: config.state_dir.clone(), source })
                 }
-                None => Err(StartError::NotReady(START_LIMIT, config.log_file())),
+                None => Err(StartError::NotReady(START_TIMEOUT, config.log_file())),
             },
             _ = self.descriptor.readable() => Err(StartError::Exited(config.log_file())),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::error::FieldError;
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
 use crate::{
     config::{CgroupDriver, Config, Reserved},
@@ -13,7 +14,7 @@ use crate::{
 };
 
 pub enum Meaning {
-    Sets(fn(&mut Config, &Value) -> Result<(), String>),
+    Sets(fn(&mut Config, &Value) -> Result<(), FieldError>),
     /// The values that describe what happens anyway, and why there are no others.
     Only(&'static [&'static str], &'static str),
     /// About something that is done in another way here, so that nothing is missed by leaving it out.
@@ -33,7 +34,7 @@ macro_rules! set {
     };
 }
 
-const LATER: &str = "it is not built yet";
+const NOT_BUILT: &str = "it is not built yet";
 
 #[rustfmt::skip]
 pub const FIELDS: &[(&str, Meaning)] = &[
@@ -48,7 +49,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.always_allow = match v.as_str() {
             Some("AlwaysAllow") => true,
             Some("Webhook") => false,
-            _ => return Err(format!("unknown authorization mode {v}")),
+            _ => return Err(FieldError::AuthorizationMode(v.clone())),
         };
         Ok(())
     })),
@@ -58,7 +59,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.cgroup_driver = match v.as_str() {
             Some("cgroupfs") => CgroupDriver::Cgroupfs,
             Some("systemd") => CgroupDriver::Systemd,
-            _ => return Err(format!("unknown cgroup driver {v}: use cgroupfs or systemd")),
+            _ => return Err(FieldError::CgroupDriver(v.clone())),
         };
         Ok(())
     })),
@@ -72,10 +73,10 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("configMapAndSecretChangeDetectionStrategy", Only(&["Watch"], "changes are always watched")),
     ("containerLogMaxFiles", Sets(|c, v| {
         c.container_log_max_files = number(v)?;
-        if c.container_log_max_files < 2 { Err("must be greater than 1".into()) } else { Ok(()) }
+        if c.container_log_max_files < 2 { Err(FieldError::OutOfRange("greater than 1")) } else { Ok(()) }
     })),
     ("containerLogMaxSize", Sets(|c, v| {
-        c.container_log_max_bytes = u64::try_from(bytes(&text(v)?)?).map_err(|_| "must not be negative".to_string())?;
+        c.container_log_max_bytes = u64::try_from(bytes(&text(v)?)?).map_err(|_| FieldError::Negative)?;
         Ok(())
     })),
     ("containerLogMaxWorkers", Idle),
@@ -84,14 +85,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("contentType", Idle),
     ("cpuCFSQuota", set!(cpu_cfs_quota = flag)),
     ("cpuCFSQuotaPeriod", Only(&["100ms"], "the period is always 100ms")),
-    ("cpuManagerPolicy", Only(&["none", ""], LATER)),
-    ("cpuManagerPolicyOptions", Only(&["{}"], LATER)),
+    ("cpuManagerPolicy", Only(&["none", ""], NOT_BUILT)),
+    ("cpuManagerPolicyOptions", Only(&["{}"], NOT_BUILT)),
     ("cpuManagerReconcilePeriod", Idle),
     ("crashLoopBackOff.maxContainerRestartPeriod", Sets(|c, v| {
         c.crash_backoff_max = duration(v)?;
         match (Duration::from_secs(1)..=Duration::from_secs(300)).contains(&c.crash_backoff_max) {
             true => Ok(()),
-            false => Err("must be between 1s and 300s".into()),
+            false => Err(FieldError::OutOfRange("between 1s and 300s")),
         }
     })),
     ("enableContentionProfiling", Idle),
@@ -101,11 +102,11 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("enableProfilingHandler", Idle),
     ("enableServer", set!(enable_server = flag)),
     ("enableSystemLogHandler", set!(system_log_handler = flag)),
-    ("enableSystemLogQuery", Only(&["false"], LATER)),
+    ("enableSystemLogQuery", Only(&["false"], NOT_BUILT)),
     ("enforceNodeAllocatable", Sets(|c, v| {
         let wanted = texts(v)?;
         if let Some(other) = wanted.iter().find(|w| !matches!(w.as_str(), "pods" | "none" | "")) {
-            return Err(format!("{other:?} is not supported: use pods or none"));
+            return Err(FieldError::NotAmong { value: format!("{other:?}"), choices: "pods or none" });
         }
         c.enforce_node_allocatable = wanted.iter().any(|w| w == "pods");
         Ok(())
@@ -119,10 +120,10 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("evictionSoft", Sets(|c, v| thresholds(&mut c.eviction_soft, v))),
     ("evictionSoftGracePeriod", Sets(|c, v| {
         let period = |(signal, text): (String, String)| {
-            let period = parse_duration(&text).ok_or_else(|| format!("{signal}: {text:?} is not a duration"))?;
+            let period = parse_duration(&text).ok_or_else(|| FieldError::NotDuration { signal: signal.clone(), text })?;
             Ok((signal, period))
         };
-        c.eviction_soft_grace = map(v)?.into_iter().map(period).collect::<Result<_, String>>()?;
+        c.eviction_soft_grace = map(v)?.into_iter().map(period).collect::<Result<_, FieldError>>()?;
         Ok(())
     })),
     ("failCgroupV1", set!(fail_cgroup_v1 = flag)),
@@ -142,7 +143,10 @@ pub const FIELDS: &[(&str, Meaning)] = &[
             Some("NeverVerify") => Verification::Never,
             Some("NeverVerifyPreloadedImages") => Verification::NeverPreloaded,
             Some("AlwaysVerify") => Verification::Always,
-            _ => return Err(format!("{v} is not supported: use NeverVerify, NeverVerifyPreloadedImages or AlwaysVerify")),
+            _ => {
+                let choices = "NeverVerify, NeverVerifyPreloadedImages or AlwaysVerify";
+                return Err(FieldError::NotAmong { value: v.to_string(), choices });
+            }
         };
         Ok(())
     })),
@@ -156,7 +160,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("kubeAPIBurst", Idle),
     ("kubeAPIQPS", Idle),
     ("kubeReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
-    ("kubeReservedCgroup", Only(&[""], LATER)),
+    ("kubeReservedCgroup", Only(&[""], NOT_BUILT)),
     ("kubeletCgroups", Idle),
     ("localStorageCapacityIsolation", Only(&["true"], "local storage is always counted")),
     ("logging", Idle),
@@ -164,17 +168,17 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("maxOpenFiles", Idle),
     ("maxParallelImagePulls", Sets(|c, v| {
         c.max_parallel_pulls = number(v)?;
-        if c.max_parallel_pulls == 0 { Err("must be a positive number".into()) } else { Ok(()) }
+        if c.max_parallel_pulls == 0 { Err(FieldError::OutOfRange("a positive number")) } else { Ok(()) }
     })),
     ("maxPods", set!(max_pods = number)),
-    ("memoryManagerPolicy", Only(&["None", ""], LATER)),
-    ("memorySwap.swapBehavior", Only(&["", "NoSwap"], LATER)),
+    ("memoryManagerPolicy", Only(&["None", ""], NOT_BUILT)),
+    ("memorySwap.swapBehavior", Only(&["", "NoSwap"], NOT_BUILT)),
     ("memoryThrottlingFactor", Idle),
     // Applied after all others: `Configuration::settle`.
     ("mergeDefaultEvictionSettings", Sets(|_, v| flag(v).map(drop))),
     ("nodeLeaseDurationSeconds", Sets(|c, v| {
         c.lease_seconds = number(v)?;
-        if c.lease_seconds <= 0 { return Err("must be greater than 0".into()) }
+        if c.lease_seconds <= 0 { return Err(FieldError::OutOfRange("greater than 0")) }
         c.lease_renew_interval = Duration::from_secs_f64(f64::from(c.lease_seconds) / 4.0);
         Ok(())
     })),
@@ -191,26 +195,26 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("podPidsLimit", Sets(|c, v| { c.pod_pids_limit = Some(number::<i64>(v)?).filter(|n| *n > 0); Ok(()) })),
     ("podsPerCore", set!(pods_per_core = number)),
     ("port", set!(port = number)),
-    ("preloadedImagesVerificationAllowlist", Only(&["[]"], LATER)),
+    ("preloadedImagesVerificationAllowlist", Only(&["[]"], NOT_BUILT)),
     ("protectKernelDefaults", Idle),
     ("providerID", set!(provider_id = text)),
-    ("qosReserved", Only(&["{}"], LATER)),
+    ("qosReserved", Only(&["{}"], NOT_BUILT)),
     ("readOnlyPort", set!(read_only_port = number)),
     ("registerNode", set!(register_node = flag)),
     ("registerWithTaints", Sets(|c, v| {
         for taint in list(v)? {
             let known = ["key", "value", "effect", "timeAdded"];
             if let Some(other) = taint.as_object().and_then(|t| t.keys().find(|k| !known.contains(&k.as_str()))) {
-                return Err(format!("unknown field {other:?}"));
+                return Err(FieldError::UnknownField(other.clone()));
             }
         }
-        c.taints = serde_json::from_value(v.clone()).map_err(|error| error.to_string())?;
+        c.taints = serde_json::from_value(v.clone()).map_err(FieldError::Taints)?;
         Ok(())
     })),
     ("registryBurst", Idle),
     ("registryPullQPS", Idle),
-    ("reservedMemory", Only(&["[]"], LATER)),
-    ("reservedSystemCPUs", Only(&[""], LATER)),
+    ("reservedMemory", Only(&["[]"], NOT_BUILT)),
+    ("reservedSystemCPUs", Only(&[""], NOT_BUILT)),
     ("resolvConf", set!(resolv_conf = |v| text(v).map(Into::into))),
     ("rotateCertificates", Elsewhere),
     ("runOnce", Only(&["false"], "run-once mode was removed upstream too")),
@@ -219,14 +223,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("serializeImagePulls", Sets(|_, v| flag(v).map(drop))),
     ("serverTLSBootstrap", Elsewhere),
     ("showHiddenMetricsForVersion", Idle),
-    ("shutdownGracePeriod", Only(&["0s", "0"], LATER)),
-    ("shutdownGracePeriodByPodPriority", Only(&["[]"], LATER)),
-    ("shutdownGracePeriodCriticalPods", Only(&["0s", "0"], LATER)),
+    ("shutdownGracePeriod", Only(&["0s", "0"], NOT_BUILT)),
+    ("shutdownGracePeriodByPodPriority", Only(&["[]"], NOT_BUILT)),
+    ("shutdownGracePeriodCriticalPods", Only(&["0s", "0"], NOT_BUILT)),
     ("singleProcessOOMKill", Sets(|c, v| { c.single_process_oom_kill = Some(flag(v)?); Ok(()) })),
     ("staticPodPath", Sets(|c, v| { c.manifest_dir = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into); Ok(()) })),
     ("staticPodURL", Sets(|c, v| { c.manifest_url = Some(text(v)?).filter(|t| !t.is_empty()); Ok(()) })),
     ("staticPodURLHeader", Sets(|c, v| {
-        let Some(headers) = v.as_object() else { return Err("expected a map".into()) };
+        let Some(headers) = v.as_object() else { return Err(FieldError::NotMap) };
         for (name, values) in headers {
             c.manifest_url_headers.extend(texts(values)?.into_iter().map(|value| (name.clone(), value)));
         }
@@ -235,16 +239,16 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     // The runtime closes idle streams.
     ("streamingConnectionIdleTimeout", Idle),
     ("syncFrequency", Sets(|_, v| duration(v).map(drop))),
-    ("systemCgroups", Only(&[""], LATER)),
+    ("systemCgroups", Only(&[""], NOT_BUILT)),
     ("systemReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
-    ("systemReservedCgroup", Only(&[""], LATER)),
+    ("systemReservedCgroup", Only(&[""], NOT_BUILT)),
     ("tlsCertFile", Elsewhere),
     ("tlsCipherSuites", Idle),
     ("tlsMinVersion", Only(&["", "VersionTLS10", "VersionTLS11", "VersionTLS12"], "it is always 1.2 or newer")),
     ("tlsPrivateKeyFile", Elsewhere),
-    ("topologyManagerPolicy", Only(&["none", ""], LATER)),
-    ("topologyManagerPolicyOptions", Only(&["{}"], LATER)),
-    ("topologyManagerScope", Only(&["container", "pod", ""], LATER)),
+    ("topologyManagerPolicy", Only(&["none", ""], NOT_BUILT)),
+    ("topologyManagerPolicyOptions", Only(&["{}"], NOT_BUILT)),
+    ("topologyManagerScope", Only(&["container", "pod", ""], NOT_BUILT)),
     ("tracing", Idle),
     ("userNamespaces.idsPerPod", Only(&["65536"], "every pod gets 65536 ids")),
     ("volumePluginDir", Idle),
@@ -252,19 +256,19 @@ pub const FIELDS: &[(&str, Meaning)] = &[
 ];
 
 /// Known signals only, and the words are kept for messages.
-fn thresholds(target: &mut std::collections::BTreeMap<String, String>, value: &Value) -> Result<(), String> {
+fn thresholds(target: &mut std::collections::BTreeMap<String, String>, value: &Value) -> Result<(), FieldError> {
     let wanted = map(value)?;
     crate::resources::eviction::parse(&wanted, &Default::default(), &Default::default())?;
     *target = wanted;
     Ok(())
 }
 
-fn percent(value: &Value) -> Result<u8, String> {
+fn percent(value: &Value) -> Result<u8, FieldError> {
     let percent: u8 = number(value)?;
-    if percent > 100 { Err("must be between 0 and 100, inclusive".into()) } else { Ok(percent) }
+    if percent > 100 { Err(FieldError::OutOfRange("between 0 and 100, inclusive")) } else { Ok(percent) }
 }
 
-fn reserved(value: &Value) -> Result<Reserved, String> {
+fn reserved(value: &Value) -> Result<Reserved, FieldError> {
     let mut sum = Reserved::default();
     for (name, amount) in map(value)? {
         match name.as_str() {
@@ -272,7 +276,7 @@ fn reserved(value: &Value) -> Result<Reserved, String> {
             "memory" => sum.memory_bytes = bytes(&amount)?,
             "ephemeral-storage" => sum.ephemeral_bytes = bytes(&amount)?,
             "pid" => sum.pids = bytes(&amount)?,
-            other => return Err(format!("cannot reserve {other:?} resource")),
+            other => return Err(FieldError::NotReservable(other.into())),
         }
     }
     Ok(sum)

@@ -115,7 +115,7 @@ const FIXED: &[(&str, &str)] = &[
 ];
 
 /// The whole configuration, without the kind that a file begins with.
-pub fn shown(config: &Config) -> Value {
+pub fn effective_configuration(config: &Config) -> Value {
     let mut all: Configuration = config.given.clone();
     for (name, value) in FIXED.iter().filter_map(|(name, text)| Some((*name, serde_json::from_str(text).ok()?))) {
         if all.get(name).is_none() {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_shown_makes_the_same_node() {
         let check = |text: &str, expected: &[(&str, Value)]| {
-            let found = shown(&node(text));
+            let found = effective_configuration(&node(text));
             for (pointer, value) in expected {
                 assert_eq!(found.pointer(pointer), Some(value), "{pointer} of {found:#}");
             }
@@ -184,7 +184,7 @@ mod tests {
             file.insert("kind".into(), json!("KubeletConfiguration"));
             let mut again = Config::default();
             Configuration::parse(&Value::Object(file).to_string()).unwrap().apply(&mut again).unwrap();
-            assert_eq!(shown(&again), found, "{text}");
+            assert_eq!(effective_configuration(&again), found, "{text}");
         };
         check(
             "",
@@ -217,7 +217,7 @@ mod tests {
                 ("/nodeStatusReportFrequency", json!("4s")),
             ],
         );
-        let masked = shown(&node("staticPodURLHeader: {Authorization: [Bearer secret]}\n"));
+        let masked = effective_configuration(&node("staticPodURLHeader: {Authorization: [Bearer secret]}\n"));
         assert_eq!(masked["staticPodURLHeader"], json!({"Authorization": ["<masked>"]}));
     }
 

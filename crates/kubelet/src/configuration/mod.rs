@@ -2,6 +2,7 @@
 //! Used by `minke` for `--config`; flags are laid over the file by the same field names, so one table checks both.
 //! A field that is unknown, of the wrong type, or not to be had here is refused by name; none is dropped.
 
+pub mod error;
 mod fields;
 pub mod live;
 mod values;
@@ -11,6 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::config::Config;
+use error::{ConfigurationError, FieldError};
 use fields::{FIELDS, Meaning};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -21,29 +23,29 @@ const KIND: &str = "KubeletConfiguration";
 pub struct Configuration(Map<String, Value>);
 
 impl Configuration {
-    pub fn load(path: &Path) -> Result<Self, String> {
-        let failed =
-            |error: String| format!("failed to load kubelet config file, path: {}, error: {error}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        Self::parse(&text).map_err(failed)
+    pub fn load(path: &Path) -> Result<Self, ConfigurationError> {
+        let text = std::fs::read_to_string(path).map_err(ConfigurationError::from);
+        let loaded = text.and_then(|text| Self::parse(&text));
+        loaded.map_err(|source| ConfigurationError::Load { path: path.into(), source: Box::new(source) })
     }
 
     /// YAML or JSON.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
         let options = serde_saphyr::options! { legacy_octal_numbers: true };
-        let document: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
-        let Value::Object(mut fields) = document else { return Err("the file is not an object".into()) };
+        let document: Value = serde_saphyr::from_str_with_options(text, options)
+            .map_err(|error| ConfigurationError::Syntax(error.to_string()))?;
+        let Value::Object(mut fields) = document else { return Err(ConfigurationError::NotObject) };
         for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             match fields.remove(field) {
                 Some(Value::String(found)) if found == wanted => {}
-                Some(found) => return Err(format!("{field} is {found}, not {wanted:?}")),
-                None => return Err(format!("{field} is missing: it must be {wanted:?}")),
+                Some(found) => return Err(ConfigurationError::OtherKind { field, found, wanted }),
+                None => return Err(ConfigurationError::NoKind { field, wanted }),
             }
         }
         let unknown = unknown(&fields);
         match unknown.is_empty() {
             true => Ok(Self(fields)),
-            false => Err(format!("strict decoding error: {}", unknown.join(", "))),
+            false => Err(ConfigurationError::UnknownFields(unknown)),
         }
     }
 
@@ -75,18 +77,19 @@ impl Configuration {
     }
 
     /// Gives every field its effect. Returns the names of those that have none here.
-    pub fn apply(&self, config: &mut Config) -> Result<Vec<&'static str>, String> {
+    pub fn apply(&self, config: &mut Config) -> Result<Vec<&'static str>, ConfigurationError> {
         let mut idle = Vec::new();
         for (name, meaning) in FIELDS {
             let Some(value) = self.get(name).filter(|v| !v.is_null()) else { continue };
             match meaning {
                 Meaning::Sets(set) => {
-                    set(config, value).map_err(|error| format!("invalid configuration: {name}: {error}"))?
+                    set(config, value).map_err(|source| ConfigurationError::Field { name, source })?
                 }
-                Meaning::Only(possible, why) => {
+                Meaning::Only(possible, reason) => {
                     let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
                     if !possible.contains(&text.as_str()) {
-                        return Err(format!("invalid configuration: {name}: {text} is not supported: {why}"));
+                        let source = FieldError::Unsupported { value: text, reason };
+                        return Err(ConfigurationError::Field { name, source });
                     }
                 }
                 Meaning::Idle => idle.push(*name),
@@ -99,14 +102,10 @@ impl Configuration {
     }
 
     /// Rules that concern several fields.
-    fn settle(&self, config: &mut Config) -> Result<(), String> {
+    fn settle(&self, config: &mut Config) -> Result<(), ConfigurationError> {
         if self.get("serializeImagePulls") == Some(&Value::Bool(true)) {
             if config.max_parallel_pulls > 1 && self.get("maxParallelImagePulls").is_some() {
-                return Err(
-                    "invalid configuration: maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls \
-                     (--serialize-image-pulls) set to false"
-                        .into(),
-                );
+                return Err(ConfigurationError::ParallelPulls);
             }
             config.max_parallel_pulls = 1;
         }
@@ -121,10 +120,10 @@ impl Configuration {
         if config.image_gc_low_percent >= config.image_gc_high_percent
             && self.get("imageGCLowThresholdPercent").is_some()
         {
-            return Err(format!(
-                "invalid configuration: imageGCHighThresholdPercent {} must be greater than imageGCLowThresholdPercent {}",
-                config.image_gc_high_percent, config.image_gc_low_percent
-            ));
+            return Err(ConfigurationError::ImageGcPercents {
+                high_percent: config.image_gc_high_percent,
+                low_percent: config.image_gc_low_percent,
+            });
         }
         Ok(())
     }
@@ -178,7 +177,7 @@ mod tests {
 
     const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-    fn apply(text: &str) -> Result<Config, String> {
+    fn apply(text: &str) -> Result<Config, ConfigurationError> {
         let mut config = Config::default();
         Configuration::parse(&format!("{HEAD}{text}"))?.apply(&mut config)?;
         Ok(config)
@@ -187,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_by_name() {
         let check = |text: &str, expected: &str| {
-            let error = apply(text).map(|_| ()).expect_err(text);
+            let error = apply(text).map(|_| ()).expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");
         };
         check("maxPodz: 3\n", "strict decoding error: unknown field \"maxPodz\"");
@@ -200,7 +199,7 @@ mod tests {
         check("registerWithTaints: [{key: a, efect: NoSchedule}]\n", "registerWithTaints: ");
         check("clusterDNS: [ten]\n", "clusterDNS: ");
         let other = Configuration::parse("kind: KubeletConfiguration\napiVersion: v1\n");
-        assert!(other.unwrap_err().contains("not \"kubelet.config.k8s.io/v1beta1\""));
+        assert!(other.unwrap_err().to_string().contains("not \"kubelet.config.k8s.io/v1beta1\""));
         let twice = Configuration::parse(&format!("{HEAD}maxPods: 1\nmaxPods: 2\n"));
         assert!(twice.is_err(), "a field given twice");
     }

@@ -7,51 +7,52 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
+use super::error::FieldError;
 use api::quantity;
 
-fn expected<T>(what: &str, found: &Value) -> Result<T, String> {
-    Err(format!("expected {what}, found {found}"))
+fn expected<T>(what: &'static str, found: &Value) -> Result<T, FieldError> {
+    Err(FieldError::Expected { what, found: found.clone() })
 }
 
-pub fn text(value: &Value) -> Result<String, String> {
+pub fn text(value: &Value) -> Result<String, FieldError> {
     value.as_str().map_or_else(|| expected("a text", value), |text| Ok(text.to_string()))
 }
 
-pub fn flag(value: &Value) -> Result<bool, String> {
+pub fn flag(value: &Value) -> Result<bool, FieldError> {
     value.as_bool().map_or_else(|| expected("true or false", value), Ok)
 }
 
-pub fn number<N: TryFrom<i64>>(value: &Value) -> Result<N, String> {
+pub fn number<N: TryFrom<i64>>(value: &Value) -> Result<N, FieldError> {
     let number = value.as_i64().and_then(|number| N::try_from(number).ok());
     number.map_or_else(|| expected("a whole number", value), Ok)
 }
 
-pub fn parsed<T: std::str::FromStr>(value: &Value, what: &str) -> Result<T, String> {
+pub fn parsed<T: std::str::FromStr>(value: &Value, what: &'static str) -> Result<T, FieldError> {
     value.as_str().and_then(|text| text.parse().ok()).map_or_else(|| expected(what, value), Ok)
 }
 
-pub fn list(value: &Value) -> Result<Vec<Value>, String> {
+pub fn list(value: &Value) -> Result<Vec<Value>, FieldError> {
     value.as_array().map_or_else(|| expected("a list", value), |list| Ok(list.clone()))
 }
 
-pub fn texts(value: &Value) -> Result<Vec<String>, String> {
+pub fn texts(value: &Value) -> Result<Vec<String>, FieldError> {
     list(value)?.iter().map(text).collect()
 }
 
-pub fn map(value: &Value) -> Result<BTreeMap<String, String>, String> {
+pub fn map(value: &Value) -> Result<BTreeMap<String, String>, FieldError> {
     let Some(map) = value.as_object() else { return expected("a map", value) };
     map.iter().map(|(key, value)| Ok((key.clone(), text(value)?))).collect()
 }
 
-pub fn bytes(text: &str) -> Result<i64, String> {
-    quantity::value(&Quantity(text.into())).ok_or_else(|| format!("{text:?} is not a quantity"))
+pub fn bytes(text: &str) -> Result<i64, FieldError> {
+    quantity::value(&Quantity(text.into())).ok_or_else(|| FieldError::NotQuantity(text.into()))
 }
 
-pub fn milli(text: &str) -> Result<i64, String> {
-    quantity::milli_value(&Quantity(text.into())).ok_or_else(|| format!("{text:?} is not a quantity"))
+pub fn milli(text: &str) -> Result<i64, FieldError> {
+    quantity::milli_value(&Quantity(text.into())).ok_or_else(|| FieldError::NotQuantity(text.into()))
 }
 
-pub fn duration(value: &Value) -> Result<Duration, String> {
+pub fn duration(value: &Value) -> Result<Duration, FieldError> {
     value.as_str().and_then(parse_duration).map_or_else(|| expected("a duration like \"1m30s\"", value), Ok)
 }
 

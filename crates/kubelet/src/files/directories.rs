@@ -1,6 +1,6 @@
 //! The directories of the node itself and of its pods: made with the modes that keep others on the machine out.
-//! Called by `lib` at the start, and wherever something of a pod is first put on disk.
-//! Invariant: what pods may write to (0777) is only below directories that nobody but root and its group may enter.
+//! Called by `wiring` at the start, and wherever something of a pod is first put on disk.
+//! What pods may write to (0777) is only below directories that nobody but root and its group may enter.
 
 use std::{
     fs::{DirBuilder, Permissions},

@@ -23,7 +23,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn measure(path: &Path) -> Option<Self> {
         let fs = nix::sys::statvfs::statvfs(path).ok()?;
         let used = fs.blocks().saturating_sub(fs.blocks_free());
         Some(Self {

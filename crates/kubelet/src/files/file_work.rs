@@ -11,6 +11,21 @@ use tokio_util::sync::CancellationToken;
 /// Work that takes longer is told of; it goes on.
 const WORK_TIMEOUT: Duration = Duration::from_secs(30);
 
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum FileWorkError {
+    #[error("timed out waiting for the condition: its file system does not answer")]
+    TimedOut,
+    #[error("{0}")]
+    Panicked(String),
+}
+
+/// For work whose failures are told as text.
+impl From<FileWorkError> for String {
+    fn from(error: FileWorkError) -> Self {
+        error.to_string()
+    }
+}
+
 /// Work under way.
 struct Busy {
     over: CancellationToken,
@@ -33,11 +48,11 @@ impl FileWork {
 
     /// Work on a thread that may hang. Work for the same `key` goes one after the other; behind work that hangs nobody
     /// waits, and no other thread joins it.
-    pub async fn run<T: Send + 'static>(
+    pub async fn run<T: Send + 'static, E: From<FileWorkError> + Send + 'static>(
         &self,
         key: String,
-        work: impl FnOnce() -> Result<T, String> + Send + 'static,
-    ) -> Result<T, String> {
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         let turn = async {
             let done = self.take(&key).await?;
             let task = env::spawn_blocking(move || {
@@ -45,7 +60,7 @@ impl FileWork {
                 drop(done);
                 result
             });
-            task.await.unwrap_or_else(|error| Err(error.to_string()))
+            task.await.unwrap_or_else(|error| Err(FileWorkError::Panicked(error.to_string()).into()))
         };
         match self.env.timeout(self.timeout, turn).await {
             Some(result) => result,
@@ -53,17 +68,17 @@ impl FileWork {
                 if let Some(busy) = self.busy.lock().get_mut(&key) {
                     busy.late = true;
                 }
-                late()
+                Err(FileWorkError::TimedOut.into())
             }
         }
     }
 
-    async fn take(&self, key: &str) -> Result<Done, String> {
+    async fn take(&self, key: &str) -> Result<Done, FileWorkError> {
         loop {
             let before = {
                 let mut all = self.busy.lock();
                 match all.get(key) {
-                    Some(busy) if busy.late => return late(),
+                    Some(busy) if busy.late => return Err(FileWorkError::TimedOut),
                     Some(busy) => busy.over.clone(),
                     None => {
                         all.insert(key.into(), Busy { over: CancellationToken::new(), late: false });
@@ -74,10 +89,6 @@ impl FileWork {
             before.cancelled().await;
         }
     }
-}
-
-fn late<T>() -> Result<T, String> {
-    Err("timed out waiting for the condition: its file system does not answer".into())
 }
 
 /// Work is over, also when it panics.
@@ -106,16 +117,15 @@ mod tests {
             let _ = released.recv();
             Ok(())
         };
-        let is_late = |result: Result<(), String>| result.unwrap_err().contains("its file system does not answer");
-        assert!(is_late(files.run("stuck".into(), wait).await));
-        assert!(is_late(files.run("stuck".into(), || Ok(())).await));
+        assert_eq!(files.run("stuck".into(), wait).await, Err(FileWorkError::TimedOut));
+        assert_eq!(files.run("stuck".into(), || Ok(())).await, Err(FileWorkError::TimedOut));
         let patient = FileWork { timeout: WORK_TIMEOUT, ..files.clone() };
-        assert_eq!(patient.run("other".into(), || Ok(())).await, Ok(()));
+        assert_eq!(patient.run("other".into(), || Ok(())).await, Ok::<(), FileWorkError>(()));
         drop(release);
         while !files.busy.lock().is_empty() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(patient.run("stuck".into(), || Ok(())).await, Ok(()));
+        assert_eq!(patient.run("stuck".into(), || Ok(())).await, Ok::<(), FileWorkError>(()));
     }
 
     #[tokio::test]
@@ -135,6 +145,6 @@ mod tests {
             drop(release);
             second.await
         };
-        assert_eq!(tokio::join!(first, second), (Ok(1), Ok(2)));
+        assert_eq!(tokio::join!(first, second), (Ok::<i32, FileWorkError>(1), Ok::<i32, FileWorkError>(2)));
     }
 }

@@ -22,7 +22,7 @@ use nix::{
 };
 
 /// How often a look-up that a rename somewhere has disturbed is done again.
-const DISTURBED_MAX: u32 = 100;
+const RETRIES_MAX: u32 = 100;
 
 /// Holds what is there without opening it, a link as a link.
 const PLACE: OFlag = OFlag::O_PATH;
@@ -34,7 +34,7 @@ fn open(at: impl AsFd, path: &Path, flags: OFlag, resolve: ResolveFlag) -> io::R
     loop {
         let how = OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         match openat2(at.as_fd(), path, how) {
-            Err(Errno::EAGAIN | Errno::EINTR) if disturbed < DISTURBED_MAX => disturbed += 1,
+            Err(Errno::EAGAIN | Errno::EINTR) if disturbed < RETRIES_MAX => disturbed += 1,
             other => return Ok(other?),
         }
     }

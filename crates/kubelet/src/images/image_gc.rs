@@ -1,5 +1,5 @@
 //! Removes unused images when the disk they are on gets full.
-//! Run by `housekeeping`; `eviction` asks for it before it ends a pod.
+//! Run by `pod_cleanup`; `eviction` asks for it before it ends a pod.
 //! Never removes an image that a container uses, that is pinned, that is the sandbox's, or that has only just come.
 
 use std::{
@@ -21,10 +21,14 @@ struct Seen {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImageGcError {
-    #[error("{0}")]
+    #[error(transparent)]
     Runtime(#[from] cri::Error),
-    #[error("{0}")]
-    FreeDiskSpace(String),
+    #[error(
+        "Insufficient free disk space on the node's image filesystem ({used_percent}% of {total} used). Failed to free \
+         sufficient space by deleting unused images (freed {freed_bytes} bytes). Investigate disk usage, as it could be \
+         used by active images, logs, volumes, or other data."
+    )]
+    TooFull { used_percent: u64, total: String, freed_bytes: u64 },
 }
 
 impl ImageGcError {
@@ -43,7 +47,7 @@ impl ImageGc {
     pub async fn collect(&self, workers: &PodWorkers) -> Result<(), ImageGcError> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
-        let unused = self.look(workers).await?;
+        let unused = self.detect_images(workers).await?;
         let config = &shared.config;
         let unused = match config.image_max_age {
             Some(age) => self.remove_older(workers, unused, age).await,
@@ -52,7 +56,7 @@ impl ImageGc {
         let info = runtime.image_fs_info().await?;
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
         // A runtime that does not say where images are leaves nothing to measure.
-        let Some(disk) = place.and_then(|place| Disk::of(place.as_ref())) else { return Ok(()) };
+        let Some(disk) = place.and_then(|place| Disk::measure(place.as_ref())) else { return Ok(()) };
         let wanted = to_free(disk.bytes, disk.bytes_free, config.image_gc_high_percent, config.image_gc_low_percent);
         if wanted == 0 {
             return Ok(());
@@ -61,9 +65,8 @@ impl ImageGc {
         if freed >= wanted {
             return Ok(());
         }
-        let error = ImageGcError::FreeDiskSpace(too_full(disk.bytes, disk.bytes_free, freed));
-        let node = client::reference(&*shared.node.lock());
-        shared.recorder.warning(&node, "FreeDiskSpaceFailed", error.to_string());
+        let error = too_full(disk.bytes, disk.bytes_free, freed);
+        shared.recorder.warning(&client::reference(&*shared.node.lock()), "FreeDiskSpaceFailed", error.to_string());
         Err(error)
     }
 
@@ -81,14 +84,14 @@ impl ImageGc {
 
     /// Frees all it can; the number of bytes.
     pub async fn remove_all_unused(&self, workers: &PodWorkers) -> u64 {
-        match self.look(workers).await {
+        match self.detect_images(workers).await {
             Ok(unused) => remove(workers, unused, u64::MAX).await,
             Err(_) => 0,
         }
     }
 
     /// Notes which images there are and are in use; those that may go, in the order of going.
-    async fn look(&self, workers: &PodWorkers) -> cri::Result<Vec<v1::Image>> {
+    async fn detect_images(&self, workers: &PodWorkers) -> cri::Result<Vec<v1::Image>> {
         let shared = &workers.shared;
         let runtime = &shared.runtime.runtime;
         let (images, containers) = tokio::try_join!(runtime.list_images(None), runtime.list_containers(None))?;
@@ -124,14 +127,8 @@ async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u6
     freed
 }
 
-fn too_full(total: u64, free: u64, freed: u64) -> String {
-    format!(
-        "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to free sufficient space \
-         by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, \
-         logs, volumes, or other data.",
-        100 - free * 100 / total.max(1),
-        in_units(total)
-    )
+fn too_full(total: u64, free: u64, freed_bytes: u64) -> ImageGcError {
+    ImageGcError::TooFull { used_percent: 100 - free * 100 / total.max(1), total: in_units(total), freed_bytes }
 }
 
 fn in_units(bytes: u64) -> String {
@@ -191,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_stays_full_is_told_of_in_units() {
-        assert!(too_full(10 << 30, 1 << 30, 7).starts_with(
+        assert!(too_full(10 << 30, 1 << 30, 7).to_string().starts_with(
             "Insufficient free disk space on the node's image filesystem (90% of 10.0 GiB used). Failed to free \
              sufficient space by deleting unused images (freed 7 bytes). "
         ));

@@ -1,6 +1,6 @@
 //! What containers leave in the log directories: logs, what was rotated away, and the links that log collectors read.
-//! Called by `runtime_manager` when a container starts or a pod is removed, and by `container_gc` and `housekeeping`.
-//! Invariant: a log goes only with its container or its pod, and a link only with its log.
+//! Called by `runtime_manager` when a container starts or a pod is removed, and by `container_gc` and `pod_cleanup`.
+//! A log goes only with its container or its pod, and a link only with its log.
 
 use std::{
     io,
@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// The longest name of a file.
-const LONGEST_NAME: usize = 255;
+const NAME_BYTES_MAX: usize = 255;
 
 /// As collectors expect it: they find pod, namespace, container and id in the name.
 fn link_name(pod: &str, namespace: &str, container: &str, id: &str) -> String {
     let mut name = format!("{pod}_{namespace}_{container}-{id}");
     // Names and ids are ASCII.
-    name.truncate(LONGEST_NAME - ".log".len());
+    name.truncate(NAME_BYTES_MAX - ".log".len());
     name + ".log"
 }
 
@@ -135,7 +135,7 @@ mod tests {
     fn names_are_as_collectors_want_them_and_never_too_long() {
         assert_eq!(link_name("web", "default", "main", "abc"), "web_default_main-abc.log");
         let long = link_name(&"p".repeat(253), "n", "c", &"f".repeat(64));
-        assert!(long.len() == LONGEST_NAME && long.ends_with(".log"), "{long}");
+        assert!(long.len() == NAME_BYTES_MAX && long.ends_with(".log"), "{long}");
     }
 
     async fn remove_orphans(config: &Config, wanted: &str) {

@@ -1,6 +1,7 @@
 //! Knows when a container's log is complete: runtimes report an exit before their log writers have written all they hold.
 //! Used by `server::logs` and for termination messages.
-//! Invariant: waits for the writer to close the file, never by looking again and again, and never longer than `LONGEST`.
+//! Waits for the writer to close the file, never by looking again and again, and never longer than
+//! `WRITER_CLOSE_TIMEOUT`.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -13,7 +14,7 @@ use inotify::{Inotify, WatchMask};
 use nix::libc;
 
 /// A busy disk may hold up the writer for seconds; one that takes longer does not write what the container said.
-const LONGEST: Duration = Duration::from_secs(5);
+const WRITER_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the kernel's `fcntl.h`; `libc` leaves it out.
 const F_SETSIG: libc::c_int = 10;
 
@@ -33,7 +34,7 @@ pub async fn complete(env: &Env, file: &impl AsFd) {
         // Looked at once more after the watch began, so that no end falls in between.
         while is_being_written(file) && closed.next().await.is_some() {}
     };
-    if env.timeout(LONGEST, wait).await.is_none() {
+    if env.timeout(WRITER_CLOSE_TIMEOUT, wait).await.is_none() {
         tracing::debug!("a log is still held open for writing long after its container has ended");
     }
 }

@@ -1,6 +1,6 @@
 //! Keeps container logs within their limits: renames a full one, lets the runtime reopen it, deletes the oldest.
-//! Run by `lib`; looks at the files alone, and asks the runtime only about a full one.
-//! Invariant: never truncates a log that is being written.
+//! Run by `wiring`; looks at the files alone, and asks the runtime only about a full one.
+//! Never truncates a log that is being written.
 
 use std::{
     ffi::OsStr,

@@ -1,7 +1,7 @@
-//! The node itself: `node_status` registers and reports it, `housekeeping` removes what pods left behind,
+//! The node itself: `node_status` registers and reports it, `pod_cleanup` removes what pods left behind,
 //! `node_metrics` names what is counted.
 //! Run by the crate's root; statistics are in `stats`.
 
-pub(crate) mod housekeeping;
 pub(crate) mod node_metrics;
 pub mod node_status;
+pub(crate) mod pod_cleanup;

@@ -15,8 +15,8 @@ use k8s_openapi::{
 use tokio::net::TcpStream;
 
 /// What is read of a body that is only shown to people.
-pub const SHOWN_BODY: usize = 10 * 1024;
-const MAX_REDIRECTS: usize = 10;
+pub const BODY_BYTES_MAX: usize = 10 * 1024;
+const REDIRECTS_MAX: usize = 10;
 /// What requests call themselves, unless their own headers say otherwise.
 pub const PROBE_AGENT: &str = "kube-probe/1.35";
 pub const HOOK_AGENT: &str = "kube-lifecycle/1.35";
@@ -84,7 +84,7 @@ impl HttpRequest {
             path: if path.starts_with('/') { path.into() } else { format!("/{path}") },
             headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
             agent,
-            max_body: SHOWN_BODY,
+            max_body: BODY_BYTES_MAX,
             verified: false,
         })
     }
@@ -105,7 +105,7 @@ impl HttpRequest {
 /// The status code and the beginning of the body, after redirects within the same host.
 pub async fn send(request: &HttpRequest) -> Result<(u16, String), HttpError> {
     let mut request = request.clone();
-    for _ in 0..MAX_REDIRECTS {
+    for _ in 0..REDIRECTS_MAX {
         let (status, location, body) = once(&request).await?;
         match location.filter(|_| (300..400).contains(&status)) {
             Some(location) => match redirected(&request, &location) {

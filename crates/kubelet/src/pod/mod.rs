@@ -10,6 +10,7 @@ pub mod pod_manager;
 pub mod pod_spec;
 pub(crate) mod pod_start;
 pub mod pod_status;
+pub(crate) mod pod_wakes;
 pub mod pod_workers;
 pub mod probe_manager;
 pub mod restart;

@@ -11,7 +11,6 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 
 use crate::{
     pod::{
@@ -19,6 +18,7 @@ use crate::{
         pod_manager::PodManager,
         pod_spec::{self, QosClass},
         pod_status,
+        pod_wakes::PodWakes,
     },
     resources::{
         allocation::{self, Allocation},
@@ -63,16 +63,15 @@ pub enum ResizeVerdict {
 pub struct AllocationManager {
     pods: Arc<PodManager>,
     node: Arc<Mutex<Node>>,
-    /// UIDs of pods to look at again.
-    wake: mpsc::UnboundedSender<String>,
+    wakes: PodWakes,
     entries: Mutex<HashMap<String, Entry>>,
     /// Where those are kept that a restart must not forget.
     file: Option<PathBuf>,
 }
 
 impl AllocationManager {
-    pub fn new(pods: Arc<PodManager>, node: Arc<Mutex<Node>>, wake: mpsc::UnboundedSender<String>) -> Self {
-        Self { pods, node, wake, entries: Mutex::default(), file: None }
+    pub fn new(pods: Arc<PodManager>, node: Arc<Mutex<Node>>, wakes: PodWakes) -> Self {
+        Self { pods, node, wakes, entries: Mutex::default(), file: None }
     }
 
     /// Goes on from what is in the file, and keeps it there.
@@ -150,7 +149,7 @@ impl AllocationManager {
                 news |= !known || entry.waits.is_none();
             }
             if uid != own && entry.waits != before {
-                let _ = self.wake.send(uid);
+                self.wakes.wake(&uid);
             }
         }
         news
@@ -186,7 +185,7 @@ impl AllocationManager {
         let mut entries = self.entries.lock();
         for (uid, entry) in entries.iter_mut().filter(|(_, entry)| entry.waits.is_some()) {
             entry.trigger = Some(trigger);
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
         }
     }
 
@@ -247,20 +246,22 @@ fn resize_order(pod: &Pod, granted: &Allocation) -> impl Ord + use<> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pod::pod_wakes::Wake;
 
     struct World {
         manager: AllocationManager,
-        woken: mpsc::UnboundedReceiver<String>,
+        wakes: PodWakes,
     }
 
     fn world() -> World {
         let node = json!({"status": {"allocatable": {"cpu": "10", "memory": "10Gi", "pods": "100"}}});
         let node: Node = serde_json::from_value(node).unwrap();
-        let (wake, woken) = mpsc::unbounded_channel();
-        World { manager: AllocationManager::new(Arc::default(), Arc::new(Mutex::new(node)), wake), woken }
+        let wakes = PodWakes::default();
+        World { manager: AllocationManager::new(Arc::default(), Arc::new(Mutex::new(node)), wakes.clone()), wakes }
     }
 
     fn pod(uid: &str, cpu: &str, changes: Value) -> Arc<Pod> {
@@ -287,7 +288,7 @@ mod tests {
 
         fn woken(&mut self) -> Vec<String> {
             let mut all = Vec::new();
-            while let Ok(uid) = self.woken.try_recv() {
+            while let Some(Wake::Pod(uid)) = self.wakes.next().now_or_never() {
                 all.push(uid);
             }
             all.sort();

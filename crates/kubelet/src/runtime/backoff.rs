@@ -7,15 +7,15 @@ use std::{collections::HashMap, time::Duration};
 use parking_lot::Mutex;
 
 /// One that fails only this long after its last attempt begins anew, however short the longest wait is.
-const QUIET: Duration = Duration::from_secs(600);
+const RESET_INTERVAL: Duration = Duration::from_secs(600);
 
 pub struct Backoff {
-    first: Duration,
-    longest: Duration,
+    delays: env::Backoff,
     entries: Mutex<HashMap<String, Entry>>,
 }
 
 struct Entry {
+    delays: env::Backoff,
     wait: Duration,
     /// When the wait was last (re)started.
     since: Duration,
@@ -23,14 +23,14 @@ struct Entry {
 
 impl Backoff {
     pub fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, entries: Mutex::default() }
+        Self { delays: env::Backoff::new(first, longest), entries: Mutex::default() }
     }
 
     /// How much longer the key must wait at `now`, measured from `event` (the failure); `None` when it need not.
     pub fn remaining(&self, key: &str, event: Duration, now: Duration) -> Option<(Duration, Duration)> {
         let entries = self.entries.lock();
         let entry = entries.get(key)?;
-        if event.saturating_sub(entry.since) > QUIET {
+        if event.saturating_sub(entry.since) > RESET_INTERVAL {
             return None;
         }
         let until = event + entry.wait;
@@ -40,14 +40,15 @@ impl Backoff {
     /// Records an attempt after the failure at `event`: the next failure waits longer.
     pub fn next(&self, key: &str, event: Duration, now: Duration) {
         let mut entries = self.entries.lock();
-        let (first, longest) = (self.first, self.longest);
         match entries.get_mut(key) {
-            Some(entry) if event.saturating_sub(entry.since) <= QUIET => {
-                entry.wait = (entry.wait * 2).min(longest);
+            Some(entry) if event.saturating_sub(entry.since) <= RESET_INTERVAL => {
+                entry.wait = entry.delays.next_delay();
                 entry.since = now;
             }
             _ => {
-                entries.insert(key.into(), Entry { wait: first, since: now });
+                let mut delays = self.delays;
+                let wait = delays.next_delay();
+                entries.insert(key.into(), Entry { delays, wait, since: now });
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Removes dead containers beyond the last one of each name, logs included, and dead sandboxes that were replaced.
-//! Run by `housekeeping`.
+//! Run by `pod_cleanup`.
 //! The newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, io};
 
 use cri::v1;
 
@@ -13,20 +13,14 @@ use crate::{
 };
 
 /// Dead incarnations that are kept beside a newer one.
-const KEEP_DEAD: usize = 1;
+const DEAD_CONTAINERS_MAX: usize = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerGcError {
-    #[error("{0}")]
-    Runtime(#[from] cri::Error),
-    #[error("{0}")]
-    Logs(std::io::Error),
-    #[error("failed to remove container {id:?}: {error}")]
-    Container { id: String, error: Box<ContainerGcError> },
-    #[error("failed to remove sandbox {id:?}: {error}")]
-    Sandbox { id: String, error: cri::Error },
+    #[error(transparent)]
+    List(#[from] cri::Error),
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
-    Several(Vec<ContainerGcError>),
+    Remove(Vec<RemoveError>),
 }
 
 impl ContainerGcError {
@@ -35,40 +29,51 @@ impl ContainerGcError {
     }
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    #[error("failed to remove container {id:?}: {source}")]
+    Container { id: String, source: cri::Error },
+    #[error("failed to remove container {id:?}: {source}")]
+    ContainerLogs { id: String, source: io::Error },
+    #[error("failed to remove sandbox {id:?}: {source}")]
+    Sandbox { id: String, source: cri::Error },
+}
+
 /// Does as much as it can, and says what it could not do.
 pub async fn collect(workers: &PodWorkers) -> Result<(), ContainerGcError> {
     let runtime = &workers.shared.runtime.runtime;
-    let mut problems = Vec::new();
+    let mut errors = Vec::new();
     let mut containers = runtime.list_containers(None).await?;
     let ours = |labels: &HashMap<String, String>| labels.get(POD_UID).is_some_and(|uid| workers.knows(uid));
     containers.retain(|container| ours(&container.labels));
     for id in superfluous(&containers) {
         if let Err(error) = remove(workers, &id).await {
-            problems.push(ContainerGcError::Container { id, error: Box::new(error) });
+            errors.push(error);
         }
     }
     let mut sandboxes = runtime.list_pod_sandboxes(None).await?;
     sandboxes.retain(|sandbox| ours(&sandbox.labels));
     let occupied: Vec<String> = containers.iter().map(|c| c.pod_sandbox_id.clone()).collect();
     for id in replaced(&sandboxes).into_iter().filter(|id| !occupied.contains(id)) {
-        if let Err(error) = runtime.remove_pod_sandbox(&id).await {
-            problems.push(ContainerGcError::Sandbox { id, error });
+        if let Err(source) = runtime.remove_pod_sandbox(&id).await {
+            errors.push(RemoveError::Sandbox { id, source });
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(ContainerGcError::Several(problems)) }
+    if errors.is_empty() { Ok(()) } else { Err(ContainerGcError::Remove(errors)) }
 }
 
 /// Its logs go first: those of a container that nobody knows any more would stay for good.
-async fn remove(workers: &PodWorkers, id: &str) -> Result<(), ContainerGcError> {
+async fn remove(workers: &PodWorkers, id: &str) -> Result<(), RemoveError> {
     let runtime = &workers.shared.runtime.runtime;
+    let failed = |source: cri::Error| RemoveError::Container { id: id.into(), source };
     match runtime.container_status(id, false).await {
         Ok(answer) => container_logs::remove(&workers.shared.config, answer.status.unwrap_or_default())
             .await
-            .map_err(ContainerGcError::Logs)?,
+            .map_err(|source| RemoveError::ContainerLogs { id: id.into(), source })?,
         Err(error) if error.is_not_found() => return Ok(()),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(failed(error)),
     }
-    Ok(runtime.remove_container(id).await?)
+    runtime.remove_container(id).await.map_err(failed)
 }
 
 /// Ids of the dead containers to remove.
@@ -83,7 +88,8 @@ fn superfluous(containers: &[v1::Container]) -> Vec<String> {
     let mut result = Vec::new();
     for group in groups.values_mut() {
         group.sort_by_key(|container| std::cmp::Reverse(container.created_at));
-        let old = group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(KEEP_DEAD);
+        let old =
+            group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(DEAD_CONTAINERS_MAX);
         result.extend(old.map(|container| container.id.clone()));
     }
     result

@@ -4,9 +4,9 @@
 
 pub mod backoff;
 pub mod container_config;
+pub(crate) mod container_exits;
 pub(crate) mod container_gc;
-pub(crate) mod exits;
-pub(crate) mod instrumented;
+pub(crate) mod metered_runtime;
 pub mod pleg;
 pub(crate) mod runtime_features;
 pub mod runtime_manager;

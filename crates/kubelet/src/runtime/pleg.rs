@@ -13,17 +13,18 @@ use env::Env;
 use futures::StreamExt;
 use metrics::Metrics;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use crate::{
     images::image_manager::ImageManager,
     node::node_metrics::{RELIST_DURATION, RELIST_INTERVAL, RELIST_SEEN},
-    runtime::{container_config::POD_UID, exits::Exits},
+    pod::pod_wakes::PodWakes,
+    runtime::{container_config::POD_UID, container_exits::ContainerExits},
 };
 
 /// Where the runtime has no events at all, this is how often it is asked.
-const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
-const RECONNECT: Duration = Duration::from_millis(200);
+const RELIST_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What one pod has, as far as a relist tells: ids and states.
 type Seen = HashMap<String, i32>;
@@ -33,8 +34,8 @@ pub struct Pleg {
     env: Env,
     images: Arc<ImageManager>,
     relist_interval: Duration,
-    wake: mpsc::UnboundedSender<String>,
-    exits: Exits,
+    wakes: PodWakes,
+    exits: ContainerExits,
     metrics: Metrics,
     /// Told when the runtime answers again after it did not.
     pub back: Arc<Notify>,
@@ -51,8 +52,8 @@ impl Pleg {
         env: Env,
         images: Arc<ImageManager>,
         relist_interval: Duration,
-        wake: mpsc::UnboundedSender<String>,
-        exits: Exits,
+        wakes: PodWakes,
+        exits: ContainerExits,
         metrics: Metrics,
     ) -> Self {
         let healthy_at = Mutex::new(env.monotonic());
@@ -61,7 +62,7 @@ impl Pleg {
             env,
             images,
             relist_interval,
-            wake,
+            wakes,
             exits,
             metrics,
             back: Arc::new(Notify::new()),
@@ -87,7 +88,7 @@ impl Pleg {
             }
             let mut relisted_at = self.env.monotonic();
             loop {
-                let interval = if with_events { self.relist_interval } else { RELIST_WITHOUT_EVENTS };
+                let interval = if with_events { self.relist_interval } else { RELIST_INTERVAL_WITHOUT_EVENTS };
                 // Counted from the last look: on a busy node events never leave a whole interval between them.
                 let wait = (relisted_at + interval).saturating_sub(self.env.monotonic());
                 let next = async {
@@ -113,7 +114,7 @@ impl Pleg {
                     },
                 }
             }
-            self.env.sleep(RECONNECT).await;
+            self.env.sleep(RECONNECT_INTERVAL).await;
         }
     }
 
@@ -128,9 +129,8 @@ impl Pleg {
             // We started it ourselves and know.
             RuntimeEvent::Started { .. } => {}
             RuntimeEvent::OutOfMemory { id } | RuntimeEvent::Deleted { id } => {
-                let owner = self.owners.lock().get(&id).cloned();
-                if let Some(uid) = owner {
-                    let _ = self.wake.send(uid);
+                if let Some(uid) = self.owners.lock().get(&id) {
+                    self.wakes.wake(uid);
                 }
             }
         }
@@ -145,14 +145,14 @@ impl Pleg {
                 // "Created" is what one shows that ended while it was being started.
                 let ended = [v1::ContainerState::ContainerExited, v1::ContainerState::ContainerUnknown];
                 if ended.contains(&status.state()) {
-                    self.exits.tell(id);
-                    return self.tell(&status.labels);
+                    self.exits.announce(id);
+                    return self.wake_owner(&status.labels);
                 }
             } else {
                 let Ok(answer) = self.runtime.pod_sandbox_status(id, false).await else { return };
                 let status = answer.status.unwrap_or_default();
                 if status.state() == v1::PodSandboxState::SandboxNotready {
-                    return self.tell(&status.labels);
+                    return self.wake_owner(&status.labels);
                 }
             }
             self.env.sleep(delay).await;
@@ -161,9 +161,9 @@ impl Pleg {
         self.relist().await;
     }
 
-    fn tell(&self, labels: &HashMap<String, String>) {
+    fn wake_owner(&self, labels: &HashMap<String, String>) {
         if let Some(uid) = labels.get(POD_UID) {
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
         }
     }
 
@@ -201,11 +201,11 @@ impl Pleg {
             if last.get(uid) == now.get(uid) {
                 continue;
             }
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
             let after = now.get(uid);
             for (id, state) in last.get(uid).into_iter().flatten() {
                 if after.and_then(|seen| seen.get(id)) != Some(state) {
-                    self.exits.tell(id);
+                    self.exits.announce(id);
                 }
             }
         }
@@ -221,17 +221,25 @@ mod tests {
     use cri::fake::FakeRuntime;
 
     use super::*;
-    use crate::no_api::NoApi;
+    use crate::test_api::UnreachableApi;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_of_events_does_not_put_off_the_relist() {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let runtime = Arc::new(FakeRuntime::default());
-        let recorder = EventRecorder::new(Client::new(NoApi), env.clone(), "kubelet", "n");
+        let recorder = EventRecorder::new(Client::new(UnreachableApi), env.clone(), "kubelet", "n");
         let images = Arc::new(ImageManager::new(runtime.clone(), env.clone(), recorder, 1, Metrics::default()));
-        let (wake, _woken) = mpsc::unbounded_channel();
+        let wakes = PodWakes::default();
         let (minute, metrics) = (Duration::from_secs(60), Metrics::default());
-        let pleg = Arc::new(Pleg::new(runtime.clone(), env.clone(), images, minute, wake, Exits::default(), metrics));
+        let pleg = Arc::new(Pleg::new(
+            runtime.clone(),
+            env.clone(),
+            images,
+            minute,
+            wakes,
+            ContainerExits::default(),
+            metrics,
+        ));
         let task = env.spawn(pleg.clone().run());
         for _ in 0..30 {
             env.sleep(Duration::from_secs(10)).await;

@@ -1,7 +1,7 @@
 //! What the runtime can do beyond the basics: recursively read-only mounts, user namespaces, images as volumes; and
 //! whether it has a network for pods just now.
 //! Learnt by `node_status` from the runtime's status; asked by `runtime_manager`, `pod_workers` and `pod_status`.
-//! Invariant: what the runtime has not said it can do, it can't.
+//! What the runtime has not reported it can do, it can't.
 
 use cri::v1;
 use k8s_openapi::api::core::v1::{NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
@@ -15,9 +15,9 @@ pub struct Features {
     pub user_namespaces: bool,
 }
 
-/// What the runtime last said of itself.
+/// What the runtime last reported of itself.
 #[derive(Debug, Default, PartialEq)]
-struct Said {
+struct ReportedFeatures {
     handlers: Vec<(String, Features)>,
     supplemental_groups_policy: Option<bool>,
     network_problem: Option<String>,
@@ -25,24 +25,24 @@ struct Said {
 
 #[derive(Default)]
 pub struct RuntimeFeatures {
-    said: RwLock<Said>,
+    reported: RwLock<ReportedFeatures>,
     /// Why images can't be volumes here.
     without_image_volumes: Option<String>,
 }
 
 /// The first releases that mount images; the runtime does not say so itself, and older ones ignore the request.
-const WITH_IMAGE_VOLUMES: [(&str, (u64, u64)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 31))];
+const IMAGE_VOLUME_VERSION_MIN: [(&str, (u64, u64)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 31))];
 
 impl RuntimeFeatures {
-    pub fn of(version: &v1::VersionResponse) -> Self {
+    pub fn new(version: &v1::VersionResponse) -> Self {
         let (name, found) = (version.runtime_name.as_str(), version.runtime_version.as_str());
         let mut numbers = found.trim_start_matches('v').split('.').map(|part| part.parse::<u64>().unwrap_or(0));
         let present = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        let first = WITH_IMAGE_VOLUMES.iter().find(|(known, _)| *known == name).map(|(_, first)| *first);
+        let first = IMAGE_VOLUME_VERSION_MIN.iter().find(|(known, _)| *known == name).map(|(_, first)| *first);
         let without_image_volumes = first.filter(|first| present < *first).map(|(major, minor)| {
             format!("image volumes need {name} {major}.{minor} or newer, and this node has {found}")
         });
-        Self { said: RwLock::default(), without_image_volumes }
+        Self { reported: RwLock::default(), without_image_volumes }
     }
 
     pub fn without_image_volumes(&self) -> Option<&str> {
@@ -58,24 +58,24 @@ impl RuntimeFeatures {
             };
             (handler.name.clone(), features)
         };
-        let now = Said {
+        let now = ReportedFeatures {
             handlers: answer.runtime_handlers.iter().map(read).collect(),
             supplemental_groups_policy: answer.features.as_ref().map(|f| f.supplemental_groups_policy),
             network_problem: network_problem(answer),
         };
-        if *self.said.read() != now {
-            *self.said.write() = now;
+        if *self.reported.read() != now {
+            *self.reported.write() = now;
         }
     }
 
     /// Why pods that need a network of their own must wait.
     pub fn network_problem(&self) -> Option<String> {
-        self.said.read().network_problem.clone()
+        self.reported.read().network_problem.clone()
     }
 
     /// Of a handler by its name, that of the default one being empty; `None` for one that is not known.
     pub fn of_handler(&self, name: &str) -> Option<Features> {
-        self.said.read().handlers.iter().find(|(known, _)| known == name).map(|(_, features)| *features)
+        self.reported.read().handlers.iter().find(|(known, _)| known == name).map(|(_, features)| *features)
     }
 
     /// Says why pods of that handler can't have users of their own.
@@ -84,19 +84,19 @@ impl RuntimeFeatures {
         let handler = handler.to_string();
         match known {
             Some(features) if features.user_namespaces => Ok(()),
-            None if !self.said.read().handlers.is_empty() => Err(UserNamespaceError::UnknownHandler { handler }),
+            None if !self.reported.read().handlers.is_empty() => Err(UserNamespaceError::UnknownHandler { handler }),
             _ => Err(UserNamespaceError::Unsupported { handler }),
         }
     }
 
     /// As the Node object shows it, by runtimes that say anything of it.
     pub fn shown_features(&self) -> Option<NodeFeatures> {
-        let supplemental_groups_policy = Some(self.said.read().supplemental_groups_policy?);
+        let supplemental_groups_policy = Some(self.reported.read().supplemental_groups_policy?);
         Some(NodeFeatures { supplemental_groups_policy })
     }
 
     /// As the Node object shows them; runtimes that say nothing have none to show.
-    pub fn shown(&self) -> Option<Vec<NodeRuntimeHandler>> {
+    pub fn node_handlers(&self) -> Option<Vec<NodeRuntimeHandler>> {
         let show = |(name, features): &(String, Features)| NodeRuntimeHandler {
             name: Some(name.clone()),
             features: Some(NodeRuntimeHandlerFeatures {
@@ -104,7 +104,7 @@ impl RuntimeFeatures {
                 user_namespaces: Some(features.user_namespaces),
             }),
         };
-        let all: Vec<_> = self.said.read().handlers.iter().map(show).collect();
+        let all: Vec<_> = self.reported.read().handlers.iter().map(show).collect();
         (!all.is_empty()).then_some(all)
     }
 }
@@ -128,7 +128,7 @@ mod tests {
         let check = |runtime_name: &str, runtime_version: &str, possible: bool| {
             let (runtime_name, runtime_version) = (runtime_name.to_string(), runtime_version.to_string());
             let version = v1::VersionResponse { runtime_name, runtime_version, ..Default::default() };
-            let features = RuntimeFeatures::of(&version);
+            let features = RuntimeFeatures::new(&version);
             assert_eq!(features.without_image_volumes().is_none(), possible, "{version:?}");
         };
         check("containerd", "v1.6.20", false);
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn only_what_was_said_is_there() {
         let features = RuntimeFeatures::default();
-        assert_eq!((features.of_handler(""), features.shown(), features.shown_features()), (None, None, None));
+        assert_eq!((features.of_handler(""), features.node_handlers(), features.shown_features()), (None, None, None));
         let handler = |name: &str, recursive_read_only_mounts, user_namespaces| v1::RuntimeHandler {
             name: name.into(),
             features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts, user_namespaces }),
@@ -170,7 +170,7 @@ mod tests {
         check("kata", None);
         let unknown = "does not support user namespaces: the handler \"gone\" is not known";
         check("gone", Some(&format!("RuntimeClass handler \"gone\" {unknown}")));
-        assert_eq!(features.shown().map(|all| all.len()), Some(2));
+        assert_eq!(features.node_handlers().map(|all| all.len()), Some(2));
         assert_eq!(features.shown_features().and_then(|f| f.supplemental_groups_policy), Some(true));
     }
 }

@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use crate::{files::directories, pod::pod_spec};
 
 /// Ids of one pod, and the step between pods.
-const LENGTH: u32 = 65_536;
+const IDS_PER_POD: u32 = 65_536;
 /// The last range that still ends below 2^32.
-const LAST: u32 = u32::MAX / LENGTH - 1;
+const RANGE_MAX: u32 = u32::MAX / IDS_PER_POD - 1;
 /// Keeps a pod's range in its directory.
-const FILE: &str = "userns";
+const USERNS_FILE: &str = "userns";
 
 /// Why a pod can't have users of its own.
 #[derive(Debug, thiserror::Error)]
@@ -70,22 +70,27 @@ impl UserNamespaces {
         let range = match taken.get(uid) {
             Some(range) => *range,
             None => {
-                let free = (1..=LAST).find(|range| !taken.values().any(|used| used == range));
+                let free = (1..=RANGE_MAX).find(|range| !taken.values().any(|used| used == range));
                 let free = free.ok_or(UserNamespaceError::NoFreeRange)?;
                 let directory = self.pods_dir.join(uid);
                 directories::create(&directory)
-                    .and_then(|()| std::fs::write(directory.join(FILE), free.to_string()))
+                    .and_then(|()| std::fs::write(directory.join(USERNS_FILE), free.to_string()))
                     .map_err(UserNamespaceError::Save)?;
                 taken.insert(uid.to_string(), free);
                 free
             }
         };
-        Ok(vec![v1::IdMapping { host_id: range * LENGTH, container_id: 0, length: LENGTH }])
+        Ok(vec![v1::IdMapping { host_id: range * IDS_PER_POD, container_id: 0, length: IDS_PER_POD }])
     }
 }
 
 fn read(directory: &Path) -> Option<u32> {
-    std::fs::read_to_string(directory.join(FILE)).ok()?.trim().parse().ok().filter(|range| (1..=LAST).contains(range))
+    std::fs::read_to_string(directory.join(USERNS_FILE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|range| (1..=RANGE_MAX).contains(range))
 }
 
 /// The pod's namespaces with its own users.

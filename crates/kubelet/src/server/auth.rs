@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::config::Config;
 
-const MAX_REMEMBERED: usize = 1024;
+const CACHED_DECISIONS_MAX: usize = 1024;
 
 pub struct Auth {
     client: Client,
@@ -83,7 +83,7 @@ impl Auth {
         };
         let allowed = user.may(&self.client, what).await?;
         let mut decisions = self.decisions.lock();
-        if decisions.len() >= MAX_REMEMBERED {
+        if decisions.len() >= CACHED_DECISIONS_MAX {
             decisions.clear();
         }
         let kept = if allowed { self.config.allowed_cache } else { self.config.denied_cache };
@@ -142,11 +142,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::no_api::Answers;
+    use crate::test_api::ScriptedApi;
 
     /// An API server that allows everyone one part of `nodes`.
     fn only(part: &'static str) -> Client {
-        Client::new(Answers(move |request: http::Request<bytes::Bytes>| {
+        Client::new(ScriptedApi(move |request: http::Request<bytes::Bytes>| {
             let mut review: Value = serde_json::from_slice(request.body()).unwrap();
             let asked = review["spec"]["resourceAttributes"]["subresource"].clone();
             review["status"] = json!({"allowed": asked == part});

@@ -35,7 +35,7 @@ pub fn websocket(bytes: &[u8]) {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (client, runtime) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
     for protocol in PROTOCOLS {
-        let dialect = Dialect::of(protocol);
+        let dialect = Dialect::negotiated(protocol);
         let session = async {
             let socket =
                 |input| WebSocketStream::from_raw_socket(tokio::io::join(input, tokio::io::sink()), Role::Server, None);

@@ -25,7 +25,7 @@ impl View for Nothing {
         Err(ApiError::internal("nothing"))
     }
 
-    fn exit(&self, _: &str) -> ExitOf {
+    fn exit(&self, _: &str) -> ContainerExit {
         unreachable!("no container")
     }
 
@@ -86,7 +86,7 @@ async fn a_client_that_shakes_no_hands_is_closed() {
         config: Arc::new(Config::default()),
         serving_certificate: Arc::new(One(Arc::new(key))),
         client_ca_pem: Vec::new(),
-        endpoint_gate: None,
+        endpoint_drain: None,
         metrics: Metrics::default(),
         connections: serve::Limits::KUBELET,
     };

@@ -21,12 +21,12 @@ use tokio::{
 use crate::{
     files::safe_open,
     logs::{log_file, log_rotation},
-    runtime::exits::ExitOf,
+    runtime::container_exits::ContainerExit,
 };
 
-const CHUNK: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// A runtime splits longer lines into partial ones of 16 KiB.
-const MAX_LINE: usize = 1 << 20;
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
@@ -40,12 +40,21 @@ pub struct LogOptions {
     pub stream: Option<&'static str>,
 }
 
+/// A parameter of a request for logs that can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid {name}: {value:?}")]
+pub struct LogOptionsError {
+    name: String,
+    value: String,
+}
+
 impl LogOptions {
-    /// From the query of a request. `Err` is the complaint for a 400.
-    pub fn parse(query: &[(String, String)], now: Timestamp) -> Result<Self, String> {
+    /// From the query of a request.
+    pub fn parse(query: &[(String, String)], now: Timestamp) -> Result<Self, LogOptionsError> {
         let mut options = Self::default();
         for (name, value) in query {
-            let number = || value.parse::<u64>().map_err(|_| format!("invalid {name}: {value:?}"));
+            let invalid = || LogOptionsError { name: name.clone(), value: value.clone() };
+            let number = || value.parse::<u64>().map_err(|_| invalid());
             let flag = || value.is_empty() || super::is_true(value);
             match name.as_str() {
                 "follow" => options.follow = flag(),
@@ -54,13 +63,13 @@ impl LogOptions {
                 "tailLines" => options.tail_lines = Some(number()?),
                 "limitBytes" => options.limit_bytes = Some(number()?),
                 "sinceSeconds" => {
-                    let seconds = i64::try_from(number()?).map_err(|_| format!("invalid {name}: {value:?}"))?;
+                    let seconds = i64::try_from(number()?).map_err(|_| invalid())?;
                     options.since = Some(now - jiff::SignedDuration::from_secs(seconds));
                 }
-                "sinceTime" => options.since = Some(value.parse().map_err(|_| format!("invalid {name}: {value:?}"))?),
+                "sinceTime" => options.since = Some(value.parse().map_err(|_| invalid())?),
                 "stream" if value == "Stdout" => options.stream = Some("stdout"),
                 "stream" if value == "Stderr" => options.stream = Some("stderr"),
-                "stream" if value != "All" => return Err(format!("invalid {name}: {value:?}")),
+                "stream" if value != "All" => return Err(invalid()),
                 _ => {}
             }
         }
@@ -141,9 +150,9 @@ async fn tail_offset(file: &mut File, tail: u64) -> io::Result<(u64, u64)> {
         return Ok((length, tail));
     }
     let (mut position, mut found) = (length, 0);
-    let mut block = vec![0; CHUNK];
+    let mut block = vec![0; CHUNK_BYTES];
     while position > 0 {
-        let size = position.min(CHUNK as u64);
+        let size = position.min(CHUNK_BYTES as u64);
         position -= size;
         file.seek(SeekFrom::Start(position)).await?;
         let block = &mut block[..size as usize];
@@ -223,7 +232,7 @@ struct Tailer<F> {
     /// Tells whether the container still runs; asked when the file has nothing new.
     running: F,
     /// The container's end, which writes nothing to the file.
-    exit: ExitOf,
+    exit: ContainerExit,
     changes: Option<inotify::EventStream<Vec<u8>>>,
     done: bool,
 }
@@ -234,7 +243,7 @@ pub async fn read<F>(
     options: LogOptions,
     ended: bool,
     running: F,
-    exit: ExitOf,
+    exit: ContainerExit,
     env: &Env,
 ) -> io::Result<impl Stream<Item = io::Result<Bytes>> + use<F>>
 where
@@ -290,7 +299,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
                 log_file::complete(&self.env, &self.file).await;
             }
             while self.fill(&mut out).await? {
-                if out.len() >= CHUNK || self.formatter.left == 0 {
+                if out.len() >= CHUNK_BYTES || self.formatter.left == 0 {
                     return Ok(Some(out.freeze()));
                 }
             }
@@ -323,7 +332,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 
     /// Reads one block and formats its whole lines. `false` at the end of the file.
     async fn fill(&mut self, out: &mut BytesMut) -> io::Result<bool> {
-        self.buffer.reserve(CHUNK);
+        self.buffer.reserve(CHUNK_BYTES);
         if self.file.read_buf(&mut self.buffer).await? == 0 {
             return Ok(false);
         }
@@ -333,7 +342,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
                 self.formatter.push(&line[..end], out);
             }
         }
-        if self.buffer.len() > MAX_LINE {
+        if self.buffer.len() > LINE_BYTES_MAX {
             self.buffer.clear();
             self.skipping = true;
         }
@@ -355,7 +364,7 @@ impl<F: AsyncFn() -> bool> Tailer<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::exits::Exits;
+    use crate::runtime::container_exits::ContainerExits;
 
     const FILE: &str = "2026-01-01T00:00:00.1Z stdout F one\n2026-01-01T00:00:01.1Z stderr F two\n\
         2026-01-01T00:00:02.1Z stdout P thr\n2026-01-01T00:00:02.1Z stdout F ee\n";
@@ -366,10 +375,13 @@ mod tests {
         std::fs::write(&path, FILE).unwrap();
         let query: Vec<_> = query.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let options = LogOptions::parse(&query, "2026-01-01T00:00:03Z".parse().unwrap()).unwrap();
-        let chunks: Vec<_> =
-            Box::pin(read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap())
-                .collect()
-                .await;
+        let chunks: Vec<_> = Box::pin(
+            read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap(),
+        )
+        .collect()
+        .await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -401,14 +413,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
-        let (exits, alive) = (Exits::default(), Arc::new(AtomicBool::new(true)));
+        let (exits, alive) = (ContainerExits::default(), Arc::new(AtomicBool::new(true)));
         let running = alive.clone();
         let running = async move || running.load(Ordering::SeqCst);
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines = Box::pin(read(&path, options, false, running, exits.of("c"), &Env::real()).await.unwrap());
+        let mut lines = Box::pin(read(&path, options, false, running, exits.watch("c"), &Env::real()).await.unwrap());
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         alive.store(false, Ordering::SeqCst);
-        exits.tell("c");
+        exits.announce("c");
         assert!(lines.next().await.is_none());
     }
 
@@ -418,8 +430,11 @@ mod tests {
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let mut lines =
-            Box::pin(read(&path, options, false, async || true, Exits::default().of("c"), &Env::real()).await.unwrap());
+        let mut lines = Box::pin(
+            read(&path, options, false, async || true, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap(),
+        );
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         std::fs::rename(&path, directory.path().join("0.log.1")).unwrap();
         std::fs::write(&path, "2026-01-01T00:00:01Z stdout F two\n").unwrap();
@@ -443,7 +458,9 @@ mod tests {
             let options = LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap();
             let reading = async {
                 let lines =
-                    read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+                    read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                        .await
+                        .unwrap();
                 let chunks: Vec<_> = Box::pin(lines).collect().await;
                 chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect::<String>()
             };
@@ -471,8 +488,9 @@ mod tests {
                 std::fs::write(&path, present).unwrap();
             }
             let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
-            let lines =
-                read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+            let lines = read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap();
             let chunks: Vec<_> = Box::pin(lines).collect().await;
             let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
             assert_eq!(String::from_utf8(all).unwrap(), expected, "{present:?} {tail:?}");
@@ -501,7 +519,9 @@ mod tests {
             let reading = async {
                 let options = LogOptions { tail_lines: Some(1), ..LogOptions::default() };
                 let lines =
-                    read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+                    read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                        .await
+                        .unwrap();
                 Box::pin(lines).next().await.unwrap().unwrap()
             };
             let writing = async {
@@ -523,7 +543,9 @@ mod tests {
         let mut old = std::fs::File::create(&path).unwrap();
         old.write_all(b"2026-01-01T00:00:00Z stdout F one\n").unwrap();
         let options = LogOptions { follow: true, ..LogOptions::default() };
-        let lines = read(&path, options, false, async || true, Exits::default().of("c"), &Env::real()).await.unwrap();
+        let lines = read(&path, options, false, async || true, ContainerExits::default().watch("c"), &Env::real())
+            .await
+            .unwrap();
         let mut lines = Box::pin(lines);
         assert_eq!(lines.next().await.unwrap().unwrap(), "one\n");
         std::fs::rename(&path, directory.path().join("0.log.20260101-000000")).unwrap();
@@ -541,14 +563,15 @@ mod tests {
     async fn junk_is_passed_over() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
-        let mut content = vec![0xff; 3 * MAX_LINE];
+        let mut content = vec![0xff; 3 * LINE_BYTES_MAX];
         content.extend_from_slice(b"\n\n \nno line at all\n2026-01-01T00:00:00Z stdout F \xfe\x00binary\n");
         content.extend_from_slice(b"2026-01-01T00:00:00Z stdout P cut of");
         std::fs::write(&path, content).unwrap();
         for (tail, expected) in [(None, &b"\xfe\x00binary\n"[..]), (Some(2), b"\xfe\x00binary\n"), (Some(1), b"")] {
             let options = LogOptions { tail_lines: tail, ..LogOptions::default() };
-            let lines =
-                read(&path, options, true, async || false, Exits::default().of("c"), &Env::real()).await.unwrap();
+            let lines = read(&path, options, true, async || false, ContainerExits::default().watch("c"), &Env::real())
+                .await
+                .unwrap();
             let chunks: Vec<_> = Box::pin(lines).collect().await;
             let all: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().to_vec()).collect();
             assert_eq!(all, expected, "tail {tail:?}");
@@ -567,6 +590,9 @@ mod tests {
     #[test]
     fn bad_options_are_named() {
         let query = [("tailLines".to_string(), "many".to_string())];
-        assert_eq!(LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap_err(), "invalid tailLines: \"many\"");
+        assert_eq!(
+            LogOptions::parse(&query, Timestamp::UNIX_EPOCH).unwrap_err().to_string(),
+            "invalid tailLines: \"many\""
+        );
     }
 }

@@ -3,13 +3,13 @@
 //! Every request is authenticated and authorized.
 
 mod auth;
-mod counted;
 #[doc(hidden)]
 pub mod fuzzing;
 mod logs;
 mod pages;
 mod port_channels;
 mod ranges;
+mod request_metrics;
 pub(crate) mod server_view;
 mod spdy;
 mod streaming;
@@ -35,7 +35,7 @@ use serve::{Handler, Peer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, endpoint_gate::EndpointGate, runtime::exits::ExitOf};
+use crate::{config::Config, endpoint_drain::EndpointDrain, runtime::container_exits::ContainerExit};
 use auth::Auth;
 use logs::LogOptions;
 use streaming::Protocol;
@@ -61,7 +61,7 @@ pub trait View: Send + Sync + 'static {
     /// The container of that name: the present one, or the one before it.
     async fn container(&self, pod: &Pod, name: &str, previous: bool) -> Result<ContainerView, ApiError>;
     /// The end of a container (by the runtime's id), to wait for.
-    fn exit(&self, container_id: &str) -> ExitOf;
+    fn exit(&self, container_id: &str) -> ContainerExit;
     /// Whether a container (by the runtime's id) still runs.
     async fn is_running(&self, container_id: &str) -> bool;
     /// The id of the pod's sandbox.
@@ -83,7 +83,7 @@ pub struct Server {
     pub serving_certificate: Arc<dyn ResolvesServerCert>,
     /// PEM of the authorities whose client certificates are believed.
     pub client_ca_pem: Vec<u8>,
-    pub endpoint_gate: Option<Arc<dyn EndpointGate>>,
+    pub endpoint_drain: Option<Arc<dyn EndpointDrain>>,
     pub metrics: Metrics,
     pub connections: serve::Limits,
 }
@@ -93,7 +93,7 @@ struct Shared {
     runtime: Arc<dyn Runtime>,
     auth: Arc<Auth>,
     env: Env,
-    endpoint_gate: Option<Arc<dyn EndpointGate>>,
+    endpoint_drain: Option<Arc<dyn EndpointDrain>>,
     config: Arc<Config>,
     metrics: Metrics,
 }
@@ -108,7 +108,7 @@ impl Server {
             view: self.view,
             runtime: self.runtime,
             env: self.env,
-            endpoint_gate: self.endpoint_gate,
+            endpoint_drain: self.endpoint_drain,
             metrics: self.metrics,
         });
         serve::serve_https(listener, tls, shared, self.connections, env, shutdown).await;
@@ -150,7 +150,8 @@ impl Handler for Shared {
 impl Shared {
     async fn answer(&self, request: Request<Incoming>, certificate: Option<&[u8]>) -> Response<Body> {
         let path = request.uri().path().to_string();
-        let _counted = counted::Counted::begin(&self.metrics, &self.env, request.method(), &path, "readwrite");
+        let _metrics =
+            request_metrics::RequestMetrics::begin(&self.metrics, &self.env, request.method(), &path, "readwrite");
         let allowed = self.auth.check(certificate, request.headers(), request.method(), &path).await;
         if let Err(error) = allowed {
             return refusal(&error);
@@ -220,7 +221,8 @@ impl Shared {
         container: &str,
         query: &[(String, String)],
     ) -> Result<Response<Body>, ApiError> {
-        let options = LogOptions::parse(query, self.env.now()).map_err(ApiError::bad_request)?;
+        let options =
+            LogOptions::parse(query, self.env.now()).map_err(|error| ApiError::bad_request(error.to_string()))?;
         let view = self.view.container(pod, container, options.previous).await?;
         let (nodes, id) = (self.view.clone(), view.id.clone());
         let running = async move || nodes.is_running(&id).await;
@@ -298,8 +300,8 @@ impl Shared {
     /// Another node asks before it stops a pod; the answer comes when this node's rules no longer use it.
     async fn withdrawn(&self, pod_uid: &str, query: &[(String, String)]) -> Result<Response<Body>, ApiError> {
         let version = query.iter().find(|(name, _)| name == "resourceVersion").and_then(|(_, v)| v.parse().ok());
-        match &self.endpoint_gate {
-            Some(gate) if gate.withdrawn_here(pod_uid, version.unwrap_or_default()).await => Ok(text("ok".into())),
+        match &self.endpoint_drain {
+            Some(drain) if drain.drained_here(pod_uid, version.unwrap_or_default()).await => Ok(text("ok".into())),
             Some(_) => Err(ApiError::new(api::Reason::Timeout, "the pod is still an endpoint")),
             None => Err(ApiError::new(api::Reason::NotFound, "no service proxy runs with this kubelet")),
         }
@@ -354,8 +356,8 @@ fn ports(query: &[(String, String)]) -> Result<Vec<u16>, ApiError> {
             }
         }
     }
-    match ports.len() > port_channels::MOST_PORTS {
-        true => Err(ApiError::bad_request(format!("at most {} ports can be forwarded", port_channels::MOST_PORTS))),
+    match ports.len() > port_channels::PORTS_MAX {
+        true => Err(ApiError::bad_request(format!("at most {} ports can be forwarded", port_channels::PORTS_MAX))),
         false => Ok(ports),
     }
 }

@@ -28,14 +28,14 @@ use super::{
 use crate::{config::Config, configuration::live, files::safe_open};
 
 /// What a file begins with tells whether it is text.
-const SNIFFED: usize = 512;
+const SNIFFED_BYTES: usize = 512;
 
 pub fn pod_list(pods: &[impl Serialize]) -> Response<Body> {
     json_answer(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods }))
 }
 
 pub fn configz(config: &Config) -> Response<Body> {
-    let mut response = json_answer(&json!({ "kubeletconfig": live::shown(config) }));
+    let mut response = json_answer(&json!({ "kubeletconfig": live::effective_configuration(config) }));
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
@@ -211,7 +211,7 @@ async fn file(
 ) -> std::io::Result<Response<Body>> {
     // As much as there is now: a log that grows meanwhile would never end.
     let length = file.metadata().await?.len();
-    let mut first = vec![0; SNIFFED];
+    let mut first = vec![0; SNIFFED_BYTES];
     let read = file.read(&mut first).await?;
     let kind = content_type(place, &first[..read]);
     let (code, part) = match ranges::decide(headers, modified, length) {

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Channels are numbered by one byte, and the last number has a meaning of its own.
-pub const MOST_PORTS: usize = 127;
+pub const PORTS_MAX: usize = 127;
 
 /// Relays connections to all `ports` until they have ended or the client goes.
 pub async fn forward<C>(client: C, backend: Backend, ports: &[u16], dialect: Dialect) -> io::Result<()>
@@ -26,7 +26,7 @@ where
     let reader = Reader::new(input, backend.buffered);
     let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
     let mut streams: Vec<(u8, StreamId)> = Vec::new();
-    for (data, port) in (0u8..).step_by(2).zip(ports.iter().take(MOST_PORTS)) {
+    for (data, port) in (0u8..).step_by(2).zip(ports.iter().take(PORTS_MAX)) {
         let (number, request) = (port.to_string(), (data / 2).to_string());
         for (channel, kind) in [(data + 1, "error"), (data, "data")] {
             let headers = [("streamType", kind), ("port", &number), ("requestID", &request)];
@@ -61,7 +61,8 @@ mod tests {
         let (stream, runtime) = (connected.unwrap(), accepted.unwrap().0);
         let (ours, theirs) = tokio::io::duplex(1024);
         let backend = Backend { stream, buffered: BytesMut::new() };
-        let session = async { forward(ours, backend, &[80, 8080], Dialect::of_ports("v4.channel.k8s.io")).await };
+        let session =
+            async { forward(ours, backend, &[80, 8080], Dialect::negotiated_for_ports("v4.channel.k8s.io")).await };
         let runtime = async {
             let (input, output) = runtime.into_split();
             let (mut reader, mut writer) = (Reader::new(input, BytesMut::new()), Writer::new(output).unwrap());

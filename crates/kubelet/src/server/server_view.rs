@@ -17,7 +17,7 @@ use crate::{
     pod::{pod_spec, pod_workers::Shared},
     runtime::{
         container_config::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID},
-        exits::{ExitOf, Exits},
+        container_exits::{ContainerExit, ContainerExits},
     },
     server::{ContainerView, View},
     stats::Stats,
@@ -28,11 +28,11 @@ const CREATED: v1::ContainerState = v1::ContainerState::ContainerCreated;
 pub struct NodeView {
     shared: Arc<Shared>,
     stats: Stats,
-    exits: Exits,
+    exits: ContainerExits,
 }
 
 impl NodeView {
-    pub fn new(shared: Arc<Shared>, exits: Exits) -> Self {
+    pub fn new(shared: Arc<Shared>, exits: ContainerExits) -> Self {
         Self { stats: Stats::new(shared.clone()), shared, exits }
     }
 
@@ -67,20 +67,18 @@ impl View for NodeView {
     }
 
     async fn container(&self, pod: &Pod, name: &str, previous: bool) -> Result<ContainerView, ApiError> {
-        let missing = |text: String| ApiError::new(Reason::BadRequest, text);
         let of = pod_spec::name(pod);
         if pod_spec::find_container(pod, name).is_none() {
             return Err(missing(format!("container {name:?} in pod {of:?} is not available")));
         }
         let id = match previous {
-            true => previous_container(pod, name),
+            true => previous_container(pod, name)?,
             // One that could not be started has said nothing.
             false => match self.incarnations(pod, name).await?.into_iter().find(|c| c.state() != CREATED) {
-                Some(container) => Ok(container.id),
-                None => Err(waiting(pod, name)),
+                Some(container) => container.id,
+                None => return Err(missing(waiting(pod, name))),
             },
         };
-        let id = id.map_err(missing)?;
         let status = match self.shared.runtime.runtime.container_status(&id, false).await {
             Ok(answer) => answer.status.unwrap_or_default(),
             Err(error) if error.is_not_found() => {
@@ -98,8 +96,8 @@ impl View for NodeView {
         })
     }
 
-    fn exit(&self, container_id: &str) -> ExitOf {
-        self.exits.of(container_id)
+    fn exit(&self, container_id: &str) -> ContainerExit {
+        self.exits.watch(container_id)
     }
 
     async fn is_running(&self, container_id: &str) -> bool {
@@ -184,13 +182,20 @@ fn reported<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     lists.into_iter().flatten().flatten().find(|status| status.name == name)
 }
 
+/// There is no such container, or none that has a log.
+fn missing(message: String) -> ApiError {
+    ApiError::new(Reason::BadRequest, message)
+}
+
 /// The id of the life before the present one, as the pod's status counts lives: while a container waits for its next
 /// one, the previous is the newest that the runtime has.
-fn previous_container(pod: &Pod, name: &str) -> Result<String, String> {
+fn previous_container(pod: &Pod, name: &str) -> Result<String, ApiError> {
     let last = reported(pod, name).and_then(|status| status.last_state.as_ref()?.terminated.as_ref());
     let id = last.and_then(|terminated| terminated.container_id.as_deref()).unwrap_or_default();
     match id.rsplit("://").next().unwrap_or_default() {
-        "" => Err(format!("previous terminated container {name:?} in pod {:?} not found", pod_spec::name(pod))),
+        "" => {
+            Err(missing(format!("previous terminated container {name:?} in pod {:?} not found", pod_spec::name(pod))))
+        }
         id => Ok(id.into()),
     }
 }
@@ -224,7 +229,7 @@ mod tests {
     fn the_previous_life_is_the_one_that_the_status_calls_so() {
         let check = |status: Value, expected: Result<&str, &str>| {
             let found = previous_container(&pod("containerStatuses", status.clone()), "c");
-            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{status}");
+            assert_eq!(found.as_deref().map_err(|error| error.message.as_str()), expected, "{status}");
         };
         let ended = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": id}});
         let none = Err("previous terminated container \"c\" in pod \"p\" not found");

@@ -17,8 +17,8 @@ const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const FLAG_FIN: u8 = 1;
 /// A frame's length is 24 bits; runtimes send at most 32 KiB of data in one.
-const MAX_FRAME_BYTES: usize = 1 << 20;
-const MAX_DATA_BYTES: usize = 32 << 10;
+const FRAME_BYTES_MAX: usize = 1 << 20;
+const DATA_BYTES_MAX: usize = 32 << 10;
 
 pub type StreamId = u32;
 
@@ -97,7 +97,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     pub async fn data(&mut self, stream: StreamId, bytes: &[u8], fin: bool) -> io::Result<()> {
-        let mut chunks = bytes.chunks(MAX_DATA_BYTES).peekable();
+        let mut chunks = bytes.chunks(DATA_BYTES_MAX).peekable();
         if chunks.peek().is_none() {
             return self.frame(stream, &[], fin).await;
         }
@@ -182,7 +182,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let mut head = &self.buffer[..8];
         let (first, second) = (head.get_u32(), head.get_u32());
         let (flags, length) = ((second >> 24) as u8, (second & 0xff_ffff) as usize);
-        if length > MAX_FRAME_BYTES {
+        if length > FRAME_BYTES_MAX {
             return Err(io::Error::other(format!("a SPDY frame of {length} bytes is too large")));
         }
         if self.buffer.len() < 8 + length {

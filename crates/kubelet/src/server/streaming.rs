@@ -21,9 +21,9 @@ use super::{
     websocket::{self, Backend, Dialect, Streams},
 };
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-const MAX_HEAD_BYTES: usize = 16 << 10;
-const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const TUNNEL_PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 /// What we can speak to a client, best first. Those without a version are the oldest and tell a failure in words.
 const CHANNEL_PROTOCOLS: [&str; 5] =
     ["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
@@ -54,7 +54,7 @@ pub fn protocol(headers: &HeaderMap) -> Result<Protocol, ApiError> {
     }
     let offered = text(header::SEC_WEBSOCKET_PROTOCOL);
     let offered: Vec<&str> = offered.split(',').map(str::trim).collect();
-    if offered.contains(&TUNNEL) {
+    if offered.contains(&TUNNEL_PROTOCOL) {
         return Ok(Protocol::Tunnel);
     }
     if offered == [""] {
@@ -83,13 +83,13 @@ pub async fn relay<B>(mut request: Request<B>, url: &str, streams: Streams) -> R
             let (backend, _) = connect(url, &spdy_request(&["v4.channel.k8s.io"])).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
             let answer = websocket_answer(request.headers(), name)?;
-            env::spawn(async move { log(channels(client, backend, streams, Dialect::of(name)).await) });
+            env::spawn(async move { log(channels(client, backend, streams, Dialect::negotiated(name)).await) });
             Ok(answer)
         }
         Protocol::Tunnel => {
             let (backend, _) = connect(url, &spdy_request(&["portforward.k8s.io"])).await.map_err(failed)?;
             let client = hyper::upgrade::on(&mut request);
-            let answer = websocket_answer(request.headers(), TUNNEL)?;
+            let answer = websocket_answer(request.headers(), TUNNEL_PROTOCOL)?;
             env::spawn(async move { log(tunnel(client, backend).await) });
             Ok(answer)
         }
@@ -108,7 +108,7 @@ pub async fn relay_ports<B>(mut request: Request<B>, url: &str, ports: Vec<u16>)
     env::spawn(async move {
         let forwarded = async {
             let client = client.await.map_err(io::Error::other)?;
-            port_channels::forward(TokioIo::new(client), backend, &ports, Dialect::of_ports(name)).await
+            port_channels::forward(TokioIo::new(client), backend, &ports, Dialect::negotiated_for_ports(name)).await
         };
         log(forwarded.await);
     });
@@ -212,7 +212,7 @@ async fn connect(url: &str, headers: &HeaderMap) -> io::Result<(Backend, HeaderM
     let authority =
         uri.authority().ok_or_else(|| io::Error::other(format!("{url} names no host")))?.as_str().to_string();
     let address = if uri.port().is_some() { authority.clone() } else { format!("{authority}:80") };
-    let connecting = env::timeout(CONNECT_LIMIT, TcpStream::connect(&address));
+    let connecting = env::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address));
     let mut stream = connecting.await.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))??;
     stream.set_nodelay(true)?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
@@ -229,7 +229,7 @@ async fn connect(url: &str, headers: &HeaderMap) -> io::Result<(Backend, HeaderM
         if let Some(at) = buffered.windows(4).position(|w| w == b"\r\n\r\n") {
             break at + 4;
         }
-        if buffered.len() > MAX_HEAD_BYTES {
+        if buffered.len() > HEAD_BYTES_MAX {
             return Err(io::Error::other("the answer's head is too large"));
         }
         if stream.read_buf(&mut buffered).await? == 0 {
@@ -267,7 +267,7 @@ mod tests {
         check("SPDY/3.1", "", Some(Protocol::Spdy));
         check("websocket", "v5.channel.k8s.io, v4.channel.k8s.io", Some(Protocol::Channels("v5.channel.k8s.io")));
         check("websocket", "v4.channel.k8s.io", Some(Protocol::Channels("v4.channel.k8s.io")));
-        check("websocket", TUNNEL, Some(Protocol::Tunnel));
+        check("websocket", TUNNEL_PROTOCOL, Some(Protocol::Tunnel));
         check("websocket", "base64.channel.k8s.io", Some(Protocol::Channels("base64.channel.k8s.io")));
         check("websocket", "channel.k8s.io", Some(Protocol::Channels("channel.k8s.io")));
         check("websocket", "", Some(Protocol::Channels("")));

@@ -48,13 +48,13 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    pub fn of(protocol: &str) -> Self {
+    pub fn negotiated(protocol: &str) -> Self {
         Self { base64: protocol.contains("base64"), plain_status: !protocol.starts_with('v') }
     }
 
     /// Of port-forward, where no channel has a status.
-    pub fn of_ports(protocol: &str) -> Self {
-        Self { plain_status: false, ..Self::of(protocol) }
+    pub fn negotiated_for_ports(protocol: &str) -> Self {
+        Self { plain_status: false, ..Self::negotiated(protocol) }
     }
 
     /// `None` when the client is not to hear of it.
@@ -294,7 +294,7 @@ mod tests {
         let success = br#"{"status": "Success"}"#;
         let failure = br#"{"status": "Failure", "message": "exit code 3"}"#;
         let check = |protocol: &str, channel: u8, bytes: &[u8], expected: Option<Message>| {
-            assert_eq!(Dialect::of(protocol).encode(channel, bytes), expected, "{protocol} {channel}");
+            assert_eq!(Dialect::negotiated(protocol).encode(channel, bytes), expected, "{protocol} {channel}");
         };
         let binary = |bytes: &[u8]| Some(Message::Binary(Bytes::copy_from_slice(bytes)));
         check("v4.channel.k8s.io", ERROR, success, binary(&[b"\x03", &success[..]].concat()));
@@ -302,9 +302,9 @@ mod tests {
         check("channel.k8s.io", ERROR, success, None);
         check("", ERROR, failure, binary(b"\x03exit code 3"));
         check("base64.channel.k8s.io", STDOUT, b"hi", Some(Message::text("1aGk=")));
-        let base64 = Dialect::of("v4.base64.channel.k8s.io");
+        let base64 = Dialect::negotiated("v4.base64.channel.k8s.io");
         assert_eq!(base64.decode(&Message::text("0aGk=")), Some((STDIN, Bytes::from_static(b"hi"))));
         assert_eq!(base64.decode(&Message::text("")), None);
-        assert_eq!(Dialect::of("v5.channel.k8s.io").decode(&Message::Binary(Bytes::new())), None);
+        assert_eq!(Dialect::negotiated("v5.channel.k8s.io").decode(&Message::Binary(Bytes::new())), None);
     }
 }

@@ -14,13 +14,13 @@ use inotify::{Inotify, WatchMask};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::{MANIFEST_BYTES_MAX, Origin, Source, StaticPods, parse};
+use super::{MANIFEST_BYTES_MAX, ManifestError, Origin, Source, StaticPods, parse};
 use crate::{config::Config, files::safe_open};
 
 /// Editors write in several steps: wait for the dust to settle.
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
-pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let mut changes = None;
     loop {
         if changes.is_none() {
@@ -29,7 +29,7 @@ pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::
         let (place, node_name, seen) = (path.clone(), config.node_name.clone(), env.now().to_string());
         let read = env::spawn_blocking(move || read(&place, &node_name, &seen)).await;
         let Ok(pods) = read else { return };
-        if sender.send(StaticPods { source: Source::File, pods }).is_err() {
+        if sender.send(StaticPods { source: Source::File, pods }).await.is_err() {
             return;
         }
         let next = async {
@@ -41,7 +41,7 @@ pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::
         if let Some(false) = env.timeout(config.manifest_dir_interval, next).await {
             changes = None;
         }
-        env.sleep(SETTLE).await;
+        env.sleep(SETTLE_INTERVAL).await;
     }
 }
 
@@ -57,18 +57,18 @@ fn read(path: &Path, node_name: &str, seen: &str) -> Vec<Arc<Pod>> {
     for file in files(path).unwrap_or_default() {
         match read_file(&file, node_name, seen) {
             Ok(found) => pods.extend(found.into_iter().map(Arc::new)),
-            Err(error) => tracing::warn!(file = %file.display(), error, "can't process manifest file"),
+            Err(error) => tracing::warn!(file = %file.display(), %error, "can't process manifest file"),
         }
     }
     pods
 }
 
 /// The first manifest that can't be used, told before a node starts with it.
-pub fn check(path: &Path) -> Result<(), String> {
-    let files = files(path).map_err(|error| format!("{}: {error}", path.display()))?;
+pub fn check(path: &Path) -> Result<(), ManifestError> {
+    let files = files(path).map_err(|error| ManifestError::from(error).in_file(path))?;
     files.iter().try_for_each(|file| match read_file(file, "node", "") {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("{}: {error}", file.display())),
+        Err(error) => Err(error.in_file(file)),
     })
 }
 
@@ -83,13 +83,11 @@ fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read_file(file: &Path, node_name: &str, seen: &str) -> Result<Vec<Pod>, String> {
+fn read_file(file: &Path, node_name: &str, seen: &str) -> Result<Vec<Pod>, ManifestError> {
     let mut text = String::new();
-    let mut reader =
-        safe_open::administrators_file(file).map_err(|error| error.to_string())?.take(MANIFEST_BYTES_MAX + 1);
-    let length = reader.read_to_string(&mut text).map_err(|error| error.to_string())?;
+    let length = safe_open::administrators_file(file)?.take(MANIFEST_BYTES_MAX + 1).read_to_string(&mut text)?;
     if length as u64 > MANIFEST_BYTES_MAX {
-        return Err(format!("it has more than {MANIFEST_BYTES_MAX} bytes"));
+        return Err(ManifestError::TooLarge(MANIFEST_BYTES_MAX));
     }
     let place = file.to_string_lossy();
     parse(&text, &Origin { source: Source::File, place: &place, node_name, seen })

@@ -2,6 +2,11 @@
 //! Used by `file` and `url`.
 //! The same manifest at the same place on the same node always gives the same UID, and another one another.
 
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
 use api::field::ErrorList;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -18,21 +23,49 @@ pub struct Origin<'a> {
     pub seen: &'a str,
 }
 
-/// The pods of a manifest, or why it has none.
-pub fn parse(text: &str, origin: &Origin) -> Result<Vec<Pod>, String> {
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: Box<ManifestError> },
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("it has more than {0} bytes")]
+    TooLarge(u64),
+    #[error("couldn't parse as pod: {0}")]
+    Syntax(String),
+    #[error("couldn't parse as pod: it is a {0}")]
+    OtherKind(String),
+    #[error("couldn't parse as pod: it has no kind")]
+    NoKind,
+    #[error("invalid pod: name is needed for the pod")]
+    NoName,
+    #[error("invalid pod: [{0}]")]
+    Invalid(String),
+    #[error("static pods may not reference {0}")]
+    ApiReference(&'static str),
+}
+
+impl ManifestError {
+    pub fn in_file(self, path: &Path) -> Self {
+        Self::File { path: path.into(), source: Box::new(self) }
+    }
+}
+
+/// The pods of a manifest.
+pub fn parse(text: &str, origin: &Origin) -> Result<Vec<Pod>, ManifestError> {
     let options = serde_saphyr::options! { legacy_octal_numbers: true };
-    let document: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| format!("couldn't parse as pod: {error}"))?;
+    let document: Value =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| ManifestError::Syntax(error.to_string()))?;
     let items = match document["kind"].as_str() {
         Some("PodList") | Some("List") => document["items"].as_array().cloned().unwrap_or_default(),
         Some("Pod") => vec![document],
-        Some(other) => return Err(format!("couldn't parse as pod: it is a {other}")),
-        None => return Err("couldn't parse as pod: it has no kind".into()),
+        Some(other) => return Err(ManifestError::OtherKind(other.into())),
+        None => return Err(ManifestError::NoKind),
     };
     items.into_iter().map(|item| complete(item, origin)).collect()
 }
 
-fn complete(mut item: Value, origin: &Origin) -> Result<Pod, String> {
+fn complete(mut item: Value, origin: &Origin) -> Result<Pod, ManifestError> {
     let given = item.to_string();
     let (kind, schema) = (api::kinds::resource_of::<Pod>(), api::schema::builtin());
     if let Some(fields) = item.as_object_mut() {
@@ -42,7 +75,7 @@ fn complete(mut item: Value, origin: &Origin) -> Result<Pod, String> {
     }
     if let Some(id) = schema.find_kind(&kind.group, &kind.version, &kind.kind) {
         let decoded = api::codec::decode_value(item, schema, id);
-        item = decoded.map_err(|error| format!("couldn't parse as pod: {}", error.message))?.value;
+        item = decoded.map_err(|error| ManifestError::Syntax(error.message.clone()))?.value;
         schema.apply_defaults(id, &mut item);
     }
     kind.behavior.default(&mut item);
@@ -52,21 +85,21 @@ fn complete(mut item: Value, origin: &Origin) -> Result<Pod, String> {
     kind.behavior.validate_create(&item, &mut errors);
     if !errors.is_empty() {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        return Err(format!("invalid pod: [{}]", errors.join(", ")));
+        return Err(ManifestError::Invalid(errors.join(", ")));
     }
-    let pod: Pod = serde_json::from_value(item).map_err(|error| format!("couldn't parse as pod: {error}"))?;
+    let pod: Pod = serde_json::from_value(item).map_err(|error| ManifestError::Syntax(error.to_string()))?;
     match pod.spec.as_ref().and_then(api_reference) {
-        Some(kind) => Err(format!("static pods may not reference {kind}")),
+        Some(kind) => Err(ManifestError::ApiReference(kind)),
         None => Ok(pod),
     }
 }
 
 /// Gives the pod its identity and its place.
-fn place_on_node(item: &mut Value, given: &str, origin: &Origin) -> Result<(), String> {
+fn place_on_node(item: &mut Value, given: &str, origin: &Origin) -> Result<(), ManifestError> {
     let filled = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(String::from);
     let Origin { source, place, node_name, seen } = origin;
     let metadata = &mut item["metadata"];
-    let name = filled(&metadata["name"]).ok_or("invalid pod: name is needed for the pod")?;
+    let name = filled(&metadata["name"]).ok_or(ManifestError::NoName)?;
     let uid =
         filled(&metadata["uid"]).unwrap_or_else(|| hash(&[given, *node_name, &format!("{}:{place}", source.as_str())]));
     // Every node runs its own copy, so the node's name tells them apart.
@@ -121,7 +154,7 @@ mod tests {
                     let names: Vec<_> = pods.iter().map(|p| p.metadata.name.as_deref().unwrap()).collect();
                     assert_eq!(names, expected, "{text}");
                 }
-                (Err(error), Err(part)) => assert!(error.contains(part), "{text}: {error}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{text}: {error}"),
                 (found, expected) => panic!("{text}: {found:?} instead of {expected:?}"),
             }
         };

@@ -12,10 +12,13 @@ use std::{path::PathBuf, sync::Arc};
 use env::Env;
 pub use file::check;
 use k8s_openapi::api::core::v1::Pod;
-pub use manifest::{Origin, parse};
+pub use manifest::{ManifestError, Origin, parse};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
+
+/// Lists of static pods that wait for the sync loop; a source that has another one waits.
+pub const STATIC_POD_LISTS_MAX: usize = 4;
 
 /// Of a file or an answer with manifests.
 const MANIFEST_BYTES_MAX: u64 = 10 << 20;
@@ -42,13 +45,13 @@ pub struct StaticPods {
 }
 
 /// Follows a directory (or one file) of manifests.
-pub fn follow_directory(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub fn follow_directory(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let task_env = env.clone();
     env.spawn(async move { file::follow(path, config, task_env, sender).await });
 }
 
 /// Follows a URL of manifests.
-pub fn follow_url(url: String, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub fn follow_url(url: String, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let task_env = env.clone();
     env.spawn(async move { url::follow(url, config, task_env, sender).await });
 }

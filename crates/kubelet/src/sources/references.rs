@@ -32,7 +32,7 @@ pub fn api_reference(spec: &PodSpec) -> Option<&'static str> {
     if spec.resource_claims.iter().flatten().next().is_some() {
         return Some("resourceclaims");
     }
-    volumes().find_map(|volume| of_volume(volume).or_else(|| sources(volume).find_map(of_source)))
+    volumes().find_map(|volume| volume_reference(volume).or_else(|| sources(volume).find_map(projection_reference)))
 }
 
 fn sources(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
@@ -52,7 +52,7 @@ fn needs_secret(volume: &Volume) -> bool {
         || volume.csi.as_ref().is_some_and(|v| v.node_publish_secret_ref.is_some())
 }
 
-fn of_volume(volume: &Volume) -> Option<&'static str> {
+fn volume_reference(volume: &Volume) -> Option<&'static str> {
     match volume {
         v if v.csi.is_some() => Some("csidrivers (via CSI volumes)"),
         v if v.glusterfs.is_some() => Some("endpoints (via glusterFS volumes)"),
@@ -62,7 +62,7 @@ fn of_volume(volume: &Volume) -> Option<&'static str> {
     }
 }
 
-fn of_source(source: &VolumeProjection) -> Option<&'static str> {
+fn projection_reference(source: &VolumeProjection) -> Option<&'static str> {
     match source {
         s if s.service_account_token.is_some() => Some("serviceaccounts (via projected volumes)"),
         s if s.cluster_trust_bundle.is_some() => Some("clustertrustbundles"),

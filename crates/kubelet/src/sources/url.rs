@@ -8,7 +8,7 @@ use env::Env;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::{MANIFEST_BYTES_MAX, Origin, Source, StaticPods, parse};
+use super::{MANIFEST_BYTES_MAX, ManifestError, Origin, Source, StaticPods, parse};
 use crate::{
     config::Config,
     pod::http_probe::{self, HttpRequest},
@@ -17,7 +17,7 @@ use crate::{
 /// For the connection, the question and the whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::UnboundedSender<StaticPods>) {
+pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let Some(mut request) = request(&url) else {
         tracing::error!(url, "the manifest URL is not one");
         return;
@@ -27,11 +27,11 @@ pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Un
         match env.timeout(ANSWER_TIMEOUT, http_probe::send(&request)).await {
             Some(Ok((200, body))) => match read(&url, &body, &config.node_name, &env.now().to_string()) {
                 Ok(pods) => {
-                    if sender.send(StaticPods { source: Source::Http, pods }).is_err() {
+                    if sender.send(StaticPods { source: Source::Http, pods }).await.is_err() {
                         return;
                     }
                 }
-                Err(error) => tracing::warn!(url, error, "can't process the manifest"),
+                Err(error) => tracing::warn!(url, %error, "can't process the manifest"),
             },
             Some(Ok((status, _))) => tracing::warn!(url, status, "the manifest URL answered with an error"),
             Some(Err(error)) => tracing::warn!(url, %error, "failed to read the manifest URL"),
@@ -41,7 +41,7 @@ pub async fn follow(url: String, config: Arc<Config>, env: Env, sender: mpsc::Un
     }
 }
 
-fn read(url: &str, body: &str, node_name: &str, seen: &str) -> Result<Vec<Arc<Pod>>, String> {
+fn read(url: &str, body: &str, node_name: &str, seen: &str) -> Result<Vec<Arc<Pod>>, ManifestError> {
     let pods = parse(body, &Origin { source: Source::Http, place: url, node_name, seen })?;
     Ok(pods.into_iter().map(Arc::new).collect())
 }

@@ -26,10 +26,10 @@ struct Row<'a> {
     spec: (i64, i64, i64),
 }
 
-type Of = fn(&Row, &Measured) -> Option<f64>;
+type SampleFn = fn(&Row, &Measured) -> Option<f64>;
 
 #[rustfmt::skip]
-const FAMILIES: &[(&str, &str, &str, Of)] = &[
+const FAMILIES: &[(&str, &str, &str, SampleFn)] = &[
     ("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", |r, _| limited(r, r.group.throttling.periods as f64)),
     ("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", |r, _| limited(r, r.group.throttling.throttled_periods as f64)),
     ("container_cpu_cfs_throttled_seconds_total", "counter", "Total time duration the container has been throttled.", |r, _| limited(r, r.group.throttling.throttled_nanoseconds as f64 / 1e9)),

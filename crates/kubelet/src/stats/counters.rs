@@ -21,7 +21,7 @@ use crate::{
     },
     resources::resizes::{IN_PROGRESS, PENDING},
     runtime::container_config::POD_UID,
-    volumes::volume_manager::plugin_name,
+    volumes::plugins::PLUGINS,
 };
 
 /// `/metrics`.
@@ -100,7 +100,7 @@ fn volumes(shared: &Shared, present: &Metrics) {
     for pod in shared.pods.list() {
         let there = shared.volumes.paths(pod_spec::uid(&pod));
         for volume in pod_spec::spec(&pod).volumes.iter().flatten() {
-            let plugin = plugin_name(volume);
+            let plugin = PLUGINS.metric_name(volume);
             present.count(&VOLUMES, &[&plugin, "desired_state_of_world"]);
             let Some(path) = there.get(&volume.name) else { continue };
             present.count(&VOLUMES, &[&plugin, "actual_state_of_world"]);

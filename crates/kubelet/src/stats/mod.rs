@@ -17,11 +17,11 @@ use serde_json::Value;
 use crate::{files::disk::Disk, pod::pod_workers::Shared, runtime::container_config::POD_UID};
 
 /// Two samples this far apart are enough for a rate.
-const SHORTEST_SPAN: Duration = Duration::from_millis(500);
+const CPU_SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(500);
 /// An older sample says nothing about now.
-const LONGEST_SPAN: Duration = Duration::from_secs(120);
+const CPU_SAMPLE_INTERVAL_MAX: Duration = Duration::from_secs(120);
 
-const LONGEST_RETRY: Duration = Duration::from_millis(400);
+const MEASURE_RETRY_DELAY_MAX: Duration = Duration::from_millis(400);
 
 /// Processor time used so far, at some moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +35,8 @@ impl CpuSample {
     fn rate_since(&self, earlier: &CpuSample) -> Option<u64> {
         let span = self.at.checked_sub(earlier.at)?;
         let used = self.nanoseconds.checked_sub(earlier.nanoseconds)?;
-        (span >= SHORTEST_SPAN && span <= LONGEST_SPAN).then(|| (used as f64 / span.as_secs_f64()) as u64)
+        (span >= CPU_SAMPLE_INTERVAL_MIN && span <= CPU_SAMPLE_INTERVAL_MAX)
+            .then(|| (used as f64 / span.as_secs_f64()) as u64)
     }
 }
 
@@ -114,7 +115,7 @@ impl Stats {
     async fn image_disk(&self) -> Option<ImageDisk> {
         let answer = self.shared.runtime.runtime.image_fs_info().await.ok()?;
         let system = answer.image_filesystems.into_iter().next()?;
-        let disk = Disk::of(std::path::Path::new(&system.fs_id?.mountpoint))?;
+        let disk = Disk::measure(std::path::Path::new(&system.fs_id?.mountpoint))?;
         let value = |number: Option<v1::UInt64Value>| number.map_or(0, |n| n.value);
         Some(ImageDisk { disk, used_bytes: value(system.used_bytes), used_inodes: value(system.inodes_used) })
     }
@@ -140,10 +141,11 @@ impl Stats {
 
     /// A rate needs two samples: the first question waits for the second one.
     async fn measure(&self) -> Result<Measured, ApiError> {
-        let fresh = self.last.lock().get(NODE).is_none_or(|s| self.shared.env.monotonic() - s.at > LONGEST_SPAN);
+        let fresh =
+            self.last.lock().get(NODE).is_none_or(|s| self.shared.env.monotonic() - s.at > CPU_SAMPLE_INTERVAL_MAX);
         if fresh {
             self.sample().await?;
-            self.shared.env.sleep(SHORTEST_SPAN).await;
+            self.shared.env.sleep(CPU_SAMPLE_INTERVAL_MIN).await;
         }
         self.sample().await
     }
@@ -178,7 +180,7 @@ impl Stats {
         let mut delay = Duration::from_millis(50);
         loop {
             match shared.runtime.runtime.list_container_stats(None).await {
-                Err(error) if delay <= LONGEST_RETRY => {
+                Err(error) if delay <= MEASURE_RETRY_DELAY_MAX => {
                     tracing::debug!(%error, "failed to list what containers use");
                     shared.env.sleep(delay).await;
                     delay *= 2;
@@ -192,7 +194,7 @@ impl Stats {
     fn rate(&self, key: &str, sample: CpuSample) -> Option<u64> {
         let mut last = self.last.lock();
         let rate = last.get(key).and_then(|earlier| sample.rate_since(earlier));
-        if rate.is_some() || !last.contains_key(key) || last[key].at + LONGEST_SPAN < sample.at {
+        if rate.is_some() || !last.contains_key(key) || last[key].at + CPU_SAMPLE_INTERVAL_MAX < sample.at {
             last.insert(key.into(), sample);
         }
         rate

@@ -14,6 +14,7 @@ use crate::{
     files::disk::{self, Disk, Usage},
     pod::{pod_spec, pod_workers::Shared},
     runtime::container_config,
+    volumes::plugins::PLUGINS,
 };
 
 #[derive(Debug, Default)]
@@ -73,13 +74,13 @@ pub struct VolumeUsage {
 pub async fn gather(shared: &Arc<Shared>, with_disks: bool) -> HashMap<String, PodFacts> {
     let shared = shared.clone();
     let work = move || {
-        let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), of_pod(&shared, &pod, with_disks));
+        let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), gather_pod(&shared, &pod, with_disks));
         shared.pods.list().into_iter().map(of).collect()
     };
     env::spawn_blocking(work).await.unwrap_or_default()
 }
 
-fn of_pod(shared: &Shared, pod: &Pod, with_disks: bool) -> PodFacts {
+fn gather_pod(shared: &Shared, pod: &Pod, with_disks: bool) -> PodFacts {
     let mut facts = PodFacts::default();
     let mut process = None;
     if let Some((name, directory)) = shared.cgroups.pod_group(pod, "cpu") {
@@ -170,7 +171,7 @@ fn interfaces(dev: &str) -> Vec<Interface> {
 
 /// Host paths are not the pod's to be counted, and a device holds no files.
 fn volume_usage(pod: &Pod, volume: &Volume, path: &Path) -> Option<VolumeUsage> {
-    if volume.host_path.is_some() || !path.is_dir() {
+    if PLUGINS.find_inline(volume).is_some_and(|plugin| !plugin.has_usage()) || !path.is_dir() {
         return None;
     }
     let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
@@ -178,7 +179,7 @@ fn volume_usage(pod: &Pod, volume: &Volume, path: &Path) -> Option<VolumeUsage> 
         (None, Some(_)) => Some(format!("{}-{}", pod_spec::name(pod), volume.name)),
         (None, None) => None,
     };
-    let disk = Disk::of(path)?;
+    let disk = Disk::measure(path)?;
     let in_memory = volume.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref() == Some("Memory"));
     let used = match claim.is_some() || in_memory {
         // Has a file system of its own, or is only known by it.

@@ -1,6 +1,15 @@
-//! Volumes: `volume_manager` mounts and unmounts what pods name, `referenced_objects` holds the ConfigMaps and Secrets
-//! that pods name.
-//! Used by `pod::pod_workers`.
+//! Volumes: `plugins` has one file per volume type and `plugin` what a type has to tell; `volume_manager` mounts what
+//! pods name; `referenced_objects` holds the ConfigMaps and Secrets that pods name, `tokens` their ServiceAccount tokens.
+//! Used by `pod::pod_workers`; `runtime::container_config` asks which mounts are read-only.
+//! `atomic_writer`, `payload`, `devices` and `file_system` are for plugins alone.
 
-pub mod referenced_objects;
-pub mod volume_manager;
+mod atomic_writer;
+mod devices;
+pub(crate) mod error;
+mod file_system;
+mod payload;
+pub(crate) mod plugin;
+pub(crate) mod plugins;
+pub(crate) mod referenced_objects;
+mod tokens;
+pub(crate) mod volume_manager;

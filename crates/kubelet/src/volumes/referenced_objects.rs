@@ -8,19 +8,51 @@ use std::{
     time::Duration,
 };
 
-use api::{Object, Resource, WatchKind, kinds};
+use api::{ApiError, Object, Resource, WatchKind, kinds};
 use client::{Client, ListParams};
 use env::Env;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::{pod::pod_spec, runtime::container_config::environment::References, volumes::volume_manager};
+use super::{payload::ObjectKind, plugin::ObjectNames, plugins::PLUGINS};
+use crate::{
+    pod::{pod_spec, pod_wakes::PodWakes},
+    runtime::container_config::environment::{self, References},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReferenceError {
+    #[error("failed to sync {kind} cache: timed out waiting for {name:?}")]
+    TimedOut { kind: ObjectKind, name: String },
+    #[error(transparent)]
+    Decode(#[from] ApiError),
+}
+
+/// The ConfigMaps and Secrets that a pod names anywhere.
+pub fn referenced(pod: &Pod) -> ObjectNames {
+    let mut names = ObjectNames::default();
+    for (volume, plugin) in PLUGINS.of_pod(pod) {
+        plugin.add_referenced(volume, &mut names);
+    }
+    let ephemeral = pod_spec::ephemeral_containers(pod);
+    for container in pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod)).chain(&ephemeral) {
+        let (config_maps, secrets) = environment::referenced(container);
+        names.config_maps.extend(config_maps.into_iter().map(String::from));
+        names.secrets.extend(secrets.into_iter().map(String::from));
+    }
+    for list in [&mut names.config_maps, &mut names.secrets] {
+        list.sort();
+        list.dedup();
+        list.retain(|name| !name.is_empty());
+    }
+    names
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
-    secret: bool,
+    kind: ObjectKind,
     namespace: String,
     name: String,
 }
@@ -39,61 +71,62 @@ pub struct ReferencedObjects {
     client: Client,
     env: Env,
     entries: Arc<Mutex<HashMap<Key, Entry>>>,
-    /// Receives the UIDs of pods whose objects changed.
-    wake: mpsc::UnboundedSender<String>,
+    /// Told of pods whose objects changed.
+    wakes: PodWakes,
 }
 
 /// How long a pod waits for the first answer about its objects.
-const FIRST_ANSWER: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(500);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const WATCH_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl ReferencedObjects {
-    pub fn new(client: Client, env: Env, wake: mpsc::UnboundedSender<String>) -> Self {
-        Self { client, env, entries: Arc::default(), wake }
+    pub fn new(client: Client, env: Env, wakes: PodWakes) -> Self {
+        Self { client, env, entries: Arc::default(), wakes }
     }
 
     /// Everything the pod names, as it is now. Registers the pod for changes.
-    pub async fn get(&self, pod: &Pod) -> Result<References, String> {
-        let (config_maps, secrets) = volume_manager::referenced(pod);
+    pub async fn get(&self, pod: &Pod) -> Result<References, ReferenceError> {
+        let names = referenced(pod);
         let mut references = References::default();
         // All are asked for before any is waited for.
-        let maps: Vec<_> = config_maps.into_iter().map(|name| (self.register(pod, false, &name), name)).collect();
-        let secrets: Vec<_> = secrets.into_iter().map(|name| (self.register(pod, true, &name), name)).collect();
-        for (known, name) in maps {
-            let object = self.wait(known, "configmap", &name).await?;
-            let typed = object.map(|o| o.typed::<ConfigMap>()).transpose().map_err(|error| error.to_string())?;
-            references.config_maps.insert(name, typed);
+        let register = |kind, names: Vec<String>| -> Vec<_> {
+            names.into_iter().map(|name| (self.register(pod, kind, &name), name)).collect()
+        };
+        let config_maps = register(ObjectKind::ConfigMap, names.config_maps);
+        let secrets = register(ObjectKind::Secret, names.secrets);
+        for (known, name) in config_maps {
+            let object = self.wait(known, ObjectKind::ConfigMap, &name).await?;
+            references.config_maps.insert(name, object.map(|o| o.typed::<ConfigMap>()).transpose()?);
         }
         for (known, name) in secrets {
-            let object = self.wait(known, "secret", &name).await?;
-            let typed = object.map(|o| o.typed::<Secret>()).transpose().map_err(|error| error.to_string())?;
-            references.secrets.insert(name, typed);
+            let object = self.wait(known, ObjectKind::Secret, &name).await?;
+            references.secrets.insert(name, object.map(|o| o.typed::<Secret>()).transpose()?);
         }
         Ok(references)
     }
 
     /// One Secret of the pod's namespace, for pulling images.
-    pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Option<Arc<Secret>>, String> {
-        let known = self.register(pod, true, name);
-        let object = self.wait(known, "secret", name).await?;
-        object.map(|o| o.typed::<Secret>()).transpose().map_err(|error| error.to_string())
+    pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Option<Arc<Secret>>, ReferenceError> {
+        let known = self.register(pod, ObjectKind::Secret, name);
+        let object = self.wait(known, ObjectKind::Secret, name).await?;
+        Ok(object.map(|o| o.typed::<Secret>()).transpose()?)
     }
 
     async fn wait(
         &self,
         mut known: watch::Receiver<Known>,
-        kind: &str,
+        kind: ObjectKind,
         name: &str,
-    ) -> Result<Option<Arc<Object>>, String> {
-        let answer = self.env.timeout(FIRST_ANSWER, known.wait_for(Option::is_some)).await;
+    ) -> Result<Option<Arc<Object>>, ReferenceError> {
+        let answer = self.env.timeout(FIRST_ANSWER_TIMEOUT, known.wait_for(Option::is_some)).await;
         match answer {
             Some(Ok(value)) => Ok(value.clone().flatten()),
-            _ => Err(format!("failed to sync {kind} cache: timed out waiting for {name:?}")),
+            _ => Err(ReferenceError::TimedOut { kind, name: name.into() }),
         }
     }
 
-    fn register(&self, pod: &Pod, secret: bool, name: &str) -> watch::Receiver<Known> {
-        let key = Key { secret, namespace: pod_spec::namespace(pod).into(), name: name.into() };
+    fn register(&self, pod: &Pod, kind: ObjectKind, name: &str) -> watch::Receiver<Known> {
+        let key = Key { kind, namespace: pod_spec::namespace(pod).into(), name: name.into() };
         let mut entries = self.entries.lock();
         let entry = entries.entry(key.clone()).or_insert_with(|| {
             let (sender, known) = watch::channel(None);
@@ -103,7 +136,7 @@ impl ReferencedObjects {
                 key,
                 sender,
                 entries: self.entries.clone(),
-                wake: self.wake.clone(),
+                wakes: self.wakes.clone(),
             };
             Entry { users: HashSet::new(), known, task: self.env.spawn(follower.run()) }
         });
@@ -136,7 +169,7 @@ struct Follower {
     key: Key,
     sender: watch::Sender<Known>,
     entries: Arc<Mutex<HashMap<Key, Entry>>>,
-    wake: mpsc::UnboundedSender<String>,
+    wakes: PodWakes,
 }
 
 impl Follower {
@@ -145,15 +178,18 @@ impl Follower {
             if let Err(error) = self.follow().await {
                 tracing::debug!(name = self.key.name, %error, "watching a referenced object failed");
             }
-            self.env.sleep(RETRY).await;
+            self.env.sleep(WATCH_RETRY_INTERVAL).await;
         }
     }
 
     fn resource(&self) -> &'static Resource {
-        if self.key.secret { kinds::resource_of::<Secret>() } else { kinds::resource_of::<ConfigMap>() }
+        match self.key.kind {
+            ObjectKind::ConfigMap => kinds::resource_of::<ConfigMap>(),
+            ObjectKind::Secret => kinds::resource_of::<Secret>(),
+        }
     }
 
-    async fn follow(&self) -> Result<(), api::ApiError> {
+    async fn follow(&self) -> Result<(), ApiError> {
         let params = ListParams::fields(format!("metadata.name={}", self.key.name));
         let (resource, namespace) = (self.resource(), Some(self.key.namespace.as_str()));
         let transport = self.client.transport();
@@ -185,7 +221,7 @@ impl Follower {
         }
         let entries = self.entries.lock();
         for uid in entries.get(&self.key).iter().flat_map(|entry| &entry.users) {
-            let _ = self.wake.send(uid.clone());
+            self.wakes.wake(uid);
         }
     }
 }

@@ -19,7 +19,7 @@ use env::Env;
 use futures::future::join_all;
 use http::Request;
 use k8s_openapi::api::core::v1::Node;
-use kubelet::endpoint_gate::EndpointGate;
+use kubelet::endpoint_drain::EndpointDrain;
 use parking_lot::{Mutex, RwLock};
 use proxy::{Answer, AppliedState, PodUid, ask_applied_state};
 
@@ -167,8 +167,8 @@ impl ClusterEndpointDrain {
 }
 
 #[async_trait]
-impl EndpointGate for ClusterEndpointDrain {
-    async fn withdrawn(&self, pod_uid: &str) {
+impl EndpointDrain for ClusterEndpointDrain {
+    async fn drained(&self, pod_uid: &str) {
         let began = self.env.monotonic();
         // Our own rules first: the version that they hold is what the others must have seen.
         let own = self.env.timeout(DRAIN_TIMEOUT, self.own.withdrawn(pod_uid, 0)).await;
@@ -186,7 +186,7 @@ impl EndpointGate for ClusterEndpointDrain {
         self.env.sleep(LAST_REQUESTS_INTERVAL.min(left)).await;
     }
 
-    async fn withdrawn_here(&self, pod_uid: &str, version: u64) -> bool {
+    async fn drained_here(&self, pod_uid: &str, version: u64) -> bool {
         self.env.timeout(DRAIN_TIMEOUT, self.own.withdrawn(pod_uid, version)).await.is_some()
     }
 }
@@ -213,7 +213,7 @@ mod tests {
     /// Simulated time stands still while anything is done and jumps while everything waits, so the wait is exact.
     async fn waited(drain: &ClusterEndpointDrain) -> Duration {
         let began = drain.env.monotonic();
-        drain.withdrawn(UID).await;
+        drain.drained(UID).await;
         drain.env.monotonic() - began
     }
 
@@ -233,12 +233,12 @@ mod tests {
         applied_state.replace(&[], &[(pod, true)]);
         applied_state.publish(7);
         assert_eq!(waited(&own).await, DRAIN_TIMEOUT);
-        assert!(!own.withdrawn_here(UID, 7).await);
+        assert!(!own.drained_here(UID, 7).await);
         applied_state.replace(&[(pod, true)], &[(pod, false)]);
         applied_state.publish(8);
         assert_eq!(waited(&own).await, LAST_REQUESTS_INTERVAL);
-        assert!(own.withdrawn_here(UID, 8).await);
-        assert!(!own.withdrawn_here(UID, 9).await, "the rules are behind");
+        assert!(own.drained_here(UID, 8).await);
+        assert!(!own.drained_here(UID, 9).await, "the rules are behind");
     }
 
     #[tokio::test(start_paused = true)]
@@ -265,7 +265,7 @@ mod tests {
     async fn without_a_proxy_of_ours_nothing_is_waited_for() {
         let nowhere = gate(OwnRules::Elsewhere("/nonexistent/proxy.sock".into()), vec![], "");
         assert_eq!(waited(&nowhere).await, Duration::ZERO);
-        assert!(nowhere.withdrawn_here(UID, 3).await);
+        assert!(nowhere.drained_here(UID, 3).await);
     }
 
     #[test]

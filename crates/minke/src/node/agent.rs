@@ -15,7 +15,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kubelet::endpoint_gate::EndpointGate;
+use kubelet::endpoint_drain::EndpointDrain;
 use parking_lot::RwLock;
 use proxy::ClusterRanges;
 use rustls::server::ResolvesServerCert;
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// What holds a pod's stop signal back until no node's rules use the pod.
-    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointGate> {
+    fn gate(&self, own: OwnRules, informers: &InformerFactory, env: &Env) -> Arc<dyn EndpointDrain> {
         let nodes = informers.informer::<NodeObject>();
         Arc::new(ClusterEndpointDrain::new(
             self.own.name.clone(),
@@ -178,7 +178,7 @@ impl Node {
         self: &Arc<Self>,
         env: &Env,
         shutdown: &CancellationToken,
-        gate: Arc<dyn EndpointGate>,
+        gate: Arc<dyn EndpointDrain>,
         components: &Components,
     ) -> Result<()> {
         let files = dns::HostFiles::default();
@@ -203,7 +203,7 @@ impl Node {
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
-            endpoint_gate: Some(gate),
+            endpoint_drain: Some(gate),
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {
@@ -276,7 +276,7 @@ impl Node {
         let mut held = Some(held);
         let serve = |ranges: Vec<IpNet>, conflist: Value, until: CancellationToken| -> BoxFuture<'_, ()> {
             if let Some(held) = held.take() {
-                self.free_lost_attachments(held, conflist, env, shutdown);
+                self.collect_lost_addresses(held, conflist, env, shutdown);
             }
             let gateways = ranges.iter().map(cni::gateway);
             let listen = gateways.map(|ip| SocketAddr::new(ip, api::cluster_dns::PORT)).collect();
@@ -285,7 +285,7 @@ impl Node {
         network.follow(&self.own, env, shutdown, serve).await;
     }
 
-    fn free_lost_attachments(&self, held: Vec<Attachment>, conflist: Value, env: &Env, shutdown: &CancellationToken) {
+    fn collect_lost_addresses(&self, held: Vec<Attachment>, conflist: Value, env: &Env, shutdown: &CancellationToken) {
         let (endpoint, env, shutdown) = (self.runtime.endpoint().display().to_string(), env.clone(), shutdown.clone());
         env.clone().spawn(async move {
             let runtime = RemoteRuntime::new(&endpoint, None);

@@ -2,7 +2,7 @@
 //! they score by themselves, best last.
 //! Kept by `equivalence_class`; brought up to date from `cache`'s list of changed nodes; numbers by domain are in
 //! `topology_counts`.
-//! Invariant: choosing looks at each group, never at each node.
+//! Choosing looks at each group, never at each node.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Numbers by topology domain for one class: which domain each node is in, and what it adds to which number.
 //! Kept by `node_groups`, one slot per node in the order of the cache.
-//! Invariant: a domain's number is the sum of what the slots in it hold.
+//! A domain's number is the sum of what the slots in it hold.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,7 +1,7 @@
 //! What a plugin that looks beyond the node at hand tells a class of pods: what to count by topology, and what follows
 //! from the counts.
 //! Implemented by `pod_topology_spread` and `inter_pod_affinity`; driven by `node_groups`.
-//! Invariant: nodes with equal views are equal to the plugin.
+//! Nodes with equal views are equal to the plugin.
 
 use crate::{cluster::Cluster, node_info::NodeInfo};
 

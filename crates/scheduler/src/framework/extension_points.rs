@@ -1,7 +1,7 @@
 //! The extension points, one small trait each, under upstream's names and in the order in which a pod meets them.
 //! Implemented by `plugins`; driven by `cycle` (PreFilter to Score) and `scheduler` (the others).
-//! Invariant: only Reserve changes the scheduler's picture of the cluster (the others get it shared), and only the futures
-//! of PostFilter, PreBind and Bind act on the cluster itself.
+//! Only Reserve changes the scheduler's picture of the cluster (the others get it shared), and only the futures of
+//! PostFilter, PreBind and Bind act on the cluster itself.
 
 use std::{collections::HashSet, hash::Hasher, sync::Arc, time::Duration};
 

@@ -9,7 +9,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use serde_json::Value;
-use store::{Change, Record, Revision, WatchItem, WatchStream};
+use store::{Change, Record, Revision, StoreError, WatchItem, WatchStream};
 
 /// What selectors and checkers ask of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,13 @@ impl CommitLog {
     /// Takes in what was committed since the last look. The store tells its watchers in the moment of the commit.
     fn catch_up(&mut self) {
         while let Some(Some(item)) = self.changes.next().now_or_never() {
-            let WatchItem::Events(events) = item.expect("the log is read often enough") else { continue };
+            let events = match item {
+                Ok(WatchItem::Events(events)) => events,
+                Ok(WatchItem::Progress(_)) => continue,
+                // Another store took the place of this one; what it committed until then is here.
+                Err(StoreError::Unavailable(_)) => return,
+                Err(error) => panic!("the log is not read often enough: {error}"),
+            };
             for event in events {
                 self.revision = self.revision.max(event.revision);
                 let Some((plural, key)) = split(&event.key) else { continue };

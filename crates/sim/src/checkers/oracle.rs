@@ -66,10 +66,11 @@ impl Oracle {
         let (oracle, epoch) = (self.clone(), self.epoch().number);
         self.env.spawn(async move {
             while let Some(item) = changes.next().await {
-                let WatchItem::Events(events) = item.expect("the watcher keeps up") else { continue };
+                // Another store took the place of this one.
                 if oracle.epoch().number != epoch {
                     return;
                 }
+                let WatchItem::Events(events) = item.expect("the watcher keeps up") else { continue };
                 // Read now and then, so that it never falls behind.
                 oracle.epoch().log.lock().revision();
                 let mut world = oracle.world.lock();

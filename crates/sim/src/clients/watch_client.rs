@@ -3,7 +3,7 @@
 //! Shows everything to a `WatchView`; violations go to the `Oracle`.
 //! Judges an answer only if question and answer fall into one epoch.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{ApiError, Resource};
 use client::{Client, ListParams, ObjectList, WatchStream};
@@ -34,6 +34,21 @@ pub struct WatchClient {
 
 /// Where a client is now, for whoever asks at the end.
 pub type CurrentView = Arc<Mutex<Option<WatchView>>>;
+
+/// What clients have not been told after `period` that they had not been told before it. A client that is between two
+/// watches does not know the newest.
+pub async fn untold_for(period: Duration, env: &Env, views: &[CurrentView]) -> Vec<Violation> {
+    let untold = || -> BTreeSet<String> {
+        let untold = |view: &CurrentView| match &*view.lock() {
+            Some(view) => view.untold().map(|violation| violation.0),
+            None => Some("a client never got a list".to_string()),
+        };
+        views.iter().filter_map(untold).collect()
+    };
+    let before = untold();
+    env.sleep(period).await;
+    untold().intersection(&before).cloned().map(Violation).collect()
+}
 
 /// Why a watch is no longer followed.
 enum WatchEnd {

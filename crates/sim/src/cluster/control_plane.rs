@@ -1,6 +1,6 @@
 //! How controller managers and schedulers are started, and who the people of the simulation are.
-//! Called by `Simulation` at the start and after crashes, and by `primed`.
-//! Invariant: components run under the users that `minke` gives them; nobody is in system:masters.
+//! Called by `Simulation` at the start and after crashes, and by `bootstrapped`.
+//! Components run under the users that `minke` gives them; nobody is in system:masters.
 
 use client::{Client, InformerFactory, LeaderElection, lead};
 use env::Env;

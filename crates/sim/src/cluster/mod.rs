@@ -3,7 +3,7 @@
 //! Everything but the nodes, the store's disk and the network is the real thing.
 
 pub mod api_server;
+pub mod bootstrapped;
 pub mod control_plane;
-pub mod node;
-pub mod primed;
+pub mod hollow_node;
 pub mod simulated_store;

@@ -1,5 +1,5 @@
 //! Faults between a component and the API server: refused requests, lost answers, delays, an overloaded or failing server,
-//! meddlers, watches that break, lag or expire.
+//! other writers, watches that break, lag or expire.
 //! Wraps a component's transport; `pipe` and `SimulatedStore` have the faults of bytes and of the store.
 //! A fault is always one that a real network or another client could produce.
 
@@ -39,7 +39,7 @@ pub struct Faults {
     pub store_slow: f64,
     pub store_delay_max: Duration,
     /// Somebody else writes the object just before we do.
-    pub meddled: f64,
+    pub conflicting_write: f64,
     /// Before each event of a watch, the chance that it breaks off.
     pub watch_broken: f64,
     /// The same, and the watch can't be resumed.
@@ -64,7 +64,7 @@ impl Faults {
             connection_broken: chance(0.01),
             store_slow: chance(0.2),
             store_delay_max: Duration::from_millis(10 + env.random_u64() % 1000),
-            meddled: chance(0.2),
+            conflicting_write: chance(0.2),
             watch_broken: chance(0.05),
             watch_expired: chance(0.02),
         }
@@ -90,7 +90,7 @@ pub struct Faulty {
     pub inner: Arc<dyn Transport>,
     pub injector: FaultInjector,
     /// Whoever writes in between, if somebody does.
-    pub meddler: Option<Client>,
+    pub other_writer: Option<Client>,
     pub env: Env,
 }
 
@@ -110,7 +110,7 @@ fn refusal(error: &ApiError) -> Response<Bytes> {
     response
 }
 
-async fn dawdle(env: &Env, faults: &Faults) {
+async fn delay(env: &Env, faults: &Faults) {
     if happens(env, faults.slow) {
         env.sleep(faults.delay_max.mul_f64(env.random_fraction())).await;
     }
@@ -122,7 +122,7 @@ impl Faulty {
     }
 
     /// What an overloaded or failing server says instead of doing anything.
-    fn turn_away(&self, faults: &Faults) -> Option<ApiError> {
+    fn reject(&self, faults: &Faults) -> Option<ApiError> {
         if happens(&self.env, faults.too_many_requests) {
             let message = "too many requests, please try again later";
             return Some(ApiError::too_many_requests(message, 1));
@@ -136,19 +136,20 @@ impl Faulty {
     }
 
     /// Changes the object that `request` is about to replace.
-    async fn meddle(&self, request: &Request<Bytes>, faults: &Faults) {
-        let Some(meddler) = &self.meddler else { return };
-        if request.method() != Method::PUT || !happens(&self.env, faults.meddled) {
+    async fn write_first(&self, request: &Request<Bytes>, faults: &Faults) {
+        let Some(other_writer) = &self.other_writer else { return };
+        if request.method() != Method::PUT || !happens(&self.env, faults.conflicting_write) {
             return;
         }
         let path = request.uri().path().trim_end_matches("/status");
-        let patch = json!({ "metadata": { "annotations": { "sim/meddled": self.env.random_u64().to_string() } } });
+        let patch =
+            json!({ "metadata": { "annotations": { "sim/conflicting-write": self.env.random_u64().to_string() } } });
         let request = Request::patch(path)
             .header("content-type", "application/merge-patch+json")
             .body(Bytes::from(patch.to_string()))
             .expect("a request");
         // It may be gone by now, or the server down.
-        meddler.request(request).await.ok();
+        other_writer.request(request).await.ok();
     }
 }
 
@@ -157,20 +158,20 @@ impl Transport for Faulty {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         let faults = self.injector.get();
         self.refuse(&faults)?;
-        dawdle(&self.env, &faults).await;
-        if let Some(error) = self.turn_away(&faults) {
+        delay(&self.env, &faults).await;
+        if let Some(error) = self.reject(&faults) {
             return Ok(refusal(&error));
         }
         let timed_out = happens(&self.env, faults.timed_out);
         if timed_out && self.env.random_u64().is_multiple_of(2) {
             return Ok(refusal(&self.time_out().await));
         }
-        self.meddle(&request, &faults).await;
+        self.write_first(&request, &faults).await;
         let answer = self.inner.send(request).await;
         if timed_out {
             return Ok(refusal(&self.time_out().await));
         }
-        dawdle(&self.env, &faults).await;
+        delay(&self.env, &faults).await;
         if happens(&self.env, faults.answer_lost) { Err(unreachable("connection reset by peer")) } else { answer }
     }
 
@@ -182,12 +183,12 @@ impl Transport for Faulty {
     ) -> Result<ObjectList, ApiError> {
         let faults = self.injector.get();
         self.refuse(&faults)?;
-        if let Some(error) = self.turn_away(&faults) {
+        if let Some(error) = self.reject(&faults) {
             return Err(error);
         }
         let answer = self.inner.list(resource, namespace, params).await;
         // What arrives is as old as the way is long.
-        dawdle(&self.env, &faults).await;
+        delay(&self.env, &faults).await;
         answer
     }
 
@@ -200,7 +201,7 @@ impl Transport for Faulty {
     ) -> Result<WatchStream, ApiError> {
         let faults = self.injector.get();
         self.refuse(&faults)?;
-        if let Some(error) = self.turn_away(&faults) {
+        if let Some(error) = self.reject(&faults) {
             return Err(error);
         }
         let events = self.inner.watch(resource, namespace, params, resource_version).await?;
@@ -211,7 +212,7 @@ impl Transport for Faulty {
                 let mut events = events?;
                 let event = events.next().await?;
                 let faults = injector.get();
-                dawdle(&env, &faults).await;
+                delay(&env, &faults).await;
                 if happens(&env, faults.watch_broken) {
                     return None;
                 }

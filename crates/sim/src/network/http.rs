@@ -69,7 +69,9 @@ impl HttpTransport {
         let running = self.server.running().ok_or_else(|| unreachable("connection refused"))?;
         let (near, far) = pipe::open(self.link.clone());
         running.env.spawn(serve(far, running.clone(), self.user.clone()));
-        let handshake = http2::handshake(ProcessExecutor(self.env.clone()), TokioIo::new(near));
+        // h2 would remember streams that were given up for a second of real time, which no seed decides.
+        let mut http2 = http2::Builder::new(ProcessExecutor(self.env.clone()));
+        let handshake = http2.max_concurrent_reset_streams(0).handshake(TokioIo::new(near));
         let (sender, connection) = handshake.await.map_err(|e| unreachable(&e.to_string()))?;
         self.env.spawn(async move { connection.await.ok() });
         *self.connection.lock() = Some(sender.clone());
@@ -111,8 +113,11 @@ async fn serve(stream: DuplexStream, running: Running, user: User) {
         let server = running.server.clone();
         async move { Ok::<_, Infallible>(server.handle(request).await) }
     });
+    let mut http2 = hyper::server::conn::http2::Builder::new(executor);
+    // The real date would change how many bytes an answer has.
+    let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     // How the connection ended is the client's to notice.
-    hyper::server::conn::http2::Builder::new(executor).serve_connection(TokioIo::new(stream), service).await.ok();
+    connection.await.ok();
 }
 
 #[async_trait]

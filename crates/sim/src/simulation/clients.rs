@@ -47,8 +47,8 @@ impl Simulation {
         let servers = self.transports(&user, &process.name, process.remote, env);
         let (current, spread) = (process.endpoint.clone(), process.spread);
         let endpoints = Arc::new(Endpoints { servers, current, spread, env: env.clone() });
-        let (injector, meddler) = (self.network.injector.clone(), Some(self.admin.clone()));
-        let faulty = Arc::new(Faulty { inner: endpoints, injector, meddler, env: env.clone() });
+        let (injector, other_writer) = (self.network.injector.clone(), Some(self.admin.clone()));
+        let faulty = Arc::new(Faulty { inner: endpoints, injector, other_writer, env: env.clone() });
         let (oracle, user, candidate) = (self.oracle.clone(), process.user.clone(), process.candidate.clone());
         Client::new(Audit { inner: faulty, oracle, user, candidate })
     }
@@ -59,7 +59,7 @@ impl Simulation {
         let servers = self.transports(&user, name, true, env);
         let endpoints = Arc::new(Endpoints { servers, current: Arc::default(), spread: true, env: env.clone() });
         let injector = self.network.injector.clone();
-        Client::new(Faulty { inner: endpoints, injector, meddler: None, env: env.clone() })
+        Client::new(Faulty { inner: endpoints, injector, other_writer: None, env: env.clone() })
     }
 
     /// Clients that watch every resource, and some of them by selections; where each of them is.

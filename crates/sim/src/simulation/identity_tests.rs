@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn what_a_component_may_not_do_is_a_violation() {
-    let simulation = Simulation::start(1, Topology::single(1), &Primed::make()).await;
+    let simulation = Simulation::start(1, Topology::single(1), &Bootstrapped::make()).await;
     let env = simulation.env.clone();
     env.sleep(Duration::from_secs(30)).await;
     assert_eq!(simulation.oracle.take_violations(), [], "what they do by themselves they may");

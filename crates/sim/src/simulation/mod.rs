@@ -22,9 +22,9 @@ use crate::{
     checkers::{history::History, leadership::Candidate, oracle::Oracle},
     cluster::{
         api_server::ApiServerProcess,
+        bootstrapped::Bootstrapped,
         control_plane::{self, MANAGER_LEASE, SCHEDULER_LEASE},
-        node::PretendNode,
-        primed::Primed,
+        hollow_node::HollowNode,
         simulated_store::SimulatedStore,
     },
     network::Network,
@@ -101,14 +101,15 @@ impl Process {
 }
 
 impl Simulation {
-    pub async fn start(seed: u64, topology: Topology, primed: &Primed) -> Self {
+    pub async fn start(seed: u64, topology: Topology, bootstrapped: &Bootstrapped) -> Self {
         let env = Env::simulated(START.parse().expect("a constant time"), seed);
         let (memory, network) = (Arc::new(MemoryStore::new(env.clone())), Network::default());
-        let first = Transaction { compare: Vec::new(), operations: primed.operations() };
+        let first = Transaction { compare: Vec::new(), operations: bootstrapped.operations() };
         memory.transact(first).await.expect("the store is in memory");
         let oracle = Oracle::new(&env, &*memory).await;
         let store: Arc<dyn Store> = simulated_store(&memory, &env, &network);
-        let server = |number| ApiServerProcess::new(number, env.clone(), store.clone(), primed.signing_key.clone());
+        let server =
+            |number| ApiServerProcess::new(number, env.clone(), store.clone(), bootstrapped.signing_key.clone());
         let servers: Vec<_> = (0..topology.api_servers).map(server).collect();
         for server in &servers {
             server.start().await;
@@ -180,7 +181,7 @@ impl Simulation {
         let client = self.client(process, &env);
         let zone = if number.is_multiple_of(2) { "a" } else { "b" };
         let name = process.name.clone();
-        let node = PretendNode::new(name, zone.into(), client, env.clone(), self.addresses.clone());
+        let node = HollowNode::new(name, zone.into(), client, env.clone(), self.addresses.clone());
         move || drop(env.spawn(node.run()))
     }
 }

@@ -15,10 +15,10 @@ const HOMES: &[Home] = &[
         noun: "exponential back-off",
         home: "crates/env/src/backoff.rs",
         signs: &["saturating_mul(1 <<", "* 2).min("],
-        allowed: &[
-            ("crates/controllers/src/common/pod_control.rs", "a number of pods, not a delay: upstream's slow start"),
-            ("crates/kubelet/src/runtime/backoff.rs", "per key, with a quiet time; to use env::Backoff"),
-        ],
+        allowed: &[(
+            "crates/controllers/src/common/pod_control.rs",
+            "a number of pods, not a delay: upstream's slow start",
+        )],
     },
     Home {
         noun: "the netfilter codec",

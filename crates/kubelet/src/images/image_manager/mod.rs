@@ -291,7 +291,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::no_api::NoApi;
+    use crate::test_api::UnreachableApi;
 
     /// An image that one pod pulled with its secret is not for others that have none.
     #[tokio::test]
@@ -300,7 +300,7 @@ mod tests {
         runtime.add_pullable("r.example/private:1", 1);
         runtime.add_image("r.example/preloaded:1", 1);
         let env = Env::real();
-        let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
+        let recorder = EventRecorder::new(client::Client::new(UnreachableApi), env.clone(), "kubelet", "node");
         let images = ImageManager::new(runtime.clone(), env, recorder, 1, Metrics::default());
         let secret = |uid: &str, password: &str| {
             let config = json!({"auths": {"r.example": {"username": "u", "password": password}}}).to_string();
@@ -331,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn pods_show_the_words_of_the_runtime() {
         let env = Env::real();
-        let recorder = EventRecorder::new(client::Client::new(NoApi), env.clone(), "kubelet", "node");
+        let recorder = EventRecorder::new(client::Client::new(UnreachableApi), env.clone(), "kubelet", "node");
         let runtime = Arc::new(FakeRuntime::default());
         let images = ImageManager::new(runtime.clone(), env, recorder, 1, Metrics::default());
         for (number, (error, reason, message)) in [

@@ -14,20 +14,20 @@ impl NodeStatusManager {
         about
     }
 
-    pub(super) fn tell_enforcement(&self) {
+    pub(super) fn record_allocatable_enforced(&self) {
         if self.config.enforce_node_allocatable {
             let text = "Updated Node Allocatable limit across pods";
             self.recorder.normal(&self.about(), "NodeAllocatableEnforced", text);
         }
     }
 
-    pub(super) fn tell(&self, event: &str) {
+    pub(super) fn record_event(&self, event: &str) {
         let text = format!("Node {} status is now: {event}", self.config.node_name);
         self.recorder.normal(&self.about(), event, text);
     }
 
-    pub(super) fn tell_changes(&self, previous: &NodeStatus, status: &NodeStatus) {
-        changed_pressures(previous, status).into_iter().for_each(|event| self.tell(event));
+    pub(super) fn record_changed_pressures(&self, previous: &NodeStatus, status: &NodeStatus) {
+        changed_pressures(previous, status).into_iter().for_each(|event| self.record_event(event));
         let (before, now) =
             (previous.node_info.as_ref().map_or("", |i| i.boot_id.as_str()), self.machine.boot_id.as_str());
         if !before.is_empty() && before != now {

@@ -1,7 +1,7 @@
 //! Registers the node and reports its condition: the Node object, its status when it changes, and a Lease every few
 //! seconds as the sign of life.
-//! Run by `lib`; reads the runtime's own status.
-//! Invariant: labels, taints and fields of other owners are left as they are.
+//! Run by `wiring`; reads the runtime's own status.
+//! Labels, taints and fields of other owners are left as they are.
 
 mod events;
 mod machine;
@@ -43,11 +43,11 @@ use crate::{
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-const VERSION: &str = "v1.35.0";
+const KUBELET_VERSION: &str = "v1.35.0";
 /// The first look after something that may have ended a problem.
-const SOONEST: Duration = Duration::from_millis(20);
+const STATUS_INTERVAL_MIN: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
-const RUNTIME_SILENCE: Duration = Duration::from_secs(180);
+const RUNTIME_SILENCE_MAX: Duration = Duration::from_secs(180);
 /// What a node says of itself at every start; all other labels are given once, when the Node object is made.
 const DEFAULT_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -63,7 +63,7 @@ const DEFAULT_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 /// How long the runtime may take to answer about itself.
-const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
+const RUNTIME_STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct NodeStatusManager {
     pub config: Arc<Config>,
@@ -98,7 +98,7 @@ pub struct Allocatable {
 pub fn allocatable(machine: &Machine, config: &Config, thresholds: &[Threshold]) -> Allocatable {
     let kept = |signal: Signal, capacity: i64| {
         let hard = thresholds.iter().filter(|t| t.signal == signal && t.grace.is_zero());
-        hard.map(|t| t.least.of(capacity)).max().unwrap_or(0)
+        hard.map(|t| t.least.resolve(capacity)).max().unwrap_or(0)
     };
     let reserved = &config.reserved;
     let memory = machine.memory_bytes;
@@ -188,7 +188,7 @@ impl NodeStatusManager {
                 container_runtime_version: self.runtime_version.clone(),
                 kernel_version: machine.kernel.clone(),
                 kube_proxy_version: String::new(),
-                kubelet_version: VERSION.into(),
+                kubelet_version: KUBELET_VERSION.into(),
                 machine_id: machine.machine_id.clone(),
                 operating_system: "linux".into(),
                 os_image: machine.os_image.clone(),
@@ -219,14 +219,14 @@ impl NodeStatusManager {
 
     /// Why the node cannot run pods just now.
     async fn problem(&self) -> Option<String> {
-        let answer = match self.env.timeout(RUNTIME_ANSWER, self.runtime.status(false)).await {
+        let answer = match self.env.timeout(RUNTIME_STATUS_TIMEOUT, self.runtime.status(false)).await {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
             None => return Some("container runtime is down: it does not answer".into()),
         };
         self.features.observe(&answer);
         let silence = self.pleg.silence();
-        if silence > RUNTIME_SILENCE.max(self.config.relist_interval * 2) {
+        if silence > RUNTIME_SILENCE_MAX.max(self.config.relist_interval * 2) {
             return Some(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
         }
         let conditions = answer.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -241,7 +241,7 @@ impl NodeStatusManager {
 
     /// `None` when the runtime doesn't say: a silent one must not keep the node from saying so.
     async fn images(&self) -> Option<Vec<ContainerImage>> {
-        let mut images = self.env.timeout(RUNTIME_ANSWER, self.runtime.list_images(None)).await?.ok()?;
+        let mut images = self.env.timeout(RUNTIME_STATUS_TIMEOUT, self.runtime.list_images(None)).await?.ok()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.size));
         let shown = images
             .into_iter()
@@ -291,9 +291,9 @@ impl NodeStatusManager {
 
     /// Reports changes of the status when they happen, and everything once in a while.
     pub async fn run_status(self: Arc<Self>) {
-        self.tell_enforcement();
+        self.record_allocatable_enforced();
         let mut last_report = None;
-        let mut soon = SOONEST;
+        let mut soon = STATUS_INTERVAL_MIN;
         loop {
             let ready = self.update_status(&mut last_report).await;
             // What ends a problem is told before the runtime shows it, so the next looks come soon, then less so.
@@ -303,7 +303,7 @@ impl NodeStatusManager {
                 woken = self.env.timeout(wait, self.wake.notified()) => woken.is_some(),
                 () = self.pleg.back.notified() => true,
             };
-            soon = if ready || woken { SOONEST } else { soon * 2 };
+            soon = if ready || woken { STATUS_INTERVAL_MIN } else { soon * 2 };
         }
     }
 
@@ -347,7 +347,7 @@ impl NodeStatusManager {
         let mut status = self.static_status();
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = self.images().await.or(previous.images.clone());
-        status.runtime_handlers = self.features.shown();
+        status.runtime_handlers = self.features.node_handlers();
         status.features = self.features.shown_features();
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
@@ -366,9 +366,9 @@ impl NodeStatusManager {
                 *self.node.lock() = node;
                 *last_report = Some(self.env.monotonic());
                 if ready != was_ready {
-                    self.tell(if ready { "NodeReady" } else { "NodeNotReady" });
+                    self.record_event(if ready { "NodeReady" } else { "NodeNotReady" });
                 }
-                self.tell_changes(&previous, &status);
+                self.record_changed_pressures(&previous, &status);
             }
             Err(error) if error.is_not_found() => {
                 tracing::warn!("the node was deleted; registering it again");

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Bytes of the last words of all containers of a pod together.
-const MAX_MESSAGES: usize = 12 * 1024;
+const MESSAGE_BYTES_MAX: usize = 12 * 1024;
 
 pub fn statuses(input: &Input, kind: Kind) -> Vec<ApiStatus> {
     let ephemeral;
@@ -183,7 +183,7 @@ pub fn limit_messages(status: &mut PodStatus) {
     let lists =
         [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
     let all: Vec<&mut ApiStatus> = lists.into_iter().flatten().flatten().collect();
-    let most = MAX_MESSAGES / all.len().max(1);
+    let most = MESSAGE_BYTES_MAX / all.len().max(1);
     let states = all.into_iter().flat_map(|s| [&mut s.state, &mut s.last_state]).flatten();
     for message in states.filter_map(|s| s.terminated.as_mut()?.message.as_mut()) {
         message.truncate(message.floor_char_boundary(most));

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use crate::runtime::runtime_manager::SandboxError;
+use crate::{runtime::runtime_manager::SandboxError, volumes::error::SetUpError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SyncPodError {
@@ -17,8 +17,8 @@ pub enum SyncPodError {
     SandboxGone,
     #[error("failed to look at the pod: {0}")]
     Snapshot(cri::Error),
-    #[error("{message}")]
-    Volumes { event_reason: &'static str, message: String },
+    #[error(transparent)]
+    Volumes(#[from] SetUpError),
 }
 
 impl SyncPodError {
@@ -27,7 +27,7 @@ impl SyncPodError {
         match self {
             Self::KillPod(_) => Some("FailedKillPod"),
             Self::Sandbox(error) => Some(error.event_reason()),
-            Self::Volumes { event_reason, .. } => Some(event_reason),
+            Self::Volumes(error) => Some(error.event_reason()),
             Self::SandboxGone | Self::Snapshot(_) => None,
         }
     }

@@ -16,7 +16,11 @@ use crate::{
         runtime_manager::SandboxError,
         runtime_status::PodRuntimeStatus,
     },
-    volumes::volume_manager::{Facts, Mounted, event_reason},
+    volumes::{
+        error::SetUpError,
+        plugins::PLUGINS,
+        volume_manager::{MountFacts, MountedVolumes},
+    },
 };
 
 /// What a pod's containers are started with, once it is all there.
@@ -25,7 +29,7 @@ pub(super) struct PodContext {
     pub(super) sandbox_config: v1::PodSandboxConfig,
     pub(super) handler: String,
     pub(super) references: References,
-    pub(super) mounted: Mounted,
+    pub(super) mounted: MountedVolumes,
     pub(super) pod_ips: Vec<String>,
 }
 
@@ -55,11 +59,11 @@ impl Worker {
         };
         // What depends on the pod's address waits for it; everything else does not.
         let early_ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
-        let needs_address = names_pod_ip(pod) && early_ips.is_empty();
+        let needs_address = PLUGINS.needs_pod_ip(pod) && early_ips.is_empty();
         let volumes = async {
             // Pods that wait for the runtime limiter hold no mounts: many mounts make every call slower.
             began.notified().await;
-            let references = shared.references.get(pod).await.map_err(volumes_failed)?;
+            let references = shared.references.get(pod).await.map_err(SetUpError::from)?;
             if needs_address {
                 return Ok((references, None));
             }
@@ -112,10 +116,11 @@ impl Worker {
         shared.recorder.warning(&client::reference(pod), "MissingClusterDNS", format!("pod: {full:?}. {text}"));
     }
 
-    async fn mount(&self, pod: &Pod, references: &References, ips: &[String]) -> Result<Mounted, SyncPodError> {
+    async fn mount(&self, pod: &Pod, references: &References, ips: &[String]) -> Result<MountedVolumes, SetUpError> {
         let shared = &self.shared;
-        let facts = Facts { references, pod_ips: ips, host_ips: &shared.runtime.host_ips, node: shared.runtime.node };
-        shared.volumes.set_up(pod, &facts).await.map_err(|error| volumes_failed(error.to_string()))
+        let facts =
+            MountFacts { references, pod_ips: ips, host_ips: &shared.runtime.host_ips, node: shared.runtime.node };
+        shared.volumes.set_up(pod, &facts).await
     }
 
     pub(super) async fn runtime_handler(&self, pod: &Pod) -> Result<String, SandboxError> {
@@ -131,17 +136,13 @@ impl Worker {
 
     /// Files of configMap and other volumes follow what they show, also when nothing is to be started.
     pub(super) async fn refresh_volumes(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) {
-        let refreshable =
-            pod_spec::spec(pod).volumes.iter().flatten().any(|v| {
-                v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
-            });
-        if !refreshable || status.running().next().is_none() {
+        if !PLUGINS.requires_remount(pod) || status.running().next().is_none() {
             return;
         }
         let ips = status.ips(pod, &self.shared.runtime.host_ips);
         let result = match self.shared.references.get(pod).await {
             Ok(references) => self.mount(pod, &references, ips).await,
-            Err(error) => Err(volumes_failed(error)),
+            Err(error) => Err(error.into()),
         };
         match result {
             Ok(mounted) => {
@@ -155,23 +156,4 @@ impl Worker {
             }
         }
     }
-}
-
-fn volumes_failed(message: String) -> SyncPodError {
-    SyncPodError::Volumes { event_reason: event_reason(&message), message }
-}
-
-/// Whether a volume shows the pod's own address.
-fn names_pod_ip(pod: &Pod) -> bool {
-    let shows = |path: &str| path.starts_with("status.podIP");
-    pod_spec::spec(pod).volumes.iter().flatten().any(|volume| {
-        let plain = volume.downward_api.iter().flat_map(|d| d.items.iter().flatten());
-        let projected = volume
-            .projected
-            .iter()
-            .flat_map(|p| p.sources.iter().flatten())
-            .flat_map(|s| s.downward_api.iter())
-            .flat_map(|d| d.items.iter().flatten());
-        plain.chain(projected).any(|item| item.field_ref.as_ref().is_some_and(|f| shows(&f.field_path)))
-    })
 }

@@ -101,10 +101,10 @@ impl Worker {
 
     /// Only for a pod that was deleted: the endpoints of no other change because it ends here.
     fn endpoint_drain(&self, pod: &Pod) -> Option<Shared<BoxFuture<'static, ()>>> {
-        let gate = self.shared.config.endpoint_gate.clone()?;
+        let drain = self.shared.config.endpoint_drain.clone()?;
         pod.metadata.deletion_timestamp.as_ref()?;
         let uid = self.uid.clone();
-        Some(async move { gate.withdrawn(&uid).await }.boxed().shared())
+        Some(async move { drain.drained(&uid).await }.boxed().shared())
     }
 
     /// Lets go of the pod's volumes and control group.
@@ -113,7 +113,7 @@ impl Worker {
         let shared = &self.shared;
         while let Err(error) = shared.volumes.tear_down(&self.uid).await {
             tracing::warn!(%error, "failed to clean up volumes");
-            shared.recorder.warning(&client::reference(pod), "FailedUnMount", error.to_string());
+            shared.recorder.warning(&client::reference(pod), error.event_reason(), error.to_string());
             shared.env.sleep(RETRY_INTERVAL).await;
         }
         self.remove_cgroup();

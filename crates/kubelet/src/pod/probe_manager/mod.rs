@@ -18,7 +18,6 @@ use env::Env;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use metrics::Metrics;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use worker::Worker;
 
 use crate::{
@@ -27,6 +26,7 @@ use crate::{
         pod_actions::{ProbeResult, Probes},
         pod_spec,
         pod_status::Readiness,
+        pod_wakes::PodWakes,
     },
     runtime::runtime_status::{PodRuntimeStatus, State},
 };
@@ -47,7 +47,7 @@ impl ProbeKind {
         }
     }
 
-    fn of(self, container: &Container) -> Option<&Probe> {
+    fn probe(self, container: &Container) -> Option<&Probe> {
         match self {
             ProbeKind::Startup => container.startup_probe.as_ref(),
             ProbeKind::Liveness => container.liveness_probe.as_ref(),
@@ -130,26 +130,21 @@ pub struct ProbeManager {
     recorder: EventRecorder,
     results: Arc<Results>,
     running: Mutex<HashMap<Key, Running>>,
-    /// Receives the UID of a pod whose result changed.
-    wake: mpsc::UnboundedSender<String>,
+    /// Told of pods whose results changed.
+    wakes: PodWakes,
     /// Shown on a page of their own.
     pub metrics: Metrics,
 }
 
 impl ProbeManager {
-    pub fn new(
-        runtime: Arc<dyn Runtime>,
-        env: Env,
-        recorder: EventRecorder,
-        wake: mpsc::UnboundedSender<String>,
-    ) -> Self {
+    pub fn new(runtime: Arc<dyn Runtime>, env: Env, recorder: EventRecorder, wakes: PodWakes) -> Self {
         Self {
             runtime,
             env,
             recorder,
             results: Arc::default(),
             running: Mutex::default(),
-            wake,
+            wakes,
             metrics: Metrics::default(),
         }
     }
@@ -168,7 +163,7 @@ impl ProbeManager {
             let Some(found) = status.find(&container.name).filter(|c| c.state == State::Running) else { continue };
             for kind in KINDS {
                 // A pod that is going away is not restarted, but it may still become unready.
-                if kind.of(container).is_none() || (terminating && kind != ProbeKind::Readiness) {
+                if kind.probe(container).is_none() || (terminating && kind != ProbeKind::Readiness) {
                     continue;
                 }
                 let key = (found.id.clone(), kind);
@@ -184,7 +179,7 @@ impl ProbeManager {
                     env: self.env.clone(),
                     recorder: self.recorder.clone(),
                     results: self.results.clone(),
-                    wake: self.wake.clone(),
+                    wakes: self.wakes.clone(),
                     pod: pod.clone(),
                     container: container.clone(),
                     container_id: found.id.clone(),

@@ -9,7 +9,6 @@ use cri::Runtime;
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use metrics::Metrics;
-use tokio::sync::mpsc;
 
 use super::{
     ProbeKind, Results,
@@ -22,6 +21,7 @@ use crate::{
         pod_actions::ProbeResult,
         pod_spec::{self, Kind},
         pod_status::Readiness,
+        pod_wakes::PodWakes,
     },
     runtime::runtime_manager::container_reference,
 };
@@ -31,7 +31,7 @@ pub struct Worker {
     pub env: Env,
     pub recorder: EventRecorder,
     pub results: Arc<Results>,
-    pub wake: mpsc::UnboundedSender<String>,
+    pub wakes: PodWakes,
     pub pod: Arc<Pod>,
     pub container: Container,
     pub container_id: String,
@@ -45,7 +45,7 @@ pub struct Worker {
 }
 
 /// How often an attempt that could not even be made is repeated before it is given up.
-const RETRIES: usize = 3;
+const PROBE_RETRIES_MAX: usize = 3;
 
 /// How many attempts in a row had the same outcome.
 #[derive(Default)]
@@ -71,7 +71,7 @@ fn threshold(probe: &Probe, outcome: ProbeResult) -> i32 {
 
 impl Worker {
     pub async fn run(self) {
-        let Some(probe) = self.kind.of(&self.container).cloned() else { return };
+        let Some(probe) = self.kind.probe(&self.container).cloned() else { return };
         let seconds = |value: Option<i32>, default: i32| Duration::from_secs(value.unwrap_or(default).max(0) as u64);
         let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
         let timeout = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
@@ -115,7 +115,7 @@ impl Worker {
     /// to be killed, or has started.
     fn settle(&self, outcome: ProbeResult) -> bool {
         if self.results.set(&self.container_id, self.kind, outcome) {
-            let _ = self.wake.send(pod_spec::uid(&self.pod).to_string());
+            self.wakes.wake(pod_spec::uid(&self.pod));
         }
         match self.kind {
             ProbeKind::Startup => true,
@@ -128,7 +128,7 @@ impl Worker {
     async fn attempt(&self, probe: &Probe, timeout: Duration, attempt: Attempt) -> Option<ProbeResult> {
         let began = self.env.monotonic();
         let mut outcome = Err(ProbeError::MissingHandler);
-        for _ in 0..RETRIES {
+        for _ in 0..PROBE_RETRIES_MAX {
             outcome = attempt::attempt(
                 &*self.runtime,
                 probe,

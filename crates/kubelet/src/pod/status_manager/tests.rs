@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::no_api::NoApi;
+use crate::test_api::UnreachableApi;
 
 /// Keeps what was asked, and answers once for each permit.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Transport for Server {
     }
 
     async fn list(&self, r: &api::Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
-        NoApi.list(r, n, p).await
+        UnreachableApi.list(r, n, p).await
     }
 
     async fn watch(
@@ -69,7 +69,7 @@ impl Transport for Server {
         params: &ListParams,
         version: &str,
     ) -> Result<WatchStream, ApiError> {
-        NoApi.watch(resource, namespace, params, version).await
+        UnreachableApi.watch(resource, namespace, params, version).await
     }
 }
 

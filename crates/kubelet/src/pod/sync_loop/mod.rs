@@ -22,6 +22,7 @@ use crate::{
     pod::{
         pod_spec,
         pod_status::{OWNED, is_terminal},
+        pod_wakes::{PodWakes, Wake},
         pod_workers::PodWorkers,
     },
     resources::{
@@ -31,39 +32,38 @@ use crate::{
     sources::{Source, StaticPods},
 };
 
-/// The loop turns at least this often, to show that it does.
-const IDLE_TURN: Duration = Duration::from_secs(30);
-/// A loop that has not turned for this long hangs.
-const LONGEST_TURN: Duration = Duration::from_secs(120);
+/// The sync loop turns at least this often, to show that it does.
+const IDLE_INTERVAL: Duration = Duration::from_secs(30);
+/// A sync loop that has not turned for this long hangs.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// When the loop last turned; health checks read it.
-pub struct Pulse {
+/// When the sync loop last turned; health checks read it.
+pub struct SyncLoopHealth {
     env: Env,
     last: Mutex<Duration>,
 }
 
-impl Pulse {
+impl SyncLoopHealth {
     pub fn new(env: Env) -> Self {
         let last = Mutex::new(env.monotonic());
         Self { env, last }
     }
 
-    fn beat(&self) {
+    fn record_turn(&self) {
         *self.last.lock() = self.env.monotonic();
     }
 
     pub fn is_alive(&self) -> bool {
-        self.env.monotonic().saturating_sub(*self.last.lock()) < LONGEST_TURN
+        self.env.monotonic().saturating_sub(*self.last.lock()) < STALL_TIMEOUT
     }
 }
 
 pub struct SyncLoop {
-    pub pulse: Arc<Pulse>,
+    pub health: Arc<SyncLoopHealth>,
     pub workers: Arc<PodWorkers>,
     pub api_pods: Informer<Pod>,
-    pub static_pods: mpsc::UnboundedReceiver<StaticPods>,
-    /// UIDs of pods to look at again.
-    pub wake: mpsc::UnboundedReceiver<String>,
+    pub static_pods: mpsc::Receiver<StaticPods>,
+    pub wakes: PodWakes,
     pub shutdown: CancellationToken,
 }
 
@@ -74,9 +74,9 @@ impl SyncLoop {
         // The pods that were here before us, once they are known.
         let mut earlier: Option<HashSet<String>> = None;
         loop {
-            self.pulse.beat();
+            self.health.record_turn();
             tokio::select! {
-                () = self.pulse.env.sleep(IDLE_TURN) => {}
+                () = self.health.env.sleep(IDLE_INTERVAL) => {}
                 () = self.shutdown.cancelled() => return,
                 () = self.api_pods.synced(), if earlier.is_none() => {
                     let uids = self.api_pods.list().into_iter().map(|pod| pod_spec::uid(&pod).to_string());
@@ -87,7 +87,16 @@ impl SyncLoop {
                     None => return,
                 },
                 Some(list) = self.static_pods.recv() => self.static_changed(&mut known, list),
-                Some(uid) = self.wake.recv() => self.workers.wake(&uid),
+                wake = self.wakes.next() => self.wake(wake),
+            }
+        }
+    }
+
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::Pod(uid) => self.workers.wake(&uid),
+            Wake::AllPods => {
+                self.workers.shared.pods.list().iter().for_each(|pod| self.workers.wake(pod_spec::uid(pod)))
             }
         }
     }
@@ -217,13 +226,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_does_not_turn_is_not_alive() {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let pulse = Pulse::new(env.clone());
-        env.sleep(LONGEST_TURN - Duration::from_secs(1)).await;
-        assert!(pulse.is_alive());
+        let health = SyncLoopHealth::new(env.clone());
+        env.sleep(STALL_TIMEOUT - Duration::from_secs(1)).await;
+        assert!(health.is_alive());
         env.sleep(Duration::from_secs(1)).await;
-        assert!(!pulse.is_alive());
-        pulse.beat();
-        assert!(pulse.is_alive());
+        assert!(!health.is_alive());
+        health.record_turn();
+        assert!(health.is_alive());
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Hierarchy {
     }
 
     /// The directory of one controller.
-    pub fn of(&self, controller: &str, path: &[String]) -> Option<PathBuf> {
+    pub fn group_dir(&self, controller: &str, path: &[String]) -> Option<PathBuf> {
         match self {
             Self::Unified { .. } => self.directories(path).pop(),
             Self::Separate { controllers } => {
@@ -85,7 +85,7 @@ impl Hierarchy {
             }
             Self::Separate { .. } => {
                 for controller in ["cpu", "cpuacct", "memory", "pids", "hugetlb"] {
-                    if let Some(place) = self.of(controller, path) {
+                    if let Some(place) = self.group_dir(controller, path) {
                         std::fs::create_dir_all(place)?;
                     }
                 }
@@ -95,7 +95,7 @@ impl Hierarchy {
     }
 
     pub fn set_cpu(&self, path: &[String], shares: i64, quota: i64) -> io::Result<()> {
-        let Some(place) = self.of("cpu", path) else { return Ok(()) };
+        let Some(place) = self.group_dir("cpu", path) else { return Ok(()) };
         match self {
             Self::Unified { .. } => {
                 write(&place, "cpu.weight", &weight(shares).to_string())?;
@@ -112,7 +112,7 @@ impl Hierarchy {
 
     /// The shares of a group, as far as they can be told from its weight.
     pub fn shares(&self, path: &[String]) -> Option<i64> {
-        let place = self.of("cpu", path)?;
+        let place = self.group_dir("cpu", path)?;
         let read = |file: &str| std::fs::read_to_string(place.join(file)).ok()?.trim().parse::<i64>().ok();
         match self {
             Self::Unified { .. } => read("cpu.weight").map(|weight| 2 + (weight - 1) * 262_142 / 9999),
@@ -121,7 +121,7 @@ impl Hierarchy {
     }
 
     pub fn set_memory(&self, path: &[String], bytes: i64) -> io::Result<()> {
-        let Some(place) = self.of("memory", path) else { return Ok(()) };
+        let Some(place) = self.group_dir("memory", path) else { return Ok(()) };
         match self {
             Self::Unified { .. } => write(&place, "memory.max", &bytes.to_string()),
             Self::Separate { .. } => write(&place, "memory.limit_in_bytes", &bytes.to_string()),
@@ -129,7 +129,7 @@ impl Hierarchy {
     }
 
     pub fn set_pids(&self, path: &[String], most: i64) -> io::Result<()> {
-        match self.of("pids", path) {
+        match self.group_dir("pids", path) {
             Some(place) => write(&place, "pids.max", &most.to_string()),
             None => Ok(()),
         }
@@ -137,7 +137,7 @@ impl Hierarchy {
 
     /// Bytes of huge pages by size ("2MB"); machines without the controller limit nothing.
     pub fn set_hugepages(&self, path: &[String], limits: &[(String, i64)]) -> io::Result<()> {
-        let Some(place) = self.of("hugetlb", path) else { return Ok(()) };
+        let Some(place) = self.group_dir("hugetlb", path) else { return Ok(()) };
         for (size, bytes) in limits {
             let file = match self {
                 Self::Unified { .. } => format!("hugetlb.{size}.max"),
@@ -154,7 +154,7 @@ impl Hierarchy {
     /// Whether swap can be limited below this group.
     pub fn limits_swap(&self, path: &[String]) -> bool {
         let file = if self.is_unified() { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
-        self.of("memory", path).is_some_and(|place| place.join(file).exists())
+        self.group_dir("memory", path).is_some_and(|place| place.join(file).exists())
     }
 
     pub fn is_unified(&self) -> bool {

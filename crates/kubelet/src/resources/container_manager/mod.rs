@@ -265,7 +265,7 @@ impl ContainerManager {
     /// What the kernel calls a pod's group, and its directory for one controller.
     pub fn pod_group(&self, pod: &Pod, controller: &str) -> Option<(String, PathBuf)> {
         let place = self.place(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)));
-        Some((format!("/{}", place.join("/")), self.hierarchy.of(controller, &place)?))
+        Some((format!("/{}", place.join("/")), self.hierarchy.group_dir(controller, &place)?))
     }
 
     /// Bytes of memory that all of a pod uses now.

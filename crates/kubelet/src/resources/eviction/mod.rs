@@ -1,6 +1,6 @@
 //! Ends pods before the node runs out of memory, disk or process ids, and pods that use more disk than they may.
-//! Run by `lib`; ranks by `ranking`, decides by `thresholds`, acts through `pod_workers`.
-//! Invariant: one pod at a time for a shortage, and only after what nobody uses was removed.
+//! Run by `wiring`; ranks by `ranking`, decides by `thresholds`, acts through `pod_workers`.
+//! One pod at a time for a shortage, and only after what nobody uses was removed.
 
 mod local_storage;
 mod ranking;
@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::Pod;
 use local_storage::DiskUsage;
 use parking_lot::Mutex;
 use ranking::Usage;
-use thresholds::{Memory, Observation, Observations};
-pub use thresholds::{Pressure, Signal, Threshold, parse, with_reclaim};
+use thresholds::{Observation, Observations, ThresholdHistory};
+pub use thresholds::{Pressure, Signal, Threshold, ThresholdError, parse, with_reclaim};
 use tokio::sync::Notify;
 
 use crate::{
@@ -32,11 +32,11 @@ use crate::{
     stats,
 };
 
-const INTERVAL: Duration = Duration::from_secs(10);
+const MONITORING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait for an evicted pod before the next look.
-const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
+const POD_CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// A pod that must go at once still gets this much to end.
-const IMMEDIATE_GRACE_SECONDS: i64 = 1;
+const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 
 /// What the node is short of just now; `node_status` tells it, admission heeds it.
 #[derive(Default)]
@@ -81,19 +81,19 @@ pub struct EvictionManager {
 impl EvictionManager {
     pub async fn run(self) {
         let env = self.workers.shared.env.clone();
-        let mut memory = Memory::default();
+        let mut history = ThresholdHistory::default();
         loop {
-            env.sleep(INTERVAL).await;
-            self.look(&mut memory).await;
+            env.sleep(MONITORING_INTERVAL).await;
+            self.synchronize(&mut history).await;
             self.enforce_limits().await;
         }
     }
 
-    async fn look(&self, memory: &mut Memory) {
+    async fn synchronize(&self, history: &mut ThresholdHistory) {
         let shared = &self.workers.shared;
         let seen = self.observe().await;
         let decision =
-            memory.decide(&self.thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
+            history.decide(&self.thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
         let before = std::mem::replace(&mut *shared.pressures.0.lock(), decision.pressures.clone());
         if before != decision.pressures {
             self.tell.notify_one();
@@ -110,7 +110,7 @@ impl EvictionManager {
         let ranked = ranking::rank(self.usages(threshold.signal).await, threshold.signal);
         let Some((pod, usage)) = ranked.first() else { return };
         let grace = match (threshold.grace.is_zero(), shared.config.eviction_max_grace_seconds) {
-            (true, _) => IMMEDIATE_GRACE_SECONDS,
+            (true, _) => IMMEDIATE_GRACE_PERIOD_SECONDS,
             (false, most) if most > 0 => pod_spec::grace_period_seconds(pod).min(most),
             (false, _) => pod_spec::grace_period_seconds(pod),
         };
@@ -125,7 +125,7 @@ impl EvictionManager {
         }
         self.images.remove_all_unused(&self.workers).await;
         let seen = self.observe().await;
-        seen.get(&threshold.signal).is_none_or(|o| o.available >= threshold.least.of(o.capacity))
+        seen.get(&threshold.signal).is_none_or(|o| o.available >= threshold.least.resolve(o.capacity))
     }
 
     async fn observe(&self) -> Observations {
@@ -145,13 +145,13 @@ impl EvictionManager {
             &read("/proc/sys/kernel/threads-max"),
         );
         note(Signal::Pid, free, limit);
-        if let Some(disk) = Disk::of(&shared.config.root_dir) {
+        if let Some(disk) = Disk::measure(&shared.config.root_dir) {
             note(Signal::NodeFs, disk.bytes_free, disk.bytes);
             note(Signal::NodeFsInodes, disk.inodes_free, disk.inodes);
         }
         let info = shared.runtime.runtime.image_fs_info().await.unwrap_or_default();
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-        if let Some(disk) = place.and_then(|place| Disk::of(Path::new(&place))) {
+        if let Some(disk) = place.and_then(|place| Disk::measure(Path::new(&place))) {
             note(Signal::ImageFs, disk.bytes_free, disk.bytes);
             note(Signal::ImageFsInodes, disk.inodes_free, disk.inodes);
         }
@@ -247,7 +247,7 @@ impl EvictionManager {
         for pod in pods {
             let usage = self.disk_usage(&pod, &by_pod).await;
             if let Some(message) = local_storage::excess(&pod, &usage) {
-                self.evict(&pod, "ephemeral-storage", message, IMMEDIATE_GRACE_SECONDS);
+                self.evict(&pod, "ephemeral-storage", message, IMMEDIATE_GRACE_PERIOD_SECONDS);
             }
         }
     }
@@ -263,7 +263,7 @@ impl EvictionManager {
     /// So that the next look sees what the pod's end has freed.
     async fn wait_for_end(&self, pod: &Pod) {
         let env = &self.workers.shared.env;
-        let until = env.monotonic() + CLEANUP_LIMIT;
+        let until = env.monotonic() + POD_CLEANUP_TIMEOUT;
         while !self.workers.is_terminated(pod_spec::uid(pod)) && env.monotonic() < until {
             env.sleep(Duration::from_millis(500)).await;
         }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::thresholds::{Observation, Signal, Threshold};
 use crate::{pod::pod_spec, runtime::container_config::resources};
 
-const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// What a pod and its containers use of the short resource.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Usage {
 pub fn is_critical(pod: &Pod) -> bool {
     pod_spec::is_static(pod)
         || pod_spec::is_mirror(pod)
-        || pod_spec::spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
+        || pod_spec::spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
 }
 
 fn request(container: &Container, signal: Signal) -> i64 {
@@ -62,7 +62,7 @@ pub fn message(pod: &Pod, usage: &Usage, threshold: &Threshold, seen: Observatio
     };
     let mut text = format!(
         "The node was low on resource: {resource}. Threshold quantity: {}, available: {}. ",
-        quantity(threshold.least.of(seen.capacity)),
+        quantity(threshold.least.resolve(seen.capacity)),
         quantity(seen.available)
     );
     for (name, used) in &usage.containers {
@@ -110,7 +110,7 @@ mod tests {
             (pod("greedy", 0, "100"), usage(500)),
             (pod("greedier", 0, "0"), usage(600)),
             (pod("important", 10, "0"), usage(900)),
-            (pod("critical", SYSTEM_CRITICAL, "0"), usage(999)),
+            (pod("critical", SYSTEM_CRITICAL_PRIORITY, "0"), usage(999)),
         ];
         let ranked = rank(pods, Signal::Memory);
         let names: Vec<_> = ranked.iter().map(|(pod, _)| pod_spec::name(pod)).collect();

@@ -70,7 +70,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    pub fn of(self, capacity: i64) -> i64 {
+    pub fn resolve(self, capacity: i64) -> i64 {
         match self {
             Self::Absolute(value) => value,
             Self::Percent(percent) => (capacity as f64 * percent / 100.0) as i64,
@@ -97,16 +97,29 @@ pub struct Threshold {
 
 impl Threshold {
     fn is_met(&self, seen: Observation, was_met: bool) -> bool {
-        let more = self.reclaim.filter(|_| was_met).map_or(0, |amount| amount.of(seen.capacity));
-        seen.available < self.least.of(seen.capacity) + more
+        let more = self.reclaim.filter(|_| was_met).map_or(0, |amount| amount.resolve(seen.capacity));
+        seen.available < self.least.resolve(seen.capacity) + more
     }
 }
 
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ThresholdError {
+    #[error("unsupported eviction signal {0}")]
+    UnknownSignal(String),
+    #[error("invalid eviction threshold {signal}: {amount}")]
+    InvalidAmount { signal: String, amount: String },
+    #[error("invalid minimum reclaim {signal}: {amount}")]
+    InvalidReclaim { signal: String, amount: String },
+    #[error("grace period must be specified for the soft eviction threshold {0}")]
+    NoGracePeriod(String),
+}
+
 /// Lays minimum reclaims over thresholds.
-pub fn with_reclaim(thresholds: &mut [Threshold], reclaim: &BTreeMap<String, String>) -> Result<(), String> {
+pub fn with_reclaim(thresholds: &mut [Threshold], reclaim: &BTreeMap<String, String>) -> Result<(), ThresholdError> {
     for (name, text) in reclaim {
-        let signal = Signal::parse(name).ok_or_else(|| format!("unsupported eviction signal {name}"))?;
-        let amount = Amount::parse(text).ok_or_else(|| format!("invalid minimum reclaim {name}: {text}"))?;
+        let signal = Signal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.clone()))?;
+        let amount = Amount::parse(text)
+            .ok_or_else(|| ThresholdError::InvalidReclaim { signal: name.clone(), amount: text.clone() })?;
         thresholds.iter_mut().filter(|t| t.signal == signal).for_each(|t| t.reclaim = Some(amount));
     }
     Ok(())
@@ -117,17 +130,16 @@ pub fn parse(
     hard: &BTreeMap<String, String>,
     soft: &BTreeMap<String, String>,
     grace: &BTreeMap<String, Duration>,
-) -> Result<Vec<Threshold>, String> {
+) -> Result<Vec<Threshold>, ThresholdError> {
     let mut thresholds = Vec::new();
     for (list, is_soft) in [(hard, false), (soft, true)] {
         for (name, text) in list {
-            let signal = Signal::parse(name).ok_or_else(|| format!("unsupported eviction signal {name}"))?;
-            let least = Amount::parse(text).ok_or_else(|| format!("invalid eviction threshold {name}: {text}"))?;
+            let signal = Signal::parse(name).ok_or_else(|| ThresholdError::UnknownSignal(name.clone()))?;
+            let least = Amount::parse(text)
+                .ok_or_else(|| ThresholdError::InvalidAmount { signal: name.clone(), amount: text.clone() })?;
             let grace = match is_soft {
                 false => Duration::ZERO,
-                true => *grace
-                    .get(name)
-                    .ok_or_else(|| format!("grace period must be specified for the soft eviction threshold {name}"))?,
+                true => *grace.get(name).ok_or_else(|| ThresholdError::NoGracePeriod(name.clone()))?,
             };
             if !matches!(least, Amount::Percent(0.0) | Amount::Absolute(0)) {
                 thresholds.push(Threshold { signal, least, grace, reclaim: None });
@@ -148,7 +160,7 @@ pub type Observations = BTreeMap<Signal, Observation>;
 
 /// What is remembered between two looks.
 #[derive(Default)]
-pub struct Memory {
+pub struct ThresholdHistory {
     /// Since when each threshold is met, by its position.
     met_since: BTreeMap<usize, Duration>,
     last_observed: BTreeMap<Pressure, Duration>,
@@ -161,7 +173,7 @@ pub struct Decision {
     pub act_on: Option<Threshold>,
 }
 
-impl Memory {
+impl ThresholdHistory {
     /// `transition` is how long a pressure is still told of after it was last observed.
     pub fn decide(
         &mut self,
@@ -218,7 +230,7 @@ mod tests {
         let grace = BTreeMap::from([("nodefs.available".to_string(), seconds(30))]);
         let thresholds =
             parse(&strings(&[("memory.available", "10%")]), &strings(&[("nodefs.available", "50")]), &grace).unwrap();
-        let mut memory = Memory::default();
+        let mut memory = ThresholdHistory::default();
         let mut check = |at, free_memory, free_disk, pressures: &[Pressure], act_on: Option<Signal>| {
             let seen = BTreeMap::from([
                 (Signal::Memory, Observation { available: free_memory, capacity: 100 }),
@@ -241,7 +253,7 @@ mod tests {
         let mut thresholds =
             parse(&strings(&[("memory.available", "10")]), &BTreeMap::new(), &BTreeMap::new()).unwrap();
         with_reclaim(&mut thresholds, &strings(&[("memory.available", "5")])).unwrap();
-        let mut memory = Memory::default();
+        let mut memory = ThresholdHistory::default();
         for (at, available, acts) in [(0, 12, false), (1, 9, true), (2, 12, true), (3, 15, false), (4, 12, false)] {
             let seen = BTreeMap::from([(Signal::Memory, Observation { available, capacity: 100 })]);
             let decision = memory.decide(&thresholds, &seen, Duration::from_secs(at), Duration::ZERO);

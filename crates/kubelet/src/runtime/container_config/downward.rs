@@ -16,14 +16,28 @@ pub struct NodeFacts {
     pub ephemeral_bytes: i64,
 }
 
-pub fn field(pod: &Pod, path: &str, pod_ips: &[String], host_ips: &[String]) -> Result<String, String> {
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum DownwardError {
+    #[error("fieldPath {0:?} does not support subscript")]
+    Subscript(String),
+    #[error("unsupported fieldPath: {0}")]
+    FieldPath(String),
+    #[error("container {0} not found")]
+    ContainerNotFound(String),
+    #[error("a container name is required")]
+    NoContainerName,
+    #[error("unsupported container resource : {0}")]
+    Resource(String),
+}
+
+pub fn field(pod: &Pod, path: &str, pod_ips: &[String], host_ips: &[String]) -> Result<String, DownwardError> {
     let meta = &pod.metadata;
     let status_ips = |list: &[String]| list.join(",");
     if let Some((map, key)) = subscript(path) {
         let source = match map {
             "metadata.annotations" => &meta.annotations,
             "metadata.labels" => &meta.labels,
-            _ => return Err(format!("fieldPath {path:?} does not support subscript")),
+            _ => return Err(DownwardError::Subscript(path.into())),
         };
         return Ok(source.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
@@ -39,7 +53,7 @@ pub fn field(pod: &Pod, path: &str, pod_ips: &[String], host_ips: &[String]) -> 
         "status.hostIPs" => status_ips(host_ips),
         "status.podIP" => pod_ips.first().cloned().unwrap_or_default(),
         "status.podIPs" => status_ips(pod_ips),
-        _ => return Err(format!("unsupported fieldPath: {path}")),
+        _ => return Err(DownwardError::FieldPath(path.into())),
     })
 }
 
@@ -59,27 +73,25 @@ pub fn resource(
     container: Option<&Container>,
     selector: &ResourceFieldSelector,
     node: &NodeFacts,
-) -> Result<String, String> {
+) -> Result<String, DownwardError> {
     let named = selector.container_name.as_deref().filter(|name| !name.is_empty());
     let found;
     let container = match named {
         Some(name) => {
             found = pod_spec::find_container(pod, name);
-            found.as_ref().map(|(_, c)| c).ok_or_else(|| format!("container {name} not found"))?
+            found.as_ref().map(|(_, c)| c).ok_or_else(|| DownwardError::ContainerNotFound(name.into()))?
         }
-        None => container.ok_or("a container name is required")?,
+        None => container.ok_or(DownwardError::NoContainerName)?,
     };
     let resources = container.resources.clone().unwrap_or_default();
-    let (which, resource) = selector
-        .resource
-        .split_once('.')
-        .ok_or_else(|| format!("unsupported container resource : {}", selector.resource))?;
+    let unsupported = || DownwardError::Resource(selector.resource.clone());
+    let (which, resource) = selector.resource.split_once('.').ok_or_else(unsupported)?;
     let limit = resources.limits.as_ref().and_then(|l| l.get(resource));
     let request = resources.requests.as_ref().and_then(|r| r.get(resource));
     let chosen = match which {
         "limits" => limit,
         "requests" => request,
-        _ => return Err(format!("unsupported container resource : {}", selector.resource)),
+        _ => return Err(unsupported()),
     };
     let in_milli = resource == "cpu";
     let default = || match (which, resource) {
@@ -111,6 +123,7 @@ mod tests {
         .unwrap();
         let check = |path: &str, expected: Result<&str, &str>| {
             let result = field(&pod, path, &["1.1.1.1".into(), "::1".into()], &["2.2.2.2".into()]);
+            let result = result.map_err(|error| error.to_string());
             assert_eq!(result.as_deref().map_err(String::as_str), expected, "{path}");
         };
         check("metadata.labels", Ok("a=\"\\\"1\\\"\"\nb=\"2\""));

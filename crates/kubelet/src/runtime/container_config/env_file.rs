@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use super::sub_paths;
 
-const MAX_FILE: u64 = 1 << 20;
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// By volume and path.
 pub type Files = BTreeMap<(String, String), io::Result<String>>;
@@ -37,9 +37,9 @@ pub fn read_all(files: &[NamedFile]) -> Files {
 /// The text of the file at `path` in the volume at `root`.
 fn read(root: &Path, path: &str) -> io::Result<String> {
     let mut text = String::new();
-    sub_paths::open_file(root, path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MAX_FILE {
-        true => Err(io::Error::other(format!("it has more than {MAX_FILE} bytes"))),
+    sub_paths::open_file(root, path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > FILE_BYTES_MAX {
+        true => Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes"))),
         false => Ok(text),
     }
 }

@@ -111,10 +111,12 @@ fn value_from(context: &Context, container: &Container, source: &EnvVarSource) -
     };
     if let Some(field) = &source.field_ref {
         let path = &field.field_path;
-        return downward::field(context.pod, path, context.pod_ips, context.host_ips).map(Some);
+        let value = downward::field(context.pod, path, context.pod_ips, context.host_ips);
+        return value.map(Some).map_err(|error| error.to_string());
     }
     if let Some(resource) = &source.resource_field_ref {
-        return downward::resource(context.pod, Some(container), resource, context.node).map(Some);
+        let value = downward::resource(context.pod, Some(container), resource, context.node);
+        return value.map(Some).map_err(|error| error.to_string());
     }
     if let Some(reference) = &source.config_map_key_ref {
         let (name, key) = (&reference.name, &reference.key);

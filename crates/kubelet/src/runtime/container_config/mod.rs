@@ -92,7 +92,7 @@ pub fn sandbox(input: SandboxInput) -> Result<v1::PodSandboxConfig, String> {
         annotations: sandbox_annotations(pod, input.owner),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: input.cgroup_parent,
-            security_context: Some(security::of_sandbox(pod)),
+            security_context: Some(security::sandbox_security_context(pod)),
             sysctls: sysctls.map(|s| (sysctl_name(&s.name), s.value.clone())).collect(),
             resources: Some(v1::LinuxContainerResources {
                 cpu_period: resources::QUOTA_PERIOD,
@@ -167,7 +167,7 @@ pub fn container(input: ContainerInput) -> Result<v1::ContainerConfig, String> {
         words.iter().flatten().map(|word| expansion::expand(word, lookup)).collect()
     };
     let mut security_context =
-        security::of_container(pod, container, input.image_user, input.root_dir, input.seccomp_default)?;
+        security::container_security_context(pod, container, input.image_user, input.root_dir, input.seccomp_default)?;
     if let (Some(target), Some(options)) = (input.target, &mut security_context.namespace_options) {
         options.pid = v1::NamespaceMode::Target as i32;
         options.target_id = target;

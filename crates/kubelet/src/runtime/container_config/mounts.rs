@@ -11,7 +11,7 @@ use cri::v1;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 
 use super::{expansion::expand_noting, sub_paths::SubPath};
-use crate::{pod::pod_spec, volumes::volume_manager::claims};
+use crate::{pod::pod_spec, volumes::plugins::PLUGINS};
 
 pub struct Input<'a> {
     pub pod: &'a Pod,
@@ -27,15 +27,6 @@ pub struct Input<'a> {
     pub message_file: Option<&'a Path>,
     /// Whether the runtime can make mounts inside a read-only one read-only too.
     pub recursive_read_only: bool,
-}
-
-/// Whether a volume shows what is kept elsewhere: written to, it would be overwritten, so it can't be.
-fn shows_objects(pod: &Pod, name: &str) -> bool {
-    let volumes = pod_spec::spec(pod).volumes.iter().flatten();
-    volumes.into_iter().any(|v| {
-        v.name == name
-            && (v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some())
-    })
 }
 
 /// Whether a mount is to be read-only all the way down.
@@ -113,9 +104,7 @@ pub fn mounts(input: &Input) -> Result<(Vec<v1::Mount>, Vec<SubPathMount>), Stri
         result.push(v1::Mount {
             container_path: container_path(mount),
             host_path: host_path.to_string_lossy().into_owned(),
-            readonly: mount.read_only.unwrap_or(false)
-                || shows_objects(input.pod, &mount.name)
-                || claims::is_read_only(input.pod, &mount.name),
+            readonly: mount.read_only.unwrap_or(false) || PLUGINS.is_read_only(input.pod, &mount.name),
             propagation: match mount.mount_propagation.as_deref() {
                 Some("HostToContainer") => v1::MountPropagation::PropagationHostToContainer,
                 Some("Bidirectional") => v1::MountPropagation::PropagationBidirectional,
@@ -152,7 +141,7 @@ pub fn devices(
             .get(&wanted.name)
             .ok_or_else(|| format!("failed to find volume {:?} of container {:?}", wanted.name, container.name))?;
         // Without `m` a container can't make another node for it.
-        let permissions = if claims::is_read_only(pod, &wanted.name) { "r" } else { "mrw" };
+        let permissions = if PLUGINS.is_read_only(pod, &wanted.name) { "r" } else { "mrw" };
         Ok(v1::Device {
             container_path: wanted.device_path.clone(),
             host_path: path.to_string_lossy().into_owned(),

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
 use crate::pod::pod_spec;
 
-const MAX_NAMESERVERS: usize = 3;
-const MAX_SEARCHES: usize = 32;
-const MAX_SEARCH_LENGTH: usize = 2048;
-const MAX_DOMAIN: usize = 253;
-const MAX_HOSTNAME: usize = 63;
+const NAMESERVERS_MAX: usize = 3;
+const SEARCHES_MAX: usize = 32;
+const SEARCH_BYTES_MAX: usize = 2048;
+const DOMAIN_BYTES_MAX: usize = 253;
+const HOSTNAME_BYTES_MAX: usize = 63;
 
 /// Cluster-wide settings.
 #[derive(Debug, Clone, Default)]
@@ -118,17 +118,17 @@ fn unique(list: Vec<String>) -> Vec<String> {
 
 fn apply_limits(config: &mut v1::DnsConfig) -> Vec<String> {
     let mut warnings = Vec::new();
-    if config.servers.len() > MAX_NAMESERVERS {
-        config.servers.truncate(MAX_NAMESERVERS);
+    if config.servers.len() > NAMESERVERS_MAX {
+        config.servers.truncate(NAMESERVERS_MAX);
         warnings.push(format!(
             "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
             config.servers.join(" ")
         ));
     }
     let before = config.searches.len();
-    config.searches.truncate(MAX_SEARCHES);
-    config.searches.retain(|search| search.len() <= MAX_DOMAIN);
-    while config.searches.join(" ").len() > MAX_SEARCH_LENGTH {
+    config.searches.truncate(SEARCHES_MAX);
+    config.searches.retain(|search| search.len() <= DOMAIN_BYTES_MAX);
+    while config.searches.join(" ").len() > SEARCH_BYTES_MAX {
         config.searches.pop();
     }
     if config.searches.len() < before {
@@ -155,8 +155,8 @@ pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) 
 
 /// What the kernel takes for a name.
 fn shortened(name: String) -> String {
-    match name.len() > MAX_HOSTNAME {
-        true => name[..name.floor_char_boundary(MAX_HOSTNAME)].trim_end_matches(['-', '.']).to_string(),
+    match name.len() > HOSTNAME_BYTES_MAX {
+        true => name[..name.floor_char_boundary(HOSTNAME_BYTES_MAX)].trim_end_matches(['-', '.']).to_string(),
         false => name,
     }
 }

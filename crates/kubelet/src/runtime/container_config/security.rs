@@ -65,7 +65,7 @@ fn selinux(options: Option<&SELinuxOptions>) -> Option<v1::SeLinuxOption> {
     })
 }
 
-pub fn of_sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
+pub fn sandbox_security_context(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
     let spec = pod_spec::spec(pod);
     let context = spec.security_context.as_ref();
     let number = |value: Option<i64>| value.map(|value| v1::Int64Value { value });
@@ -94,7 +94,7 @@ pub struct ImageUser {
 /// Where seccomp profiles named by pods are.
 pub const SECCOMP_DIR: &str = "seccomp";
 
-pub fn of_container(
+pub fn container_security_context(
     pod: &Pod,
     container: &Container,
     user: &ImageUser,
@@ -230,7 +230,7 @@ mod tests {
     fn check(spec: Value, user: ImageUser, expected: &[(&str, Value)]) {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         let container = &pod_spec::containers(&pod)[0];
-        let context = of_container(&pod, container, &user, "/r".as_ref(), false).unwrap();
+        let context = container_security_context(&pod, container, &user, "/r".as_ref(), false).unwrap();
         let text = serde_json::to_value(&context).unwrap();
         for (field, value) in expected {
             assert_eq!(text.pointer(field), Some(value), "{field} of {text}");
@@ -275,7 +275,8 @@ mod tests {
                     "containers": [{"name": "a", "securityContext": {"appArmorProfile": own}}]}});
             let pod: Pod = serde_json::from_value(pod).unwrap();
             let container = &pod_spec::containers(&pod)[0];
-            let context = of_container(&pod, container, &ImageUser::default(), "/r".as_ref(), false).unwrap();
+            let context =
+                container_security_context(&pod, container, &ImageUser::default(), "/r".as_ref(), false).unwrap();
             let found = context.apparmor.map(|p| (p.profile_type, p.localhost_ref)).unwrap();
             assert_eq!(json!(found), expected, "{annotation}");
         };

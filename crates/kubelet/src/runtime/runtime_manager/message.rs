@@ -11,7 +11,7 @@ use cri::v1;
 
 use super::RuntimeManager;
 use crate::{
-    files::safe_open,
+    files::{file_work::FileWorkError, safe_open},
     logs::log_file,
     runtime::container_config::{MESSAGE_PATH, MESSAGE_POLICY},
 };
@@ -36,9 +36,9 @@ pub async fn termination_message(manager: &RuntimeManager, status: &v1::Containe
         }
     }
     let own = status.clone();
-    let said = manager.files.run(format!("message of {}", status.id), move || Ok(read(&own))).await;
+    let said = manager.files.run(format!("message of {}", status.id), move || Ok::<_, FileWorkError>(read(&own))).await;
     said.unwrap_or_else(|error| {
-        tracing::warn!(container = status.id, error, "failed to read a termination message");
+        tracing::warn!(container = status.id, %error, "failed to read a termination message");
         status.message.clone()
     })
 }

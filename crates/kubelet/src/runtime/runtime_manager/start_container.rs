@@ -12,6 +12,7 @@ use super::{
     error::ContainerConfigError, hooks,
 };
 use crate::{
+    files::file_work::FileWorkError,
     images::image_manager::PresentImage,
     logs::container_logs,
     node::node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
@@ -147,7 +148,8 @@ impl RuntimeManager {
         let files = match named.is_empty() {
             true => env_file::Files::new(),
             false => {
-                let read = self.files.run(key.clone(), move || Ok(env_file::read_all(&named))).await;
+                let read =
+                    self.files.run(key.clone(), move || Ok::<_, FileWorkError>(env_file::read_all(&named))).await;
                 read.map_err(|error| ContainerConfigError::Files(error.to_string()))?
             }
         };

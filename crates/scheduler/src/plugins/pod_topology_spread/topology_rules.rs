@@ -1,6 +1,6 @@
 //! Topology spread for a class of pods: matching pods per domain, kept as nodes change.
 //! The verdicts and scores are those of the plugin itself, by groups of nodes.
-//! Invariant: hard constraints have two counts each, matching pods and nodes that count; soft ones have one.
+//! Hard constraints have two counts each, matching pods and nodes that count; soft ones have one.
 
 use super::{Constraint, HOSTNAME, PodTopologySpread, evenness, has_all_keys, has_own, range};
 use crate::{

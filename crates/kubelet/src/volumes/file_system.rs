@@ -1,7 +1,7 @@
 //! Mount points, ownership and removal of volume directories.
-//! Used by `volume_manager`, on blocking threads.
-//! Invariant: never deletes through a mount point: a directory that still holds a mount is left alone. What pods can
-//! change meanwhile is worked on by descriptors, never by names.
+//! Used by `plugins` and `volume_manager`, on blocking threads.
+//! Never deletes through a mount point: a directory that still holds a mount is left alone. What pods can change
+//! meanwhile is worked on by descriptors, never by names.
 
 use std::{
     fs::Permissions,
@@ -95,7 +95,7 @@ pub fn remove(directory: &Path) -> io::Result<()> {
 
 /// Gives a volume to a group: files become readable (and writable), directories pass the group on. Other pods may be
 /// writing to it meanwhile.
-pub fn give_to_group(root: &Path, group: u32, read_only: bool, on_root_mismatch: bool) -> io::Result<()> {
+pub fn set_volume_ownership(root: &Path, group: u32, read_only: bool, on_root_mismatch: bool) -> io::Result<()> {
     // A volume's own path is an administrator's, who may use links.
     let root = safe_open::directory(&root.canonicalize()?)?;
     if on_root_mismatch {
@@ -121,17 +121,17 @@ pub fn give_to_group(root: &Path, group: u32, read_only: bool, on_root_mismatch:
             if meta.is_dir() {
                 waiting.push(path.join(name));
             } else if !meta.is_symlink() {
-                give(&place, group, of_files)?;
+                chown_and_chmod(&place, group, of_files)?;
             } else {
                 fchownat(&directory, name.as_os_str(), None, Some(Gid::from_raw(group)), AtFlags::AT_SYMLINK_NOFOLLOW)?;
             }
         }
         if path != Path::new(".") {
-            give(&directory, group, of_directories)?;
+            chown_and_chmod(&directory, group, of_directories)?;
         }
     }
     // The root last, so that a later look at the root tells whether all was done.
-    give(&root, group, of_directories)
+    chown_and_chmod(&root, group, of_directories)
 }
 
 /// `None` for what is not there any more, or is somebody else's mount or a link by now.
@@ -145,7 +145,7 @@ fn present(opened: io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn give(place: &OwnedFd, group: u32, add: u32) -> io::Result<()> {
+fn chown_and_chmod(place: &OwnedFd, group: u32, add: u32) -> io::Result<()> {
     fchownat(place, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
     let mode = safe_open::metadata(place)?.mode() & 0o7777;
     std::fs::set_permissions(safe_open::way_to(place), Permissions::from_mode(mode | add))
@@ -182,13 +182,13 @@ mod tests {
         let host = mode("host");
         // Our own group, so that nobody needs to be root.
         let group = root.metadata().unwrap().gid();
-        give_to_group(&root.join("volume"), group, false, false).unwrap();
+        set_volume_ownership(&root.join("volume"), group, false, false).unwrap();
         assert_eq!((mode("host"), mode("host/file")), (host, 0o600), "what links lead to is left alone");
         assert_eq!((mode("volume/d/own"), mode("volume/pipe")), (0o660, 0o660));
         assert_eq!((mode("volume") & 0o2770, mode("volume/d") & 0o2770), (0o2770, 0o2770));
         // All was done, as its root shows.
         std::fs::set_permissions(root.join("volume/d/own"), Permissions::from_mode(0o600)).unwrap();
-        give_to_group(&root.join("volume"), group, false, true).unwrap();
+        set_volume_ownership(&root.join("volume"), group, false, true).unwrap();
         assert_eq!(mode("volume/d/own"), 0o600);
     }
 

@@ -1,26 +1,57 @@
 //! ServiceAccount tokens for pods, asked for through TokenRequest and renewed in time.
-//! Used by `volume_manager`.
-//! Invariant: a token is bound to its pod's UID, and is forgotten with the pod.
+//! Used by `volume_manager`, for the plugins that ask for them.
+//! A token is bound to its pod's UID, and is forgotten with the pod.
 
 use std::{collections::HashMap, time::Duration};
 
+use api::ApiError;
 use client::Client;
 use env::Env;
 use http::Request;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::payload::TokenKey;
 use crate::pod::pod_spec;
 
-/// Renewed after this much of its life, or after a day.
-const RENEW_AT: f64 = 0.8;
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// A token is renewed after this share of its life, or after `RENEWAL_INTERVAL_MAX`.
+const RENEWAL_LIFE_RATIO: f64 = 0.8;
+const RENEWAL_INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// How soon a renewal that failed is tried again.
-const RETRY: Duration = Duration::from_secs(30);
+const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("failed to fetch token: {0}")]
+    Request(#[from] ApiError),
+    #[error("failed to fetch token: {0}")]
+    BuildRequest(#[from] http::Error),
+    #[error("failed to fetch token: {0}")]
+    Decode(#[from] serde_json::Error),
+    #[error("failed to fetch token: the server's answer has no token")]
+    NoToken,
+    /// Of one that was not asked for.
+    #[error("failed to fetch token")]
+    Missing,
+}
+
+/// What a token is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TokenKey {
+    pub audience: String,
+    pub expiration_seconds: i64,
+}
+
+impl TokenKey {
+    pub fn new(projection: &ServiceAccountTokenProjection) -> Self {
+        Self {
+            audience: projection.audience.clone().unwrap_or_default(),
+            expiration_seconds: projection.expiration_seconds.unwrap_or(3600),
+        }
+    }
+}
 
 struct Token {
     text: String,
@@ -41,7 +72,7 @@ impl TokenManager {
     }
 
     /// A valid token, and how long until it should be renewed.
-    pub async fn get(&self, pod: &Pod, key: &TokenKey) -> Result<(String, Duration), String> {
+    pub async fn get(&self, pod: &Pod, key: &TokenKey) -> Result<(String, Duration), TokenError> {
         let cache_key = (pod_spec::uid(pod).to_string(), key.clone());
         let now = self.env.now();
         if let Some(token) = self.tokens.lock().get(&cache_key)
@@ -51,26 +82,25 @@ impl TokenManager {
         }
         let (text, expires) = match self.request(pod, key).await {
             Ok(answer) => answer,
-            // The one there is serves while it is valid.
-            Err(why) => {
+            // The old token serves while it is valid.
+            Err(error) => {
                 let tokens = self.tokens.lock();
-                let old = tokens.get(&cache_key).filter(|token| token.expires > now).ok_or_else(|| why.clone())?;
-                tracing::warn!(pod = pod_spec::display(pod), error = why, "failed to renew a token");
-                return Ok((old.text.clone(), until(now, old.expires).min(RETRY)));
+                let Some(old) = tokens.get(&cache_key).filter(|token| token.expires > now) else { return Err(error) };
+                tracing::warn!(pod = pod_spec::display(pod), %error, "failed to renew a token");
+                return Ok((old.text.clone(), until(now, old.expires).min(RENEWAL_RETRY_INTERVAL)));
             }
         };
         let life = Duration::try_from(expires.duration_since(now)).unwrap_or_default();
-        let renew_at = now + life.mul_f64(RENEW_AT).min(LONGEST);
+        let renew_at = now + life.mul_f64(RENEWAL_LIFE_RATIO).min(RENEWAL_INTERVAL_MAX);
         let wait = until(now, renew_at);
         self.tokens.lock().insert(cache_key, Token { text: text.clone(), renew_at, expires });
         Ok((text, wait))
     }
 
-    async fn request(&self, pod: &Pod, key: &TokenKey) -> Result<(String, Timestamp), String> {
+    async fn request(&self, pod: &Pod, key: &TokenKey) -> Result<(String, Timestamp), TokenError> {
         let account = pod_spec::spec(pod).service_account_name.as_deref().filter(|name| !name.is_empty());
         let account = account.unwrap_or("default");
         let namespace = pod_spec::namespace(pod);
-        let failed = |why: String| format!("failed to fetch token: {why}");
         let audiences: Vec<&str> = Some(key.audience.as_str()).filter(|a| !a.is_empty()).into_iter().collect();
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -83,16 +113,15 @@ impl TokenManager {
         let request = Request::post(format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"))
             .header("content-type", "application/json")
             .header("accept", "application/json")
-            .body(body.to_string().into_bytes().into())
-            .map_err(|error| failed(error.to_string()))?;
-        let answer = self.client.request(request).await.map_err(|error| failed(error.to_string()))?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|error| failed(error.to_string()))?;
+            .body(body.to_string().into_bytes().into())?;
+        let answer = self.client.request(request).await?;
+        let answer: Value = serde_json::from_slice(&answer)?;
         let text = answer.pointer("/status/token").and_then(Value::as_str);
         let expires = answer.pointer("/status/expirationTimestamp").and_then(Value::as_str);
         let expires = expires.and_then(|text| text.parse().ok());
         match (text, expires) {
             (Some(text), Some(expires)) => Ok((text.to_string(), expires)),
-            _ => Err(failed("the server's answer has no token".into())),
+            _ => Err(TokenError::NoToken),
         }
     }
 
@@ -115,11 +144,11 @@ mod tests {
     use api::ApiError;
 
     use super::*;
-    use crate::no_api::Answers;
+    use crate::test_api::ScriptedApi;
 
     /// Gives out tokens of an hour, all but the second.
     fn hourly(env: Env, asked: Arc<AtomicU32>) -> Client {
-        Client::new(Answers(move |_| {
+        Client::new(ScriptedApi(move |_| {
             let number = asked.fetch_add(1, Ordering::SeqCst);
             if number == 1 {
                 return Err(ApiError::internal("not now"));

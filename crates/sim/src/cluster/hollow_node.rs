@@ -32,7 +32,7 @@ use crate::facts::{self, MILLI_CPU, NODE_PODS};
 
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-pub struct PretendNode {
+pub struct HollowNode {
     name: String,
     zone: String,
     client: Client,
@@ -42,7 +42,7 @@ pub struct PretendNode {
     admitted: Mutex<HashMap<String, i64>>,
 }
 
-impl PretendNode {
+impl HollowNode {
     pub fn new(name: String, zone: String, client: Client, env: Env, addresses: Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Self { name, zone, client, env, addresses, admitted: Mutex::default() })
     }

@@ -13,7 +13,7 @@ use crate::node::node_metrics::{
     RUNTIME_DURATION, RUNTIME_ERRORS, RUNTIME_OPERATIONS, SANDBOX_DURATION, SANDBOX_ERRORS,
 };
 
-pub struct Instrumented {
+pub struct MeteredRuntime {
     runtime: Arc<dyn Runtime>,
     metrics: Metrics,
     env: Env,
@@ -29,7 +29,7 @@ macro_rules! measured {
     }};
 }
 
-impl Instrumented {
+impl MeteredRuntime {
     pub fn new(runtime: Arc<dyn Runtime>, metrics: Metrics, env: Env) -> Self {
         Self { runtime, metrics, env }
     }
@@ -45,7 +45,7 @@ impl Instrumented {
 }
 
 #[async_trait]
-impl Runtime for Instrumented {
+impl Runtime for MeteredRuntime {
     async fn version(&self) -> Result<v1::VersionResponse> {
         measured!(self, "version", version())
     }

@@ -30,14 +30,14 @@ fn label(path: &str) -> &'static str {
 }
 
 /// A request under way; counted when it is dropped.
-pub struct Counted {
+pub struct RequestMetrics {
     metrics: Metrics,
     env: Env,
     labels: [&'static str; 4],
     began: Duration,
 }
 
-impl Counted {
+impl RequestMetrics {
     pub fn begin(metrics: &Metrics, env: &Env, method: &Method, path: &str, server_type: &'static str) -> Self {
         let method = match *method {
             Method::GET => "GET",
@@ -55,7 +55,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for RequestMetrics {
     fn drop(&mut self) {
         let took = self.env.monotonic().saturating_sub(self.began).as_secs_f64();
         self.metrics.add(&HTTP_INFLIGHT, &self.labels, -1.0);

@@ -1,4 +1,4 @@
-//! An API server that is not there, or that only answers questions, for tests.
+//! Transports for unit tests: one that reaches no API server, and one whose answers a test writes.
 //! Used by tests next to the code.
 //! Nothing can be listed or watched.
 
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use client::{ListParams, ObjectList, Transport, WatchStream};
 use http::{Request, Response};
 
-/// Answers nothing.
-pub struct NoApi;
+/// No API server answers.
+pub struct UnreachableApi;
 
-/// Answers every request, and nothing else.
-pub struct Answers<F>(pub F);
+/// Answers every request with what the function returns; lists and watches fail.
+pub struct ScriptedApi<F>(pub F);
 
 #[async_trait::async_trait]
-impl Transport for NoApi {
+impl Transport for UnreachableApi {
     async fn send(&self, _: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
         Err(ApiError::internal("no API"))
     }
@@ -35,7 +35,7 @@ impl Transport for NoApi {
 }
 
 #[async_trait::async_trait]
-impl<F> Transport for Answers<F>
+impl<F> Transport for ScriptedApi<F>
 where
     F: Fn(Request<Bytes>) -> Result<serde_json::Value, ApiError> + Send + Sync + 'static,
 {
@@ -44,7 +44,7 @@ where
     }
 
     async fn list(&self, r: &api::Resource, n: Option<&str>, p: &ListParams) -> Result<ObjectList, ApiError> {
-        NoApi.list(r, n, p).await
+        UnreachableApi.list(r, n, p).await
     }
 
     async fn watch(
@@ -54,6 +54,6 @@ where
         params: &ListParams,
         version: &str,
     ) -> Result<WatchStream, ApiError> {
-        NoApi.watch(resource, namespace, params, version).await
+        UnreachableApi.watch(resource, namespace, params, version).await
     }
 }

@@ -7,35 +7,35 @@ use std::sync::Arc;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 /// More ends than this at once make a slow listener look without knowing whose end it was.
-const KEPT: usize = 256;
+const EXITS_BUFFERED_MAX: usize = 256;
 
 #[derive(Clone)]
-pub struct Exits(broadcast::Sender<Arc<str>>);
+pub struct ContainerExits(broadcast::Sender<Arc<str>>);
 
-impl Default for Exits {
+impl Default for ContainerExits {
     fn default() -> Self {
-        Self(broadcast::channel(KEPT).0)
+        Self(broadcast::channel(EXITS_BUFFERED_MAX).0)
     }
 }
 
-impl Exits {
-    pub fn tell(&self, id: &str) {
+impl ContainerExits {
+    pub fn announce(&self, id: &str) {
         // Nobody may be listening.
         let _ = self.0.send(id.into());
     }
 
-    pub fn of(&self, id: &str) -> ExitOf {
-        ExitOf { id: id.into(), ends: self.0.subscribe() }
+    pub fn watch(&self, id: &str) -> ContainerExit {
+        ContainerExit { id: id.into(), ends: self.0.subscribe() }
     }
 }
 
 /// The end of one container.
-pub struct ExitOf {
+pub struct ContainerExit {
     id: Arc<str>,
     ends: broadcast::Receiver<Arc<str>>,
 }
 
-impl ExitOf {
+impl ContainerExit {
     /// Returns when the container may have ended.
     pub async fn wait(&mut self) {
         loop {
@@ -58,13 +58,13 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_own_end_wakes() {
-        let exits = Exits::default();
-        let mut exit = exits.of("a");
-        exits.tell("b");
+        let exits = ContainerExits::default();
+        let mut exit = exits.watch("a");
+        exits.announce("b");
         assert!(exit.wait().now_or_never().is_none());
-        exits.tell("a");
+        exits.announce("a");
         assert!(exit.wait().now_or_never().is_some());
-        (0..2 * KEPT).for_each(|_| exits.tell("b"));
+        (0..2 * EXITS_BUFFERED_MAX).for_each(|_| exits.announce("b"));
         assert!(exit.wait().now_or_never().is_some(), "too many to know");
     }
 }

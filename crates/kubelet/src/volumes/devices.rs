@@ -1,21 +1,75 @@
 //! File systems on block devices: found, made where there is none, checked and mounted.
-//! Used by `claims`, on a thread that may hang.
-//! Invariant: only a device on which nothing at all is found is ever formatted.
+//! Used by `plugins::local`, on a thread that may hang.
+//! Only a device on which nothing at all is found is ever formatted.
 
 use std::{
+    fmt, io,
     os::unix::fs::MetadataExt,
-    path::Path,
-    process::{Command, Output},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Output},
 };
 
 use super::file_system;
 use crate::files::directories;
 
-const DEFAULT_TYPE: &str = "ext4";
+const DEFAULT_FS_TYPE: &str = "ext4";
 /// `blkid` found nothing; everything else is a failure.
-const NOTHING_FOUND: i32 = 2;
+const BLKID_NOTHING_FOUND: i32 = 2;
 /// `fsck` found errors and left them.
-const UNCORRECTED: i32 = 4;
+const FSCK_UNCORRECTED: i32 = 4;
+
+#[derive(Debug, thiserror::Error)]
+#[error("local: failed to mount device {} at {} (fstype: {kind}), error {source}", .device.display(), .target.display())]
+pub struct DeviceError {
+    device: PathBuf,
+    target: PathBuf,
+    kind: String,
+    source: Box<Failure>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0:?} is not the name of a file system")]
+    InvalidType(String),
+    #[error("failed to get disk format of disk {}: {source}", .device.display())]
+    GetFormat { device: PathBuf, source: Box<Failure> },
+    #[error("blkid returns invalid output: {0}")]
+    InvalidOutput(String),
+    #[error("cannot mount unformatted disk {} as we are manipulating it in read-only mode", .0.display())]
+    ReadOnlyUnformatted(PathBuf),
+    #[error("format of disk {device:?} failed: type:({kind:?}) output:({output})")]
+    Format { device: PathBuf, kind: String, output: CommandOutput },
+    #[error("'fsck' found errors on device {} but could not correct them: {output}.", .device.display())]
+    Uncorrected { device: PathBuf, output: CommandOutput },
+    #[error("mount failed: {0}")]
+    Mount(CommandOutput),
+    #[error("failed to run {program}: {source}")]
+    Run { program: String, source: io::Error },
+    #[error("{0}")]
+    Command(CommandOutput),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What a command wrote, and how it ended.
+#[derive(Debug)]
+struct CommandOutput {
+    text: String,
+    status: ExitStatus,
+}
+
+impl From<&Output> for CommandOutput {
+    fn from(output: &Output) -> Self {
+        let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+        Self { text: String::from_utf8_lossy(&text).trim().into(), status: output.status }
+    }
+}
+
+impl fmt::Display for CommandOutput {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} ({})", self.text, self.status)
+    }
+}
 
 /// What a volume says of its file system.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,36 +79,45 @@ pub struct FileSystem {
 }
 
 /// Mounts the device at `target`, as often as it is asked for.
-pub fn mount(device: &Path, target: &Path, wanted: &FileSystem, read_only: bool) -> Result<(), String> {
+pub fn mount(device: &Path, target: &Path, wanted: &FileSystem, read_only: bool) -> Result<(), DeviceError> {
     if file_system::is_mount_point(target) {
         return Ok(());
     }
-    let kind = wanted.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(DEFAULT_TYPE);
-    let failed = |error: String| {
-        let (device, target) = (device.display(), target.display());
-        format!("local: failed to mount device {device} at {target} (fstype: {kind}), error {error}")
-    };
-    if !kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
-        return Err(failed(format!("{kind:?} is not the name of a file system")));
-    }
-    directories::create(target).map_err(|error| failed(error.to_string()))?;
-    // What another pod has mounted must be neither checked nor made.
-    if !is_mounted(device).map_err(|error| failed(error.to_string()))? {
-        make_ready(device, kind, read_only).map_err(failed)?;
-    }
-    attach(device, target, kind, &wanted.options, read_only).map_err(failed)
+    let kind = wanted.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(DEFAULT_FS_TYPE);
+    format_and_mount(device, target, kind, &wanted.options, read_only).map_err(|source| DeviceError {
+        device: device.into(),
+        target: target.into(),
+        kind: kind.into(),
+        source: Box::new(source),
+    })
 }
 
-fn make_ready(device: &Path, kind: &str, read_only: bool) -> Result<(), String> {
-    let name = device.display();
-    let found = format(device).map_err(|error| format!("failed to get disk format of disk {name}: {error}"))?;
+fn format_and_mount(
+    device: &Path,
+    target: &Path,
+    kind: &str,
+    options: &[String],
+    read_only: bool,
+) -> Result<(), Failure> {
+    if !kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
+        return Err(Failure::InvalidType(kind.into()));
+    }
+    directories::create(target)?;
+    // What another pod has mounted must be neither checked nor made.
+    if !is_mounted(device)? {
+        make_ready(device, kind, read_only)?;
+    }
+    attach(device, target, kind, options, read_only)
+}
+
+fn make_ready(device: &Path, kind: &str, read_only: bool) -> Result<(), Failure> {
+    let found =
+        get_format(device).map_err(|source| Failure::GetFormat { device: device.into(), source: Box::new(source) })?;
     match (found.is_empty(), read_only) {
-        (true, true) => {
-            Err(format!("cannot mount unformatted disk {name} as we are manipulating it in read-only mode"))
-        }
+        (true, true) => Err(Failure::ReadOnlyUnformatted(device.into())),
         (true, false) => {
-            tracing::info!(device = %name, kind, "making a file system on an unformatted device");
-            make(device, kind)
+            tracing::info!(device = %device.display(), kind, "making a file system on an unformatted device");
+            make_file_system(device, kind)
         }
         (false, true) => Ok(()),
         (false, false) => check(device),
@@ -62,17 +125,17 @@ fn make_ready(device: &Path, kind: &str, read_only: bool) -> Result<(), String> 
 }
 
 /// What is on the device: the name of a file system, or nothing.
-fn format(device: &Path) -> Result<String, String> {
+fn get_format(device: &Path) -> Result<String, Failure> {
     let arguments = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"];
     let output = run(Command::new("blkid").args(arguments).arg(device))?;
     match output.status.code() {
         Some(0) => read_format(&String::from_utf8_lossy(&output.stdout)),
-        Some(NOTHING_FOUND) => Ok(String::new()),
-        _ => Err(said(&output)),
+        Some(BLKID_NOTHING_FOUND) => Ok(String::new()),
+        _ => Err(Failure::Command((&output).into())),
     }
 }
 
-fn read_format(text: &str) -> Result<String, String> {
+fn read_format(text: &str) -> Result<String, Failure> {
     let mut kind = String::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
         match line.split_once('=') {
@@ -80,13 +143,13 @@ fn read_format(text: &str) -> Result<String, String> {
             Some(("PTTYPE", _)) => return Ok("unknown data, probably partitions".into()),
             Some(("TYPE", value)) => kind = value.into(),
             Some(_) => {}
-            None => return Err(format!("blkid returns invalid output: {text}")),
+            None => return Err(Failure::InvalidOutput(text.into())),
         }
     }
     Ok(kind)
 }
 
-fn make(device: &Path, kind: &str) -> Result<(), String> {
+fn make_file_system(device: &Path, kind: &str) -> Result<(), Failure> {
     let force: &[&str] = match kind {
         "ext3" | "ext4" => &["-F", "-m0"],
         "xfs" => &["-f"],
@@ -95,29 +158,25 @@ fn make(device: &Path, kind: &str) -> Result<(), String> {
     let output = run(Command::new(format!("mkfs.{kind}")).args(force).arg(device))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("format of disk {:?} failed: type:({kind:?}) output:({})", device, said(&output))),
+        false => Err(Failure::Format { device: device.into(), kind: kind.into(), output: (&output).into() }),
     }
 }
 
-fn check(device: &Path) -> Result<(), String> {
+fn check(device: &Path) -> Result<(), Failure> {
     let output = match run(Command::new("fsck").arg("-a").arg(device)) {
         Ok(output) => output,
         Err(error) => {
-            tracing::warn!(device = %device.display(), error, "a device's file system is not checked");
+            tracing::warn!(device = %device.display(), %error, "a device's file system is not checked");
             return Ok(());
         }
     };
     match output.status.code() {
-        Some(UNCORRECTED) => Err(format!(
-            "'fsck' found errors on device {} but could not correct them: {}.",
-            device.display(),
-            said(&output)
-        )),
+        Some(FSCK_UNCORRECTED) => Err(Failure::Uncorrected { device: device.into(), output: (&output).into() }),
         _ => Ok(()),
     }
 }
 
-fn attach(device: &Path, target: &Path, kind: &str, options: &[String], read_only: bool) -> Result<(), String> {
+fn attach(device: &Path, target: &Path, kind: &str, options: &[String], read_only: bool) -> Result<(), Failure> {
     let with = |first: &str| {
         let all: Vec<&str> = std::iter::once(first).chain(options.iter().map(String::as_str)).collect();
         run(Command::new("mount").args(["-t", kind, "-o", &all.join(",")]).arg(device).arg(target))
@@ -129,7 +188,7 @@ fn attach(device: &Path, target: &Path, kind: &str, options: &[String], read_onl
     }
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("mount failed: {}", said(&output))),
+        false => Err(Failure::Mount((&output).into())),
     }
 }
 
@@ -141,17 +200,12 @@ fn is_mounted(device: &Path) -> std::io::Result<bool> {
     Ok(mounts.lines().any(|line| line.split(' ').nth(2) == Some(wanted.as_str())))
 }
 
-fn run(command: &mut Command) -> Result<Output, String> {
+fn run(command: &mut Command) -> Result<Output, Failure> {
     let path = std::env::var("PATH").unwrap_or_default();
     // Services are often started without what is for administrators.
     let path = format!("{path}:/usr/sbin:/sbin");
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.env("PATH", path).output().map_err(|error| format!("failed to run {name}: {error}"))
-}
-
-fn said(output: &Output) -> String {
-    let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-    format!("{} ({})", String::from_utf8_lossy(&text).trim(), output.status)
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.env("PATH", path).output().map_err(|source| Failure::Run { program, source })
 }
 
 #[cfg(test)]
@@ -176,7 +230,7 @@ mod tests {
             let output = run(Command::new("losetup").args(["--find", "--show"]).arg(file)).unwrap();
             let device = String::from_utf8_lossy(&output.stdout).trim().to_string();
             if !output.status.success() || device.is_empty() {
-                eprintln!("left out: no loop devices here: {}", said(&output));
+                eprintln!("left out: no loop devices here: {}", CommandOutput::from(&output));
                 return None;
             }
             Some(Self(device.into()))
@@ -205,11 +259,12 @@ mod tests {
         let target = |name: &str| Target(directory.path().join(name));
         let (first, second, third) = (target("first"), target("second"), target("third"));
         let plain = FileSystem::default();
-        let refused = mount(&device.0, &first.0, &plain, true).unwrap_err();
+        let refused = mount(&device.0, &first.0, &plain, true).unwrap_err().to_string();
         assert!(refused.contains("cannot mount unformatted disk"), "{refused}");
         assert!(refused.contains("(fstype: ext4)"), "{refused}");
         let strange = FileSystem { kind: Some("../x".into()), ..Default::default() };
-        assert!(mount(&device.0, &first.0, &strange, false).unwrap_err().contains("not the name of a file system"));
+        let refused = mount(&device.0, &first.0, &strange, false).unwrap_err().to_string();
+        assert!(refused.contains("not the name of a file system"), "{refused}");
         mount(&device.0, &first.0, &plain, false).unwrap();
         std::fs::write(first.0.join("kept"), "yes").unwrap();
         mount(&device.0, &first.0, &plain, false).unwrap();

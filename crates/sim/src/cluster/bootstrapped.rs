@@ -13,20 +13,20 @@ use super::{api_server::ApiServerProcess, control_plane};
 use crate::{START, determinism, network::in_process::InProcessTransport, runner};
 
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Primed {
+pub struct Bootstrapped {
     /// Keys and values; these are objects, and so texts.
     records: Vec<(String, String)>,
     pub signing_key: String,
 }
 
-impl Primed {
+impl Bootstrapped {
     pub fn make() -> Self {
         // A thread and a seed of its own, so that it makes no difference to what follows.
-        let prime = std::thread::spawn(|| {
+        let bootstrap = std::thread::spawn(|| {
             determinism::fix(SEED);
-            runner::runtime().block_on(prime())
+            runner::runtime().block_on(bootstrap())
         });
-        prime.join().expect("a server starts")
+        bootstrap.join().expect("a server starts")
     }
 
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
@@ -50,7 +50,7 @@ impl Primed {
 /// No run has it: the run of the same seed would give its objects the uids that these have.
 const SEED: u64 = u64::MAX;
 
-async fn prime() -> Primed {
+async fn bootstrap() -> Bootstrapped {
     let env = Env::simulated(START.parse().expect("a constant time"), SEED);
     let signing_key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
     let store = Arc::new(store::MemoryStore::new(env.clone()));
@@ -66,5 +66,5 @@ async fn prime() -> Primed {
     let everything = Range { start: "/".into(), end: store::prefix_end("/"), limit: 0, revision: None };
     let records = store.range(everything).await.expect("the store is in memory").records;
     let text = |value: &[u8]| String::from_utf8(value.to_vec()).expect("objects are texts");
-    Primed { records: records.into_iter().map(|r| (r.key, text(&r.value))).collect(), signing_key }
+    Bootstrapped { records: records.into_iter().map(|r| (r.key, text(&r.value))).collect(), signing_key }
 }

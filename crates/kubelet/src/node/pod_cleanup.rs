@@ -1,5 +1,5 @@
 //! Removes what nobody wants any more: sandboxes, directories, logs and groups of pods that are gone.
-//! Run by `lib` at the start and at a slow rate.
+//! Run by `wiring` at the start and at a slow rate.
 //! Touches only pods that this node made, that no source and no worker knows, and only after the sources were heard.
 
 use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-const INTERVAL: Duration = Duration::from_secs(60);
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
 pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     let mut round: u64 = 0;
@@ -22,14 +22,14 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
     loop {
         remove_orphans(&workers).await;
         if let Err(error) = container_gc::collect(&workers).await {
-            tell(&workers, error.event_reason(), error.to_string());
+            report_failure(&workers, error.event_reason(), &error);
         }
         // Images change rarely and cost more to look at.
         if round.is_multiple_of(5) {
             let result = images.collect(&workers).await;
             match result {
                 // Once may be a runtime that has only just come up.
-                Err(error) if images_failed => tell(&workers, error.event_reason(), error.to_string()),
+                Err(error) if images_failed => report_failure(&workers, error.event_reason(), &error),
                 Err(error) => {
                     tracing::warn!(%error, "failed to look after images");
                     images_failed = true;
@@ -38,14 +38,14 @@ pub async fn run(workers: Arc<PodWorkers>, images: Arc<ImageGc>) {
             }
         }
         round += 1;
-        workers.shared.env.sleep(INTERVAL).await;
+        workers.shared.env.sleep(CLEANUP_INTERVAL).await;
     }
 }
 
-fn tell(workers: &PodWorkers, reason: &str, error: String) {
-    tracing::warn!(error, reason, "housekeeping failed");
+fn report_failure(workers: &PodWorkers, reason: &str, error: &dyn std::error::Error) {
+    tracing::warn!(%error, reason, "garbage collection failed");
     let node = client::reference(&*workers.shared.node.lock());
-    workers.shared.recorder.warning(&node, reason, error);
+    workers.shared.recorder.warning(&node, reason, error.to_string());
 }
 
 /// What a node that was down may find: pods that were deleted meanwhile.
@@ -82,7 +82,7 @@ async fn remove_orphans(workers: &PodWorkers) {
     shared.allocations.retain(wanted);
     for uid in shared.volumes.pods_on_disk().await.into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
         if let Err(error) = shared.volumes.tear_down(&uid).await {
-            tracing::warn!(uid, error, "failed to remove an orphaned pod's directory");
+            tracing::warn!(uid, %error, "failed to remove an orphaned pod's directory");
         }
     }
     for (uid, directory) in container_logs::directories(&shared.config).await {

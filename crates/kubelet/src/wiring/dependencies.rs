@@ -1,0 +1,212 @@
+//! Builds the parts of a node, each with what it needs of the others.
+//! Used by `wiring`; `loops` runs what is built here.
+
+use std::{sync::Arc, time::Duration};
+
+use client::InformerFactory;
+use k8s_openapi::api::core::v1::Service;
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, sync::Notify};
+
+use super::{Foundation, checks::check_machine};
+use crate::{
+    Error,
+    files::file_work::FileWork,
+    images::image_manager::{ImageManager, pull_records::PullRecords},
+    node::node_status::{self, Allocatable, NodeStatusManager},
+    pod::{
+        pod_manager::PodManager,
+        pod_wakes::PodWakes,
+        pod_workers::{PodWorkers, Shared},
+        probe_manager::ProbeManager,
+        status_manager::StatusManager,
+    },
+    resources::{
+        allocation_manager::AllocationManager,
+        container_manager::ContainerManager,
+        eviction::{self, Pressures, Threshold},
+    },
+    runtime::{
+        backoff::Backoff,
+        container_config::downward::NodeFacts,
+        container_exits::ContainerExits,
+        pleg::Pleg,
+        runtime_features::RuntimeFeatures,
+        runtime_manager::{RuntimeLimiter, RuntimeManager},
+        user_namespaces::UserNamespaces,
+    },
+    volumes::{referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
+};
+
+/// The first wait of a container that ended, unless the longest is shorter.
+const CRASH_BACKOFF_MIN: Duration = Duration::from_secs(10);
+const RUNTIME_CALLS_PER_CPU: usize = 2;
+const RUNTIME_CALLS_MIN: usize = 4;
+
+/// Everything of a running node, put together.
+pub struct Node {
+    pub workers: Arc<PodWorkers>,
+    pub status: Arc<NodeStatusManager>,
+    pub thresholds: Vec<Threshold>,
+    pub pleg: Arc<Pleg>,
+    pub exits: ContainerExits,
+    pub wakes: PodWakes,
+    pub listener: Option<TcpListener>,
+}
+
+impl Foundation {
+    pub fn build(self, informers: &InformerFactory, listener: Option<TcpListener>) -> Result<Node, Error> {
+        let thresholds = self.thresholds()?;
+        let cgroups = self.container_manager()?;
+        let allocatable = node_status::allocatable(&self.machine, &self.config, &thresholds);
+        let (wakes, exits, pressures) =
+            (PodWakes::default(), ContainerExits::default(), Arc::new(Pressures::default()));
+        let features = Arc::new(RuntimeFeatures::new(&self.runtime_version));
+        let images = self.image_manager();
+        let pleg = Arc::new(self.pleg(&images, &wakes, &exits));
+        let server_port = listener.as_ref().and_then(|l| l.local_addr().ok()).map(|address| address.port());
+        let status = Arc::new(self.node_status(server_port, &pleg, &pressures, allocatable, &features));
+        *status.node.lock() = status.describe();
+        let files = FileWork::new(self.env.clone());
+        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files);
+        let pods = Arc::new(PodManager::default());
+        let allocations = AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone());
+        let Self { config, client, env, recorder, metrics, .. } = self;
+        let shared = Arc::new(Shared {
+            runtime,
+            runtime_name: self.runtime_version.runtime_name,
+            probes: ProbeManager::new(self.runtime, env.clone(), recorder.clone(), wakes.clone()),
+            volumes: VolumeManager::new(
+                client.clone(),
+                env.clone(),
+                &config,
+                status.node.clone(),
+                recorder.clone(),
+                metrics.clone(),
+                files,
+            ),
+            references: ReferencedObjects::new(client.clone(), env.clone(), wakes.clone()),
+            services: informers.informer::<Service>(),
+            node: status.node.clone(),
+            pressures,
+            crash_backoff: Backoff::new(CRASH_BACKOFF_MIN.min(config.crash_backoff_max), config.crash_backoff_max),
+            allocations: allocations.kept_in(config.root_dir.join("granted_resources")),
+            statuses: Arc::new(StatusManager::new(client.clone(), env.clone(), pods.clone(), metrics.clone())),
+            config,
+            env,
+            client,
+            recorder,
+            pods,
+            images,
+            cgroups,
+            metrics,
+        });
+        Ok(Node { workers: Arc::new(PodWorkers::new(shared)), status, thresholds, pleg, exits, wakes, listener })
+    }
+
+    fn thresholds(&self) -> Result<Vec<Threshold>, Error> {
+        let config = &self.config;
+        let mut thresholds = eviction::parse(&config.eviction_hard, &config.eviction_soft, &config.eviction_soft_grace)
+            .map_err(|error| Error::Config(error.to_string()))?;
+        eviction::with_reclaim(&mut thresholds, &config.eviction_minimum_reclaim)
+            .map_err(|error| Error::Config(error.to_string()))?;
+        Ok(thresholds)
+    }
+
+    /// Makes the control groups that all pods are below.
+    fn container_manager(&self) -> Result<Arc<ContainerManager>, Error> {
+        let (config, machine) = (&self.config, &self.machine);
+        let cgroups = ContainerManager::configured(config, machine);
+        check_machine(config, cgroups.is_unified())?;
+        let enforced = config.enforce_node_allocatable;
+        let memory_bytes = enforced.then_some(machine.memory_bytes - config.reserved.memory_bytes);
+        let reserved_cpu_milli = if enforced { config.reserved.cpu_milli } else { 0 };
+        cgroups.start(machine.cpus * 1000 - reserved_cpu_milli, memory_bytes).map_err(Error::Groups)?;
+        Ok(Arc::new(cgroups))
+    }
+
+    fn image_manager(&self) -> Arc<ImageManager> {
+        let config = &self.config;
+        let records = PullRecords::load(&config.root_dir.join("image_manager"), config.image_verification);
+        let images = ImageManager::new(
+            self.runtime.clone(),
+            self.env.clone(),
+            self.recorder.clone(),
+            config.max_parallel_pulls,
+            self.metrics.clone(),
+        );
+        Arc::new(images.with_records(records))
+    }
+
+    fn pleg(&self, images: &Arc<ImageManager>, wakes: &PodWakes, exits: &ContainerExits) -> Pleg {
+        Pleg::new(
+            self.runtime.clone(),
+            self.env.clone(),
+            images.clone(),
+            self.config.relist_interval,
+            wakes.clone(),
+            exits.clone(),
+            self.metrics.clone(),
+        )
+    }
+
+    fn node_status(
+        &self,
+        server_port: Option<u16>,
+        pleg: &Arc<Pleg>,
+        pressures: &Arc<Pressures>,
+        allocatable: Allocatable,
+        features: &Arc<RuntimeFeatures>,
+    ) -> NodeStatusManager {
+        let version = &self.runtime_version;
+        NodeStatusManager {
+            config: self.config.clone(),
+            client: self.client.clone(),
+            env: self.env.clone(),
+            runtime: self.runtime.clone(),
+            runtime_version: format!("{}://{}", version.runtime_name, version.runtime_version),
+            recorder: self.recorder.clone(),
+            machine: self.machine.clone(),
+            addresses: self.config.node_ips.clone(),
+            pleg: pleg.clone(),
+            server_port: server_port.unwrap_or(self.config.port),
+            node: Arc::new(Mutex::default()),
+            pressures: pressures.clone(),
+            allocatable,
+            features: features.clone(),
+            wake: Arc::new(Notify::new()),
+        }
+    }
+
+    fn runtime_manager(
+        &self,
+        images: &Arc<ImageManager>,
+        cgroups: &Arc<ContainerManager>,
+        features: Arc<RuntimeFeatures>,
+        allocatable: Allocatable,
+        files: &FileWork,
+    ) -> RuntimeManager {
+        // More of them only make each slower.
+        let calls_max = (self.machine.cpus.max(1) as usize * RUNTIME_CALLS_PER_CPU).max(RUNTIME_CALLS_MIN);
+        RuntimeManager {
+            runtime: self.runtime.clone(),
+            env: self.env.clone(),
+            recorder: self.recorder.clone(),
+            config: self.config.clone(),
+            images: images.clone(),
+            cgroups: cgroups.clone(),
+            user_namespaces: UserNamespaces::new(self.config.pods_dir()),
+            features,
+            node: NodeFacts {
+                cpu_milli: allocatable.cpu_milli,
+                memory_bytes: allocatable.memory_bytes,
+                ephemeral_bytes: allocatable.ephemeral_bytes,
+            },
+            host_ips: self.config.node_ips.iter().map(ToString::to_string).collect(),
+            metrics: self.metrics.clone(),
+            starts: RuntimeLimiter::new(self.env.clone(), calls_max),
+            stops: RuntimeLimiter::new(self.env.clone(), calls_max),
+            files: files.clone(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Starts everything that runs for as long as the node does, and ends it.
+//! Used by `wiring`.
+
+use std::{sync::Arc, time::Duration};
+
+use client::{Informer, InformerFactory, ListParams};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{dependencies::Node, listeners};
+use crate::{
+    Config,
+    images::image_gc::ImageGc,
+    logs::log_rotation,
+    node::pod_cleanup,
+    pod::{
+        pod_workers::PodWorkers,
+        sync_loop::{SyncLoop, SyncLoopHealth},
+    },
+    resources::eviction::EvictionManager,
+    sources::{self, STATIC_POD_LISTS_MAX},
+};
+
+/// How long Services are waited for at the start.
+const SERVICES_SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long after the API's pods are known orphans are looked for; static pods come later than those of the API.
+const CLEANUP_DELAY: Duration = Duration::from_secs(2);
+const CLEANUP_DELAY_WITH_STATIC_PODS: Duration = Duration::from_secs(30);
+
+impl Node {
+    pub async fn run(self, informers: &InformerFactory, shutdown: CancellationToken) {
+        let Node { workers, status, thresholds, pleg, exits, wakes, listener } = self;
+        let shared = workers.shared.clone();
+        let (config, env) = (shared.config.clone(), shared.env.clone());
+        let selector = format!("spec.nodeName={}", config.node_name);
+        let api_pods = informers.informer_with::<Pod>(ListParams::fields(selector));
+        status.register().await;
+        let about = client::reference(&*status.node.lock());
+        shared.recorder.normal(&about, "Starting", "Starting kubelet.");
+        let mut tasks = JoinSet::new();
+        tasks.spawn(status.clone().run_status());
+        let own = informers.informer_with(ListParams::fields(format!("metadata.name={}", config.node_name)));
+        tasks.spawn(status.clone().run_watch(own));
+        tasks.spawn(status.clone().run_network_watch());
+        tasks.spawn(status.clone().run_lease());
+        tasks.spawn(pleg.run());
+        // A pod's environment names the services, so they are waited for once.
+        env.timeout(SERVICES_SYNC_TIMEOUT, shared.services.synced()).await;
+        let (static_sender, static_pods) = mpsc::channel(STATIC_POD_LISTS_MAX);
+        if let Some(dir) = &config.manifest_dir {
+            sources::follow_directory(dir.clone(), config.clone(), env.clone(), static_sender.clone());
+        }
+        if let Some(url) = &config.manifest_url {
+            sources::follow_url(url.clone(), config.clone(), env.clone(), static_sender.clone());
+        }
+        let image_gc = Arc::new(ImageGc::default());
+        let (images, tell) = (image_gc.clone(), status.wake.clone());
+        tasks.spawn(EvictionManager { workers: workers.clone(), images, thresholds, tell }.run());
+        tasks.spawn(run_cleanup(workers.clone(), image_gc, api_pods.clone()));
+        tasks.spawn(log_rotation::run(workers.clone()));
+        let health = Arc::new(SyncLoopHealth::new(env));
+        listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), &shutdown);
+        let all_workers = workers.clone();
+        tasks.spawn(SyncLoop { health, workers, api_pods, static_pods, wakes, shutdown: shutdown.clone() }.run());
+        shutdown.cancelled().await;
+        drop(static_sender);
+        tasks.shutdown().await;
+        all_workers.stop();
+    }
+}
+
+async fn run_cleanup(workers: Arc<PodWorkers>, images: Arc<ImageGc>, api_pods: Informer<Pod>) {
+    // Before all sources were heard, everything looks like an orphan.
+    api_pods.synced().await;
+    workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
+    pod_cleanup::run(workers, images).await;
+}
+
+fn cleanup_delay(config: &Config) -> Duration {
+    match config.manifest_dir.is_some() || config.manifest_url.is_some() {
+        true => CLEANUP_DELAY_WITH_STATIC_PODS,
+        false => CLEANUP_DELAY,
+    }
+}

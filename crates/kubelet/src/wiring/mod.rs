@@ -1,0 +1,73 @@
+//! Puts a node together and runs it: `checks` refuses what this machine can't do, `dependencies` builds the parts,
+//! `loops` starts them, `listeners` serves.
+//! Called by the crate's `run`.
+
+mod checks;
+mod dependencies;
+mod listeners;
+mod loops;
+
+use std::sync::Arc;
+
+use client::{Client, EventRecorder, InformerFactory};
+use cri::Runtime;
+use env::Env;
+use metrics::Metrics;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Config, Error,
+    files::directories,
+    node::node_status::{Machine, default_address},
+    runtime::metered_runtime::MeteredRuntime,
+};
+
+/// What every part of a node is made from.
+struct Foundation {
+    config: Arc<Config>,
+    client: Client,
+    env: Env,
+    runtime: Arc<dyn Runtime>,
+    runtime_version: cri::v1::VersionResponse,
+    machine: Machine,
+    recorder: EventRecorder,
+    metrics: Metrics,
+}
+
+pub async fn run(
+    mut config: Config,
+    client: Client,
+    informers: InformerFactory,
+    env: Env,
+    runtime: Arc<dyn Runtime>,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let metrics = Metrics::default();
+    let runtime: Arc<dyn Runtime> = Arc::new(MeteredRuntime::new(runtime, metrics.clone(), env.clone()));
+    directories::prepare(&mut config)
+        .map_err(|(path, source)| Error::Directory { path: path.display().to_string(), source })?;
+    if config.node_ips.is_empty() {
+        config.node_ips = default_address().into_iter().collect();
+    }
+    if config.node_ips.is_empty() {
+        return Err(Error::NoAddress);
+    }
+    let runtime_version = runtime
+        .version()
+        .await
+        .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.display().to_string(), source })?;
+    let listener = listeners::bind(&config).await?;
+    let foundation = Foundation {
+        machine: Machine::probe(&config.root_dir),
+        recorder: EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name),
+        config: Arc::new(config),
+        client,
+        env,
+        runtime,
+        runtime_version,
+        metrics,
+    };
+    let node = foundation.build(&informers, listener)?;
+    node.run(&informers, shutdown).await;
+    Ok(())
+}
