@@ -340,7 +340,7 @@ mod tests {
             let mut lines = lines(&object);
             // What serves metrics brings the right to read them along; upstream that is another program.
             lines.retain(|l| !object["aggregationRule"].is_object() || !l.starts_with("metrics.k8s.io|"));
-            let digest = format!("{:x}", Sha256::digest(lines.join("\n")));
+            let digest: String = Sha256::digest(lines.join("\n")).iter().map(|byte| format!("{byte:02x}")).collect();
             ours.insert(name, format!("{} {}", lines.len(), &digest[..16]));
         }
         // What is ours alone: the components of one process.
