@@ -6,7 +6,6 @@ mod sources;
 
 mod api_is_pure;
 mod dependencies;
-mod documents;
 mod file_headers;
 mod file_length;
 mod folder_width;

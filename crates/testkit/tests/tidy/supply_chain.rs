@@ -121,7 +121,8 @@ fn single(words: &mut Words, allowed: &BTreeSet<String>) -> bool {
 #[test]
 fn expressions_of_licences_are_read() {
     let allowed = BTreeSet::from(["MIT".to_string(), "Apache-2.0 WITH LLVM-exception".to_string()]);
-    let check = |expression: &str, expected: bool| assert_eq!(is_allowed(expression, &allowed), expected, "{expression}");
+    let check =
+        |expression: &str, expected: bool| assert_eq!(is_allowed(expression, &allowed), expected, "{expression}");
     check("MIT", true);
     check("GPL-3.0", false);
     check("GPL-3.0 OR MIT", true);
@@ -157,7 +158,10 @@ fn no_crate_is_banned_or_there_twice() {
     let mut left: BTreeSet<_> = bans.skip.iter().map(|skip| skip.name.as_str()).collect();
     for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let excused = versions.iter().filter(|version| left.remove(format!("{name}@{version}").as_str())).count();
-        assert!(versions.len() - excused <= 1, "{name} is built as {versions:?}: move to one, or add to `skip` in deny.toml");
+        assert!(
+            versions.len() - excused <= 1,
+            "{name} is built as {versions:?}: move to one, or add to `skip` in deny.toml"
+        );
     }
     assert!(left.is_empty(), "`skip` in deny.toml names crates that are there once only: {left:?}");
 }
