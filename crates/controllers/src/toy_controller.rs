@@ -80,7 +80,7 @@ async fn a_controller_is_one_file_and_one_row() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let _logging = testkit::scoped_log(subscriber);
     for enabled in [true, false] {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let store = Arc::new(store::MemoryStore::new(env.clone()));

@@ -214,13 +214,12 @@ mod tests {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = json_subscriber(EnvFilter::new("info"), move || writer.clone());
-        tracing::subscriber::with_default(subscriber, || {
-            let span = tracing::info_span!("outer", key = "a\"b\n", user = tracing::field::Empty);
-            let _inside = span.enter();
-            span.record("user", "jane");
-            tracing::warn!(error = %"it broke", count = 3, yes = true, "something happened");
-            tracing::debug!("not shown");
-        });
+        let _logging = testkit::scoped_log(subscriber);
+        let span = tracing::info_span!("outer", key = "a\"b\n", user = tracing::field::Empty);
+        let _inside = span.enter();
+        span.record("user", "jane");
+        tracing::warn!(error = %"it broke", count = 3, yes = true, "something happened");
+        tracing::debug!("not shown");
         let lines = lines.parsed();
         assert_eq!(lines.len(), 1);
         let mut line = lines[0].clone();
@@ -239,7 +238,7 @@ mod tests {
         let writer = lines.clone();
         let filter = Logging { format: Format::Json, verbosity: Some(4) }.filter();
         let subscriber = json_subscriber(filter, move || writer.clone());
-        let _logging = tracing::subscriber::set_default(subscriber);
+        let _logging = testkit::scoped_log(subscriber);
         let env = Env::real();
         let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let store = Arc::new(store::MemoryStore::new(env.clone()));

@@ -3,6 +3,9 @@
 //! It reads the workspace's own files, cargo's metadata and the published API only.
 
 pub mod conformance;
+mod scoped_log;
+
+pub use scoped_log::{ScopedLog, scoped_log};
 
 use std::{collections::BTreeMap, path::PathBuf, process::Command};
 

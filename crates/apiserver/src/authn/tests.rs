@@ -406,7 +406,7 @@ async fn no_secret_reaches_a_log() {
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = testkit::scoped_log(subscriber);
     tracing::info!("the log works");
     let f = fixture().await;
     f.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "robot" } }))

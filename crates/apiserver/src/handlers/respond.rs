@@ -309,7 +309,7 @@ fn protobuf_list(list: &ListReply, metadata: &Value) -> Result<Response<Body>, A
     let encoded: Vec<Bytes> = encoded.collect::<Result<_, _>>()?;
     let items = encoded.iter().map(|object| protobuf::open(object).map(|envelope| envelope.raw));
     let items: Vec<&[u8]> = items.collect::<Result<_, _>>()?;
-    let bytes = protobuf::list(&served.api_version(), &served.list_kind, metadata, items.into_iter())?;
+    let bytes = protobuf::list(&served.api_version(), &served.list_kind, metadata, &items)?;
     Ok(bytes_response(StatusCode::OK, bytes.into(), Media::Protobuf))
 }
 

@@ -38,6 +38,9 @@ pub struct Config {
     /// `--admission-control-config-file`: settings of single plugins.
     pub admission_control_config_file: Option<PathBuf>,
     pub anonymous_auth: bool,
+    /// Whether minke's own agents may join. Their nodes run service proxy and DNS under the node's identity, so every node
+    /// may read more than upstream's: the rows `minke:node` of the bootstrap policy.
+    pub admits_agents: bool,
     pub limits: Limits,
 }
 
@@ -224,6 +227,7 @@ impl Config {
             disable_admission_plugins: Vec::new(),
             admission_control_config_file: None,
             anonymous_auth: true,
+            admits_agents: false,
             limits: Limits::default(),
         }
     }

@@ -30,7 +30,7 @@ async fn lines_of_a_pod_sync_carry_its_name_and_uid() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = testkit::scoped_log(subscriber);
     let Some(node) = Node::start("spans") else { return };
     node.api.create_pod("told", pod(json!({})));
     node.wait("told", "ready", |pod| condition(pod, "Ready") == "True").await;

@@ -95,7 +95,7 @@ async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
         scheduler_config(flags.scheduler_config.as_deref())?;
         let pid = PidFile::take(&instance)?;
         ranges::settle_apart(&mut flags, &instance)?;
-        let plane = server::start_api(&flags, &instance, env, shutdown, report, components).await?;
+        let plane = server::start_api(&flags, whole, &instance, env, shutdown, report, components).await?;
         if whole {
             server::start_controllers(&plane, &flags, &instance, env, shutdown, components).await?;
         }

@@ -153,7 +153,7 @@ async fn run(
     let advertised = server::advertise_address(&flags.server)?;
     flags.node.node_ip = agent::node_addresses(&flags.node, Some(advertised), &flags.server.pod_cidr)?;
     let runtime = Runtime::start(&flags.node, instance, env);
-    let api = server::start_api(&flags.server, instance, env, shutdown, report, components);
+    let api = server::start_api(&flags.server, true, instance, env, shutdown, report, components);
     let (plane, runtime) = tokio::try_join!(api, runtime)?;
     server::start_controllers(&plane, &flags.server, instance, env, shutdown, components).await?;
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];

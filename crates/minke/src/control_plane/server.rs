@@ -40,9 +40,10 @@ pub struct ControlPlane {
     pub address: SocketAddr,
 }
 
-/// Opens the store and serves the API. Returns once it answers.
+/// Opens the store and serves the API. Returns once it answers. `admits_agents`: see `apiserver::Config`.
 pub async fn start_api(
     flags: &flags::Server,
+    admits_agents: bool,
     instance: &Instance,
     env: &Env,
     shutdown: &CancellationToken,
@@ -55,7 +56,7 @@ pub async fn start_api(
     let advertise = advertise_address(flags)?;
     let pki = Pki::open(&instance.pki(), env.clone())?;
     let store = flags.store.open(instance, env).await?;
-    let config = api_config(flags, &pki, advertise, port)?;
+    let config = config::Config { admits_agents, ..api_config(flags, &pki, advertise, port)? };
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     let address = SocketAddr::new(advertise, port);
     write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;

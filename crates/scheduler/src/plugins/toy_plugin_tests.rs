@@ -345,7 +345,7 @@ async fn lines_of_a_cycle_carry_the_pod() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = testkit::scoped_log(subscriber);
     let server = start();
     create(&server, "traced", "");
     server.until("binding", |s| node_of(s, "traced").is_some()).await;

@@ -52,10 +52,23 @@ pub fn encode_object(value: &Value) -> Result<Vec<u8>, ApiError> {
 
 /// Puts a bare message into its envelope.
 pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
-    let mut out = Writer::default();
+    // Kept for as long as the object is in use, so without spare room.
+    let mut out = Writer::with_capacity(raw.len() + api_version.len() + kind.len() + ENVELOPE_BYTES_MAX);
+    open_envelope(&mut out);
+    out.bytes(2, raw);
+    close_envelope(out, api_version, kind)
+}
+
+/// What an envelope adds to a message and its names: magic, tags and lengths.
+const ENVELOPE_BYTES_MAX: usize = 40;
+
+/// Written from its end, an envelope begins with what follows the message.
+fn open_envelope(out: &mut Writer) {
     out.bytes(4, b"");
     out.bytes(3, b"");
-    out.bytes(2, raw);
+}
+
+fn close_envelope(mut out: Writer, api_version: &str, kind: &str) -> Vec<u8> {
     let start = out.len();
     out.bytes(2, kind.as_bytes());
     out.bytes(1, api_version.as_bytes());
@@ -155,21 +168,27 @@ fn decode_nested(schema: &Schema, bytes: &[u8], depth: usize) -> Result<Value, S
 }
 
 /// A list from items that are bare messages already.
-pub fn list<'b>(
-    api_version: &str,
-    list_kind: &str,
-    metadata: &Value,
-    items: impl DoubleEndedIterator<Item = &'b [u8]>,
-) -> Result<Vec<u8>, ApiError> {
+pub fn list(api_version: &str, list_kind: &str, metadata: &Value, items: &[&[u8]]) -> Result<Vec<u8>, ApiError> {
     let schema = schema::builtin();
     let list_meta = schema.by_name["io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"];
-    let mut encoder = encode::Encoder { schema, out: Writer::default() };
-    items.rev().for_each(|item| encoder.out.bytes(2, item));
+    // All at once: a list may be large, and growing would hold it twice.
+    let items_bytes: usize = items.iter().map(|item| item.len() + ITEM_HEAD_BYTES_MAX).sum();
+    let mut out = Writer::with_capacity(items_bytes + LIST_HEAD_BYTES);
+    open_envelope(&mut out);
+    let raw = out.len();
+    let mut encoder = encode::Encoder { schema, out };
+    items.iter().rev().for_each(|item| encoder.out.bytes(2, item));
     let start = encoder.out.len();
     encoder.message(list_meta, metadata).map_err(ApiError::internal)?;
     encoder.out.close(1, start);
-    Ok(envelope(api_version, list_kind, &encoder.out.finish()))
+    encoder.out.close(2, raw);
+    Ok(close_envelope(encoder.out, api_version, list_kind))
 }
+
+/// A tag and a length.
+const ITEM_HEAD_BYTES_MAX: usize = 11;
+/// Room for the list's own metadata and its envelope.
+const LIST_HEAD_BYTES: usize = 1024;
 
 /// One frame of a watch: a length, then a bare `WatchEvent` around the object in its envelope.
 pub fn watch_frame(event_type: &str, object: &[u8]) -> Vec<u8> {

@@ -45,7 +45,8 @@ fn lists_from_encoded_items() {
     let id = schema.find_kind("", "v1", "ConfigMap").unwrap();
     let items: Vec<Vec<u8>> = ["a", "b"].iter().map(|n| encode(schema, id, &item(n)).unwrap()).collect();
     let metadata = json!({"resourceVersion": "7"});
-    let put_together = list("v1", "ConfigMapList", &metadata, items.iter().map(Vec::as_slice)).unwrap();
+    let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
+    let put_together = list("v1", "ConfigMapList", &metadata, &items).unwrap();
     let whole =
         json!({"apiVersion": "v1", "kind": "ConfigMapList", "metadata": metadata, "items": [item("a"), item("b")]});
     assert_eq!(put_together, encode_object(&whole).unwrap());

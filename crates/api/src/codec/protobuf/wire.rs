@@ -14,6 +14,10 @@ pub(crate) const BYTES: u32 = 2;
 const FIXED32: u32 = 5;
 
 impl Writer {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { reversed: Vec::with_capacity(bytes) }
+    }
+
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.reversed.reverse();
         self.reversed

@@ -18,11 +18,15 @@ const API: &str = "rbac.authorization.k8s.io/v1";
 const LABEL: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const READ: [&str; 3] = ["get", "list", "watch"];
+/// How the names of what only nodes of our own agents need begin.
+const AGENT_NODE: &str = "minke:node";
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 
 /// Creates what is missing and completes what is there: roles first, as bindings need them.
 pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
-    let (bindings, roles): (Vec<_>, Vec<_>) = objects().into_iter().partition(|o| o["roleRef"].is_object());
+    let for_agents = |o: &Value| o["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(AGENT_NODE));
+    let wanted = objects().into_iter().filter(|o| server.config.admits_agents || !for_agents(o));
+    let (bindings, roles): (Vec<_>, Vec<_>) = wanted.partition(|o| o["roleRef"].is_object());
     for batch in [roles, bindings] {
         // Side by side, so that the store commits them in groups.
         try_join_all(batch.into_iter().map(|wanted| ensure(server, wanted))).await?;
