@@ -60,7 +60,6 @@ struct Process {
 }
 
 /// A copy of the store at one moment.
-#[derive(Clone)]
 struct Backup {
     records: Vec<Record>,
     deadlines: Vec<(String, u64)>,
