@@ -37,22 +37,10 @@ struct Named {
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
-    resolve: Resolve,
-}
-
-#[derive(Deserialize)]
-struct Resolve {
-    nodes: Vec<Node>,
-}
-
-#[derive(Deserialize)]
-struct Node {
-    id: String,
 }
 
 #[derive(Deserialize)]
 struct Package {
-    id: String,
     name: String,
     version: String,
     license: Option<String>,
@@ -64,18 +52,33 @@ fn deny() -> Deny {
     toml::from_str(&text).expect("deny.toml can be read")
 }
 
-/// What is built for Linux, ours left out.
-fn foreign_packages() -> Vec<Package> {
+fn cargo(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--offline", "--locked", "--format-version", "1"])
-        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .args(arguments)
+        .args(["--offline", "--locked"])
         .current_dir(workspace_root())
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
-    let built: BTreeSet<_> = metadata.resolve.nodes.into_iter().map(|node| node.id).collect();
-    metadata.packages.into_iter().filter(|package| package.source.is_some() && built.contains(&package.id)).collect()
+    String::from_utf8(output.stdout).expect("cargo prints text")
+}
+
+/// What is built for Linux, ours left out. Cargo's metadata also has what is behind features that are off; its tree does
+/// not.
+fn foreign_packages() -> Vec<Package> {
+    let target = ["--target", "x86_64-unknown-linux-gnu"];
+    let tree = cargo(&[&["tree", "--workspace", "--prefix", "none", "--format", "{p}"], &target[..]].concat());
+    let built: BTreeSet<(&str, &str)> = tree
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.next()?.strip_prefix('v')?))
+        })
+        .collect();
+    let metadata: Metadata =
+        serde_json::from_str(&cargo(&["metadata", "--format-version", "1"])).expect("cargo prints JSON");
+    let is_built = |package: &Package| built.contains(&(package.name.as_str(), package.version.as_str()));
+    metadata.packages.into_iter().filter(|package| package.source.is_some() && is_built(package)).collect()
 }
 
 /// Whether an SPDX expression can be fulfilled with the licences of `allowed` alone. `/` is the old way to write OR.
