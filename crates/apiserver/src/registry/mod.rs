@@ -96,6 +96,14 @@ impl Registry {
         if let Some(text) = served.behavior.deprecation() {
             call.warn(text);
         }
+        if served.stored() {
+            let encrypted = &self.cluster.encrypted;
+            match (info.name.is_empty(), info.namespace.is_empty()) {
+                (false, _) => encrypted.check_key(&served.key(&info.namespace, &info.name))?,
+                (true, false) => encrypted.check_prefix(&format!("{}{}/", served.prefix, info.namespace))?,
+                (true, true) => encrypted.check_prefix(&served.prefix)?,
+            }
+        }
         if !info.subresource.is_empty() {
             return Box::pin(self.subresource(call, &served, body)).await;
         }

@@ -40,9 +40,10 @@ use crate::{
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health},
+    server::{config::Config, health, reload::ReloadMetrics},
     storage::{
         cluster::Cluster,
+        encryption::EncryptedStore,
         watch_cache::{WatchCache, store_error},
     },
 };
@@ -85,14 +86,19 @@ impl ApiServer {
         let operations = metrics.operations.clone();
         let health = health::Health::default();
         let writes = health.writes.clone();
+        let reloads = ReloadMetrics::new(&format!("{}:{}", config.advertise_address, config.port));
+        metrics.also(reloads.metrics.clone());
         let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
+        let encrypted = EncryptedStore::new(config.encryption_providers.as_ref(), store, &env, &reloads).await;
+        let encrypted = encrypted.map_err(ApiError::internal)?;
+        let store: Arc<dyn Store> = encrypted.clone();
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
-        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
+        let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served: ServedResources::new() });
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
         let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
-        let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
+        let authentication = authn::chain(&config, &cluster, tokens.clone(), &reloads).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
-        let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
+        let authorizer = Arc::new(authz::chain(&config, &cluster, &reloads).map_err(ApiError::internal)?);
         let registry = Registry {
             allocations: Allocations::new(&config, &cluster),
             admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
@@ -228,7 +234,8 @@ impl ApiServer {
         let sender = match &in_process {
             Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
             None => {
-                let credentials = Credentials { headers: &parts.headers, extensions: &parts.extensions };
+                let (headers, extensions) = (&parts.headers, &parts.extensions);
+                let credentials = Credentials { path: &info.path, headers, extensions };
                 self.authentication.authenticate(&credentials).await
             }
         };
