@@ -25,7 +25,7 @@ use http::{Extensions, HeaderMap, header};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use api::ApiError;
+use api::{ApiError, feature_gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH};
 use env::Env;
 
 use self::{
@@ -240,6 +240,7 @@ pub fn chain(
         tokens,
         audiences,
         anonymous,
+        uid_from_certificate: config.feature_gates.enabled(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH),
     })
 }
 
@@ -251,6 +252,8 @@ pub struct Chain {
     /// What a token must be good for to be shown to this server.
     audiences: Vec<String>,
     anonymous: Anonymous,
+    /// Whether a certificate may say its user's uid.
+    uid_from_certificate: bool,
 }
 
 impl Chain {
@@ -269,6 +272,7 @@ impl Chain {
             tokens: vec![tokens],
             audiences: Vec::new(),
             anonymous: Anonymous::Everywhere,
+            uid_from_certificate: true,
         })
     }
 
@@ -280,6 +284,9 @@ impl Chain {
         }
         let mut wrong = None;
         let certificate = self.client_authorities.as_ref().map_or(Ok(None), |a| x509::user(&a.current(), credentials));
+        let certificate = certificate.map(|user| {
+            user.map(|user| if self.uid_from_certificate { user } else { User { uid: String::new(), ..user } })
+        });
         let password = || self.passwords.as_ref().map_or(Ok(None), |p| p.current().user(credentials));
         for shown in [certificate, password()] {
             match shown {

@@ -316,7 +316,7 @@ mod tests {
         check(&whole("- {type: Node, name: n}\n- {type: RBAC, name: r}\n"), "");
         check("a: [", "line 1");
         check("apiVersion: v1\nkind: Pod\n", "no kind \"Pod\" is registered");
-        check(&whole("[]"), "authorizers: Required value: at least one");
+        check(&whole("  []"), "authorizers: Required value: at least one");
         check(&whole("- {name: a}"), "authorizers[0].type: Required value");
         check(&whole("- {type: Maybe, name: a}"), "authorizers[0].type: Unsupported value: \"Maybe\"");
         check(&whole("- {type: RBAC, name: a}\n- {type: RBAC, name: b}"), "authorizers[1].type: Duplicate value");

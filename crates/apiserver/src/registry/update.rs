@@ -170,6 +170,7 @@ impl Registry {
         let old = shown.value();
         let mut new = (change.transform)(&old)?;
         self.check_preconditions(served, change.name, &new, &old)?;
+        self.check_initializers(served, &mut new, &old)?;
         object_meta::keep_system_fields(&mut new, &old, served.namespaced());
         object_meta::metadata_mut(&mut new)
             .insert("resourceVersion".into(), old["metadata"]["resourceVersion"].clone());

@@ -8,7 +8,11 @@ use ipnet::IpNet;
 use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 
+use api::feature_gates::FeatureGates;
+
 use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
+
+pub use crate::discovery::api_enablement::RuntimeConfig;
 
 #[derive(Clone)]
 pub struct Config {
@@ -43,6 +47,10 @@ pub struct Config {
     /// Whether minke's own agents may join. Their nodes run service proxy and DNS under the node's identity, so every node
     /// may read more than upstream's: the rows `minke:node` of the bootstrap policy.
     pub admits_agents: bool,
+    /// `--feature-gates`
+    pub feature_gates: FeatureGates,
+    /// `--runtime-config`: which built-in groups are served.
+    pub runtime_config: RuntimeConfig,
     /// How objects are encrypted in the store; in the clear if nothing is said.
     pub encryption_providers: Option<EncryptionProviders>,
     pub limits: Limits,
@@ -278,6 +286,8 @@ impl Config {
             admission_control_config_file: None,
             anonymous_auth: true,
             admits_agents: false,
+            feature_gates: FeatureGates::default(),
+            runtime_config: RuntimeConfig::default(),
             encryption_providers: None,
             limits: Limits::default(),
         }

@@ -62,7 +62,7 @@ async fn decision(s: &Server, user: &str, more: Value) -> String {
         attributes[name] = value.clone();
     }
     let review = json!({ "spec": { "user": user, "resourceAttributes": attributes } });
-    let answer = s.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", review).await.expect(201).value;
+    let answer = s.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", review).await.expect(201);
     let status = &answer["status"];
     match (status["allowed"].as_bool(), status["denied"].as_bool()) {
         (Some(true), _) => "allowed".into(),

@@ -92,7 +92,7 @@ async fn nothing_lies_on_disk_in_the_clear() {
     let store = Arc::new(EmbeddedStore::open(&data, Env::real()).unwrap());
     let s = start(store.clone(), &path).await;
     s.post(SECRETS, secret("a")).await.expect(201);
-    let found = s.get(&format!("{SECRETS}/a")).await.expect(200).value;
+    let found = s.get(&format!("{SECRETS}/a")).await.expect(200);
     assert_eq!(found["data"]["password"], BASE64_STANDARD.encode(MARKER));
     assert_eq!(prefix(&*store, "a").await, "k8s:enc:secretbox:v1:one");
     let copy = folder.path().join("backup");
@@ -115,8 +115,8 @@ async fn keys_rotate_and_lost_keys_are_errors() {
     s.post(SECRETS, secret("a")).await.expect(201);
     assert!(prefix(&*store, "a").await.starts_with('{'));
     let written = async |s: &Server| {
-        let object = s.get(&format!("{SECRETS}/a")).await.expect(200).value;
-        let version = s.put(&format!("{SECRETS}/a"), object.clone()).await.expect(200).value;
+        let object = s.get(&format!("{SECRETS}/a")).await.expect(200);
+        let version = s.put(&format!("{SECRETS}/a"), object.clone()).await.expect(200);
         version["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]
     };
     assert!(!written(&s).await, "what is written as it should be is not written again");
@@ -265,8 +265,8 @@ async fn a_key_service_over_its_socket() {
     // A new key of the service: a server that starts then writes old values again when they are updated.
     plugin.lock().key_id = "2".into();
     let s = start(store.clone(), &path).await;
-    let object = s.get(&format!("{SECRETS}/a")).await.expect(200).value;
-    let again = s.put(&format!("{SECRETS}/a"), object.clone()).await.expect(200).value;
+    let object = s.get(&format!("{SECRETS}/a")).await.expect(200);
+    let again = s.put(&format!("{SECRETS}/a"), object.clone()).await.expect(200);
     assert_ne!(again["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
 
     // Unwell, lying and hanging services: nothing is written, and nothing in the clear.

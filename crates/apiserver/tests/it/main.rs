@@ -20,6 +20,7 @@ mod encryption;
 mod etcd_server;
 mod events;
 mod every_kind;
+mod feature_gates;
 mod field_validation;
 mod flow_control;
 mod harness;
