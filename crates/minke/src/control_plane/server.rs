@@ -136,6 +136,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
     });
     flags.security.apply(&mut config)?;
+    flags.store.apply(&mut config)?;
     Ok(config)
 }
 

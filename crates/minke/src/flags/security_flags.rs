@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use apiserver::config;
 use clap::{Args, builder::BoolishValueParser};
 
-use super::authentication_flags::AuthenticationFlags;
+use super::{authentication_flags::AuthenticationFlags, feature_flags::FeatureFlags};
 
 /// Extra headers of a front proxy, and the names of the others, as every cluster has them.
 const USER_HEADER: &str = "X-Remote-User";
@@ -103,8 +103,17 @@ pub struct Security {
     /// How many requests a client may have under way on one HTTP/2 connection; 0: 250
     #[arg(long, value_name = "N", default_value_t = 1000)]
     http2_max_streams_per_connection: u32,
+    /// Groups, versions and resources to serve or to hide, as api/beta=false,apps/v1=true
+    #[arg(long, value_name = "CONFIG", default_value = "", hide_default_value = true, value_parser = runtime_config)]
+    runtime_config: config::RuntimeConfig,
+    #[command(flatten)]
+    pub features: FeatureFlags,
     #[command(flatten)]
     pub authentication: AuthenticationFlags,
+}
+
+fn runtime_config(text: &str) -> Result<config::RuntimeConfig, String> {
+    config::RuntimeConfig::parse(text.split(','))
 }
 
 /// Who decides unless a flag says otherwise.
@@ -134,6 +143,8 @@ impl Security {
             );
         }
         config.anonymous_auth = self.anonymous_auth.unwrap_or(true);
+        config.feature_gates = self.features.feature_gates.clone();
+        config.runtime_config = self.runtime_config.clone();
         self.authorization(config)?;
         config.enable_admission_plugins.extend(self.enable_admission_plugins.iter().cloned());
         config.disable_admission_plugins.extend(self.disable_admission_plugins.iter().cloned());
@@ -366,8 +377,17 @@ mod tests {
                 )
             }
         };
+        let gates = |c: &config::Config| c.feature_gates.enabled("Initializers").to_string();
+        check("", gates, "false");
+        check("--feature-gates=Initializers=true,AllBeta=true", gates, "true");
+        let runtime = |c: &config::Config| format!("{:?}", c.runtime_config);
+        check(
+            "--runtime-config=api/all=false,api/v1=true",
+            runtime,
+            r#"RuntimeConfig({"api/all": false, "api/v1": true})"#,
+        );
         check("", oidc, "none");
-        check("--authentication-config=/none", |_| String::new(), "");
+        check("--authentication-config=/none", oidc, "/none");
         let usual = "--oidc-issuer-url=https://i --oidc-client-id=c";
         check(usual, oidc, r#"https://i ["c"] sub Some("https://i#") "" None [] ["RS256"]"#);
         check(
@@ -397,6 +417,8 @@ mod tests {
             ("--authorization-webhook-cache-authorized-ttl=soon", "write it as"),
             ("--service-account-issuer=https:// x", "unexpected argument"),
             ("--request-timeout=0s", "can not be zero"),
+            ("--feature-gates=None=true", "unrecognized feature gate: None"),
+            ("--runtime-config=nothing/v1=true", "unknown api groups nothing"),
             ("--oidc-issuer-url=https://i", "must be specified together"),
             ("--oidc-groups-claim=g", "must be specified together"),
             ("--oidc-issuer-url=https://i --oidc-client-id=c --oidc-signing-algs=HS256", "is not supported: use RS256"),
