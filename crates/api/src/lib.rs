@@ -7,6 +7,7 @@ pub mod cluster_dns;
 pub mod cluster_ranges;
 pub mod codec;
 pub mod depth;
+pub mod feature_gates;
 pub mod field;
 pub mod kinds;
 pub mod managed_fields;

@@ -13,7 +13,7 @@ use api::{ApiError, field::ErrorList, kinds::Handler};
 use super::{Registry, not_found_path, object_meta, options::WriteOptions};
 use crate::{
     authn::User,
-    authz::{Attributes, Decision},
+    authz::{Attributes, Decision, selectors::Selector},
     discovery::served::Served,
     handlers::respond::Reply,
     request::call::Call,
@@ -102,6 +102,16 @@ impl Registry {
             ));
         }
         let of = |v: &Value, field: &str| v[field].as_str().unwrap_or_default().to_string();
+        let mut errors = ErrorList::new();
+        let at = api::field::Path::new("spec").child("resourceAttributes");
+        let [field_selector, label_selector] = [Selector::Field, Selector::Label].map(|which| {
+            let name = which.field_name();
+            which.text(&resource[name], &at.child(name), &mut errors)
+        });
+        if !errors.is_empty() {
+            let kind = review["kind"].as_str().unwrap_or_default();
+            return Err(ApiError::invalid("authorization.k8s.io", kind, "", errors));
+        }
         let attributes = match resource.is_object() {
             true => Attributes {
                 user,
@@ -113,6 +123,8 @@ impl Registry {
                 subresource: of(resource, "subresource"),
                 namespace: of(resource, "namespace"),
                 name: of(resource, "name"),
+                field_selector,
+                label_selector,
                 ..Attributes::default()
             },
             false => Attributes {

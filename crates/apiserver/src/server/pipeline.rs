@@ -10,7 +10,7 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{ApiError, Reason, Verb};
+use api::{ApiError, Reason, Verb, feature_gates::INITIALIZERS};
 use env::Env;
 use store::Store;
 
@@ -40,9 +40,11 @@ use crate::{
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health},
+    server::{config::Config, health, reload::ReloadMetrics},
     storage::{
+        self,
         cluster::Cluster,
+        encryption::EncryptedStore,
         watch_cache::{WatchCache, store_error},
     },
 };
@@ -85,14 +87,29 @@ impl ApiServer {
         let operations = metrics.operations.clone();
         let health = health::Health::default();
         let writes = health.writes.clone();
+        let reloads = ReloadMetrics::new(&format!("{}:{}", config.advertise_address, config.port));
+        metrics.also(reloads.metrics.clone());
         let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
+        let encrypted = EncryptedStore::new(config.encryption_providers.as_ref(), store, &env, &reloads).await;
+        let encrypted = encrypted.map_err(ApiError::internal)?;
+        let store: Arc<dyn Store> = encrypted.clone();
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
-        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
+        // Without these the server would let through what they forbid.
+        for resource in api::kinds::builtin().iter().filter(|r| r.group == "admissionregistration.k8s.io") {
+            encrypted.check_prefix(&storage::prefix(resource))?;
+        }
+        let mut gated = Vec::new();
+        if config.feature_gates.enabled(INITIALIZERS) {
+            gated = api::kinds::gated(INITIALIZERS);
+        }
+        let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource, true));
+        let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
+        metrics.also(metrics::feature_gates(&config.feature_gates));
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
         let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
-        let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
+        let authentication = authn::chain(&config, &cluster, tokens.clone(), &reloads).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
-        let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
+        let authorizer = Arc::new(authz::chain(&config, &cluster, &reloads).map_err(ApiError::internal)?);
         let registry = Registry {
             allocations: Allocations::new(&config, &cluster),
             admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
@@ -119,6 +136,7 @@ impl ApiServer {
             env,
         });
         post_start_hooks::start(&server).await?;
+        server.registry.resume_initializers();
         server.health.bootstrapped();
         Ok(server)
     }
@@ -228,14 +246,18 @@ impl ApiServer {
         let sender = match &in_process {
             Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
             None => {
-                let credentials = Credentials { headers: &parts.headers, extensions: &parts.extensions };
+                let (headers, extensions) = (&parts.headers, &parts.extensions);
+                let credentials = Credentials { path: &info.path, headers, extensions };
                 self.authentication.authenticate(&credentials).await
             }
         };
         self.authentication.strip(&mut parts.headers);
         let failure = sender.as_ref().err().cloned();
         let (user, warning) = sender.map(|b| (b.user, b.warning)).unwrap_or_default();
+        let gates = &self.config.feature_gates;
+        let hides_uninitialized = gates.enabled(INITIALIZERS) && !query.flag("includeUninitialized");
         let call = Call {
+            hides_uninitialized,
             info,
             query,
             method: parts.method,

@@ -5,6 +5,7 @@
 pub mod demo;
 pub mod down;
 pub mod images;
+pub mod reencrypt;
 pub mod report;
 pub mod up;
 
@@ -147,6 +148,7 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let pki = Pki::open(&instance.pki(), env.clone())?;
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
+        flags.features.show(&config.metrics);
         if flags.use_service_account_credentials {
             config.service_account_clients = Some(service_account_clients(&flags.kubeconfig, &client, env)?);
         }
@@ -168,6 +170,7 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
 async fn run_scheduler(flags: Scheduler) -> Result<()> {
     until_stopped(async |Process { env, shutdown, components, .. }| {
         let (mut config, kubeconfig) = flags.settings()?;
+        flags.features.show(&config.metrics);
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
         let client = connect(&kubeconfig, "minke-scheduler", env, shutdown)?;
@@ -300,6 +303,10 @@ async fn run_store(command: Store) -> Result<()> {
         Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file, wall_ms)?,
         Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store(), wall_ms)?,
         Store::Check { data, salvage: false } => store::files::check(&data.instance().store())?,
+        Store::Reencrypt { data } => {
+            let connection = from_kubeconfig(&data.instance().admin_kubeconfig(), "minke-store")?;
+            reencrypt::run(&Client::new(HttpsTransport::new(connection)?)).await?
+        }
     };
     println!("{done}");
     Ok(())

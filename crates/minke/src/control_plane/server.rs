@@ -136,6 +136,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
     });
     flags.security.apply(&mut config)?;
+    flags.store.apply(&mut config)?;
     Ok(config)
 }
 
@@ -247,6 +248,9 @@ fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &f
         Choice::None => ClusterDns::Other,
     };
     let api = plane.api.clone();
+    if let Some(key) = flags.security.authentication.signing_key()? {
+        config.service_account_key_pem = Some(key);
+    }
     config.service_account_clients = Some(Arc::new(move |account| in_process::service_account_client(&api, account)));
     Ok(())
 }

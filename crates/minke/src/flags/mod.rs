@@ -2,6 +2,8 @@
 //! Parsed by `main`; flags of components have upstream's names where there are any.
 //! Starts nothing; only reads what was typed.
 
+pub mod authentication_flags;
+pub mod feature_flags;
 pub mod kubelet_flags;
 pub mod security_flags;
 pub mod store_flags;
@@ -18,7 +20,7 @@ use kubelet::configuration::Configuration;
 
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
-    flags::{kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    flags::{feature_flags::FeatureFlags, kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
     logging::Logging,
 };
 
@@ -244,6 +246,8 @@ fn refuse_token(_: &str) -> Result<String, &'static str> {
 pub struct Agent {
     #[command(flatten)]
     pub data: DataDirectory,
+    #[command(flatten)]
+    pub features: FeatureFlags,
     /// Credentials for the API server, instead of joining with a token
     #[arg(long, value_name = "FILE", required_unless_present = "server")]
     pub kubeconfig: Option<PathBuf>,
@@ -272,6 +276,8 @@ pub struct Agent {
 pub struct Remote {
     #[command(flatten)]
     pub data: DataDirectory,
+    #[command(flatten)]
+    pub features: FeatureFlags,
     /// Credentials for the API server
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
@@ -307,6 +313,8 @@ pub struct Remote {
 pub struct Scheduler {
     #[command(flatten)]
     pub data: DataDirectory,
+    #[command(flatten)]
+    pub features: FeatureFlags,
     /// Credentials for the API server [default: those that the configuration file names]
     #[arg(long, value_name = "FILE", required_unless_present = "config")]
     pub kubeconfig: Option<PathBuf>,
@@ -424,6 +432,11 @@ pub enum Store {
         /// If something that is needed is damaged, keep the rest, so that the store starts again, and say what is lost
         #[arg(long)]
         salvage: bool,
+    },
+    /// Have the running cluster write every object again that is not encrypted as --encryption-provider-config says now
+    Reencrypt {
+        #[command(flatten)]
+        data: DataDirectory,
     },
 }
 
