@@ -12,6 +12,7 @@ pub mod server;
 pub mod storage;
 
 mod aggregator;
+mod audit;
 mod crd;
 mod discovery;
 mod filters;

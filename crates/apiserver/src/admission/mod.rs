@@ -2,7 +2,6 @@
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
 //! Mutating comes before validating; a refused request writes nothing.
 
-mod audit;
 mod configuration;
 mod expressions;
 mod limit_ranger;

@@ -16,6 +16,7 @@ use env::Env;
 
 use crate::{
     aggregator,
+    audit::AuditMetrics,
     handlers::respond::content_response,
     request::body::Body,
     storage,
@@ -31,6 +32,7 @@ pub use stored::{Measured, Operations};
 pub struct Metrics {
     pub requests: Requests,
     pub operations: Arc<Operations>,
+    pub audit: Arc<AuditMetrics>,
     dropped: Mutex<[u64; 2]>,
     /// What other parts of this process count.
     others: Mutex<Vec<::metrics::Metrics>>,
@@ -81,6 +83,7 @@ impl Metrics {
             family.sample(&[("request_kind", kind)], count);
         }
         self.operations.render(&mut out);
+        self.audit.render(&mut out);
         let mut family = out.family("apiserver_storage_size_bytes", "gauge", "What the store takes on disk.");
         family.sample(&[("storage_cluster_id", "etcd-0")], stored);
         render_resources(&mut out, &cluster.cache.figures());

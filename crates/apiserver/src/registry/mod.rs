@@ -37,7 +37,7 @@ use api::{ApiError, Object, Reason, Verb};
 use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
-    admission, authn, authz,
+    admission, audit, authn, authz,
     discovery::served::Served,
     handlers::{
         codec,
@@ -95,6 +95,7 @@ impl Registry {
         }
         if let Some(text) = served.behavior.deprecation() {
             call.warn(text);
+            audit::annotate("k8s.io/deprecated", "true");
         }
         if !info.subresource.is_empty() {
             return Box::pin(self.subresource(call, &served, body)).await;
@@ -152,6 +153,7 @@ impl Registry {
         let media = negotiate::input(&call.headers)?;
         let decoded = codec::decode(bytes, media, schema)?;
         self.check_type(&decoded.value, &served.api_version(), &served.kind)?;
+        audit::request_object(&decoded.value, &served.api_version(), &served.kind);
         report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
         Ok(decoded.value)
     }

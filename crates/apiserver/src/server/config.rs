@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 
+pub use crate::audit::options as audit;
 use crate::storage::watch_cache;
 
 #[derive(Clone)]
@@ -41,6 +42,7 @@ pub struct Config {
     /// Whether minke's own agents may join. Their nodes run service proxy and DNS under the node's identity, so every node
     /// may read more than upstream's: the rows `minke:node` of the bootstrap policy.
     pub admits_agents: bool,
+    pub audit: audit::Audit,
     pub limits: Limits,
 }
 
@@ -228,6 +230,7 @@ impl Config {
             admission_control_config_file: None,
             anonymous_auth: true,
             admits_agents: false,
+            audit: audit::Audit::default(),
             limits: Limits::default(),
         }
     }

@@ -16,6 +16,7 @@ use store::Store;
 
 use crate::{
     admission, aggregator,
+    audit::{self, Audit, PeerAddress, Stage},
     authn::{
         self, Credentials, User,
         service_account::{Keys, ServiceAccountTokens},
@@ -29,7 +30,7 @@ use crate::{
     },
     handlers::{
         debug, negotiate, not_found,
-        respond::{self, Reply, TotalBytes},
+        respond::{self, ObjectStream, Reply, TotalBytes},
     },
     metrics::{self, Labels, Measured, Metrics},
     metrics_api, openapi, post_start_hooks,
@@ -64,7 +65,15 @@ pub struct ApiServer {
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
+    audit: Option<Arc<Audit>>,
     env: Env,
+}
+
+/// When and where a request came in, and the name it has in the record.
+struct Arrival {
+    audit_id: Option<HeaderValue>,
+    peer: Option<PeerAddress>,
+    at: jiff::Timestamp,
 }
 
 impl ApiServer {
@@ -82,6 +91,7 @@ impl ApiServer {
         let config = Arc::new(config);
         let limits = config.limits.watch_cache.clone();
         let metrics = Arc::new(Metrics::default());
+        let audit = Audit::new(&config.audit, &metrics.audit, &env).map_err(ApiError::internal)?;
         let operations = metrics.operations.clone();
         let health = health::Health::default();
         let writes = health.writes.clone();
@@ -105,6 +115,7 @@ impl ApiServer {
         };
         let server = Arc::new(Self {
             in_flight: InFlight::new(&config.limits),
+            audit,
             metrics,
             health,
             openapi: openapi::Documents::default(),
@@ -137,7 +148,9 @@ impl ApiServer {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
         let (start, method) = (self.env.monotonic(), parts.method.clone());
-        let audit_id = self.audit_id(&parts);
+        let peer = parts.extensions.get::<PeerAddress>().copied();
+        let arrival = Arrival { audit_id: self.audit_id(&parts), peer, at: self.env.now() };
+        let audit_id = arrival.audit_id.clone();
         let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
         let dry_run = match query.text("dryRun") {
             None => "",
@@ -145,8 +158,14 @@ impl ApiServer {
             Some(_) => "invalid",
         };
         let span = request_log::request_span(&method, &info, audit_id.as_ref());
-        let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
-        let (served, webhooks) = metrics::handled(guarded).instrument(span.clone()).await;
+        let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query, arrival)).catch_unwind();
+        let mut handled = std::pin::pin!(metrics::handled(guarded).instrument(span.clone()));
+        let slot = self.audit.as_ref().map(|_| Arc::new(audit::Slot::default()));
+        let (served, webhooks) = match &slot {
+            None => handled.as_mut().await,
+            Some(slot) => audit::recorded(slot.clone(), handled.as_mut()).await,
+        };
+        let panicked = served.is_err();
         let mut response = served.unwrap_or_else(|_| {
             span.in_scope(|| tracing::error!(path = info.path, verb = info.verb.as_str(), "a handler panicked"));
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
@@ -157,6 +176,9 @@ impl ApiServer {
         }
         if method == http::Method::HEAD {
             respond::without_body(&mut response);
+        }
+        if let Some(record) = slot.and_then(|slot| slot.record()) {
+            response = finish_record(record, response, panicked, info.is_long_running()).await;
         }
         let labels = Labels::new(&info, &method, apply, dry_run);
         let pieces = response.extensions_mut().remove::<TotalBytes>().map(|TotalBytes(bytes)| bytes);
@@ -187,11 +209,23 @@ impl ApiServer {
     }
 
     /// Identity, then limits and time, then permission, then the handler.
-    async fn guarded(self: &Arc<Self>, parts: Parts, body: Body, info: RequestInfo, query: Query) -> Response<Body> {
-        let mut call = match self.identify(parts, info, query).await {
+    async fn guarded(
+        self: &Arc<Self>,
+        parts: Parts,
+        body: Body,
+        info: RequestInfo,
+        query: Query,
+        arrival: Arrival,
+    ) -> Response<Body> {
+        let mut call = match self.identify(parts, info, query, &arrival).await {
             Ok(call) => call,
             Err(response) => return *response,
         };
+        if let Some(record) = self.begin_record(&call, Some(&call.user), &arrival)
+            && !record.stage(Stage::RequestReceived).await
+        {
+            return respond::error(&call, &ApiError::internal("failed to store audit event"));
+        }
         if let Err(e) = self.impersonate(&mut call).await {
             return respond::error(&call, &e);
         }
@@ -223,7 +257,38 @@ impl ApiServer {
         }
     }
 
-    async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {
+    /// What is told about this request from here on goes into its record, if it has one.
+    fn begin_record(&self, call: &Call, user: Option<&User>, arrival: &Arrival) -> Option<Arc<audit::Record>> {
+        let audit = self.audit.as_ref()?;
+        let own_id = || self.env.uuid();
+        let audit_id = arrival.audit_id.as_ref();
+        let audit_id = audit_id.map_or_else(own_id, |id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+        let record = audit.begin(&audit::Received {
+            audit_id: &audit_id,
+            uri: &call.uri,
+            headers: &call.headers,
+            peer: arrival.peer,
+            info: &call.info,
+            user,
+            at: arrival.at,
+        })?;
+        audit::begin(&record);
+        Some(record)
+    }
+
+    pub(crate) async fn close_audit(&self) {
+        if let Some(audit) = &self.audit {
+            audit.close().await;
+        }
+    }
+
+    async fn identify(
+        &self,
+        mut parts: Parts,
+        info: RequestInfo,
+        query: Query,
+        arrival: &Arrival,
+    ) -> Result<Call, Box<Response<Body>>> {
         let in_process = parts.extensions.remove::<InProcess>();
         let sender = match &in_process {
             Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
@@ -248,7 +313,14 @@ impl ApiServer {
             headers: parts.headers,
         };
         match failure {
-            Some(error) => Err(Box::new(respond::error(&call, &error))),
+            Some(error) => {
+                let record = self.begin_record(&call, None, arrival);
+                let response = respond::error(&call, &error);
+                if let Some(record) = record {
+                    record.refused(response.status().as_u16()).await;
+                }
+                Err(Box::new(response))
+            }
             None => Ok(call),
         }
     }
@@ -260,6 +332,9 @@ impl ApiServer {
             self.authorize(&attributes).await?;
         }
         call.user = wanted.user();
+        if let Some(record) = audit::current() {
+            record.impersonates(&call.user);
+        }
         let names: Vec<_> = call.headers.keys().filter(|n| n.as_str().starts_with("impersonate-")).cloned().collect();
         names.into_iter().for_each(|n| drop(call.headers.remove(n)));
         Ok(())
@@ -272,6 +347,20 @@ impl ApiServer {
         }
     }
 
+    /// As `authorize`; the record says how it was decided.
+    async fn authorize_call(&self, call: &Call) -> Result<(), ApiError> {
+        let attributes = authz::Attributes::new(&call.user, &call.info);
+        let decision = self.authorizer.authorize(&attributes).await;
+        let (word, Decision::Allow(reason) | Decision::Deny(reason) | Decision::NoOpinion(reason)) =
+            (if matches!(decision, Decision::Allow(_)) { "allow" } else { "forbid" }, &decision);
+        audit::annotate("authorization.k8s.io/decision", word);
+        audit::annotate("authorization.k8s.io/reason", reason);
+        match word {
+            "allow" => Ok(()),
+            _ => Err(authz::refusal(&attributes, reason)),
+        }
+    }
+
     /// A place among the requests that are handled at once.
     fn admit_in_flight(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
         self.in_flight.admit(call).inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
@@ -279,7 +368,7 @@ impl ApiServer {
 
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
         let mut place = self.admit_in_flight(call)?;
-        self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
+        self.authorize_call(call).await?;
         let mut budget = self.in_flight.body_budget(call);
         if call.info.is_resource {
             let bytes = match call.info.subresource == "proxy" {
@@ -345,6 +434,33 @@ impl ApiServer {
         request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
         request
     }
+}
+
+/// The last stages of a record. What goes on after the answer has begun completes it when it ends.
+async fn finish_record(
+    record: Arc<audit::Record>,
+    mut response: Response<Body>,
+    panicked: bool,
+    long: bool,
+) -> Response<Body> {
+    if panicked {
+        record.panicked();
+        record.stage(Stage::Panic).await;
+        return response;
+    }
+    if record.is_complete() {
+        return response;
+    }
+    record.answered(response.status().as_u16());
+    if !long {
+        record.stage(Stage::ResponseComplete).await;
+        return response;
+    }
+    record.stage(Stage::ResponseStarted).await;
+    if let Some(events) = response.extensions_mut().get_mut::<ObjectStream>() {
+        events.keep(record.clone());
+    }
+    response.map(|body| body::with_companion(body, record))
 }
 
 /// Documents for people, always laid out for them.

@@ -1,5 +1,5 @@
-//! JSON over HTTPS to services outside: authentication, authorization and admission webhooks.
-//! Used by `authn`, `authz` and `admission`.
+//! JSON over HTTPS to services outside: authentication, authorization, admission and audit webhooks.
+//! Used by `authn`, `authz`, `admission` and `audit`.
 //! Every call has a deadline and a limit on the answer; nothing sent is ever logged.
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -35,6 +35,12 @@ pub struct Endpoint {
 impl Endpoint {
     /// Posts `body` and returns the JSON that comes back with a 2xx.
     pub async fn post(&self, env: &Env, limit: Duration, body: &Value) -> Result<Value, String> {
+        let answer = self.send(env, limit, Bytes::from(body.to_string())).await?;
+        serde_json::from_slice(&answer).map_err(|e| format!("couldn't read the answer: {e}"))
+    }
+
+    /// Posts a JSON document and returns whatever comes back with a 2xx.
+    pub async fn send(&self, env: &Env, limit: Duration, body: Bytes) -> Result<Bytes, String> {
         let answered = env.timeout(limit, self.exchange(body)).await;
         answered.unwrap_or_else(|| Err(self.failed("context deadline exceeded")))
     }
@@ -44,7 +50,7 @@ impl Endpoint {
         format!("Post \"{}\": {why}", self.url)
     }
 
-    async fn exchange(&self, body: &Value) -> Result<Value, String> {
+    async fn exchange(&self, body: Bytes) -> Result<Bytes, String> {
         let host = self.url.host().ok_or("the URL has no host")?.trim_matches(['[', ']']).to_string();
         let (to, port) = match &self.address {
             Some((to, port)) => (to.as_str(), *port),
@@ -66,7 +72,7 @@ impl Endpoint {
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, "kube-apiserver-admission")
-            .body(Full::new(Bytes::from(body.to_string())))
+            .body(Full::new(body))
             .map_err(|e| e.to_string())?;
         if let Some(value) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, value.clone());
@@ -78,7 +84,7 @@ impl Endpoint {
             if !parts.status.is_success() {
                 return Err(refused(parts.status, &bytes));
             }
-            serde_json::from_slice(&bytes).map_err(|e| format!("couldn't read the answer: {e}"))
+            Ok(bytes)
         };
         // The connection is driven only as long as its one exchange lasts.
         tokio::select! {

@@ -1,10 +1,11 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! No sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots`
+//! No sockets except in `aggregation`, `audit`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots`
 //! and `shared_etcd`.
 
 mod aggregation;
 mod allocation;
+mod audit;
 mod clients;
 mod conformance;
 mod connections;

@@ -2,6 +2,7 @@
 //! Parsed by `main`; flags of components have upstream's names where there are any.
 //! Starts nothing; only reads what was typed.
 
+pub mod audit_flags;
 pub mod kubelet_flags;
 pub mod security_flags;
 pub mod store_flags;

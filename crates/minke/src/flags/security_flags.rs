@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 use apiserver::config;
 use clap::{Args, builder::BoolishValueParser};
 
+use super::audit_flags::AuditFlags;
+
 /// Extra headers of a front proxy, and the names of the others, as every cluster has them.
 const USER_HEADER: &str = "X-Remote-User";
 const UID_HEADER: &str = "X-Remote-Uid";
@@ -103,13 +105,15 @@ pub struct Security {
     /// What a token must be good for to be shown to this API server [default: the issuer]
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]
     api_audiences: Vec<String>,
+    #[command(flatten)]
+    audit: AuditFlags,
 }
 
 /// What upstream's HTTP/2 server allows when it is not told.
 const GO_STREAMS_PER_CONNECTION: u32 = 250;
 
 /// As Go writes them: `90s`, `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| "write it as 30s or 5m".to_string())?;
     Duration::try_from(parsed).map_err(|_| "it may not be negative".into())
 }
@@ -126,6 +130,7 @@ impl Security {
         self.authorization(config)?;
         config.enable_admission_plugins.extend(self.enable_admission_plugins.iter().cloned());
         config.disable_admission_plugins.extend(self.disable_admission_plugins.iter().cloned());
+        config.audit = self.audit.options()?;
         config.admission_control_config_file = self.admission_control_config_file.clone();
         config.limits.requests_in_flight = unlimited(self.max_requests_inflight);
         config.limits.mutating_requests_in_flight = unlimited(self.max_mutating_requests_inflight);
