@@ -16,6 +16,7 @@ mod audit;
 mod crd;
 mod discovery;
 mod filters;
+mod flow_control;
 mod handlers;
 mod metrics;
 mod metrics_api;

@@ -17,6 +17,7 @@ use env::Env;
 use crate::{
     aggregator,
     audit::AuditMetrics,
+    flow_control::FlowControl,
     handlers::respond::content_response,
     request::body::Body,
     storage,
@@ -69,7 +70,13 @@ impl Metrics {
     }
 
     /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
-    pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2], stored: u64) -> Response<Body> {
+    pub fn render(
+        &self,
+        cluster: &Cluster,
+        in_flight: [usize; 2],
+        flow_control: Option<&FlowControl>,
+        stored: u64,
+    ) -> Response<Body> {
         let mut out = Text::default();
         self.requests.render(&mut out);
         let kinds = ["readOnly", "mutating"];
@@ -81,6 +88,9 @@ impl Metrics {
         let mut family = out.family(name, "gauge", "Requests being handled, of those that count.");
         for (kind, count) in kinds.iter().zip(in_flight) {
             family.sample(&[("request_kind", kind)], count);
+        }
+        if let Some(flow_control) = flow_control {
+            flow_control.render(&mut out);
         }
         self.operations.render(&mut out);
         self.audit.render(&mut out);

@@ -39,6 +39,7 @@ use store::{Compare, Operation, Outcome, Revision, Transaction};
 use crate::{
     admission, audit, authn, authz,
     discovery::served::Served,
+    flow_control::WatchTracker,
     handlers::{
         codec,
         negotiate::{self, Forms},
@@ -65,6 +66,8 @@ pub struct Registry {
     pub authentication: Arc<authn::Chain>,
     pub tokens: Arc<authn::service_account::ServiceAccountTokens>,
     pub allocations: Allocations,
+    /// Which watches are open, for what a write takes.
+    pub watches: Arc<WatchTracker>,
 }
 
 /// Why a write did not happen: what is there instead.

@@ -164,6 +164,8 @@ impl RequestHeader {
 pub struct Limits {
     /// What the listener bears with.
     pub connections: serve::Limits,
+    /// `--enable-priority-and-fairness`: the two limits below are divided among priority levels.
+    pub priority_and_fairness: bool,
     /// Beyond these, 429 with Retry-After.
     pub requests_in_flight: usize,
     pub mutating_requests_in_flight: usize,
@@ -183,6 +185,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: serve::Limits::API_SERVER,
+            priority_and_fairness: true,
             requests_in_flight: 400,
             mutating_requests_in_flight: 200,
             request_timeout: Duration::from_secs(60),

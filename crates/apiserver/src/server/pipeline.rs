@@ -2,7 +2,12 @@
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
 //! Nothing reaches a handler that was not authenticated and authorized.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+    task::Poll,
+    time::Duration,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
@@ -25,9 +30,10 @@ use crate::{
     discovery,
     discovery::served::ServedResources,
     filters::{
-        in_flight::{InFlight, Seat},
+        in_flight::{Counted, InFlight, Seat},
         request_log,
     },
+    flow_control::{self, FlowControl},
     handlers::{
         debug, negotiate, not_found,
         respond::{self, ObjectStream, Reply, TotalBytes},
@@ -41,7 +47,7 @@ use crate::{
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health},
+    server::{config::Config, health, loopback::Loopback},
     storage::{
         cluster::Cluster,
         watch_cache::{WatchCache, store_error},
@@ -65,8 +71,16 @@ pub struct ApiServer {
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
+    pub(crate) flow_control: Arc<FlowControl>,
     audit: Option<Arc<Audit>>,
     env: Env,
+}
+
+/// A place among the requests that are handled at once; some need none.
+enum Place<'a> {
+    Unlimited,
+    InFlight { _seat: Seat<'a> },
+    Flow { _seat: flow_control::Seat, _counted: Counted<'a> },
 }
 
 /// When and where a request came in, and the name it has in the record.
@@ -103,9 +117,13 @@ impl ApiServer {
         let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
         let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
+        let loopback = Loopback::default();
+        let admission = admission::Chain::new(&config, &cluster, &authorizer, &loopback).map_err(ApiError::internal)?;
+        let flow_control = FlowControl::new(&config.limits, &cluster);
         let registry = Registry {
+            watches: flow_control.watches.clone(),
             allocations: Allocations::new(&config, &cluster),
-            admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
+            admission,
             authorizer: authorizer.clone(),
             authentication: authentication.clone(),
             tokens,
@@ -115,6 +133,7 @@ impl ApiServer {
         };
         let server = Arc::new(Self {
             in_flight: InFlight::new(&config.limits),
+            flow_control,
             audit,
             metrics,
             health,
@@ -129,7 +148,11 @@ impl ApiServer {
             config,
             env,
         });
+        loopback.connect(&server);
         post_start_hooks::start(&server).await?;
+        if server.config.limits.priority_and_fairness {
+            server.flow_control.start();
+        }
         server.health.bootstrapped();
         Ok(server)
     }
@@ -242,7 +265,11 @@ impl ApiServer {
                 Err(ApiError::new(Reason::Timeout, format!("Timeout: {text}")))
             }),
         };
-        respond::reply(&call, &self.env, &self.metrics, handled)
+        let mut response = respond::reply(&call, &self.env, &self.metrics, handled);
+        if let Some(flow) = call.flow.get() {
+            flow.add_headers(response.headers_mut());
+        }
+        response
     }
 
     /// How long the request may take: what it asks for itself, if that is less than what everybody gets.
@@ -310,6 +337,7 @@ impl ApiServer {
             warnings: Mutex::new(warning.into_iter().map(str::to_string).collect()),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             stream: Mutex::default(),
+            flow: OnceLock::default(),
             headers: parts.headers,
         };
         match failure {
@@ -362,12 +390,23 @@ impl ApiServer {
     }
 
     /// A place among the requests that are handled at once.
-    fn admit_in_flight(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
-        self.in_flight.admit(call).inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
+    async fn admit_in_flight(&self, call: &Call) -> Result<Place<'_>, ApiError> {
+        let place = match self.config.limits.priority_and_fairness {
+            false => self.in_flight.admit(call).map(|seat| Place::InFlight { _seat: seat }),
+            // What this process asks of itself would wait for itself.
+            true if call.in_process => Ok(Place::Unlimited),
+            // Of a watch only what comes before its answer counts, of others nothing.
+            true if call.info.is_long_running() && call.info.verb != Verb::Watch => Ok(Place::Unlimited),
+            true => {
+                let seat = self.flow_control.admit(call).await;
+                seat.map(|seat| Place::Flow { _seat: seat, _counted: self.in_flight.count(call) })
+            }
+        };
+        place.inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
     }
 
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
-        let mut place = self.admit_in_flight(call)?;
+        let mut place = self.admit_in_flight(call).await?;
         self.authorize_call(call).await?;
         let mut budget = self.in_flight.body_budget(call);
         if call.info.is_resource {
@@ -377,12 +416,18 @@ impl ApiServer {
                     Default::default()
                 }
                 false if call.info.is_mutating() => {
-                    // Whoever sends slowly keeps no place that others need.
-                    drop(place);
                     let limit = self.config.limits.body_bytes;
-                    let bytes = body::read_counted(body, limit, |size| budget.take(size)).await?;
-                    place = self.admit_in_flight(call)?;
-                    bytes
+                    let mut reading = std::pin::pin!(body::read_counted(body, limit, |size| budget.take(size)));
+                    match futures::poll!(reading.as_mut()) {
+                        Poll::Ready(read) => read?,
+                        // Whoever sends slowly keeps no place that others need.
+                        Poll::Pending => {
+                            drop(place);
+                            let bytes = reading.await?;
+                            place = self.admit_in_flight(call).await?;
+                            bytes
+                        }
+                    }
                 }
                 false => Default::default(),
             };
@@ -417,15 +462,26 @@ impl ApiServer {
             "healthz" | "livez" | "readyz" => health::serve(self, call).await,
             "metrics" if path == "/metrics" => {
                 let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
-                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), stored)))
+                let flow_control = self.config.limits.priority_and_fairness.then_some(&*self.flow_control);
+                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), flow_control, stored)))
             }
             "metrics" if path == "/metrics/slis" => Ok(health::serve_slis(self)),
             "version" if path == "/version" => Ok(by_hand(&discovery::version())),
-            "debug" => self.debug.serve(path),
+            "debug" => match path.strip_prefix("/debug/api_priority_and_fairness/") {
+                Some(page) => self.serve_flow_control(page),
+                None => self.debug.serve(path),
+            },
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
             "" if path.is_empty() => Ok(by_hand(&discovery::paths(self))),
             _ => Err(not_found_path()),
         }
+    }
+
+    fn serve_flow_control(&self, page: &str) -> Result<Reply, ApiError> {
+        let page = self.flow_control.dump(page).filter(|_| self.config.limits.priority_and_fairness);
+        let text = page.ok_or_else(not_found_path)?;
+        let content = "text/plain; charset=utf-8";
+        Ok(Reply::Raw(respond::content_response(http::StatusCode::OK, text.into(), content)))
     }
 
     /// A request from inside this process, as `user`.
