@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, Reason, selectors::LabelSelector};
 
 use super::{
-    Attributes, audit,
+    Attributes,
     matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
-    authz,
+    audit, authz,
     cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks},
     storage::{
         cluster::Cluster,
@@ -173,10 +173,10 @@ impl Policies {
                     self.decide(&policy, &binding, a, &shown).await
                 }
             };
-            verdict.annotations.iter().for_each(|(key, value)| audit::annotate(a, key, value));
+            verdict.annotations.iter().for_each(|(key, value)| audit::annotate(key, value));
             let acts = |wanted: &str| binding.actions.iter().any(|action| action == wanted);
             if acts("Audit") && !verdict.violations.is_empty() {
-                audit::annotate(a, FAILURE, &failures(&policy, &binding, &verdict.violations));
+                audit::annotate(FAILURE, &failures(&policy, &binding, &verdict.violations));
             }
             for violation in verdict.violations {
                 if acts("Warn") {

@@ -13,6 +13,8 @@ use api::feature_gates::FeatureGates;
 use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
 
 pub use crate::discovery::api_enablement::RuntimeConfig;
+pub use crate::audit::options as audit;
+use crate::storage::watch_cache;
 
 #[derive(Clone)]
 pub struct Config {
@@ -53,6 +55,7 @@ pub struct Config {
     pub runtime_config: RuntimeConfig,
     /// How objects are encrypted in the store; in the clear if nothing is said.
     pub encryption_providers: Option<EncryptionProviders>,
+    pub audit: audit::Audit,
     pub limits: Limits,
 }
 
@@ -210,6 +213,8 @@ impl RequestHeader {
 pub struct Limits {
     /// What the listener bears with.
     pub connections: serve::Limits,
+    /// `--enable-priority-and-fairness`: the two limits below are divided among priority levels.
+    pub priority_and_fairness: bool,
     /// Beyond these, 429 with Retry-After.
     pub requests_in_flight: usize,
     pub mutating_requests_in_flight: usize,
@@ -229,6 +234,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: serve::Limits::API_SERVER,
+            priority_and_fairness: true,
             requests_in_flight: 400,
             mutating_requests_in_flight: 200,
             request_timeout: Duration::from_secs(60),
@@ -289,6 +295,7 @@ impl Config {
             feature_gates: FeatureGates::default(),
             runtime_config: RuntimeConfig::default(),
             encryption_providers: None,
+            audit: audit::Audit::default(),
             limits: Limits::default(),
         }
     }

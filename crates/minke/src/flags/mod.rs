@@ -4,6 +4,7 @@
 
 pub mod authentication_flags;
 pub mod feature_flags;
+pub mod audit_flags;
 pub mod kubelet_flags;
 pub mod security_flags;
 pub mod store_flags;
