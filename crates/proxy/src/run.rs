@@ -22,6 +22,7 @@ use k8s_openapi::api::{
     networking::v1::ServiceCIDR,
 };
 use metrics::{Family, Metrics};
+use netfilter::{Nft, NftError, NftEvent, NftMonitor, set_elements::ElementWriter};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -29,18 +30,13 @@ use crate::{
     applied_state::AppliedState,
     conntrack::Conntrack,
     model::{NodeConfig, PodUid, State},
-    nftables::{
-        elements::{self, ElementWriter},
-        nft_command::{Nft, NftError},
-        nft_monitor::{NftEvent, NftMonitor},
-        render, session_affinity,
-    },
+    nftables::{elements, render, session_affinity},
     proxy_health::{ProxyHealth, serve_proxy_health},
     proxy_metrics::{
         self, ENDPOINT_CHANGES, ENDPOINT_CHANGES_PENDING, FAILURES, FAMILIES, FULL_SYNC_DURATION, LAST_QUEUED,
         LAST_SYNC, PARTIAL_SYNC_DURATION, PROGRAMMING, SERVICE_CHANGES, SYNC_DURATION,
     },
-    rules::{Frontend, NO_SERVICE, service_rules},
+    rules::{Family as IpFamily, Frontend, NO_SERVICE, service_rules},
     ruleset::{Changes, Ruleset},
     service_health::ServiceHealth,
 };
@@ -314,7 +310,7 @@ impl Proxy {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
             }
             Ok(NftEvent::Overrun) => {
-                if self.elements.find(&self.config.table).await.is_ok() {
+                if self.find().await.is_ok() {
                     return;
                 }
             }
@@ -372,7 +368,7 @@ impl Proxy {
             let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
             let written = match monitor.suspended_during(self.nft.apply(text)).await {
                 // Nobody listened: who took it away again in the meantime went unheard.
-                Ok(()) => self.elements.find(&self.config.table).await.map_err(|e| NftError::Refused(e.to_string())),
+                Ok(()) => self.find().await.map_err(|e| NftError::Refused(e.to_string())),
                 refused => refused,
             };
             match written {
@@ -404,10 +400,15 @@ impl Proxy {
     /// Elements alone go straight to the kernel; chains and sets by way of `nft`.
     async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
         if elements::only_elements(changes) {
-            let written = self.elements.apply(changes, &self.config.table).await;
+            let written = self.elements.apply(&self.config.table, elements::lists(changes).into_iter()).await;
             return written.map_err(|error| NftError::Refused(error.to_string()));
         }
         self.nft.apply([render::transaction(changes, &self.config.table)]).await
+    }
+
+    /// Whether our tables are there.
+    async fn find(&mut self) -> std::io::Result<()> {
+        self.elements.find_chain(IpFamily::V4.number(), &self.config.table, "prerouting").await
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {
