@@ -51,6 +51,8 @@ pub struct ProxyConfig {
     pub healthz: Option<SocketAddr>,
     /// Where `/metrics` answers.
     pub metrics: Option<SocketAddr>,
+    /// What it shows.
+    pub registry: Metrics,
 }
 
 impl ProxyConfig {
@@ -61,6 +63,7 @@ impl ProxyConfig {
             applied_state: AppliedState::default(),
             healthz: None,
             metrics: None,
+            registry: Metrics::default(),
         }
     }
 }
@@ -92,7 +95,7 @@ async fn run_until(
     shutdown: CancellationToken,
 ) -> Result<(), NftError> {
     let recorder = EventRecorder::new(informers.client().clone(), env.clone(), "kube-proxy", &config.node.node_name);
-    let metrics = Metrics::default();
+    let metrics = config.registry.clone();
     let proxy_health = ProxyHealth::new(env.clone(), metrics.clone());
     if let Some(address) = config.metrics {
         let served = proxy_metrics::serve(address, metrics.clone(), env.clone());
