@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use metrics::Metrics;
 use parking_lot::Mutex;
 
-use crate::{certificates::ReservedNames, cluster_dns::ClusterDns};
+use crate::{certificates::ReservedNames, cluster_dns::ClusterDns, load_balancer::LoadBalancer};
 
 /// The key pair that signs certificate requests.
 #[derive(Clone)]
@@ -56,6 +56,8 @@ pub struct Config {
     pub terminated_pod_gc_threshold: usize,
     /// Tokens in Secrets that nobody has used for so long are withdrawn, and deleted after as long again.
     pub legacy_token_clean_up_period: Duration,
+    /// Where Services of type LoadBalancer get their addresses from.
+    pub load_balancer: LoadBalancer,
     /// Where the queues are counted; clone it to show them.
     pub metrics: Metrics,
     /// What the controllers wait for before they begin; clone it to ask.
@@ -97,6 +99,7 @@ impl Default for Config {
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_gc_threshold: 12_500,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
+            load_balancer: LoadBalancer::default(),
             metrics: Metrics::default(),
             caches: Caches::default(),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{
     bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
-    endpoints, garbage_collector, job, namespace, node, replica_set, resource_quota,
+    endpoints, garbage_collector, job, load_balancer, namespace, node, replica_set, resource_quota,
     runner::{Controller, Setup},
     service_account, service_cidr, stateful_set, volume,
 };
@@ -80,6 +80,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("ephemeral-volume-controller", "ephemeral-volume-controller", "ephemeral_volume", 2, volume::make_ephemeral),
     descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),
     descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
+    descriptor("service-lb-controller", "service-controller", "service", 1, load_balancer::make),
     descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
 ];
 

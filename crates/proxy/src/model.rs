@@ -17,6 +17,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+pub use netfilter::Protocol;
 
 /// What is true of this node and the same for every Service.
 #[derive(Debug, Clone, Default)]
@@ -30,41 +31,6 @@ pub struct NodeConfig {
     pub pod_cidrs: Vec<IpNet>,
     /// Where the node is, as its labels say.
     pub zone: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Protocol {
-    pub fn parse(text: Option<&str>) -> Option<Self> {
-        match text {
-            None | Some("TCP" | "") => Some(Self::Tcp),
-            Some("UDP") => Some(Self::Udp),
-            Some("SCTP") => Some(Self::Sctp),
-            Some(_) => None,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        }
-    }
-
-    /// As packets say it.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-            Self::Sctp => 132,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,3 +13,4 @@ mod subsets;
 pub use endpoint_slice::make as make_endpoint_slices;
 pub use legacy::make as make_endpoints;
 pub use mirroring::make as make_mirroring;
+pub use slice_plan::SERVICE_NAME;

@@ -37,7 +37,7 @@ use crate::{
         server,
     },
     flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, kubelet_flags, scheduler_config},
-    node::{access::Access, agent, container_runtime::Runtime, service_proxy},
+    node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
     runtime,
 };
 
@@ -221,6 +221,18 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
             let name = agent::node_name(&flags.node)?;
             let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
             service_proxy::answer_kubelet(&config, &instance, env, shutdown);
+            // Pod networks are others' here, and so are policies unless it is said.
+            if flags.node.network_policy == Some(crate::flags::Choice::Minke) {
+                network_policy_enforcer::start(
+                    &instance,
+                    &name,
+                    &config.registry,
+                    env,
+                    shutdown,
+                    &informers,
+                    components,
+                );
+            }
             service_proxy::start(&config, env, shutdown, &informers, components);
             return Ok(None);
         }

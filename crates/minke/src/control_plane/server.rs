@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use api::cluster_ranges::ClusterRanges;
 use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
-use controllers::ClusterDns;
+use controllers::{ClusterDns, LoadBalancer};
 use env::Env;
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use crate::{
     commands::report::Reporter,
     components::Components,
     control_plane::join_token,
-    flags::{self, Choice},
+    flags::{self, Choice, LoadBalancerMode},
 };
 
 /// Of the admin's kubeconfig, and of nothing that runs by itself.
@@ -246,6 +246,11 @@ fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &f
     config.cluster_dns = match flags.dns {
         Choice::Minke => ClusterDns::Nodes { addresses: dns_addresses(&flags.service_cidr)?, ranges },
         Choice::None => ClusterDns::Other,
+    };
+    config.load_balancer = match flags.load_balancer {
+        LoadBalancerMode::Nodes => LoadBalancer::Nodes,
+        LoadBalancerMode::Layer2 => LoadBalancer::Layer2(flags.load_balancer_pool.clone()),
+        LoadBalancerMode::None => LoadBalancer::None,
     };
     let api = plane.api.clone();
     if let Some(key) = flags.security.authentication.signing_key()? {

@@ -121,6 +121,13 @@ pub struct Server {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// Where Services of type LoadBalancer get their addresses: `nodes` lends those of the nodes, `layer2` gives them
+    /// from a pool that one node at a time announces on its link, `none` leaves them to others
+    #[arg(long, value_name = "MODE", default_value = "nodes")]
+    pub load_balancer: LoadBalancerMode,
+    /// Addresses for --load-balancer=layer2, as CIDRs or ranges (192.0.2.0/28,192.0.2.40-192.0.2.49)
+    #[arg(long, value_name = "RANGE", value_delimiter = ',', required_if_eq("load_balancer", "layer2"))]
+    pub load_balancer_pool: Vec<controllers::AddressRange>,
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
@@ -154,6 +161,10 @@ pub struct Node {
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
     pub cni: Choice,
+    /// Who enforces NetworkPolicies: ourselves, or `none` when a foreign network plugin does
+    /// [default: minke with --cni=minke, else none]
+    #[arg(long, value_name = "ENFORCER")]
+    pub network_policy: Option<Choice>,
     /// How pods reach those of other nodes: `routes` when nodes share a link, else `vxlan`
     #[arg(long, value_name = "NETWORK", default_value = "routes")]
     pub pod_network: PodNetwork,
@@ -178,6 +189,12 @@ pub struct Node {
     pub kubelet_config: Option<PathBuf>,
     #[arg(skip)]
     pub kubelet: KubeletSettings,
+}
+
+impl Node {
+    pub fn enforces_network_policy(&self) -> bool {
+        self.network_policy.unwrap_or(self.cni) == Choice::Minke
+    }
 }
 
 /// What only `minke kubelet` can be told.
@@ -334,6 +351,13 @@ pub struct Scheduler {
     /// Authorities of the certificates by which clients are known there [default: those of the API server]
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadBalancerMode {
+    Nodes,
+    Layer2,
+    None,
 }
 
 /// Our own, or somebody else's.

@@ -39,6 +39,7 @@ use crate::{
         access::Access,
         container_runtime::Runtime,
         join::{Member, Serving},
+        network_policy_enforcer,
         own_node::{self, Names, OwnNode},
         service_proxy,
     },
@@ -257,6 +258,23 @@ impl Node {
                 env.spawn(async move { node.serve_dns_on_node(shared, &task_env, &until).await });
             }
         }
+        if self.flags.enforces_network_policy() {
+            network_policy_enforcer::start(
+                &self.instance,
+                &self.own.name,
+                &proxy.registry,
+                env,
+                shutdown,
+                informers,
+                components,
+            );
+        }
+        let layer2 = proxy::Layer2Config {
+            node_name: self.own.name.clone(),
+            node_addresses: self.addresses.clone(),
+            address_protocol: pod_network::ADDRESS_PROTOCOL,
+        };
+        env.spawn(proxy::run_layer2(layer2, informers.clone(), env.clone(), shutdown.clone()));
         service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 

@@ -166,6 +166,7 @@ impl Node {
             applied_state: self.applied_state.clone(),
             healthz: Some("0.0.0.0:10256".parse().unwrap()),
             metrics: None,
+            registry: metrics::Metrics::default(),
         };
         self.shutdown = CancellationToken::new();
         let (feed, shutdown) = (self.feed.clone(), self.shutdown.clone());

@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("metrics", &["env", "serve"]),
     ("kubelet", &["env", "serve", "api", "client", "cri", "cni", "metrics"]),
     ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
+    ("network-policy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("dns", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
     ("testkit", &[]),

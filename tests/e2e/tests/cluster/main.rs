@@ -9,6 +9,7 @@ mod kubectl_client;
 mod names;
 mod network;
 mod network_kinds;
+mod network_policy;
 mod node;
 mod pull;
 mod python;
