@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kubelet", &["env", "serve", "api", "client", "cri", "cni", "metrics"]),
     ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("dns", &["env", "serve", "api", "client", "metrics"]),
+    ("ingress", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image"]),
