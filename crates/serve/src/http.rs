@@ -171,7 +171,7 @@ impl<H: Handler> Server<H> {
         } else {
             let mut http1 = conn::http1::Builder::new();
             // `deadlines` tells the wait for a request from a head that is slow; hyper's own does not.
-            http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(limits.http1_buffer_bytes());
+            http1.timer(TokioTimer::new()).header_read_timeout(None).max_header_size(limits.header_bytes as usize);
             let connection = pin!(http1.serve_connection(stream, service).with_upgrades());
             let drain = |connection: std::pin::Pin<&mut conn::http1::UpgradeableConnection<_, _>>| {
                 connection.graceful_shutdown();

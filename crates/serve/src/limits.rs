@@ -64,12 +64,6 @@ impl Limits {
         }
     }
 
-    /// HTTP/1.1 has a buffer for the head, of which hyper gives out no more than this.
-    pub(crate) fn http1_buffer_bytes(&self) -> usize {
-        const BUFFER_BYTES_MAX: usize = 408 << 10;
-        (self.header_bytes as usize).min(BUFFER_BYTES_MAX)
-    }
-
     /// Thousands of nodes with a few connections each; many clients may share one address behind a load balancer.
     pub const API_SERVER: Self = Self::new(10_000, 2_500, Duration::from_secs(5));
     /// Each `logs -f`, `exec` and `port-forward` is a connection of the API server's.

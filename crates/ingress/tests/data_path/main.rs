@@ -217,7 +217,6 @@ async fn what_did_not_arrive_is_sent_elsewhere_and_what_may_have_is_not_repeated
     let breaks_off = Front::to(backend(&[broken.address, server.address]), RouteSettings::default()).await;
     let (mut answered, mut failed) = (0, 0);
     for _ in 0..4 {
-        assert!(breaks_off.get("h", "/").await.ends_with("ok"));
         let answer = breaks_off.raw(post).await;
         match &answer[..12] {
             "HTTP/1.1 200" => answered += 1,
@@ -228,6 +227,9 @@ async fn what_did_not_arrive_is_sent_elsewhere_and_what_may_have_is_not_repeated
     assert_eq!(broken.seen().matches("hello").count(), failed, "each was sent once");
     assert_eq!(server.seen().matches("hello").count(), 4 + answered, "each was sent once");
     assert!(failed > 0);
+    for _ in 0..4 {
+        assert!(breaks_off.get("h", "/").await.ends_with("ok"));
+    }
     let nowhere = Front::to(backend(&[refused().await]), RouteSettings::default()).await;
     assert!(nowhere.get("h", "/").await.starts_with("HTTP/1.1 502 "));
 }
@@ -317,7 +319,7 @@ async fn requests_are_logged_with_their_route() {
     let log = ingress::AccessLog::open(&path).unwrap();
     let front = Front::start(ProxyConfig { access_log: Some(log), ..ProxyConfig::default() }, Limits::INGRESS).await;
     front.set(&[("", "/", Some(backend(&[server.address])))], RouteSettings::default());
-    front.raw(b"GET /a?\"b HTTP/1.1\r\nHost: h\r\nUser-Agent: \"\r\nConnection: close\r\n\r\n").await;
+    front.raw(b"GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: \"\r\nConnection: close\r\n\r\n").await;
     let end = env::instant_now() + TEST_TIMEOUT;
     let line = loop {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -328,6 +330,6 @@ async fn requests_are_logged_with_their_route() {
         env::sleep(Duration::from_millis(10)).await;
     };
     assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
-    let rest = format!("\"GET /a?\\x22b HTTP/1.1\" 200 2 \"-\" \"\\x22\" \"h\" n/test {} ", server.address);
+    let rest = format!("\"GET /a?b HTTP/1.1\" 200 2 \"-\" \"\\x22\" \"h\" n/test {} ", server.address);
     assert!(line.contains(&rest), "{line}");
 }

@@ -2,6 +2,7 @@
 //! Parsed by `main`; flags of components have upstream's names where there are any.
 //! Starts nothing; only reads what was typed.
 
+pub mod ingress_flags;
 pub mod kubelet_flags;
 pub mod security_flags;
 pub mod store_flags;
@@ -18,7 +19,12 @@ use kubelet::configuration::Configuration;
 
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
-    flags::{kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    flags::{
+        ingress_flags::{Ingress, IngressAlone},
+        kubelet_flags::Kubelet,
+        security_flags::Security,
+        store_flags::StoreFlags,
+    },
     logging::Logging,
 };
 
@@ -52,6 +58,8 @@ pub enum Command {
     Kubelet(Box<Kubelet>),
     /// Run the service proxy alone
     Proxy(Agent),
+    /// Run the ingress alone
+    Ingress(IngressAlone),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
     #[command(subcommand)]
     Node(NodeCommand),
@@ -191,6 +199,8 @@ pub struct Up {
     pub server: Server,
     #[command(flatten)]
     pub node: Node,
+    #[command(flatten)]
+    pub ingress: Ingress,
     /// How many nodes to run on this machine; each but the first in its own network namespace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub nodes: u8,
