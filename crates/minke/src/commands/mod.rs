@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     certificates::{kubeconfigs, pki::Pki},
     cluster::{
-        clusters, file_modes,
+        clusters, file_modes, host,
         instance::Instance,
         leader_identity::LeaderIdentity,
         nodes, ports, preflight,
@@ -36,7 +36,11 @@ use crate::{
         component_port::{self, Health},
         server,
     },
-    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, kubelet_flags, scheduler_config},
+    flags::{
+        Agent, Command, Image, Remote, Scheduler, Server, Store, ingress_flags::IngressAlone, kubelet_flags,
+        scheduler_config,
+    },
+    network::ingress,
     node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
     runtime,
 };
@@ -57,6 +61,7 @@ pub fn run(command: Command) -> Result<()> {
         }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
+        Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
@@ -189,6 +194,21 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         }
         server::run_scheduler(config, client, informers, env, shutdown, components);
         Ok(identity)
+    })
+    .await
+}
+
+async fn run_ingress(flags: IngressAlone) -> Result<()> {
+    until_stopped(async |Process { env, shutdown, report, components }| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let taken = ports::take_ingress(&flags.ports, &instance)?;
+        let addresses = match flags.node_ip.as_slice() {
+            [] => vec![host::address_like(None)?],
+            said => said.to_vec(),
+        };
+        let client = connect(&flags.kubeconfig, "minke-ingress", env, shutdown)?;
+        ingress::start(taken, &flags.ports, addresses, client, (env, shutdown), report, components).await
     })
     .await
 }

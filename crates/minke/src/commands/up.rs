@@ -28,7 +28,8 @@ use crate::{
     },
     components::Components,
     control_plane::server,
-    flags::{self, kubelet_flags},
+    flags::{self, Choice, kubelet_flags},
+    network::ingress,
     node::{agent, container_runtime::Runtime},
 };
 
@@ -133,6 +134,10 @@ async fn run(
     ranges::settle(&mut flags.server, instance, &local, &name_servers, &others)?;
     ports::settle_api(&mut flags.server, instance)?;
     ports::settle_node(&mut flags.node, flags.server.dns, instance)?;
+    let ingress = match flags.ingress.ingress {
+        Choice::Minke => Some(ports::take_ingress(&flags.ingress.ports, instance)?),
+        Choice::None => None,
+    };
     file_modes::make_run_directory(instance)?;
     sysctls::record(instance)?;
     clusters::record(instance, &flags.server.pod_cidr, &flags.server.service_cidr)?;
@@ -159,7 +164,13 @@ async fn run(
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
     let others = start_others(&flags, instance, &plane, switch, report);
-    let ((), others) = tokio::try_join!(node.start(env, shutdown, report, components), others)?;
+    let ingress = async {
+        let Some(taken) = ingress else { return Ok(()) };
+        let (addresses, client) = (flags.node.node_ip.clone(), in_process::client(&plane.api, ingress::USER, &[]));
+        let (context, settings) = ((env, shutdown), &flags.ingress.ports);
+        ingress::start(taken, settings, addresses, client, context, report, components).await
+    };
+    let ((), others, ()) = tokio::try_join!(node.start(env, shutdown, report, components), others, ingress)?;
     endpoints.extend(others);
     if flags.demo {
         for endpoint in &endpoints {

@@ -5,6 +5,7 @@
 pub mod authentication_flags;
 pub mod feature_flags;
 pub mod audit_flags;
+pub mod ingress_flags;
 pub mod kubelet_flags;
 pub mod security_flags;
 pub mod store_flags;
@@ -21,7 +22,13 @@ use kubelet::configuration::Configuration;
 
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
-    flags::{feature_flags::FeatureFlags, kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    flags::{
+        feature_flags::FeatureFlags,
+        ingress_flags::{Ingress, IngressAlone},
+        kubelet_flags::Kubelet,
+        security_flags::Security,
+        store_flags::StoreFlags,
+    },
     logging::Logging,
 };
 
@@ -55,6 +62,8 @@ pub enum Command {
     Kubelet(Box<Kubelet>),
     /// Run the service proxy alone
     Proxy(Agent),
+    /// Run the ingress alone
+    Ingress(IngressAlone),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
     #[command(subcommand)]
     Node(NodeCommand),
@@ -211,6 +220,8 @@ pub struct Up {
     pub server: Server,
     #[command(flatten)]
     pub node: Node,
+    #[command(flatten)]
+    pub ingress: Ingress,
     /// How many nodes to run on this machine; each but the first in its own network namespace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub nodes: u8,

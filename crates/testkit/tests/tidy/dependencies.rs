@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("network-policy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("dns", &["env", "serve", "api", "client", "metrics"]),
+    ("ingress", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image"]),

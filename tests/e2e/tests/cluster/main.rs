@@ -4,6 +4,7 @@ mod access;
 mod cis_benchmark;
 mod file_modes;
 mod guestbook;
+mod ingress;
 mod journey;
 mod kubectl_client;
 mod names;
