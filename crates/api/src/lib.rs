@@ -9,6 +9,7 @@ pub mod codec;
 pub mod depth;
 pub mod field;
 pub mod kinds;
+pub mod local_storage;
 pub mod managed_fields;
 pub mod names;
 pub mod object;

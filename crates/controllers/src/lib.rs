@@ -35,3 +35,4 @@ pub use cluster_dns::ClusterDns;
 pub use config::{Caches, CertificateAuthority, Config, ServiceAccountClients};
 pub use descriptors::{names, service_accounts};
 pub use runner::run;
+pub use volume::LocalStorage;

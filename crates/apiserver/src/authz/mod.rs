@@ -35,6 +35,7 @@ pub struct Attributes {
     pub name: String,
     pub path: String,
     pub field_selector: String,
+    pub label_selector: String,
 }
 
 impl Attributes {
@@ -51,6 +52,7 @@ impl Attributes {
             name: info.name.clone(),
             path: info.path.clone(),
             field_selector: info.field_selector.clone(),
+            label_selector: info.label_selector.clone(),
         }
     }
 }

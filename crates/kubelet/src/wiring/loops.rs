@@ -20,6 +20,7 @@ use crate::{
     },
     resources::eviction::EvictionManager,
     sources::{self, STATIC_POD_LISTS_MAX},
+    volumes::local_storage,
 };
 
 /// How long Services are waited for at the start.
@@ -58,6 +59,7 @@ impl Node {
         let (images, tell) = (image_gc.clone(), status.wake.clone());
         tasks.spawn(EvictionManager { workers: workers.clone(), images, thresholds, tell }.run());
         tasks.spawn(run_cleanup(workers.clone(), image_gc, api_pods.clone()));
+        tasks.spawn(run_local_storage(workers.clone(), informers.clone(), api_pods.clone()));
         tasks.spawn(log_rotation::run(workers.clone()));
         let health = Arc::new(SyncLoopHealth::new(env));
         listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), &shutdown);
@@ -75,6 +77,13 @@ async fn run_cleanup(workers: Arc<PodWorkers>, images: Arc<ImageGc>, api_pods: I
     api_pods.synced().await;
     workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
     pod_cleanup::run(workers, images).await;
+}
+
+async fn run_local_storage(workers: Arc<PodWorkers>, informers: InformerFactory, api_pods: Informer<Pod>) {
+    // Before the pods are known, every volume looks unused.
+    api_pods.synced().await;
+    workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
+    local_storage::run(workers.shared.clone(), informers).await;
 }
 
 fn cleanup_delay(config: &Config) -> Duration {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use api::cluster_ranges::ClusterRanges;
 use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
-use controllers::ClusterDns;
+use controllers::{ClusterDns, LocalStorage};
 use env::Env;
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
@@ -245,6 +245,10 @@ fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &f
     config.cluster_dns = match flags.dns {
         Choice::Minke => ClusterDns::Nodes { addresses: dns_addresses(&flags.service_cidr)?, ranges },
         Choice::None => ClusterDns::Other,
+    };
+    config.local_storage = match flags.local_storage {
+        Choice::Minke => LocalStorage::Nodes,
+        Choice::None => LocalStorage::None,
     };
     let api = plane.api.clone();
     config.service_account_clients = Some(Arc::new(move |account| in_process::service_account_client(&api, account)));

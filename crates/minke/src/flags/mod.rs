@@ -118,6 +118,9 @@ pub struct Server {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
+    #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
+    pub local_storage: Choice,
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
@@ -260,6 +263,9 @@ pub struct Agent {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
+    #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
+    pub local_storage: Choice,
     /// Addresses of pods in the whole cluster
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
     pub pod_cidr: Vec<IpNet>,

@@ -55,6 +55,7 @@ pub struct Node {
     pod_cidrs: Vec<IpNet>,
     service_cidrs: Vec<IpNet>,
     dns: Choice,
+    local_storage: Choice,
     proxy: Client,
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
@@ -105,6 +106,7 @@ impl Node {
             pod_cidrs: server.pod_cidr.clone(),
             service_cidrs: server.service_cidr.clone(),
             dns: server.dns,
+            local_storage: server.local_storage,
         })
     }
 
@@ -120,6 +122,7 @@ impl Node {
             pod_cidrs: flags.pod_cidr.clone(),
             service_cidrs: flags.service_cidr.clone(),
             dns: flags.dns,
+            local_storage: flags.local_storage,
             proxy: client,
             serving,
             joined,
@@ -204,6 +207,7 @@ impl Node {
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
             endpoint_drain: Some(gate),
+            local_storage: self.local_storage == Choice::Minke,
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {

@@ -40,6 +40,7 @@ use crate::{
         pleg::Pleg,
         runtime_features::{RuntimeFeatures, network_problem},
     },
+    volumes::local_storage,
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -132,8 +133,9 @@ impl NodeStatusManager {
         .map(|(key, value)| (key.to_string(), value.to_string()))
         .into();
         labels.extend(self.config.labels.clone());
-        let annotations =
+        let mut annotations =
             BTreeMap::from([("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into())]);
+        annotations.extend(local_storage::announcement(&self.config));
         Node {
             metadata: ObjectMeta {
                 name: Some(name.clone()),

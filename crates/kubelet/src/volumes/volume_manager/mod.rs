@@ -13,7 +13,7 @@ mod toy_plugin_tests;
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -48,6 +48,7 @@ pub struct VolumeManager {
     env: Env,
     plugins: VolumePlugins,
     pods_dir: PathBuf,
+    local_storage_dir: PathBuf,
     /// Our Node object as last seen: its labels tell which volumes may be used here.
     node: Arc<Mutex<Node>>,
     tokens: TokenManager,
@@ -92,6 +93,7 @@ impl VolumeManager {
             node,
             metrics,
             pods_dir: config.pods_dir(),
+            local_storage_dir: config.local_storage_dir(),
             desired: Mutex::default(),
             actual: Mutex::default(),
             files,
@@ -101,6 +103,11 @@ impl VolumeManager {
     /// Where a pod's volumes are, as far as they are mounted.
     pub fn paths(&self, uid: &str) -> BTreeMap<String, PathBuf> {
         self.actual.lock().paths(uid)
+    }
+
+    /// Whether a pod has a volume whose files are here.
+    pub fn is_in_use(&self, path: &Path) -> bool {
+        self.actual.lock().find_in_other_pods("", |_, used| used == path).is_some()
     }
 
     /// Mounts, or brings up to date, every volume of the pod.
@@ -183,6 +190,7 @@ impl VolumeManager {
             node: &facts.node,
             tokens,
             pods_dir: &self.pods_dir,
+            local_storage_dir: &self.local_storage_dir,
             actual: &self.actual.lock(),
             timestamp: &format!("{time}.{}", self.env.random_u64() % 10_000_000_000),
         };
