@@ -44,9 +44,10 @@ impl Cluster {
         json!(self.api::<PersistentVolumeClaim>().get(name).await.unwrap())
     }
 
-    async fn capacity_left(&self) -> String {
+    /// In Gi.
+    async fn capacity_left(&self) -> i64 {
         let api = self.client.namespaced::<CSIStorageCapacity>("kube-system");
-        api.get("minke-local.n").await.unwrap().capacity.unwrap().0
+        api.get("minke-local.n").await.unwrap().capacity.unwrap().0.parse::<i64>().unwrap() >> 30
     }
 
     async fn said(&self, reason: &str, part: &str) -> bool {
@@ -58,7 +59,7 @@ impl Cluster {
 #[tokio::test(start_paused = true)]
 async fn a_claim_of_the_default_class_gets_a_directory_of_its_node_and_gives_it_back() {
     let cluster = start().await;
-    assert_eq!(cluster.capacity_left().await, "10Gi");
+    assert_eq!(cluster.capacity_left().await, 10);
     cluster.claim("data", "2Gi", None).await;
     cluster.settle().await;
     let waiting = cluster.claim_json("data").await;
@@ -71,7 +72,7 @@ async fn a_claim_of_the_default_class_gets_a_directory_of_its_node_and_gives_it_
     assert_eq!(bound["status"]["phase"], "Bound", "{bound}");
     assert!(cluster.said("ProvisioningSucceeded", "Successfully provisioned volume pvc-").await);
     assert!(cluster.said("SizeNotEnforced", "node n has no project quotas").await);
-    assert_eq!(cluster.capacity_left().await, "8Gi");
+    assert_eq!(cluster.capacity_left().await, 8);
     let name = bound["spec"]["volumeName"].as_str().unwrap().to_string();
     let volume = json!(cluster.api::<PersistentVolume>().get(&name).await.unwrap());
     assert_eq!(volume["spec"]["local"]["path"], format!("/volumes/{name}"));
@@ -80,7 +81,7 @@ async fn a_claim_of_the_default_class_gets_a_directory_of_its_node_and_gives_it_
     cluster.patch::<PersistentVolumeClaim>("data", grow("3Gi")).await;
     cluster.settle().await;
     assert_eq!(cluster.claim_json("data").await["status"]["capacity"]["storage"], "3Gi");
-    assert_eq!(cluster.capacity_left().await, "7Gi");
+    assert_eq!(cluster.capacity_left().await, 7);
     cluster.patch::<PersistentVolumeClaim>("data", grow("30Gi")).await;
     cluster.settle().await;
     assert_eq!(cluster.claim_json("data").await["status"]["capacity"]["storage"], "3Gi");
@@ -93,7 +94,7 @@ async fn a_claim_of_the_default_class_gets_a_directory_of_its_node_and_gives_it_
     cluster.patch::<PersistentVolume>(&name, json!({ "metadata": { "finalizers": null } })).await;
     cluster.settle().await;
     assert!(cluster.api::<PersistentVolume>().find(&name).await.unwrap().is_none());
-    assert_eq!(cluster.capacity_left().await, "10Gi");
+    assert_eq!(cluster.capacity_left().await, 10);
 }
 
 #[tokio::test(start_paused = true)]

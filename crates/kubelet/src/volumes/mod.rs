@@ -7,11 +7,11 @@
 mod atomic_writer;
 mod devices;
 pub(crate) mod error;
-mod file_system;
+pub(crate) mod file_system;
 pub(crate) mod local_storage;
 mod payload;
 pub(crate) mod plugin;
 pub(crate) mod plugins;
 pub(crate) mod referenced_objects;
-mod tokens;
+pub(crate) mod tokens;
 pub(crate) mod volume_manager;

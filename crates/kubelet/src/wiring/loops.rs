@@ -31,7 +31,7 @@ const CLEANUP_DELAY_WITH_STATIC_PODS: Duration = Duration::from_secs(30);
 
 impl Node {
     pub async fn run(self, informers: &InformerFactory, shutdown: CancellationToken) {
-        let Node { workers, status, thresholds, pleg, exits, wakes, listener } = self;
+        let Node { workers, plugins, status, thresholds, pleg, exits, wakes, listener } = self;
         let shared = workers.shared.clone();
         let (config, env) = (shared.config.clone(), shared.env.clone());
         let selector = format!("spec.nodeName={}", config.node_name);
@@ -45,6 +45,7 @@ impl Node {
         tasks.spawn(status.clone().run_watch(own));
         tasks.spawn(status.clone().run_network_watch());
         tasks.spawn(status.clone().run_lease());
+        tasks.spawn(plugins.run());
         tasks.spawn(pleg.run());
         // A pod's environment names the services, so they are waited for once.
         env.timeout(SERVICES_SYNC_TIMEOUT, shared.services.synced()).await;

@@ -7,6 +7,7 @@
 pub mod actual_state_of_world;
 mod desired_state_of_world;
 mod desired_state_of_world_populator;
+mod driver_volumes;
 mod reconciler;
 #[cfg(test)]
 mod toy_plugin_tests;
@@ -37,6 +38,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    csi::{mounter::CsiManager, volume::CsiVolume},
     files::file_work::FileWork,
     node::node_metrics::STORAGE_DURATION,
     pod::pod_spec,
@@ -57,6 +59,7 @@ pub struct VolumeManager {
     desired: Mutex<DesiredStateOfWorld>,
     actual: Mutex<ActualStateOfWorld>,
     files: FileWork,
+    csi: Arc<CsiManager>,
 }
 
 /// What a set-up needs to know beside the pod.
@@ -83,6 +86,7 @@ impl VolumeManager {
         recorder: EventRecorder,
         metrics: Metrics,
         files: FileWork,
+        csi: Arc<CsiManager>,
     ) -> Self {
         Self {
             tokens: TokenManager::new(client.clone(), env.clone()),
@@ -97,6 +101,7 @@ impl VolumeManager {
             desired: Mutex::default(),
             actual: Mutex::default(),
             files,
+            csi,
         }
     }
 
@@ -117,6 +122,7 @@ impl VolumeManager {
         let actions = reconcile(uid, &self.desired.lock(), &self.actual.lock());
         let volumes = || pod_spec::spec(pod).volumes.iter().flatten();
         let mut refresh_after: Option<Duration> = None;
+        self.expand_mounted(pod).await;
         for action in actions {
             let Action::Mount(name) = action else { continue };
             let Some(volume) = volumes().find(|volume| volume.name == name) else { continue };
@@ -154,6 +160,9 @@ impl VolumeManager {
             Some(found) => Spec::Persistent { volume: found, read_only: is_read_only_claim(volume) },
             None => Spec::Inline(volume),
         };
+        if let Some(csi) = CsiVolume::new(spec, pod) {
+            return self.mount_by_driver(pod, &volume.name, csi, persistent.as_ref()).await;
+        }
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
         let mounter = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens)?;
@@ -223,6 +232,8 @@ impl VolumeManager {
     }
 
     async fn unmount_all(&self, uid: &str) -> Result<(), TearDownError> {
+        // What a driver has mounted it takes down itself, before anything is removed.
+        self.csi.unmount_pod(uid).await?;
         self.actual.lock().mark_pod_unmounted(uid);
         self.tokens.forget(uid);
         let directory = self.pods_dir.join(uid);
