@@ -10,6 +10,7 @@ pub mod depth;
 pub mod feature_gates;
 pub mod field;
 pub mod kinds;
+pub mod local_storage;
 pub mod managed_fields;
 pub mod names;
 pub mod object;

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use metrics::Metrics;
 use parking_lot::Mutex;
 
-use crate::{certificates::ReservedNames, cluster_dns::ClusterDns, load_balancer::LoadBalancer};
+use crate::{certificates::ReservedNames, cluster_dns::ClusterDns, load_balancer::LoadBalancer, volume::LocalStorage};
 
 /// The key pair that signs certificate requests.
 #[derive(Clone)]
@@ -42,6 +42,7 @@ pub struct Config {
     /// person, as upstream's.
     pub kubelet_serving_names_reserved: Option<ReservedNames>,
     pub cluster_dns: ClusterDns,
+    pub local_storage: LocalStorage,
     /// What `kube-root-ca.crt` says in every namespace. Without it the ConfigMaps are not made.
     pub root_ca_pem: Option<String>,
     /// PEM (PKCS#8) of the key that signs tokens. Without it Secrets for tokens stay empty.
@@ -92,6 +93,7 @@ impl Default for Config {
             kubelet_serving_authority: None,
             kubelet_serving_names_reserved: None,
             cluster_dns: ClusterDns::default(),
+            local_storage: LocalStorage::default(),
             root_ca_pem: None,
             service_account_key_pem: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),

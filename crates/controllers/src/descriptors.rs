@@ -81,6 +81,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),
     descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
     descriptor("service-lb-controller", "service-controller", "service", 1, load_balancer::make),
+    descriptor("local-storage-provisioner-controller", "local-storage-provisioner", "local_storage", 1, volume::make_local_storage),
     descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
 ];
 

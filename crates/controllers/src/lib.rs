@@ -37,3 +37,4 @@ pub use config::{Caches, CertificateAuthority, Config, ServiceAccountClients};
 pub use descriptors::{names, service_accounts};
 pub use load_balancer::{LoadBalancer, address_pool::AddressRange};
 pub use runner::run;
+pub use volume::LocalStorage;

@@ -27,9 +27,9 @@ use crate::{
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+pub(super) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Volumes come under this prefix, claims under their own keys.
 const VOLUME: &str = "volume:";
 

@@ -4,11 +4,13 @@
 
 mod binder;
 mod ephemeral;
+mod local_storage;
 mod matching;
 mod protection;
 
 pub use binder::make as make_binder;
 pub use ephemeral::make as make_ephemeral;
+pub use local_storage::{LocalStorage, make as make_local_storage};
 pub use protection::{
     make_claims as make_claim_protection, make_classes as make_class_protection, make_volumes as make_volume_protection,
 };

@@ -18,6 +18,7 @@ mod node;
 mod quotas;
 mod rollouts;
 mod sets;
+mod storage;
 mod webhook;
 mod workloads;
 

@@ -252,6 +252,7 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
         flag("network-policy", enforcer.name().to_string());
     }
     flag("dns", flags.server.dns.name().to_string());
+    flag("local-storage", flags.server.local_storage.name().to_string());
     flag("pod-network", flags.node.pod_network.name().to_string());
     flag("pod-cidr", list(&flags.server.pod_cidr));
     flag("service-cidr", list(&flags.server.service_cidr));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use api::cluster_ranges::ClusterRanges;
 use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
-use controllers::{ClusterDns, LoadBalancer};
+use controllers::{ClusterDns, LoadBalancer, LocalStorage};
 use env::Env;
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
@@ -251,6 +251,10 @@ fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &f
         LoadBalancerMode::Nodes => LoadBalancer::Nodes,
         LoadBalancerMode::Layer2 => LoadBalancer::Layer2(flags.load_balancer_pool.clone()),
         LoadBalancerMode::None => LoadBalancer::None,
+    };
+    config.local_storage = match flags.local_storage {
+        Choice::Minke => LocalStorage::Nodes,
+        Choice::None => LocalStorage::None,
     };
     let api = plane.api.clone();
     if let Some(key) = flags.security.authentication.signing_key()? {

@@ -137,6 +137,9 @@ pub struct Server {
     /// Addresses for --load-balancer=layer2, as CIDRs or ranges (192.0.2.0/28,192.0.2.40-192.0.2.49)
     #[arg(long, value_name = "RANGE", value_delimiter = ',', required_if_eq("load_balancer", "layer2"))]
     pub load_balancer_pool: Vec<controllers::AddressRange>,
+    /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
+    #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
+    pub local_storage: Choice,
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
@@ -293,6 +296,9 @@ pub struct Agent {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
+    #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
+    pub local_storage: Choice,
     /// Addresses of pods in the whole cluster
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
     pub pod_cidr: Vec<IpNet>,

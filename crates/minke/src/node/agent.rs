@@ -56,6 +56,7 @@ pub struct Node {
     pod_cidrs: Vec<IpNet>,
     service_cidrs: Vec<IpNet>,
     dns: Choice,
+    local_storage: Choice,
     proxy: Client,
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
@@ -106,6 +107,7 @@ impl Node {
             pod_cidrs: server.pod_cidr.clone(),
             service_cidrs: server.service_cidr.clone(),
             dns: server.dns,
+            local_storage: server.local_storage,
         })
     }
 
@@ -121,6 +123,7 @@ impl Node {
             pod_cidrs: flags.pod_cidr.clone(),
             service_cidrs: flags.service_cidr.clone(),
             dns: flags.dns,
+            local_storage: flags.local_storage,
             proxy: client,
             serving,
             joined,
@@ -205,6 +208,7 @@ impl Node {
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
             endpoint_drain: Some(gate),
+            local_storage: self.local_storage == Choice::Minke,
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {

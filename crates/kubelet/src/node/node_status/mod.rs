@@ -34,12 +34,14 @@ use tokio::sync::Notify;
 
 use crate::{
     config::Config,
+    csi::mounter::CsiManager,
     pod::pod_status::whole_seconds,
     resources::eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     runtime::{
         pleg::Pleg,
         runtime_features::{RuntimeFeatures, network_problem},
     },
+    volumes::local_storage,
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -82,6 +84,8 @@ pub struct NodeStatusManager {
     pub pressures: Arc<Pressures>,
     pub allocatable: Allocatable,
     pub features: Arc<RuntimeFeatures>,
+    /// Volumes of drivers that are in use.
+    pub csi: Arc<CsiManager>,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
 }
@@ -132,8 +136,9 @@ impl NodeStatusManager {
         .map(|(key, value)| (key.to_string(), value.to_string()))
         .into();
         labels.extend(self.config.labels.clone());
-        let annotations =
+        let mut annotations =
             BTreeMap::from([("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into())]);
+        annotations.extend(local_storage::announcement(&self.config));
         Node {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
@@ -349,6 +354,10 @@ impl NodeStatusManager {
         status.images = self.images().await.or(previous.images.clone());
         status.runtime_handlers = self.features.node_handlers();
         status.features = self.features.shown_features();
+        let in_use = self.csi.volumes_in_use();
+        // An empty list takes away what was said before.
+        let said = previous.volumes_in_use.as_ref().is_some_and(|said| !said.is_empty());
+        status.volumes_in_use = (said || !in_use.is_empty()).then_some(in_use);
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
         let due = last_report.is_none_or(|at| self.env.monotonic() - at >= self.config.status_report_interval);

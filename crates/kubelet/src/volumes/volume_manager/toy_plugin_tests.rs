@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{test_api::UnreachableApi, volumes::plugin::SetUp};
+use crate::{csi::mounter::CsiManager, test_api::UnreachableApi, volumes::plugin::SetUp};
 
 /// Shows the address of a gitRepo volume in a file.
 struct ToyPlugin;
@@ -52,7 +52,10 @@ fn manager(root: &Path) -> VolumeManager {
     let config = Config { root_dir: root.into(), ..Config::default() };
     let node = Arc::new(Mutex::default());
     let files = FileWork::new(env.clone());
-    let manager = VolumeManager::new(client, env, &config, node, recorder, Metrics::default(), files);
+    let csi =
+        CsiManager::new(client.clone(), env.clone(), &config, Box::new(|_| None), files.clone(), Metrics::default());
+    let csi = Arc::new(csi);
+    let manager = VolumeManager::new(client, env, &config, node, recorder, Metrics::default(), files, csi);
     VolumeManager { plugins: WITH_TOY, ..manager }
 }
 
