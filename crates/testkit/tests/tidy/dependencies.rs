@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("dns", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
+    ("cli", &["env", "api", "client"]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image"]),
 ];

@@ -1,0 +1,17 @@
+//! The table of commands.
+//! One file per verb, grouped as `kubectl --help` groups them; found by `command`, run by `lib`.
+//! A verb reads its flags, asks through its `session`, prints through its `output`, and returns what went wrong.
+
+mod info;
+
+use crate::command::Command;
+
+pub static ROOT: Command = Command {
+    name: "kubectl",
+    aliases: &[],
+    usage: "[flags] [options]",
+    about: "kubectl controls the Kubernetes cluster manager",
+    flags: &[],
+    commands: &[&info::version::COMMAND, &info::options::COMMAND],
+    run: None,
+};
