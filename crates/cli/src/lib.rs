@@ -13,6 +13,7 @@ pub mod printers;
 pub mod resource;
 pub mod rest;
 pub mod session;
+pub mod template;
 mod verbs;
 
 #[cfg(test)]

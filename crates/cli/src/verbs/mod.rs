@@ -3,6 +3,7 @@
 //! A verb reads its flags, asks through its `session`, prints through its `output`, and returns what went wrong.
 
 mod info;
+mod read;
 
 use crate::command::Command;
 
@@ -12,6 +13,6 @@ pub static ROOT: Command = Command {
     usage: "[flags] [options]",
     about: "kubectl controls the Kubernetes cluster manager",
     flags: &[],
-    commands: &[&info::version::COMMAND, &info::options::COMMAND],
+    commands: &[&read::get::COMMAND, &info::version::COMMAND, &info::options::COMMAND],
     run: None,
 };
