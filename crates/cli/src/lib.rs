@@ -4,16 +4,21 @@
 //! Starts one thread only, and nothing that the verb does not need.
 
 pub mod command;
+pub mod describe;
 pub mod discovery;
 pub mod failure;
 pub mod flags;
 pub mod kubeconfig;
+pub mod object_reader;
 pub mod output;
 pub mod printers;
 pub mod resource;
 pub mod rest;
 pub mod session;
+pub mod template;
+pub mod timeline;
 mod verbs;
+pub mod why;
 
 #[cfg(test)]
 pub mod fake;
