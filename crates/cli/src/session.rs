@@ -2,7 +2,11 @@
 //! Made by `lib` for one command line; each part is made when it is first asked for.
 //! Tests put a fake transport in its place.
 
-use std::{cell::OnceCell, rc::Rc, time::Duration};
+use std::{
+    cell::{OnceCell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
 
 use crate::{
     failure::{Failure, Result},
@@ -18,7 +22,7 @@ pub struct Session {
     pub matches: Matches,
     rest: OnceCell<Rest>,
     config: OnceCell<Config>,
-    pub(crate) discovery: OnceCell<Rc<crate::discovery::Discovery>>,
+    pub(crate) discovery: RefCell<Option<Rc<crate::discovery::Discovery>>>,
 }
 
 impl Session {
@@ -29,7 +33,7 @@ impl Session {
             matches: matches.clone(),
             rest: OnceCell::new(),
             config: OnceCell::new(),
-            discovery: OnceCell::new(),
+            discovery: RefCell::default(),
         }
     }
 

@@ -37,6 +37,11 @@ impl Matches {
         }
     }
 
+    /// Whether the command takes such a flag.
+    pub fn has(&self, name: &str) -> bool {
+        self.defaults.contains_key(name)
+    }
+
     fn default(&self, name: &str) -> &'static str {
         debug_assert!(self.defaults.contains_key(name), "no flag {name}");
         self.defaults.get(name).copied().unwrap_or_default()

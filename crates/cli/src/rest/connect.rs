@@ -145,10 +145,10 @@ impl HttpTransport {
         Ok(Self { connection, tls: Arc::new(tls), client })
     }
 
-    fn failure(&self, error: &dyn std::error::Error, target: &str) -> Failure {
+    fn failure(&self, error: &(dyn std::error::Error + 'static), target: &str) -> Failure {
         let mut text = error.to_string();
         let mut refused = false;
-        let mut source = Some(error);
+        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = source {
             if let Some(io) = cause.downcast_ref::<std::io::Error>() {
                 refused |= io.kind() == std::io::ErrorKind::ConnectionRefused;
