@@ -3,18 +3,24 @@
 //! Called by `minke kubectl`, and when the binary is called `kubectl`.
 //! Starts one thread only, and nothing that the verb does not need.
 
+pub mod apply;
 pub mod command;
+pub mod describe;
 pub mod discovery;
+mod edit;
 pub mod failure;
 pub mod flags;
 pub mod kubeconfig;
+pub mod object_reader;
 pub mod output;
 pub mod printers;
 pub mod resource;
 pub mod rest;
 pub mod session;
 pub mod template;
+pub mod timeline;
 mod verbs;
+pub mod why;
 
 #[cfg(test)]
 pub mod fake;

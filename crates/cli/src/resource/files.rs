@@ -237,7 +237,7 @@ impl Selection {
 }
 
 fn selected(selector: &str, object: &Value) -> Result<bool> {
-    let selector = api::selectors::labels::Selector::parse(selector).map_err(Failure::message)?;
+    let selector = api::selectors::LabelSelector::parse(selector).map_err(Failure::message)?;
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
     let labels = labels.map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_string())).collect();
     Ok(selector.matches(&labels))

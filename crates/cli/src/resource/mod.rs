@@ -136,7 +136,7 @@ impl Selection {
             return Err(Failure::message("setting 'all' parameter but found a non empty selector. "));
         }
         if !self.selector.is_empty() {
-            api::selectors::labels::Selector::parse(&self.selector).map_err(Failure::message)?;
+            api::selectors::LabelSelector::parse(&self.selector).map_err(Failure::message)?;
         }
         if self.has_files() {
             if !self.arguments.is_empty() {

@@ -2,6 +2,8 @@
 //! One file per verb, grouped as `kubectl --help` groups them; found by `command`, run by `lib`.
 //! A verb reads its flags, asks through its `session`, prints through its `output`, and returns what went wrong.
 
+mod change;
+mod generators;
 mod info;
 mod read;
 
@@ -13,6 +15,16 @@ pub static ROOT: Command = Command {
     usage: "[flags] [options]",
     about: "kubectl controls the Kubernetes cluster manager",
     flags: &[],
-    commands: &[&read::get::COMMAND, &info::version::COMMAND, &info::options::COMMAND],
+    commands: &[
+        &change::create::COMMAND,
+        &read::get::COMMAND,
+        &read::describe::COMMAND,
+        &change::delete::COMMAND,
+        &change::apply::COMMAND,
+        &change::patch::COMMAND,
+        &change::replace::COMMAND,
+        &info::version::COMMAND,
+        &info::options::COMMAND,
+    ],
     run: None,
 };

@@ -64,7 +64,9 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("--force-conflicts only works with --server-side"));
     }
     if operation.dry_run == DryRun::Client && server_side {
-        return Err(Failure::message("--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)"));
+        return Err(Failure::message(
+            "--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)",
+        ));
     }
     if matches.bool("force") && server_side {
         return Err(Failure::message("--force cannot be used with --server-side"));
@@ -105,20 +107,23 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
         let list = crate::resource::list_of(results);
         operation.print(session, &applied[0], &list, "")?;
     }
-    if failures.is_empty() && let Some(pruning) = &pruning {
+    if failures.is_empty()
+        && let Some(pruning) = &pruning
+    {
         pruning.after(session, &applied, operation.dry_run).await?;
     }
     Failure::aggregate(failures)
 }
 
 /// The object after the apply, and the word for it.
-async fn apply_one(session: &Session, matches: &Matches, info: &Info, dry_run: DryRun) -> Result<(Value, &'static str)> {
-    let change = Change {
-        session,
-        manager: matches.str("field-manager"),
-        validation: field_validation(matches)?,
-        dry_run,
-    };
+async fn apply_one(
+    session: &Session,
+    matches: &Matches,
+    info: &Info,
+    dry_run: DryRun,
+) -> Result<(Value, &'static str)> {
+    let change =
+        Change { session, manager: matches.str("field-manager"), validation: field_validation(matches)?, dry_run };
     let modified = annotated(&info.object);
     if info.name.is_empty() {
         return Err(Failure::message("resource name may not be empty"));
@@ -152,7 +157,9 @@ async fn apply_one(session: &Session, matches: &Matches, info: &Info, dry_run: D
     }
     let (object, changed) = patch_live(&change, matches, info, &modified, current).await?;
     if !object["metadata"]["deletionTimestamp"].is_null() && changed {
-        session.output.warn(&format!("Warning: Detected changes to resource {} which is currently being deleted.", info.name));
+        session
+            .output
+            .warn(&format!("Warning: Detected changes to resource {} which is currently being deleted.", info.name));
     }
     Ok((object, if changed { "configured" } else { "unchanged" }))
 }
@@ -198,7 +205,13 @@ async fn patch_live(
                     wait: true,
                     ..super::delete::Plan::default()
                 };
-                super::delete::delete_all(change.session, &plan, std::slice::from_ref(info), matches.duration("timeout")).await?;
+                super::delete::delete_all(
+                    change.session,
+                    &plan,
+                    std::slice::from_ref(info),
+                    matches.duration("timeout"),
+                )
+                .await?;
                 return Ok((change.create(info, modified).await?, true));
             }
             Err(failure) => {

@@ -27,7 +27,12 @@ are the ways you can resolve this warning:
   stop managing the field (remove it from their configuration).
 See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
 
-pub async fn apply(session: &Session, matches: &Matches, info: &Info, dry_run: DryRun) -> Result<(Value, &'static str)> {
+pub async fn apply(
+    session: &Session,
+    matches: &Matches,
+    info: &Info,
+    dry_run: DryRun,
+) -> Result<(Value, &'static str)> {
     let manager = match matches.changed("field-manager") {
         true => matches.str("field-manager"),
         false => "kubectl",

@@ -185,7 +185,9 @@ pub async fn delete_all(session: &Session, plan: &Plan, infos: &[Info], timeout:
             Some(Ok(())) => {}
             Some(Err(failure)) => failures.push(failure),
             None => failures.push(Failure::message(match deleted.first() {
-                Some((info, _)) => format!("timed out waiting for the condition on {}/{}", info.resource.name, info.name),
+                Some((info, _)) => {
+                    format!("timed out waiting for the condition on {}/{}", info.resource.name, info.name)
+                }
                 None => "timed out waiting for the condition".to_string(),
             })),
         }
@@ -230,7 +232,8 @@ pub async fn until_gone(session: &Session, info: &Info, uid: &str) -> Result<()>
     let rest = session.rest().await?;
     loop {
         let selector = format!("metadata.name={}", info.name);
-        let list = rest.get(info.resource.path(&info.namespace, "")).query("fieldSelector", selector.as_str()).value().await;
+        let list =
+            rest.get(info.resource.path(&info.namespace, "")).query("fieldSelector", selector.as_str()).value().await;
         let list = match list {
             Ok(list) => list,
             Err(failure) if failure.is_not_found() => return Ok(()),
@@ -254,7 +257,9 @@ pub async fn until_gone(session: &Session, info: &Info, uid: &str) -> Result<()>
         while let Some(line) = lines.next().await {
             let Ok(line) = line else { break };
             let event: Value = serde_json::from_slice(&line)?;
-            if event["type"] == "DELETED" || (!uid.is_empty() && event["object"]["metadata"]["uid"].as_str().is_some_and(|u| u != uid)) {
+            if event["type"] == "DELETED"
+                || (!uid.is_empty() && event["object"]["metadata"]["uid"].as_str().is_some_and(|u| u != uid))
+            {
                 return Ok(());
             }
             if event["type"] == "ERROR" {

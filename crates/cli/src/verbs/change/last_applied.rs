@@ -21,10 +21,8 @@ use crate::{
     session::Session,
 };
 
-const VIEW_FLAGS: &[Flag] = &[
-    string("output", "yaml", "json or yaml").short('o'),
-    boolean("all", "false", "All objects of the types"),
-];
+const VIEW_FLAGS: &[Flag] =
+    &[string("output", "yaml", "json or yaml").short('o'), boolean("all", "false", "All objects of the types")];
 
 pub static VIEW: Command = Command {
     name: "view-last-applied",
@@ -61,8 +59,9 @@ pub static EDIT: Command = Command {
 };
 
 fn configuration(info: &Info) -> Result<Value> {
-    let text = last_applied(&info.object)
-        .ok_or_else(|| Failure::message(format!("no last-applied-configuration annotation found on resource: {}", info.name)))?;
+    let text = last_applied(&info.object).ok_or_else(|| {
+        Failure::message(format!("no last-applied-configuration annotation found on resource: {}", info.name))
+    })?;
     Ok(serde_json::from_str(text)?)
 }
 
@@ -104,7 +103,11 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
         let patch = json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}});
         let object = match operation.dry_run {
             DryRun::Client => live,
-            dry_run => Change { session, manager: "kubectl-client-side-apply", validation: "", dry_run }.patch(&info, MERGE, &patch).await?,
+            dry_run => {
+                Change { session, manager: "kubectl-client-side-apply", validation: "", dry_run }
+                    .patch(&info, MERGE, &patch)
+                    .await?
+            }
         };
         operation.print(session, &info, &object, "configured")?;
     }

@@ -107,7 +107,12 @@ pub fn patched(info: &Info, content: &str, body: &Value) -> Result<Value> {
             let resource = &info.resource;
             let schema = api::schema::builtin();
             let root = schema.find_kind(&resource.group, &resource.version, &resource.kind);
-            let root = root.ok_or_else(|| Failure::message(format!("strategic merge patch is not supported for {}, try --type merge", resource.kind)))?;
+            let root = root.ok_or_else(|| {
+                Failure::message(format!(
+                    "strategic merge patch is not supported for {}, try --type merge",
+                    resource.kind
+                ))
+            })?;
             api::patch::strategic(schema, root, &info.object, body).map_err(failed)
         }
     }

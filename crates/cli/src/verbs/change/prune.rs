@@ -66,13 +66,17 @@ impl Pruning {
         };
         if parent.is_some() {
             if matches.bool("all") || !selection.selector.is_empty() || matches.changed("prune-allowlist") {
-                return Err(Failure::message("--all, --selector and --prune-allowlist are incompatible with --applyset"));
+                return Err(Failure::message(
+                    "--all, --selector and --prune-allowlist are incompatible with --applyset",
+                ));
             }
             if std::env::var("KUBECTL_APPLYSET").ok().as_deref() != Some("true") {
                 return Err(Failure::message("--applyset requires KUBECTL_APPLYSET=true"));
             }
         } else if !matches.bool("all") && selection.selector.is_empty() {
-            return Err(Failure::message("all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector"));
+            return Err(Failure::message(
+                "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
+            ));
         }
         let _ = session;
         let listed = matches.list("prune-allowlist");
@@ -152,7 +156,8 @@ impl Pruning {
     /// Puts an object into the set.
     pub fn label(&self, info: &mut Info) {
         let Some((_, name)) = &self.parent else { return };
-        let kind = if self.parent.as_ref().is_some_and(|(r, _)| r.starts_with("configmap")) { "ConfigMap" } else { "Secret" };
+        let kind =
+            if self.parent.as_ref().is_some_and(|(r, _)| r.starts_with("configmap")) { "ConfigMap" } else { "Secret" };
         let text = format!("{name}.{}.{kind}.", self.namespace);
         let id = format!("applyset-{}-v1", BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(text)));
         info.object["metadata"]["labels"][PART_OF_LABEL] = id.into();
@@ -217,7 +222,9 @@ impl Pruning {
         for kind in &self.kinds {
             let parts: Vec<&str> = kind.split('/').collect();
             let [group, version, kind] = parts.as_slice() else {
-                return Err(Failure::message(format!("invalid GroupVersionKind format: {kind}, please follow <group/version/kind>")));
+                return Err(Failure::message(format!(
+                    "invalid GroupVersionKind format: {kind}, please follow <group/version/kind>"
+                )));
             };
             let group = if *group == "core" { "" } else { group };
             let Some(resource) = session.discovery().await?.by_kind(group, version, kind) else { continue };
@@ -253,4 +260,3 @@ async fn list(
         })
         .collect())
 }
-

@@ -57,8 +57,7 @@ async fn replace(session: &Session, matches: &Matches) -> Result<()> {
         let (documents, failures) = selection.documents(session).await?;
         Failure::aggregate(failures)?;
         let body = documents.first().map(|d| d.object.to_string()).unwrap_or_default();
-        let answer =
-            session.rest().await?.call(http::Method::PUT, raw).body("application/json", body).bytes().await?;
+        let answer = session.rest().await?.call(http::Method::PUT, raw).body("application/json", body).bytes().await?;
         session.output.bytes(&answer);
         return Ok(());
     }
@@ -100,7 +99,9 @@ async fn replace(session: &Session, matches: &Matches) -> Result<()> {
                     "" => change.update(&info, &info.object).await,
                     sub => {
                         let path = format!("{}/{sub}", info.path());
-                        change.send(http::Method::PUT, path, &info, "application/json", info.object.to_string().into()).await
+                        change
+                            .send(http::Method::PUT, path, &info, "application/json", info.object.to_string().into())
+                            .await
                     }
                 }
             }

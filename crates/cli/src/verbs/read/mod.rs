@@ -2,6 +2,8 @@
 //! Rows of `verbs::ROOT`.
 //! None of them changes anything.
 
+pub mod describe;
 pub mod get;
 mod get_watch;
+pub mod reader;
 mod sorting;
