@@ -6,6 +6,7 @@ mod change;
 mod generators;
 mod info;
 mod read;
+mod settings;
 
 use crate::command::Command;
 
@@ -23,6 +24,11 @@ pub static ROOT: Command = Command {
         &change::apply::COMMAND,
         &change::patch::COMMAND,
         &change::replace::COMMAND,
+        &settings::scale::COMMAND,
+        &settings::rollout::COMMAND,
+        &settings::label::COMMAND,
+        &settings::annotate::COMMAND,
+        &read::wait::COMMAND,
         &info::version::COMMAND,
         &info::options::COMMAND,
     ],

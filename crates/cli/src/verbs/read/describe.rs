@@ -42,7 +42,7 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
         }
     }
     let reader = RestReader { session };
-    let context = Context::new(session.env.now());
+    let context = Context { now: session.env.now(), zone: jiff::tz::TimeZone::system() };
     for (index, info) in infos.iter().enumerate() {
         let text = describe::describe(&info.object, &reader, &context, matches.bool("show-events")).await;
         match text {

@@ -7,3 +7,4 @@ pub mod get;
 mod get_watch;
 pub mod reader;
 mod sorting;
+pub mod wait;
