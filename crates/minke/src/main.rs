@@ -25,6 +25,13 @@ fn main() -> ExitCode {
         file_modes::set_umask(false);
         return ExitCode::from(cni::main() as u8);
     }
+    if cli::called_as_kubectl(&called_as) {
+        return ExitCode::from(cli::main(std::env::args().skip(1).collect()));
+    }
+    // Before the flags are read: kubectl has its own, and starts in milliseconds.
+    if std::env::args().nth(1).is_some_and(|command| command == "kubectl") {
+        return ExitCode::from(cli::main(std::env::args().skip(2).collect()));
+    }
     let flags = flags::Flags::parse();
     file_modes::set_umask(flags.command.runs_kubelet());
     flags.logging.start();

@@ -65,6 +65,11 @@ pub fn run(command: Command) -> Result<()> {
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
+        // `main` takes the usual way; this one is `minke --some-flag kubectl …`.
+        Command::Kubectl { arguments } => match cli::main(arguments) {
+            0 => Ok(()),
+            code => std::process::exit(code.into()),
+        },
     }
 }
 

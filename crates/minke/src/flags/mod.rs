@@ -73,6 +73,12 @@ pub enum Command {
     /// Back up, restore or check the embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Control a cluster with kubectl's commands and flags
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 impl Command {
@@ -80,7 +86,9 @@ impl Command {
     pub fn only_prints(&self) -> bool {
         match self {
             Self::Up(up) => !up.foreground,
-            other => matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_)),
+            other => {
+                matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_) | Self::Kubectl { .. })
+            }
         }
     }
 

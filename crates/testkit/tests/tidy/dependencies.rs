@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dns", &["env", "serve", "api", "client", "metrics"]),
     ("ingress", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
+    ("cli", &["env", "api", "client"]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image"]),
 ];

@@ -1,0 +1,87 @@
+//! kubectl: the verbs, and what they share.
+//! `verbs` is the table of commands, one file each; `session` is what a verb is given: kubeconfig, REST, discovery, output.
+//! Called by `minke kubectl`, and when the binary is called `kubectl`.
+//! Starts one thread only, and nothing that the verb does not need.
+
+pub mod apply;
+pub mod command;
+pub mod describe;
+pub mod discovery;
+mod edit;
+pub mod failure;
+pub mod flags;
+pub mod kubeconfig;
+pub mod object_reader;
+pub mod output;
+pub mod printers;
+pub mod resource;
+pub mod rest;
+pub mod session;
+pub mod template;
+pub mod timeline;
+mod verbs;
+pub mod why;
+
+#[cfg(test)]
+pub mod fake;
+
+use crate::{command::Invocation, output::Output, session::Session};
+
+/// Whether the program was called by the name `kubectl`.
+pub fn called_as_kubectl(argument_zero: &str) -> bool {
+    std::path::Path::new(argument_zero).file_name().is_some_and(|name| name == "kubectl")
+}
+
+/// Runs one command line; `args` begins behind the program's name. Returns the exit code.
+pub fn main(args: Vec<String>) -> u8 {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return 1;
+        }
+    };
+    let output = Output::standard();
+    let code =
+        runtime.block_on(run_line(&args, output, |output, matches| Session::new(output, matches, env::Env::real())));
+    // A thread that still reads the terminal must not hold up the end.
+    runtime.shutdown_background();
+    code
+}
+
+/// Runs one command line with the session that `open` makes, and prints what went wrong.
+pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output, &flags::Matches) -> Session) -> u8 {
+    let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
+        Ok(Invocation::Help(text)) => {
+            output.print(&text);
+            (Ok(()), String::new())
+        }
+        Ok(Invocation::Run(command, matches)) => {
+            let session = open(output.clone(), &matches);
+            let typed = matches.command.clone();
+            let ran = match command.run {
+                Some(run) => run(&session, &matches).await,
+                None => Ok(()),
+            };
+            (ran.and_then(|()| session.after()), typed)
+        }
+        Err((failure, command)) => (Err(failure), command),
+    };
+    output.flush();
+    match result {
+        Ok(()) => 0,
+        Err(failure) => {
+            let (text, code) = failure.report(&command);
+            if !text.is_empty() {
+                output.warn(text.trim_end_matches('\n'));
+            }
+            output.flush();
+            code
+        }
+    }
+}
+
+/// The objects that a kustomization directory comes to.
+pub(crate) fn kustomize_objects(directory: &str) -> failure::Result<Vec<serde_json::Value>> {
+    Err(failure::Failure::message(format!("kustomize is not built yet: {directory}")))
+}
