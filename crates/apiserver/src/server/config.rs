@@ -12,8 +12,8 @@ use api::feature_gates::FeatureGates;
 
 use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
 
-pub use crate::discovery::api_enablement::RuntimeConfig;
 pub use crate::audit::options as audit;
+pub use crate::discovery::api_enablement::RuntimeConfig;
 use crate::storage::watch_cache;
 
 #[derive(Clone)]

@@ -2,9 +2,9 @@
 //! Parsed by `main`; flags of components have upstream's names where there are any.
 //! Starts nothing; only reads what was typed.
 
+pub mod audit_flags;
 pub mod authentication_flags;
 pub mod feature_flags;
-pub mod audit_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
 pub mod security_flags;
