@@ -14,7 +14,6 @@ use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
 
 pub use crate::audit::options as audit;
 pub use crate::discovery::api_enablement::RuntimeConfig;
-use crate::storage::watch_cache;
 
 #[derive(Clone)]
 pub struct Config {
