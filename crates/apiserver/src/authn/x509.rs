@@ -189,3 +189,33 @@ impl FrontProxy {
         extra.into_iter().for_each(|name| drop(headers.remove(name)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_may_say_one_uid() {
+        let key = KeyPair::generate().unwrap();
+        let mut ca = CertificateParams::new(Vec::new()).unwrap();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authorities = Authorities::new(ca.self_signed(&key).unwrap().pem().as_bytes(), &Env::real());
+        let (authorities, issuer) = (authorities.unwrap().unwrap(), Issuer::new(ca, key));
+        let check = |uid: Option<&str>, expected: Option<&str>| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name.push(DnType::CommonName, "ada");
+            if let Some(uid) = uid {
+                let arc: Vec<u64> = UID_ATTRIBUTE.split('.').map(|number| number.parse().unwrap()).collect();
+                params.distinguished_name.push(DnType::CustomDnType(arc), uid);
+            }
+            let leaf = params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone();
+            let user = authorities.verify(&PeerCertificates(vec![leaf]));
+            assert_eq!(user.map(|user| user.uid).as_deref(), expected, "{uid:?}");
+        };
+        check(None, Some(""));
+        check(Some("7-a"), Some("7-a"));
+        check(Some(""), None);
+    }
+}

@@ -5,17 +5,22 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use apiserver::config::Oidc;
+use apiserver::{
+    authn::{PeerCertificates, service_account::public_keys_pem},
+    config::Oidc,
+};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use env::Env;
 use futures::FutureExt;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rcgen::{KeyPair, PublicKeyData};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 use store::MemoryStore;
 
 use crate::{
     harness::{Server, server_on},
+    listening::Authority,
     outside::{json_response, serve},
 };
 
@@ -198,4 +203,85 @@ async fn certificates_name_the_credential() {
     let id = &review["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
     let digest = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap_or_else(|| panic!("{review}"));
     assert!(digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()), "{digest}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_identities_are_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (first, second) = (Authority::new(), Authority::new());
+    std::fs::write(at("tokens"), "t0ken,carol,1\n").unwrap();
+    std::fs::write(at("ca.pem"), &first.pem).unwrap();
+    let env = Env::real();
+    let s = server_on(Arc::new(MemoryStore::new(env.clone())), env, |config| {
+        config.authentication.token_file = Some(at("tokens"));
+        config.client_ca_file = Some(at("ca.pem"));
+    })
+    .await;
+    let (certificate, _) = second.issue("dora", "dev", false);
+    let peer = PeerCertificates(vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()]);
+    let by_certificate = async || {
+        let mut request = s.anonymous().request("GET", "/version", &[], Vec::new());
+        request.extensions_mut().insert(peer.clone());
+        s.api.handle(request).await.status().as_u16()
+    };
+    assert_eq!(who(&s, "t0ken").await, r#"carol ["system:authenticated"] null"#);
+    assert_eq!((who(&s, "n3w").await.as_str(), by_certificate().await), ("401", 401));
+    std::fs::write(at("ca.pem"), format!("{}{}", first.pem, second.pem)).unwrap();
+    while by_certificate().await != 200 {
+        env::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    // One that can't be read keeps everybody in who was.
+    std::fs::write(at("tokens"), "t0ken\n").unwrap();
+    let failed = "apiserver_identity_files_automatic_reloads_total";
+    s.until("/metrics", |page| {
+        let text = String::from_utf8_lossy(&page.bytes).into_owned();
+        text.lines().any(|line| line.starts_with(failed) && line.contains("failure"))
+    })
+    .await;
+    assert_eq!(who(&s, "t0ken").await, r#"carol ["system:authenticated"] null"#);
+    std::fs::write(at("tokens"), "n3w,erin,2\n").unwrap();
+    while who(&s, "n3w").await == "401" {
+        env::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(who(&s, "t0ken").await, "401");
+}
+
+#[tokio::test]
+async fn service_account_keys_and_issuers_change() {
+    let store = Arc::new(MemoryStore::new(Env::real()));
+    let old = KeyPair::generate().unwrap().serialize_pem();
+    let key = old.clone();
+    let before = server_on(store.clone(), Env::real(), move |config| {
+        config.service_accounts.signing_key_pem = key;
+        config.service_accounts.issuer = "https://old.example".into();
+    })
+    .await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    before.post(accounts, json!({ "metadata": { "name": "robot" } })).await.expect(201);
+    let request = json!({ "spec": { "audiences": ["https://kubernetes.default.svc.cluster.local"] } });
+    let token = before.post(&format!("{accounts}/robot/token"), request).await.expect(201);
+    let token = token["status"]["token"].as_str().unwrap().to_string();
+    let check = async |issuers: &[&str], keys: &[&str], expected: bool| {
+        let keys: Vec<String> = keys.iter().flat_map(|key| public_keys_pem(key.as_bytes()).unwrap()).collect();
+        let issuers: Vec<String> = issuers.iter().map(ToString::to_string).collect();
+        let (shown, jwks) = (issuers.clone(), keys.clone());
+        let s = server_on(store.clone(), Env::real(), move |config| {
+            config.service_accounts.issuer = "https://new.example".into();
+            config.service_accounts.former_issuers = issuers;
+            config.service_accounts.verification_keys_pem = keys;
+            config.service_accounts.jwks_uri = Some("https://keys.example/jwks".into());
+        })
+        .await;
+        let believed = who(&s, &token).await.starts_with("system:serviceaccount:default:robot");
+        assert_eq!(believed, expected, "{shown:?}");
+        let document = s.get("/.well-known/openid-configuration").await.value;
+        assert_eq!(document["jwks_uri"], "https://keys.example/jwks");
+        let published = s.get("/openid/v1/jwks").await.value;
+        assert_eq!(published["keys"].as_array().unwrap().len(), 1 + jwks.len());
+    };
+    check(&[], &[], false).await;
+    check(&["https://old.example"], &[], false).await;
+    check(&[], &[&old], false).await;
+    check(&["https://old.example"], &[&old], true).await;
 }

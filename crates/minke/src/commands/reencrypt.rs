@@ -91,3 +91,54 @@ async fn rewrite(client: &Client, collection: &str, object: &Value) -> Result<bo
         Err(error) => bail!("failed to write {path} again: {}", error.message),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use apiserver::{ApiServer, config};
+    use env::Env;
+    use serde_json::json;
+    use store::{MemoryStore, Store};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_out_of_date_is_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("encryption.yaml");
+        let env = Env::real();
+        let store = Arc::new(MemoryStore::new(env.clone()));
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let start = async |providers: Value| {
+            let entries = json!([{ "resources": ["secrets"], "providers": providers }]);
+            let text = json!({
+                "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration", "resources": entries,
+            });
+            std::fs::write(&file, text.to_string()).unwrap();
+            let mut config = config::Config::in_process(key.clone());
+            let providers = config::EncryptionProviders { file: file.clone(), automatic_reload: false };
+            config.encryption_providers = Some(providers);
+            let api = ApiServer::new(config, store.clone(), env.clone()).await.unwrap();
+            in_process::client(&api, "admin", &["system:masters"])
+        };
+        let client = start(json!([{ "identity": {} }])).await;
+        for name in ["a", "b"] {
+            let secret = json!({ "metadata": { "name": name }, "stringData": { "k": "v" } }).to_string();
+            let request =
+                Request::post("/api/v1/namespaces/default/secrets").header("content-type", "application/json");
+            client.request(request.body(secret.into()).unwrap()).await.unwrap();
+        }
+        let secret = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+        let aes = json!({ "aesgcm": { "keys": [{ "name": "one", "secret": secret }] } });
+        let client = start(json!([aes, { "identity": {} }])).await;
+        let done = run(&client).await.unwrap();
+        assert!(done.ends_with("2 were written again"), "{done}");
+        for name in ["a", "b"] {
+            let record = store.get(&format!("/registry/secrets/default/{name}")).await.unwrap().unwrap();
+            assert!(record.value.starts_with(b"k8s:enc:aesgcm:v1:one:"), "{record:?}");
+        }
+        let done = run(&client).await.unwrap();
+        assert!(done.ends_with(" 0 were written again"), "{done}");
+    }
+}
