@@ -136,6 +136,11 @@ pub fn builtin() -> &'static [Arc<Resource>] {
     &BUILTIN
 }
 
+/// The resources of MutatingAdmissionPolicy, which are not served by default.
+pub fn mutating_admission_policies() -> Vec<Arc<Resource>> {
+    table::mutating_admission_policies()
+}
+
 /// A built-in resource by its plural name.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Resource>> {
     builtin().iter().find(|r| r.group == group && r.version == version && r.plural == plural)

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use super::{
     Behavior, Plain, Resource, Scope, Subresource,
     admissionregistration::{
+        mutating_admission_policy::MutatingAdmissionPolicy,
+        mutating_admission_policy_binding::MutatingAdmissionPolicyBinding,
         validating_admission_policy::ValidatingAdmissionPolicy,
         validating_admission_policy_binding::ValidatingAdmissionPolicyBinding,
         webhook_configuration::WebhookConfiguration,
@@ -202,6 +204,17 @@ const SUBRESOURCES: &[SubresourceRow] = &[
     SubresourceRow { parent: "serviceaccounts", name: "token", api_version: "authentication.k8s.io/v1", kind: "TokenRequest", verbs: CREATE },
     SubresourceRow { parent: "services", name: "proxy", api_version: "v1", kind: "ServiceProxyOptions", verbs: PROXY },
 ];
+
+/// Served only where the admission plugin MutatingAdmissionPolicy is on: beta is off by default.
+#[rustfmt::skip]
+const MUTATING_ADMISSION_POLICY_ROWS: &[Row] = &[
+    Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicy", plural: "mutatingadmissionpolicies", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicy>, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicyBinding", plural: "mutatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicyBinding>, ..CLUSTER },
+];
+
+pub fn mutating_admission_policies() -> Vec<Arc<Resource>> {
+    MUTATING_ADMISSION_POLICY_ROWS.iter().map(|row| Arc::new(resource(row))).collect()
+}
 
 pub fn resources() -> Vec<Arc<Resource>> {
     ROWS.iter().map(|row| Arc::new(resource(row))).collect()

@@ -109,8 +109,17 @@ pub struct ServedResources {
 
 impl ServedResources {
     pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Also those that are not served by default.
+    pub fn with(optional: &[Arc<Resource>]) -> Self {
         let schema = crate::handlers::codec::builtin_schema();
-        let builtin: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
+        let mut builtin: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
+        if !optional.is_empty() {
+            let schema = SchemaRef::Builtin(api::schema::with_unserved());
+            builtin.extend(optional.iter().map(|r| Arc::new(builtin_row(r, &schema))));
+        }
         let set = Set::new(builtin.clone(), HashMap::new(), 1);
         Self { builtin, current: RwLock::new(Arc::new(set)) }
     }

@@ -111,7 +111,12 @@ impl ApiServer {
         let writes = health.writes.clone();
         let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
-        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served: ServedResources::new() });
+        let optional = match admission::mutates_by_policy(&config) {
+            true => api::kinds::mutating_admission_policies(),
+            false => Vec::new(),
+        };
+        let served = ServedResources::with(&optional);
+        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served });
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
         let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
         let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
