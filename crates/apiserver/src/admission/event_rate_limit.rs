@@ -220,7 +220,7 @@ mod tests {
         let limit =
             |keys_max| Limit { kind: "User".into(), per_second: 1.0, burst: 2.0, keys_max, buckets: Mutex::default() };
         let few = limit(2);
-        let mut check = |key: &str, at_ms: u64, expected: bool| {
+        let check = |key: &str, at_ms: u64, expected: bool| {
             assert_eq!(few.accepts(key, Duration::from_millis(at_ms)), expected, "{key} at {at_ms}");
         };
         check("a", 0, true);

@@ -9,6 +9,9 @@ mod expressions;
 mod image_policy_webhook;
 mod limit_ranger;
 mod matching;
+mod mutating_policy;
+#[cfg(test)]
+mod mutating_policy_tests;
 mod namespace_existence;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -52,6 +55,7 @@ use self::{
     event_rate_limit::EventRateLimit,
     image_policy_webhook::ImagePolicyWebhook,
     limit_ranger::LimitRanger,
+    mutating_policy::{Invocations, MutatingPolicies},
     namespace_existence::{NamespaceAutoProvision, NamespaceExists},
     namespace_lifecycle::NamespaceLifecycle,
     node_restriction::NodeRestriction,
@@ -240,13 +244,22 @@ const PLUGINS: &[(Make, bool)] = &[
 const MUTATING_WEBHOOKS: &str = "MutatingAdmissionWebhook";
 const VALIDATING_WEBHOOKS: &str = "ValidatingAdmissionWebhook";
 const POLICIES: &str = "ValidatingAdmissionPolicy";
+const MUTATING_POLICIES: &str = api::feature_gates::MUTATING_ADMISSION_POLICY;
 const QUOTA: &str = "ResourceQuota";
 
 /// On in other clusters, absent from ours: turning them off is granted.
-const ABSENT: &[&str] = &["MutatingAdmissionPolicy", "NodeDeclaredFeatureValidator"];
+const ABSENT: &[&str] = &["NodeDeclaredFeatureValidator"];
+
+/// Whether MutatingAdmissionPolicies count, and are served; beta, so off by default.
+pub fn mutates_by_policy(config: &Config) -> bool {
+    let listed = |names: &[String]| names.iter().any(|n| n == MUTATING_POLICIES);
+    let enabled = listed(&config.enable_admission_plugins) || config.feature_gates.enabled(MUTATING_POLICIES);
+    enabled && !listed(&config.disable_admission_plugins)
+}
 
 pub struct Chain {
     plugins: Vec<Arc<dyn Plugin>>,
+    mutating_policies: Option<MutatingPolicies>,
     webhooks: Webhooks,
     policies: Policies,
     cluster: Arc<Cluster>,
@@ -270,7 +283,7 @@ impl Chain {
         let context = Context { cluster, authorizer, configuration: &configuration, loopback };
         let (enable, disable) = (&config.enable_admission_plugins, &config.disable_admission_plugins);
         let all: Vec<_> = PLUGINS.iter().map(|(make, default)| (make(&context), *default)).collect();
-        let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES];
+        let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, MUTATING_POLICIES];
         let known = |name: &str| parts.contains(&name) || all.iter().any(|(p, _)| p.name() == name);
         if let Some(name) = enable.iter().find(|n| !known(n)) {
             return Err(format!("enable-admission-plugins plugin {name:?} is unknown"));
@@ -286,6 +299,7 @@ impl Chain {
         let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
         Ok(Self {
             plugins,
+            mutating_policies: mutates_by_policy(config).then(|| MutatingPolicies::new(cluster, authorizer)),
             webhooks: Webhooks::new(cluster, authorizer),
             policies: Policies::new(cluster, authorizer),
             cluster: cluster.clone(),
@@ -306,14 +320,29 @@ impl Chain {
     /// Completes the object. What webhooks change is completed once more, as upstream does.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         self.admit_plugins(attributes).await?;
-        if self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await? {
+        let mut invocations = Invocations::default();
+        let by_policy = self.mutate_by_policy(attributes, &mut invocations).await?;
+        let by_webhook = self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await?;
+        if by_policy || by_webhook {
             self.admit_plugins(attributes).await?;
+            self.mutate_by_policy(attributes, &mut invocations).await?;
         }
         permissions::stamp_requester(attributes);
         expressions::check(&self.cluster.served.current(), attributes)?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),
+        }
+    }
+
+    async fn mutate_by_policy(
+        &self,
+        attributes: &mut Attributes<'_>,
+        invocations: &mut Invocations,
+    ) -> Result<bool, ApiError> {
+        match &self.mutating_policies {
+            Some(policies) => Box::pin(policies.mutate(attributes, invocations)).await,
+            None => Ok(false),
         }
     }
 

@@ -145,7 +145,7 @@ impl Retention {
     /// Removes what is too old or too many, newest kept, and compresses the rest.
     fn tidy(&self, now: Timestamp) {
         let mut old = self.backups();
-        old.sort_by(|a, b| b.0.cmp(&a.0));
+        old.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         for (index, (at, path)) in old.into_iter().enumerate() {
             let aged = self
                 .max_age

@@ -240,7 +240,8 @@ impl Rule {
             }
         }
         check_stages(&self.omit_stages, &path.child("omitStages"), errors);
-        if !self.non_resource_urls.is_empty() && !(self.resources.is_empty() && self.namespaces.is_empty()) {
+        let about_resources = !self.resources.is_empty() || !self.namespaces.is_empty();
+        if !self.non_resource_urls.is_empty() && about_resources {
             let detail = "rules cannot apply to both regular resources and non-resource URLs";
             errors.invalid(&urls, self.non_resource_urls.clone(), detail);
         }

@@ -14,7 +14,10 @@ mod work_estimate;
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -77,6 +80,8 @@ struct Level {
     is_exempt: bool,
     queues: Mutex<QueueSet<Waiter>>,
     state: Mutex<LevelState>,
+    /// What one request may take.
+    request_max: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -232,9 +237,11 @@ impl FlowControl {
                     is_exempt: shares.is_exempt,
                     queues: Mutex::new(QueueSet::new(settings(&object["spec"]), limits.nominal, now)),
                     state: Mutex::new(LevelState { limits, demand: Demand::default(), seats: limits.nominal }),
+                    request_max: AtomicUsize::default(),
                 }),
             };
             level.queues.lock().configure(settings(&object["spec"]));
+            level.request_max.store(limits.request_max(), Ordering::Relaxed);
             let changed = std::mem::replace(&mut level.state.lock().limits, limits) != limits;
             if changed {
                 level.set_seats(limits.nominal, now);
@@ -290,7 +297,7 @@ impl FlowControl {
     pub async fn admit(&self, call: &Call) -> Result<Seat, ApiError> {
         let Some(flow) = call.flow.get().cloned().or_else(|| self.classify(call)) else { return Err(too_many()) };
         let _ = call.flow.set(flow.clone());
-        let request_max = flow.level.state().limits.request_max();
+        let request_max = flow.level.request_max.load(Ordering::Relaxed);
         let width = work_estimate::estimate(call, &self.cluster, &self.watches, request_max);
         flow.stats.seats.observe(width.max_seats() as f64);
         let distinguisher = flow.schema.flow(&call.user, &call.info);

@@ -15,7 +15,7 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{ApiError, Reason, Verb, feature_gates::INITIALIZERS};
+use api::{ApiError, Reason, Verb, feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY}};
 use env::Env;
 use store::Store;
 
@@ -124,7 +124,10 @@ impl ApiServer {
         }
         let mut gated = Vec::new();
         if config.feature_gates.enabled(INITIALIZERS) {
-            gated = api::kinds::gated(INITIALIZERS);
+            gated.extend(api::kinds::gated(INITIALIZERS));
+        }
+        if admission::mutates_by_policy(&config) {
+            gated.extend(api::kinds::gated(MUTATING_ADMISSION_POLICY));
         }
         let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource, true));
         let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
