@@ -140,7 +140,7 @@ impl Node {
     ) -> Result<()> {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
-        let proxy = node.proxy_config();
+        let proxy = node.proxy_config()?;
         let gate = node.gate(OwnRules::Here(proxy.applied_state.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers, components);
         node.start_kubelet(env, shutdown, gate, components)?;
@@ -278,7 +278,7 @@ impl Node {
         service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 
-    fn proxy_config(&self) -> proxy::ProxyConfig {
+    fn proxy_config(&self) -> Result<proxy::ProxyConfig> {
         service_proxy::config(&self.flags, &self.instance, &self.own.name, &self.pod_cidrs)
     }
 
