@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    changes::Changes,
     elements,
     model::{PodInfo, PolicyInfo},
     pod_claims::{Claim, Covered, PodClaims},
@@ -224,14 +225,8 @@ impl Enforcer {
         let changes = self.index.take_changes();
         let mut kind = None;
         if !changes.is_empty() && !self.full_needed {
-            let only_elements = elements::only_elements(&changes);
-            let written = if only_elements {
-                let written = self.elements.apply(&self.config.table, elements::lists(&changes).into_iter()).await;
-                written.map_err(|error| NftError::Refused(error.to_string()))
-            } else {
-                self.nft.apply([render::transaction(&changes, &self.config.table)]).await
-            };
-            match written {
+            let only_elements = changes.sets.is_empty() && changes.chains.is_empty();
+            match self.write(&changes).await {
                 Ok(()) => kind = Some(if only_elements { "elements" } else { "incremental" }),
                 Err(error) => {
                     tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
@@ -264,6 +259,23 @@ impl Enforcer {
             tracing::debug!(kind, ?took, "wrote the rules of NetworkPolicies");
         }
         self.answer_claims();
+    }
+
+    /// The elements of a small change are one batch to the kernel, between what they begin to name and what they no longer
+    /// do: `nft` would first read all that are there.
+    async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
+        let table = self.config.table.clone();
+        if !elements::are_few(changes) {
+            return self.nft.apply([render::transaction(changes, &table)]).await;
+        }
+        self.write_text(render::additions(changes, &table)).await?;
+        let written = self.elements.apply(&table, elements::lists(changes).into_iter()).await;
+        written.map_err(|error| NftError::Refused(error.to_string()))?;
+        self.write_text(render::removals(changes, &table)).await
+    }
+
+    async fn write_text(&self, text: String) -> Result<(), NftError> {
+        if text.is_empty() { Ok(()) } else { self.nft.apply([text]).await }
     }
 
     fn report(&self, error: &NftError) {
