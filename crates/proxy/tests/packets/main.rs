@@ -4,6 +4,7 @@
 
 mod elements;
 mod feed;
+mod layer2;
 mod pod_routes;
 mod policies;
 mod trouble;
