@@ -22,7 +22,7 @@ pub use applied_state::AppliedState;
 pub use applied_state_socket::{Answer, ask_applied_state, serve_applied_state};
 pub use configuration::{ConfigurationError, KubeProxyConfiguration, ProxySettings};
 pub use conntrack::ConntrackLimits;
-pub use layer2::{Layer2Config, run_layer2};
+pub use layer2::{Layer2Config, run_layer2, withdraw_recorded};
 pub use model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, SliceInfo, State};
 pub use netfilter::{NftError, NftEvent, NftMonitor};
 pub use nftables::render::{delete_tables, full_tables, transaction};

@@ -272,7 +272,7 @@ impl Node {
         let layer2 = proxy::Layer2Config {
             node_name: self.own.name.clone(),
             node_addresses: self.addresses.clone(),
-            address_protocol: pod_network::ADDRESS_PROTOCOL,
+            record: self.instance.announced_addresses(),
         };
         env.spawn(proxy::run_layer2(layer2, informers.clone(), env.clone(), shutdown.clone()));
         service_proxy::start(&proxy, env, shutdown, informers, components);

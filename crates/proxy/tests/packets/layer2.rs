@@ -27,17 +27,15 @@ fn an_address_of_the_link_moves_with_its_announcement() {
     node.serve("a");
     let n = node.name.clone();
     let shutdown = CancellationToken::new();
-    let (feed, until) = (node.feed.clone(), shutdown.clone());
+    let directory = tempfile::tempdir().unwrap();
+    let (feed, until, record) = (node.feed.clone(), shutdown.clone(), directory.path().join("announced"));
     let announcing = inside(&n, move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let env = Env::real();
             let informers = InformerFactory::new(Client::new(feed), env.clone(), until.clone());
-            let config = Layer2Config {
-                node_name: "here".into(),
-                node_addresses: vec!["192.0.2.1".parse().unwrap()],
-                address_protocol: 77,
-            };
+            let config =
+                Layer2Config { node_name: "here".into(), node_addresses: vec!["192.0.2.1".parse().unwrap()], record };
             proxy::run_layer2(config, informers, env, until).await;
         });
     });
