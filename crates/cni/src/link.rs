@@ -113,14 +113,13 @@ impl Links {
     pub async fn plug(&self, port: &Link, bridge: &Link) -> Result<(), Error> {
         let message = LinkMessageBuilder::<LinkUnspec>::new().index(port.index).controller(bridge.index).up().build();
         self.0.link().set(message).execute().await.map_err(|error| failed("plug", &port.name, &error))?;
-        // Pods talk by way of the node, where policies judge; no frame goes from one to the other directly.
-        let message = LinkBridgePort::new(port.index).hairpin(true).isolated(true).build();
+        let message = LinkBridgePort::new(port.index).hairpin(true).build();
         self.0
             .link()
             .set_port(message)
             .execute()
             .await
-            .map_err(|error| failed("set the bridge port of", &port.name, &error))
+            .map_err(|error| failed("set hairpin mode of", &port.name, &error))
     }
 
     pub async fn up(&self, link: &Link) -> Result<(), Error> {

@@ -33,6 +33,7 @@ pub type Name = (Family, Arc<str>);
 #[derive(Debug, Default)]
 pub struct Changes {
     pub sets: BTreeMap<Name, Change<SetKind>>,
+    /// Their rules never change: other rules are another chain.
     pub chains: BTreeMap<Name, Change<Arc<[String]>>>,
     pub elements: BTreeMap<(Family, Arc<str>, Key), Change<Value>>,
 }

@@ -9,9 +9,9 @@ use netfilter::set_elements::{
 
 use crate::changes::{Changes, Key, Value};
 
-/// Whether a change is of elements alone, and of few.
-pub fn only_elements(changes: &Changes) -> bool {
-    changes.sets.is_empty() && changes.chains.is_empty() && changes.elements.len() <= ELEMENTS_PER_BATCH_MAX
+/// Whether they fit one batch.
+pub fn are_few(changes: &Changes) -> bool {
+    changes.elements.len() <= ELEMENTS_PER_BATCH_MAX
 }
 
 /// The elements by message.

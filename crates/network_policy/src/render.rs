@@ -77,6 +77,14 @@ fn base(text: &mut String, family: Family, table: &str) {
 
 /// The changes, in an order the kernel accepts.
 pub fn transaction(changes: &Changes, table: &str) -> String {
+    let mut text = additions(changes, table);
+    elements(&mut text, changes, table);
+    text.push_str(&removals(changes, table));
+    text
+}
+
+/// New sets and chains with their rules. Until an element names them they do nothing.
+pub fn additions(changes: &Changes, table: &str) -> String {
     let mut text = String::new();
     for ((family, name), change) in &changes.sets {
         if let (None, Some(kind)) = change {
@@ -88,21 +96,25 @@ pub fn transaction(changes: &Changes, table: &str) -> String {
             let _ = writeln!(text, "add set {ip} {table} {name} {{ type {of}; }}");
         }
     }
-    for ((family, name), change) in &changes.chains {
-        let _ = match change {
-            (None, Some(_)) => writeln!(text, "add chain {} {table} {name}", family.word()),
-            _ => writeln!(text, "flush chain {} {table} {name}", family.word()),
-        };
+    let new = || changes.chains.iter().filter_map(|(name, (_, after))| Some((name, after.as_ref()?)));
+    for ((family, name), _) in new() {
+        let _ = writeln!(text, "add chain {} {table} {name}", family.word());
     }
-    for ((family, name), (_, after)) in &changes.chains {
-        for rule in after.iter().flat_map(|rules| rules.iter()) {
+    for ((family, name), rules) in new() {
+        for rule in rules.iter() {
             let _ = writeln!(text, "add rule {} {table} {name} {rule}", family.word());
         }
     }
-    elements(&mut text, changes, table);
-    for ((family, name), change) in &changes.chains {
-        if let (Some(_), None) = change {
-            let _ = writeln!(text, "delete chain {} {table} {name}", family.word());
+    text
+}
+
+/// Chains and sets that no element names any more.
+pub fn removals(changes: &Changes, table: &str) -> String {
+    let mut text = String::new();
+    let old: Vec<_> = changes.chains.iter().filter(|(_, (_, after))| after.is_none()).map(|(name, _)| name).collect();
+    for verb in ["flush", "delete"] {
+        for (family, name) in &old {
+            let _ = writeln!(text, "{verb} chain {} {table} {name}", family.word());
         }
     }
     for ((family, name), change) in &changes.sets {

@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    changes::Changes,
     elements,
     model::{PodInfo, PolicyInfo},
     pod_claims::{Claim, Covered, PodClaims},
@@ -40,6 +41,8 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
     Nft::default().apply([render::delete_tables(table)]).await
 }
 
+/// Nobody waits for what is removed.
+const REMOVALS_DELAY: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
@@ -78,6 +81,8 @@ async fn run_until(
         elements,
         index: PolicyIndex::default(),
         waiting: Vec::new(),
+        removals: String::new(),
+        removals_due: None,
         retry: None,
         full_needed: true,
         full_finished: None,
@@ -105,6 +110,9 @@ struct Enforcer {
     index: PolicyIndex,
     /// Claims that are not covered yet; never more than `PodClaims` takes.
     waiting: Vec<(Claim, Covered)>,
+    /// Of chains and sets that nothing names any more; names never come back.
+    removals: String,
+    removals_due: Option<Duration>,
     retry: Option<Duration>,
     full_needed: bool,
     full_finished: Option<Duration>,
@@ -136,7 +144,9 @@ impl Enforcer {
             if self.retry.is_none() {
                 self.sync(&mut monitor).await;
             }
-            let until = self.retry.map(|at| at.saturating_sub(self.env.monotonic()));
+            let now = self.env.monotonic();
+            let until = self.retry.map(|at| at.saturating_sub(now));
+            let removals = self.removals_due.map(|at| at.saturating_sub(now));
             tokio::select! {
                 change = namespaces.next() => match change {
                     Some(change) => self.namespace(&change),
@@ -153,6 +163,7 @@ impl Enforcer {
                 Some(claim) = self.config.claims.receiver.recv() => self.claim(claim),
                 event = monitor.next(), if self.watching => self.nft_event(event).await,
                 () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.retry = None,
+                () = self.env.sleep(removals.unwrap_or_default()), if removals.is_some() => self.remove_unused().await,
                 () = shutdown.cancelled() => return,
             }
         }
@@ -224,14 +235,8 @@ impl Enforcer {
         let changes = self.index.take_changes();
         let mut kind = None;
         if !changes.is_empty() && !self.full_needed {
-            let only_elements = elements::only_elements(&changes);
-            let written = if only_elements {
-                let written = self.elements.apply(&self.config.table, elements::lists(&changes).into_iter()).await;
-                written.map_err(|error| NftError::Refused(error.to_string()))
-            } else {
-                self.nft.apply([render::transaction(&changes, &self.config.table)]).await
-            };
-            match written {
+            let only_elements = changes.sets.is_empty() && changes.chains.is_empty();
+            match self.write(&changes).await {
                 Ok(()) => kind = Some(if only_elements { "elements" } else { "incremental" }),
                 Err(error) => {
                     tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
@@ -253,6 +258,7 @@ impl Enforcer {
                 return;
             }
             self.full_needed = false;
+            (self.removals, self.removals_due) = (String::new(), None);
             self.full_finished = Some(self.env.monotonic());
             kind = Some("full");
         }
@@ -264,6 +270,36 @@ impl Enforcer {
             tracing::debug!(kind, ?took, "wrote the rules of NetworkPolicies");
         }
         self.answer_claims();
+    }
+
+    /// The elements of a small change are one batch to the kernel, after what they begin to name is there: `nft` would first
+    /// read all that are there. What they no longer name does no harm and goes a little later.
+    async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
+        let table = self.config.table.clone();
+        if !elements::are_few(changes) {
+            return self.nft.apply([render::transaction(changes, &table)]).await;
+        }
+        let additions = render::additions(changes, &table);
+        if !additions.is_empty() {
+            self.nft.apply([additions]).await?;
+        }
+        let written = self.elements.apply(&table, elements::lists(changes).into_iter()).await;
+        written.map_err(|error| NftError::Refused(error.to_string()))?;
+        self.removals.push_str(&render::removals(changes, &table));
+        if !self.removals.is_empty() && self.removals_due.is_none() {
+            self.removals_due = Some(self.env.monotonic() + REMOVALS_DELAY);
+        }
+        Ok(())
+    }
+
+    async fn remove_unused(&mut self) {
+        self.removals_due = None;
+        let text = std::mem::take(&mut self.removals);
+        if let Err(error) = self.nft.apply([text]).await {
+            tracing::warn!(%error, "failed to remove unused chains and sets; writing all rules anew");
+            self.config.metrics.count(&FAILURES, &[]);
+            self.full_needed = true;
+        }
     }
 
     fn report(&self, error: &NftError) {

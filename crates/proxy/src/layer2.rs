@@ -1,12 +1,13 @@
 //! Announces addresses of load balancers on this node's link, by ARP and NDP, where the Service's status names this node.
 //! The service-lb-controller chooses the node; what answers at the addresses are the rules of `rules`.
-//! Only addresses of our protocol number are touched: other clusters and people have theirs. Stopping withdraws them.
+//! Only addresses in our own record are touched: other clusters and people have theirs. Stopping withdraws them.
 
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write as _,
     fs,
     net::IpAddr,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -28,8 +29,8 @@ pub struct Layer2Config {
     pub node_name: String,
     /// Whose links the addresses are announced on.
     pub node_addresses: Vec<IpAddr>,
-    /// Marks our addresses; not among those the kernel or other daemons use.
-    pub address_protocol: u8,
+    /// Which addresses are ours, as lines `address/bits link`: written before they are added.
+    pub record: PathBuf,
 }
 
 /// What this node has to announce for one Service.
@@ -106,32 +107,37 @@ fn record(config: &Layer2Config, wanted: &mut HashMap<String, Vec<IpAddr>>, chan
 async fn announce(config: &Layer2Config, wanted: &BTreeSet<IpAddr>) -> Result<(), PodRoutesError> {
     let listed = run_command("ip", &["-j", "address", "show"], "").await?;
     let links: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
-    let protocol = config.address_protocol.to_string();
+    let present: BTreeSet<(String, IpAddr)> = addresses(&links).collect();
+    let recorded = read_record(&config.record);
     let mut batch = String::new();
-    let mut held = BTreeSet::new();
-    for (link, address, ours) in addresses(&links, &protocol) {
-        if !ours {
-            continue;
-        }
+    let mut ours: BTreeSet<(String, IpAddr)> = BTreeSet::new();
+    for (link, address) in recorded.into_iter().filter(|held| present.contains(held)) {
         if wanted.contains(&address) {
-            held.insert(address);
+            ours.insert((link, address));
         } else {
             let _ = writeln!(batch, "address del {address}/{} dev {link}", bits(address));
         }
     }
+    let kept = ours.clone();
     let mut links_to_notify = BTreeSet::new();
-    for address in wanted.difference(&held) {
-        let uplink = addresses(&links, &protocol)
-            .find(|(_, ip, _)| ip.is_ipv4() == address.is_ipv4() && config.node_addresses.contains(ip));
-        let Some((link, _, _)) = uplink else {
+    // What the machine has anyway needs no announcement.
+    for address in wanted.iter().filter(|address| !present.iter().any(|(_, held)| held == *address)) {
+        let uplink =
+            present.iter().find(|(_, ip)| ip.is_ipv4() == address.is_ipv4() && config.node_addresses.contains(ip));
+        let Some((link, _)) = uplink else {
             tracing::warn!(%address, "no link of this node has an address of that family to announce it on");
             continue;
         };
         let dad = if address.is_ipv4() { "" } else { " nodad" };
-        let _ = writeln!(batch, "address replace {address}/{} dev {link} proto {protocol}{dad}", bits(*address));
-        links_to_notify.insert(link.to_owned());
+        let _ = writeln!(batch, "address replace {address}/{} dev {link}{dad}", bits(*address));
+        ours.insert((link.clone(), *address));
+        links_to_notify.insert(link.clone());
+    }
+    if ours != kept {
+        write_record(&config.record, &ours)?;
     }
     run_command("ip", &["-batch", "-"], &batch).await?;
+    write_record(&config.record, &ours)?;
     let mut notify = String::new();
     for link in &links_to_notify {
         for switch in [format!("ipv4/conf/{link}/arp_notify"), format!("ipv6/conf/{link}/ndisc_notify")] {
@@ -147,22 +153,42 @@ async fn announce(config: &Layer2Config, wanted: &BTreeSet<IpAddr>) -> Result<()
     run_command("ip", &["-batch", "-"], &notify).await.map(drop)
 }
 
+/// Takes away what a process that was killed left behind. Blocks.
+pub fn withdraw_recorded(record: &Path) {
+    for (link, address) in read_record(record) {
+        let address = format!("{address}/{}", bits(address));
+        // Gone already is fine.
+        let _ = std::process::Command::new("ip").args(["address", "del", &address, "dev", &link]).output();
+    }
+}
+
+fn read_record(record: &Path) -> BTreeSet<(String, IpAddr)> {
+    let text = fs::read_to_string(record).unwrap_or_default();
+    let entry = |line: &str| {
+        let (address, link) = line.split_once(' ')?;
+        Some((link.to_owned(), address.split_once('/')?.0.parse().ok()?))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+fn write_record(record: &Path, ours: &BTreeSet<(String, IpAddr)>) -> Result<(), PodRoutesError> {
+    let lines: Vec<String> = ours.iter().map(|(link, ip)| format!("{ip}/{} {link}\n", bits(*ip))).collect();
+    if lines.is_empty() && !record.exists() {
+        return Ok(());
+    }
+    fs::write(record, lines.concat())
+        .map_err(|error| PodRoutesError::Refused("the record of announced addresses", error.to_string()))
+}
+
 fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-/// Link, address, and whether it is one of ours.
-fn addresses<'a>(links: &'a [Value], protocol: &'a str) -> impl Iterator<Item = (&'a str, IpAddr, bool)> {
-    links.iter().flat_map(move |link| {
+fn addresses(links: &[Value]) -> impl Iterator<Item = (String, IpAddr)> {
+    links.iter().flat_map(|link| {
         let name = link["ifname"].as_str().unwrap_or_default();
         let infos = link["addr_info"].as_array().into_iter().flatten();
-        infos.filter_map(move |info| {
-            let ours = match &info["protocol"] {
-                Value::String(text) => text == protocol,
-                other => other.to_string() == protocol,
-            };
-            Some((name, info["local"].as_str()?.parse().ok()?, ours))
-        })
+        infos.filter_map(move |info| Some((name.to_owned(), info["local"].as_str()?.parse().ok()?)))
     })
 }
 

@@ -5,6 +5,7 @@
 
 mod applied_state;
 mod applied_state_socket;
+mod configuration;
 mod conntrack;
 mod layer2;
 mod model;
@@ -19,7 +20,9 @@ mod service_health;
 
 pub use applied_state::AppliedState;
 pub use applied_state_socket::{Answer, ask_applied_state, serve_applied_state};
-pub use layer2::{Layer2Config, run_layer2};
+pub use configuration::{ConfigurationError, KubeProxyConfiguration, ProxySettings};
+pub use conntrack::ConntrackLimits;
+pub use layer2::{Layer2Config, run_layer2, withdraw_recorded};
 pub use model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, SliceInfo, State};
 pub use netfilter::{NftError, NftEvent, NftMonitor};
 pub use nftables::render::{delete_tables, full_tables, transaction};

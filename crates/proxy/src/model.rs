@@ -23,12 +23,16 @@ pub use netfilter::Protocol;
 #[derive(Debug, Clone, Default)]
 pub struct NodeConfig {
     pub node_name: String,
-    /// Where NodePorts answer: the node's primary address of each family.
+    /// The node's own: its primary address of each family, and by what else it is known.
     pub node_addresses: Vec<IpAddr>,
+    /// Where NodePorts answer.
+    pub node_port_addresses: Vec<IpAddr>,
     /// Let NodePorts answer on 127.0.0.1 too (IPv4 only; the kernel has no such switch for IPv6).
     pub localhost_node_ports: bool,
     /// The cluster's pod networks: ClusterIP traffic from anywhere else is masqueraded. Empty: none is.
     pub pod_cidrs: Vec<IpNet>,
+    /// Masquerade all that goes to ClusterIPs, wherever it comes from.
+    pub masquerade_all: bool,
     /// Where the node is, as its labels say.
     pub zone: Option<String>,
 }

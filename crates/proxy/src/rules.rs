@@ -286,7 +286,7 @@ impl Writer<'_> {
         self.cluster_ips();
         let mut external = self.frontends(&self.service.external_ips, self.port.port);
         if let Some(node_port) = self.port.node_port {
-            external.extend(self.frontends(&self.config.node_addresses, node_port));
+            external.extend(self.frontends(&self.config.node_port_addresses, node_port));
             if self.config.localhost_node_ports {
                 external.extend(self.frontends(&[IpAddr::V4(Ipv4Addr::LOCALHOST)], node_port));
             }

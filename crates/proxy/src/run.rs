@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     applied_state::AppliedState,
-    conntrack::Conntrack,
+    conntrack::{Conntrack, ConntrackLimits},
     model::{NodeConfig, PodUid, State},
     nftables::{elements, render, session_affinity},
     proxy_health::{ProxyHealth, serve_proxy_health},
@@ -53,6 +53,8 @@ pub struct ProxyConfig {
     pub metrics: Option<SocketAddr>,
     /// What it shows.
     pub registry: Metrics,
+    /// What to set of the kernel's connection tracking; `None`: nothing.
+    pub conntrack: Option<ConntrackLimits>,
 }
 
 impl ProxyConfig {
@@ -64,6 +66,7 @@ impl ProxyConfig {
             healthz: None,
             metrics: None,
             registry: Metrics::default(),
+            conntrack: None,
         }
     }
 }
@@ -124,6 +127,9 @@ async fn run_until(
         if let Err(error) = fs::write(path, "1") {
             tracing::warn!(%error, path, "failed to allow NodePorts on 127.0.0.1");
         }
+    }
+    if let Some(limits) = &config.conntrack {
+        limits.apply();
     }
     let conntrack = Conntrack::default();
     let (ending, until) = (conntrack.clone(), shutdown.clone());

@@ -9,6 +9,7 @@ mod selection;
 mod slice_control;
 mod slice_plan;
 mod subsets;
+mod topology_hints;
 
 pub use endpoint_slice::make as make_endpoint_slices;
 pub use legacy::make as make_endpoints;

@@ -74,6 +74,11 @@ impl Instance {
         self.containerd_state().join("containerd.sock")
     }
 
+    /// The load balancer addresses that this node has put on its link.
+    pub fn announced_addresses(&self) -> PathBuf {
+        self.run().join("announced")
+    }
+
     /// Where the network plugin tells the enforcement of NetworkPolicies of new pods.
     pub fn policy_socket(&self) -> PathBuf {
         self.run().join("policy.sock")

@@ -166,6 +166,7 @@ fn remove_network(instance: &Instance) -> Result<()> {
         data_dir: instance.cni_data(),
     };
     cni::cleanup(&params).map_err(|e| anyhow::anyhow!("failed to remove the pod network: {e:?}"))?;
+    proxy::withdraw_recorded(&instance.announced_addresses());
     let tables = [instance.proxy_table(), instance.policy_table()];
     let tables = tables.iter().flat_map(|table| ["ip", "ip6", "inet"].map(|family| (family, table)));
     for (family, table) in tables {

@@ -60,7 +60,7 @@ pub fn run(command: Command) -> Result<()> {
             runtime()?.block_on(run_agent(flags, Parts::All))
         }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
-        Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
+        Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),
         Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
@@ -244,7 +244,7 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
             prepare(&flags)?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let name = agent::node_name(&flags.node)?;
-            let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
+            let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr)?;
             service_proxy::answer_kubelet(&config, &instance, env, shutdown);
             // Pod networks are others' here, and so are policies unless it is said.
             if flags.node.network_policy == Some(crate::flags::Choice::Minke) {

@@ -7,6 +7,7 @@ pub mod authentication_flags;
 pub mod feature_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
+pub mod proxy_flags;
 pub mod security_flags;
 pub mod store_flags;
 
@@ -19,6 +20,7 @@ use std::{
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ipnet::{IpNet, Ipv4Net};
 use kubelet::configuration::Configuration;
+use proxy::KubeProxyConfiguration;
 
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
@@ -26,6 +28,7 @@ use crate::{
         feature_flags::FeatureFlags,
         ingress_flags::{Ingress, IngressAlone},
         kubelet_flags::Kubelet,
+        proxy_flags::Proxy,
         security_flags::Security,
         store_flags::StoreFlags,
     },
@@ -60,8 +63,8 @@ pub enum Command {
     Scheduler(Scheduler),
     /// Run the kubelet alone, with upstream's flags and its configuration file
     Kubelet(Box<Kubelet>),
-    /// Run the service proxy alone
-    Proxy(Agent),
+    /// Run the service proxy alone, with upstream's flags and its configuration file
+    Proxy(Box<Proxy>),
     /// Run the ingress alone
     Ingress(IngressAlone),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
@@ -207,8 +210,14 @@ pub struct Node {
     /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelet of this node; wins over the flags here
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
+    /// KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1) for the service proxy of this node
+    #[arg(long, value_name = "FILE")]
+    pub proxy_config: Option<PathBuf>,
     #[arg(skip)]
     pub kubelet: KubeletSettings,
+    /// The file's fields, and over them the flags of `minke proxy`.
+    #[arg(skip)]
+    pub proxy: KubeProxyConfiguration,
 }
 
 impl Node {
@@ -289,7 +298,7 @@ pub struct Agent {
     #[command(flatten)]
     pub features: FeatureFlags,
     /// Credentials for the API server, instead of joining with a token
-    #[arg(long, value_name = "FILE", required_unless_present = "server")]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// API server to join, as https://HOST:PORT
     #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]

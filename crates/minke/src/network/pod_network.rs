@@ -25,8 +25,6 @@ use crate::{
 
 /// Marks our routes to other nodes' pods; not among those the kernel or routing daemons use.
 pub const ROUTE_PROTOCOL: u8 = 77;
-/// The same for the addresses of load balancers.
-pub const ADDRESS_PROTOCOL: u8 = 77;
 const VXLAN_PORT: u16 = 8472;
 /// For so long at most the pods' rules are not watched over for the sake of those of Services.
 const QUIET_INTERVAL_MAX: Duration = Duration::from_secs(10);

@@ -143,7 +143,7 @@ impl Node {
     ) -> Result<()> {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
-        let proxy = node.proxy_config();
+        let proxy = node.proxy_config()?;
         let gate = node.gate(OwnRules::Here(proxy.applied_state.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers, components);
         node.start_kubelet(env, shutdown, gate, components)?;
@@ -276,13 +276,13 @@ impl Node {
         let layer2 = proxy::Layer2Config {
             node_name: self.own.name.clone(),
             node_addresses: self.addresses.clone(),
-            address_protocol: pod_network::ADDRESS_PROTOCOL,
+            record: self.instance.announced_addresses(),
         };
         env.spawn(proxy::run_layer2(layer2, informers.clone(), env.clone(), shutdown.clone()));
         service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 
-    fn proxy_config(&self) -> proxy::ProxyConfig {
+    fn proxy_config(&self) -> Result<proxy::ProxyConfig> {
         service_proxy::config(&self.flags, &self.instance, &self.own.name, &self.pod_cidrs)
     }
 

@@ -1,6 +1,6 @@
 //! Figures of NetworkPolicy on this machine: 1,000 policies and 10,000 pods, all of them this node's, in a network
 //! namespace of its own.
-//! Run by hand as root: `cargo run --release -p minke-network-policy --example figures`.
+//! Run by `tools/bench` as root: `cargo run --release -p minke-network-policy --example policy_figures`.
 //! Prints times against a goal; fails only when something does not work.
 
 #[path = "../../proxy/tests/packets/feed.rs"]
