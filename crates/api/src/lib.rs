@@ -6,6 +6,7 @@ pub mod accessor;
 pub mod cluster_dns;
 pub mod cluster_ranges;
 pub mod codec;
+pub mod csi;
 pub mod depth;
 pub mod feature_gates;
 pub mod field;

@@ -76,6 +76,8 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("disruption-controller", "disruption-controller", "disruption", 2, disruption::make),
     descriptor("clusterrole-aggregation-controller", "clusterrole-aggregation-controller", "ClusterRoleAggregator", 1, cluster_role_aggregation::make),
     descriptor("persistentvolume-binder-controller", "persistent-volume-binder", "claims", 1, volume::make_binder),
+    descriptor("persistentvolume-attach-detach-controller", "attachdetach-controller", "attach_detach", 4, volume::make_attach_detach),
+    descriptor("persistentvolume-expander-controller", "expand-controller", "volume_expand", 1, volume::make_expander),
     descriptor("persistentvolumeclaim-protection-controller", "pvc-protection-controller", "pvcprotection", 1, volume::make_claim_protection),
     descriptor("ephemeral-volume-controller", "ephemeral-volume-controller", "ephemeral_volume", 2, volume::make_ephemeral),
     descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),

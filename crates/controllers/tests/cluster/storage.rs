@@ -3,9 +3,10 @@
 use client::Patch;
 use controllers::{Config, LocalStorage};
 use k8s_openapi::api::{
-    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim},
-    storage::v1::{CSIStorageCapacity, StorageClass},
+    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::v1::{CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use serde_json::{Value, json};
 
 use super::{Cluster, config};
@@ -157,4 +158,85 @@ async fn turned_off_it_takes_its_class_away_and_provisions_nothing() {
         Patch::Merge(json!({ "metadata": { "annotations": { "minke.io/local-storage": "{\"path\":\"..\"}" } } }));
     cluster.api::<Node>().patch("n", &patch).await.unwrap();
     cluster.settle().await;
+}
+
+/// A claim of this name bound to a volume of a driver.
+async fn driver_claim(cluster: &Cluster, name: &str, mode: &str) {
+    let reference = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "d", "name": name });
+    let volume = json!({ "metadata": { "name": format!("pv-{name}"),
+            "annotations": { "pv.kubernetes.io/provisioned-by": "d.example.com" } },
+        "spec": { "capacity": { "storage": "1Gi" }, "accessModes": [mode], "storageClassName": "driver",
+            "claimRef": reference, "csi": { "driver": "d.example.com", "volumeHandle": format!("handle-{name}") } } });
+    cluster.create::<PersistentVolume>(volume).await;
+    let claim = json!({ "metadata": { "name": name }, "spec": { "accessModes": [mode], "storageClassName": "driver",
+        "volumeName": format!("pv-{name}"), "resources": { "requests": { "storage": "1Gi" } } } });
+    cluster.create::<PersistentVolumeClaim>(claim).await;
+}
+
+async fn pod_on(cluster: &Cluster, name: &str, node: &str, claim: &str) {
+    let volumes = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": claim } }]);
+    let spec = json!({ "nodeName": node, "volumes": volumes, "containers": [{ "name": "c", "image": "i" }] });
+    cluster.create::<Pod>(json!({ "metadata": { "name": name }, "spec": spec })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_follow_their_pods_from_node_to_node_and_never_leave_one_that_uses_them() {
+    let cluster = Cluster::start(config()).await;
+    cluster.create::<Node>(json!({ "metadata": { "name": "m" } })).await;
+    driver_claim(&cluster, "data", "ReadWriteOnce").await;
+    pod_on(&cluster, "first", "n", "data").await;
+    cluster.settle().await;
+    let nodes = async || -> Vec<String> {
+        let mut all = cluster.list::<VolumeAttachment>().await;
+        all.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
+        all.into_iter().map(|attachment| attachment.spec.node_name).collect()
+    };
+    assert_eq!(nodes().await, ["n"]);
+    let attachment = cluster.list::<VolumeAttachment>().await.remove(0).metadata.name.unwrap();
+    assert_eq!(attachment, api::csi::attachment_name("handle-data", "d.example.com", "n"));
+    let status = |status: Value| Patch::Merge(json!({ "status": status }));
+    let failed = status(json!({ "attached": false, "attachError": { "message": "no room" } }));
+    cluster.api::<VolumeAttachment>().patch_status(&attachment, &failed).await.unwrap();
+    cluster.settle().await;
+    assert!(cluster.said("FailedAttachVolume", "AttachVolume.Attach failed for volume \"pv-data\" : no room").await);
+    let attached = status(json!({ "attached": true, "attachError": null }));
+    cluster.api::<VolumeAttachment>().patch_status(&attachment, &attached).await.unwrap();
+    let unique = "kubernetes.io/csi/d.example.com^handle-data";
+    let in_use = status(json!({ "volumesInUse": [unique] }));
+    cluster.api::<Node>().patch_status("n", &in_use).await.unwrap();
+    cluster.settle().await;
+    let node = json!(cluster.api::<Node>().get("n").await.unwrap());
+    assert_eq!(node["status"]["volumesAttached"][0]["name"], unique);
+    assert!(cluster.said("SuccessfulAttachVolume", "pv-data").await);
+
+    pod_on(&cluster, "second", "m", "data").await;
+    cluster.settle().await;
+    assert_eq!(nodes().await, ["n"]);
+    assert!(
+        cluster
+            .said(
+                "FailedAttachVolume",
+                "Multi-Attach error for volume \"pv-data\" Volume is already used by pod(s) first"
+            )
+            .await
+    );
+    let now = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+    cluster.api::<Pod>().delete("first", &now).await.unwrap();
+    cluster.settle().await;
+    assert_eq!(nodes().await, ["n"], "the node still uses it");
+    cluster.api::<Node>().patch_status("n", &status(json!({ "volumesInUse": null }))).await.unwrap();
+    cluster.settle().await;
+    assert_eq!(nodes().await, ["m"]);
+    let node = json!(cluster.api::<Node>().get("n").await.unwrap());
+    assert_eq!(node["status"]["volumesAttached"], Value::Null);
+
+    // A node that is out of service is not waited for.
+    cluster.api::<Node>().patch_status("m", &in_use).await.unwrap();
+    cluster.api::<Pod>().delete("second", &now).await.unwrap();
+    cluster.settle().await;
+    assert_eq!(nodes().await, ["m"]);
+    let taint = json!({ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" });
+    cluster.patch::<Node>("m", json!({ "spec": { "taints": [taint] } })).await;
+    cluster.settle().await;
+    assert!(nodes().await.is_empty());
 }

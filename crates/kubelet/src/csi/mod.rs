@@ -7,6 +7,7 @@ pub mod csi_node;
 pub mod driver_client;
 pub mod messages;
 pub mod mounter;
+mod places;
 pub mod plugin_watcher;
 pub mod volume;
 pub mod volume_data;

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,12 +13,14 @@ use std::{
 
 use client::Client;
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::{
     core::v1::{Pod, Secret},
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use metrics::Metrics;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::{
     driver_client::{CALL_TIMEOUT, CsiError, DriverClient},
@@ -26,8 +28,9 @@ use super::{
         CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
         NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, capability,
     },
+    places::{Places, forget, is_mounted, link_to},
     volume::{CsiVolume, Device, SecretKey},
-    volume_data::{self, VolumeData, directories_in},
+    volume_data::{VolumeData, directories_in},
 };
 use crate::{
     Config,
@@ -39,12 +42,17 @@ use crate::{
 
 /// How long a pod waits for its volume to be attached before that is told.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
+const DRIVERS_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTACH_POLL_MIN: Duration = Duration::from_millis(100);
 const ATTACH_POLL_MAX: Duration = Duration::from_secs(2);
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// Finds the CSIDriver object of a driver.
-pub type DriverObjects = Box<dyn Fn(&str) -> Option<Arc<CSIDriver>> + Send + Sync>;
+/// The CSIDriver objects of the cluster.
+pub struct DriverObjects {
+    pub find: Box<dyn Fn(&str) -> Option<Arc<CSIDriver>> + Send + Sync>,
+    /// Ends when all are known: a driver without an object is another than one whose object is not known yet.
+    pub synced: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+}
 
 pub struct CsiManager {
     client: Client,
@@ -60,6 +68,8 @@ pub struct CsiManager {
     /// One at a time works on a volume.
     turns: InFlightKeys,
     used: Mutex<HashMap<Device, DeviceUse>>,
+    /// Told when `volumes_in_use` has changed.
+    pub in_use_changed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +114,7 @@ impl CsiManager {
             drivers: Mutex::default(),
             turns: InFlightKeys::default(),
             used: Mutex::default(),
+            in_use_changed: Arc::default(),
         };
         if let Err(error) = manager.reconstruct() {
             tracing::warn!(%error, "failed to read which CSI volumes an earlier process mounted");
@@ -137,6 +148,12 @@ impl CsiManager {
         Ok(driver)
     }
 
+    /// Waits for the CSIDriver objects to be known.
+    pub async fn drivers_known(&self) -> Result<(), VolumeError> {
+        let known = self.env.timeout(DRIVERS_TIMEOUT, (self.driver_objects.synced)()).await;
+        known.ok_or_else(|| VolumeError::Csi("timed out waiting for the CSIDriver objects".into()))
+    }
+
     pub fn unregister(&self, name: &str) {
         self.drivers.lock().remove(name);
     }
@@ -148,7 +165,7 @@ impl CsiManager {
 
     /// The tokens that the driver of the volume wants.
     pub fn tokens_wanted(&self, volume: &CsiVolume) -> Vec<TokenKey> {
-        let object = (self.driver_objects)(&volume.driver);
+        let object = (self.driver_objects.find)(&volume.driver);
         let requests = object.and_then(|object| object.spec.token_requests.clone()).unwrap_or_default();
         let key =
             |audience: String, seconds: Option<i64>| TokenKey { audience, expiration_seconds: seconds.unwrap_or(3600) };
@@ -156,7 +173,7 @@ impl CsiManager {
     }
 
     pub fn requires_republish(&self, volume: &CsiVolume) -> bool {
-        (self.driver_objects)(&volume.driver).is_some_and(|object| object.spec.requires_republish == Some(true))
+        (self.driver_objects.find)(&volume.driver).is_some_and(|object| object.spec.requires_republish == Some(true))
     }
 
     /// As node.status names them, sorted.
@@ -172,7 +189,7 @@ impl CsiManager {
     pub async fn mount(&self, request: &MountRequest<'_>) -> Result<PathBuf, VolumeError> {
         let volume = &request.volume;
         let driver = self.driver(&volume.driver)?;
-        let object = (self.driver_objects)(&volume.driver);
+        let object = (self.driver_objects.find)(&volume.driver);
         if let Some(why) = volume.mode_refusal(object.as_deref()) {
             return Err(VolumeError::Csi(why));
         }
@@ -455,8 +472,12 @@ impl CsiManager {
     fn add_user(&self, device: &Device, uid: &str, name: &str, is_attachable: bool) {
         let mut used = self.used.lock();
         let entry = used.entry(device.clone()).or_default();
+        let is_new = is_attachable && !entry.is_attachable;
         entry.is_attachable |= is_attachable;
         entry.users.insert((uid.into(), name.into()));
+        if is_new {
+            self.in_use_changed.notify_one();
+        }
     }
 
     fn remove_user(&self, device: &Device, uid: &str, name: &str) {
@@ -465,6 +486,7 @@ impl CsiManager {
             entry.users.remove(&(uid.to_string(), name.to_string()));
             if entry.users.is_empty() {
                 used.remove(device);
+                self.in_use_changed.notify_one();
             }
         }
     }
@@ -506,62 +528,6 @@ struct Call<'a> {
     group: Option<u32>,
     publish_context: BTreeMap<String, String>,
     staging: Option<PathBuf>,
-}
-
-/// Where a volume of a pod is on disk.
-#[derive(Debug)]
-struct Places {
-    target: PathBuf,
-    data_dir: PathBuf,
-    /// In the pod's directory, to a device.
-    link: Option<PathBuf>,
-}
-
-impl Places {
-    fn forget(&self) -> io::Result<()> {
-        if let Some(link) = &self.link {
-            absent(fs::remove_file(&self.target).or_else(|_| fs::remove_dir(&self.target)))?;
-            absent(fs::remove_file(link))?;
-            // Other pods may have the device.
-            let others = directories_in(self.target.parent().unwrap_or(&self.data_dir))?;
-            if others.is_empty() {
-                absent(fs::remove_file(self.data_dir.join(volume_data::FILE)))?;
-            }
-            return Ok(());
-        }
-        forget(&self.target, &self.data_dir)
-    }
-}
-
-fn link_to(target: &Path, link: &Path) -> io::Result<()> {
-    if let Some(parent) = link.parent() {
-        directories::create(parent)?;
-    }
-    match std::os::unix::fs::symlink(target, link) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
-    }
-}
-
-/// Removes an empty mount point, what is remembered of it, and the directory of both. Never what is in a volume.
-fn forget(mount_point: &Path, data_dir: &Path) -> io::Result<()> {
-    absent(fs::remove_dir(mount_point))?;
-    absent(fs::remove_file(data_dir.join(volume_data::FILE)))?;
-    match fs::remove_dir(data_dir) {
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
-        other => absent(other),
-    }
-}
-
-fn absent(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn is_mounted(path: &Path) -> io::Result<bool> {
-    Ok(file_system::mounts_below(path)?.iter().any(|place| place == path))
 }
 
 fn text(path: &Path) -> String {

@@ -19,7 +19,7 @@ use tonic::Code;
 
 use super::{
     messages::{AccessType, capability},
-    mounter::{CsiManager, MountRequest},
+    mounter::{CsiManager, DriverObjects, MountRequest},
     plugin_watcher::PluginWatcher,
     test_driver::{NAME, TestDriver},
     volume::CsiVolume,
@@ -95,8 +95,9 @@ impl Fixture {
         let object = json!({"metadata": {"name": NAME}, "spec": self.driver_object});
         let object: Arc<CSIDriver> = Arc::new(serde_json::from_value(object).unwrap());
         let find = Box::new(move |name: &str| (name == NAME).then(|| object.clone()));
+        let objects = DriverObjects { find, synced: Box::new(|| Box::pin(async {})) };
         let files = FileWork::new(env.clone());
-        let manager = CsiManager::new(api(&self.objects), env, &config, find, files, Metrics::default());
+        let manager = CsiManager::new(api(&self.objects), env, &config, objects, files, Metrics::default());
         manager.with_call_timeout(HANG_TIMEOUT)
     }
 

@@ -7,12 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::quantity;
+use api::{
+    csi::{attachment_name, hex_digest},
+    quantity,
+};
 use k8s_openapi::api::{
     core::v1::{Pod, SecretReference},
     storage::v1::CSIDriver,
 };
-use sha2::{Digest, Sha256};
 
 use super::messages::{AccessMode, AccessType, BlockVolume, MountVolume, VolumeCapability, access_mode, capability};
 use crate::{
@@ -51,7 +53,7 @@ impl CsiVolume {
                 let secret = source.node_publish_secret_ref.as_ref().map(|secret| secret.name.clone());
                 Some(Self {
                     driver: source.driver.clone(),
-                    handle: format!("csi-{}", hex(&[pod_spec::uid(pod), &volume.name])),
+                    handle: format!("csi-{}", hex_digest(&[pod_spec::uid(pod), &volume.name])),
                     spec_name: volume.name.clone(),
                     is_ephemeral: true,
                     read_only: source.read_only.unwrap_or(false),
@@ -166,7 +168,7 @@ pub struct Device {
 impl Device {
     /// The name of the VolumeAttachment to this node.
     pub fn attachment(&self, node: &str) -> String {
-        format!("csi-{}", hex(&[&self.handle, &self.driver, node]))
+        attachment_name(&self.handle, &self.driver, node)
     }
 
     /// As node.status.volumesInUse names it.
@@ -176,14 +178,8 @@ impl Device {
 
     /// Holds `vol_data.json` and the directory at which the volume is staged.
     pub fn directory(&self, root_dir: &Path) -> PathBuf {
-        root_dir.join("plugins/kubernetes.io/csi").join(&self.driver).join(hex(&[&self.handle]))
+        root_dir.join("plugins/kubernetes.io/csi").join(&self.driver).join(hex_digest(&[&self.handle]))
     }
-}
-
-fn hex(parts: &[&str]) -> String {
-    let mut hash = Sha256::new();
-    parts.iter().for_each(|part| hash.update(part.as_bytes()));
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -243,7 +239,7 @@ mod tests {
         let volume = serde_json::from_value(volume).unwrap();
         let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u", "namespace": "n"}})).unwrap();
         let inline = CsiVolume::new(Spec::Inline(&volume), &pod).unwrap();
-        assert_eq!(inline.handle, format!("csi-{}", hex(&["uv"])));
+        assert_eq!(inline.handle, format!("csi-{}", hex_digest(&["uv"])));
         let persistent = persistent(json!({}), false);
         let check = |modes: Option<Value>, ephemeral: bool, expected: Option<&str>| {
             let object = modes.clone().map(|modes| driver(json!({"volumeLifecycleModes": modes})));
@@ -263,7 +259,7 @@ mod tests {
     fn names_are_upstreams() {
         let device = Device { driver: "d".into(), handle: "h".into() };
         assert_eq!(device.unique_name(), "kubernetes.io/csi/d^h");
-        assert_eq!(device.attachment("n"), format!("csi-{}", hex(&["hdn"])));
+        assert_eq!(device.attachment("n"), format!("csi-{}", hex_digest(&["hdn"])));
         let directory = device.directory(Path::new("/root"));
         assert!(directory.starts_with("/root/plugins/kubernetes.io/csi/d"), "{directory:?}");
     }

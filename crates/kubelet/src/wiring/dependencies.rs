@@ -6,12 +6,15 @@ use std::{sync::Arc, time::Duration};
 use client::InformerFactory;
 use k8s_openapi::api::{core::v1::Service, storage::v1::CSIDriver};
 use parking_lot::Mutex;
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::net::TcpListener;
 
 use super::{Foundation, checks::check_machine};
 use crate::{
     Error,
-    csi::{mounter::CsiManager, plugin_watcher::PluginWatcher},
+    csi::{
+        mounter::{CsiManager, DriverObjects},
+        plugin_watcher::PluginWatcher,
+    },
     files::file_work::FileWork,
     images::image_manager::{ImageManager, pull_records::PullRecords},
     node::node_status::{self, Allocatable, NodeStatusManager},
@@ -130,8 +133,15 @@ impl Foundation {
     fn csi_manager(&self, informers: &InformerFactory, files: &FileWork) -> CsiManager {
         let drivers = informers.informer::<CSIDriver>();
         let (client, env, metrics) = (self.client.clone(), self.env.clone(), self.metrics.clone());
-        let find = Box::new(move |name: &str| drivers.get(name));
-        CsiManager::new(client, env, &self.config, find, files.clone(), metrics)
+        let all = drivers.clone();
+        let objects = DriverObjects {
+            find: Box::new(move |name| drivers.get(name)),
+            synced: Box::new(move || {
+                let all = all.clone();
+                Box::pin(async move { all.synced().await })
+            }),
+        };
+        CsiManager::new(client, env, &self.config, objects, files.clone(), metrics)
     }
 
     fn thresholds(&self) -> Result<Vec<Threshold>, Error> {
@@ -206,7 +216,7 @@ impl Foundation {
             allocatable,
             features: features.clone(),
             csi: csi.clone(),
-            wake: Arc::new(Notify::new()),
+            wake: csi.in_use_changed.clone(),
         }
     }
 

@@ -3,12 +3,14 @@
 //! Run by `wiring`; reads the runtime's own status.
 //! Labels, taints and fields of other owners are left as they are.
 
+mod comparison;
 mod events;
 mod machine;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use client::{Client, EventRecorder, Informer, Patch};
+use comparison::differs;
 use cri::Runtime;
 use env::Env;
 use futures::StreamExt;
@@ -526,36 +528,6 @@ fn condition(
 fn is_newer(found: &Node, held: &Node) -> bool {
     let version = |node: &Node| node.metadata.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
     found.metadata.uid != held.metadata.uid || version(found) > version(held)
-}
-
-/// Whether two statuses say different things, heartbeats aside.
-fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
-    let essence = |status: &NodeStatus| {
-        let mut status = NodeStatus {
-            capacity: status.capacity.clone(),
-            allocatable: status.allocatable.clone(),
-            addresses: status.addresses.clone(),
-            daemon_endpoints: status.daemon_endpoints.clone(),
-            node_info: status.node_info.clone(),
-            images: status.images.clone(),
-            runtime_handlers: status.runtime_handlers.clone(),
-            features: status.features.clone(),
-            conditions: status.conditions.clone(),
-            ..Default::default()
-        };
-        for condition in status.conditions.iter_mut().flatten() {
-            condition.last_heartbeat_time = None;
-        }
-        status.conditions.iter_mut().flatten().for_each(|c| c.last_transition_time = None);
-        if let Some(conditions) = &mut status.conditions {
-            let ours = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
-            conditions.retain(|c| ours.contains(&c.type_.as_str()));
-            conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
-        }
-        status.images = status.images.filter(|images| !images.is_empty());
-        status
-    };
-    essence(old) != essence(new)
 }
 
 #[cfg(test)]

@@ -91,8 +91,12 @@ impl LocalDirectory {
 
     /// Removes the directory and what is in it; what is mounted there is an error.
     fn remove(&self) -> io::Result<()> {
-        let root = safe_open::directory(&self.root)?;
-        remove_tree::remove_in(&root, self.name.as_ref())
+        match safe_open::directory(&self.root) {
+            Ok(root) => remove_tree::remove_in(&root, self.name.as_ref()),
+            // This node never had any.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -33,6 +33,7 @@ impl VolumeManager {
         persistent: Option<&PersistentVolume>,
     ) -> Result<Option<Duration>, VolumeError> {
         let uid = pod_spec::uid(pod);
+        self.csi.drivers_known().await?;
         let republishes = self.csi.requires_republish(&volume);
         let (tokens, renewal) = self.driver_tokens(pod, &volume).await?;
         let security_context = pod_spec::spec(pod).security_context.as_ref();
