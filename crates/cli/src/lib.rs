@@ -8,6 +8,7 @@ pub mod describe;
 pub mod discovery;
 pub mod failure;
 pub mod flags;
+pub mod generate;
 pub mod kubeconfig;
 pub mod object_reader;
 pub mod output;

@@ -20,7 +20,10 @@ pub fn of_object(object: &Value) -> Vec<Station> {
     let meta = &object["metadata"];
     let managed = list(&meta["managedFields"]);
     if let Some(mut created) = station(&meta["creationTimestamp"], 0, "created", "metadata") {
-        let creator = managed.iter().filter(|entry| string(&entry["subresource"]).is_empty()).min_by_key(|entry| timestamp(&entry["time"]));
+        let creator = managed
+            .iter()
+            .filter(|entry| string(&entry["subresource"]).is_empty())
+            .min_by_key(|entry| timestamp(&entry["time"]));
         created.who = creator.map_or_else(String::new, |entry| format!("by {}", text(&entry["manager"])));
         stations.push(created);
     }
@@ -29,7 +32,9 @@ pub fn of_object(object: &Value) -> Vec<Station> {
     if string(&object["kind"]) == "Pod" {
         stations.extend(of_pod(object));
     }
-    for (field, what) in [("startTime", "started"), ("completionTime", "completed"), ("lastScheduleTime", "last scheduled")] {
+    for (field, what) in
+        [("startTime", "started"), ("completionTime", "completed"), ("lastScheduleTime", "last scheduled")]
+    {
         let kind = string(&object["kind"]);
         if kind != "Pod" {
             stations.extend(station(&object["status"][field], 3, what, "status"));
@@ -104,18 +109,26 @@ fn of_pod(pod: &Value) -> Vec<Station> {
         let container = text(&status["name"]);
         let restarts = number(&status["restartCount"]);
         for state in [&status["lastState"], &status["state"]] {
-            stations.extend(station(&state["running"]["startedAt"], 5, format!("{noun} {container} started"), "container").map(|mut found| {
-                if restarts > 0 {
-                    found.detail = format!("restart {restarts}");
-                }
-                found
-            }));
+            stations.extend(
+                station(&state["running"]["startedAt"], 5, format!("{noun} {container} started"), "container").map(
+                    |mut found| {
+                        if restarts > 0 {
+                            found.detail = format!("restart {restarts}");
+                        }
+                        found
+                    },
+                ),
+            );
             let ended = &state["terminated"];
             stations.extend(station(&ended["startedAt"], 5, format!("{noun} {container} started"), "container"));
-            stations.extend(station(&ended["finishedAt"], 5, format!("{noun} {container} ended"), "container").map(|mut found| {
-                found.detail = format!("exit code {} {}", number(&ended["exitCode"]), text(&ended["reason"])).trim().to_string();
-                found
-            }));
+            stations.extend(station(&ended["finishedAt"], 5, format!("{noun} {container} ended"), "container").map(
+                |mut found| {
+                    found.detail = format!("exit code {} {}", number(&ended["exitCode"]), text(&ended["reason"]))
+                        .trim()
+                        .to_string();
+                    found
+                },
+            ));
         }
     }
     stations

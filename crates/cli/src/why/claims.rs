@@ -27,7 +27,10 @@ pub async fn waits_for_consumer<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim
 
 pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value) -> Verdict {
     match string(&claim["status"]["phase"]) {
-        "Bound" => Verdict::fine("Bound", format!("Nothing is wrong: it is bound to volume {}.", text(&claim["spec"]["volumeName"]))),
+        "Bound" => Verdict::fine(
+            "Bound",
+            format!("Nothing is wrong: it is bound to volume {}.", text(&claim["spec"]["volumeName"])),
+        ),
         "Lost" => {
             let volume = text(&claim["spec"]["volumeName"]);
             Verdict::wrong("Lost", format!("Its volume {volume} no longer exists, and the data with it."))
@@ -62,29 +65,41 @@ async fn unbound<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value) -> Ve
     if provisioner == "kubernetes.io/no-provisioner" {
         return matching_volume(inquiry, claim, class_name).await;
     }
-    Verdict::wrong("Provisioning", format!("It waits for the provisioner {provisioner} of class {class_name}, which has not answered."))
-        .with_events(events.iter().take(2), inquiry.now)
-        .try_command(format!("kubectl get pods -A | grep -i {}", provisioner.rsplit('/').next().unwrap_or_default()))
+    Verdict::wrong(
+        "Provisioning",
+        format!("It waits for the provisioner {provisioner} of class {class_name}, which has not answered."),
+    )
+    .with_events(events.iter().take(2), inquiry.now)
+    .try_command(format!("kubectl get pods -A | grep -i {}", provisioner.rsplit('/').next().unwrap_or_default()))
 }
 
 async fn wanted_volume<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value, volume: &str) -> Verdict {
     let found = inquiry.reader.read(Query::get("v1", "persistentvolumes", "", volume)).await;
     let Some(found) = found.ok().and_then(|mut found| found.pop()) else {
-        return Verdict::wrong("VolumeMissing", format!("It asks for the volume {volume}, and there is no such volume."))
-            .because(format!("spec.volumeName: {volume}"))
-            .try_command("kubectl get pv");
+        return Verdict::wrong(
+            "VolumeMissing",
+            format!("It asks for the volume {volume}, and there is no such volume."),
+        )
+        .because(format!("spec.volumeName: {volume}"))
+        .try_command("kubectl get pv");
     };
     let taken = &found["spec"]["claimRef"];
     let is_ours = string(&taken["namespace"]) == namespace(claim) && string(&taken["name"]) == name(claim);
     if taken.is_object() && !is_ours {
         let owner = format!("{}/{}", text(&taken["namespace"]), text(&taken["name"]));
-        return Verdict::wrong("VolumeTaken", format!("It asks for the volume {volume}, which belongs to the claim {owner}."))
-            .because(format!("spec.claimRef of the volume: {owner}"))
-            .try_command(format!("kubectl get pvc -n {} {}", text(&taken["namespace"]), text(&taken["name"])));
+        return Verdict::wrong(
+            "VolumeTaken",
+            format!("It asks for the volume {volume}, which belongs to the claim {owner}."),
+        )
+        .because(format!("spec.claimRef of the volume: {owner}"))
+        .try_command(format!("kubectl get pvc -n {} {}", text(&taken["namespace"]), text(&taken["name"])));
     }
     let phase = text(&found["status"]["phase"]);
-    Verdict::wrong("Binding", format!("It asks for the volume {volume}, which is {phase}; they are not bound to each other yet."))
-        .try_command(format!("kubectl describe pv {volume}"))
+    Verdict::wrong(
+        "Binding",
+        format!("It asks for the volume {volume}, which is {phase}; they are not bound to each other yet."),
+    )
+    .try_command(format!("kubectl describe pv {volume}"))
 }
 
 async fn without_class<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value, class: &str) -> Verdict {
@@ -92,9 +107,12 @@ async fn without_class<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value,
     let names: Vec<&str> = classes.iter().map(name).collect();
     let shown = if names.is_empty() { "none".to_string() } else { names.join(", ") };
     if !class.is_empty() {
-        return Verdict::wrong("ClassMissing", format!("It asks for the storage class {class}, and there is no such class."))
-            .because(format!("storage classes of the cluster: {shown}"))
-            .try_command("kubectl get storageclass");
+        return Verdict::wrong(
+            "ClassMissing",
+            format!("It asks for the storage class {class}, and there is no such class."),
+        )
+        .because(format!("storage classes of the cluster: {shown}"))
+        .try_command("kubectl get storageclass");
     }
     if claim["spec"]["storageClassName"].is_string() {
         return matching_volume(inquiry, claim, "").await;
@@ -103,12 +121,16 @@ async fn without_class<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value,
     let is_default = |class: &&Value| marks.iter().any(|mark| class["metadata"]["annotations"][*mark] == "true");
     match classes.iter().find(is_default) {
         Some(class) => {
-            let cause = format!("It names no storage class; the default class {} is about to be given to it.", name(class));
+            let cause =
+                format!("It names no storage class; the default class {} is about to be given to it.", name(class));
             Verdict::fine("ClassPending", cause)
         }
-        None => Verdict::wrong("NoDefaultClass", "It names no storage class, and the cluster has no default one, so nobody makes a volume for it.")
-            .because(format!("storage classes of the cluster: {shown}"))
-            .try_command("kubectl get storageclass"),
+        None => Verdict::wrong(
+            "NoDefaultClass",
+            "It names no storage class, and the cluster has no default one, so nobody makes a volume for it.",
+        )
+        .because(format!("storage classes of the cluster: {shown}"))
+        .try_command("kubectl get storageclass"),
     }
 }
 
@@ -119,13 +141,21 @@ async fn first_consumer<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value
     };
     let evidence = format!("storage class {class} has volumeBindingMode WaitForFirstConsumer");
     match pods.iter().find(uses) {
-        None => Verdict::fine("WaitForFirstConsumer", format!("It is bound when a pod that uses it is scheduled; no pod in namespace {} uses it.", namespace(claim)))
-            .because(evidence),
+        None => Verdict::fine(
+            "WaitForFirstConsumer",
+            format!(
+                "It is bound when a pod that uses it is scheduled; no pod in namespace {} uses it.",
+                namespace(claim)
+            ),
+        )
+        .because(evidence),
         Some(pod) => {
             let cause = format!("It is bound when pod {} is scheduled, and that pod has no node yet.", name(pod));
-            Verdict::wrong("WaitForFirstConsumer", cause)
-                .because(evidence)
-                .try_command(format!("minke why pod/{}{}", name(pod), namespace_flag(claim)))
+            Verdict::wrong("WaitForFirstConsumer", cause).because(evidence).try_command(format!(
+                "minke why pod/{}{}",
+                name(pod),
+                namespace_flag(claim)
+            ))
         }
     }
 }
@@ -141,9 +171,14 @@ async fn matching_volume<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Valu
             return format!("is of class {:?}", string(&spec["storageClassName"]));
         }
         if spec["claimRef"].is_object() {
-            return format!("belongs to claim {}/{}", text(&spec["claimRef"]["namespace"]), text(&spec["claimRef"]["name"]));
+            return format!(
+                "belongs to claim {}/{}",
+                text(&spec["claimRef"]["namespace"]),
+                text(&spec["claimRef"]["name"])
+            );
         }
-        let amount = |value: &Value| api::quantity::Quantity::from_value(value).map_or(0.0, |quantity| quantity.as_f64());
+        let amount =
+            |value: &Value| api::quantity::Quantity::from_value(value).map_or(0.0, |quantity| quantity.as_f64());
         if amount(&spec["capacity"]["storage"]) < amount(wanted) {
             return format!("has {}, less than {}", quantity(&spec["capacity"]["storage"]), quantity(wanted));
         }
@@ -156,7 +191,10 @@ async fn matching_volume<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Valu
     };
     let cause = match volumes.is_empty() {
         true => "Its class makes no volumes by itself, and the cluster has none.".to_string(),
-        false => format!("Its class makes no volumes by itself, and none of the {} volumes of the cluster fits.", volumes.len()),
+        false => format!(
+            "Its class makes no volumes by itself, and none of the {} volumes of the cluster fits.",
+            volumes.len()
+        ),
     };
     let mut verdict = Verdict::wrong("NoMatchingVolume", cause);
     for volume in volumes.iter().take(5) {

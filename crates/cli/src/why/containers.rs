@@ -96,16 +96,26 @@ pub fn not_running<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, event
         let spec = spec_of(pod, container);
         let message = clause(string(&waiting["message"]));
         let verdict = match string(&waiting["reason"]) {
-            reason @ ("ImagePullBackOff" | "ErrImagePull" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError"
+            reason @ ("ImagePullBackOff"
+            | "ErrImagePull"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
             | "RegistryUnavailable") => image_pull(pod, spec, reason, message, events),
             "CrashLoopBackOff" => crash_loop(pod, status),
-            "CreateContainerConfigError" => {
-                Verdict::wrong("ContainerConfig", format!("Container {container} cannot be made from its configuration: {message}."))
-                    .try_command(format!("kubectl get configmaps,secrets{}", namespace_flag(pod)))
-            }
-            "CreateContainerError" | "RunContainerError" | "PreCreateHookError" | "PreStartHookError" | "PostStartHookError" => {
-                Verdict::wrong("ContainerStart", format!("The container runtime cannot start container {container}: {message}."))
-            }
+            "CreateContainerConfigError" => Verdict::wrong(
+                "ContainerConfig",
+                format!("Container {container} cannot be made from its configuration: {message}."),
+            )
+            .try_command(format!("kubectl get configmaps,secrets{}", namespace_flag(pod))),
+            "CreateContainerError"
+            | "RunContainerError"
+            | "PreCreateHookError"
+            | "PreStartHookError"
+            | "PostStartHookError" => Verdict::wrong(
+                "ContainerStart",
+                format!("The container runtime cannot start container {container}: {message}."),
+            ),
             _ => match ended(pod, status) {
                 Some(verdict) => verdict,
                 None => continue,
@@ -122,7 +132,8 @@ fn image_pull(pod: &Value, spec: &Value, reason: &str, message: &str, events: &[
     let image = text(&spec["image"]);
     // The back-off hides what went wrong; the event of the pull has it.
     let failed = with_reason(events, &["Failed"]).into_iter().map(|event| string(&event["message"]));
-    let said = failed.chain([message]).find(|said| said.contains("pull") && !said.starts_with("Error: ")).unwrap_or(message);
+    let said =
+        failed.chain([message]).find(|said| said.contains("pull") && !said.starts_with("Error: ")).unwrap_or(message);
     let lower = said.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     let cause = if reason == "InvalidImageName" {
@@ -131,9 +142,28 @@ fn image_pull(pod: &Value, spec: &Value, reason: &str, message: &str, events: &[
         format!("Image {image} is not on the node, and its pull policy is Never.")
     } else if has(&["not found", "manifest unknown", "name unknown", "does not exist"]) {
         format!("Image {image} does not exist in its registry, or this cluster may not see it.")
-    } else if has(&["unauthorized", "authorization failed", "denied", "forbidden", "authentication required", "401", "403"]) {
+    } else if has(&[
+        "unauthorized",
+        "authorization failed",
+        "denied",
+        "forbidden",
+        "authentication required",
+        "401",
+        "403",
+    ]) {
         format!("The registry of image {image} refuses the pull: credentials are missing or wrong.")
-    } else if has(&["no such host", "timeout", "refused", "unreachable", "i/o", "deadline exceeded", "tls", "x509", "dial tcp", "temporary failure"]) {
+    } else if has(&[
+        "no such host",
+        "timeout",
+        "refused",
+        "unreachable",
+        "i/o",
+        "deadline exceeded",
+        "tls",
+        "x509",
+        "dial tcp",
+        "temporary failure",
+    ]) {
         format!("The node cannot reach the registry of image {image}.")
     } else if has(&["no space left", "disk"]) {
         format!("Image {image} does not fit on the node's disk.")
@@ -155,8 +185,10 @@ fn image_pull(pod: &Value, spec: &Value, reason: &str, message: &str, events: &[
 fn crash_loop(pod: &Value, status: &Value) -> Verdict {
     let container = string(&status["name"]);
     let last = &status["lastState"]["terminated"];
-    let cause = format!("Container {container} keeps ending and is restarted with growing pauses; last time {}.", ending(last));
-    let verdict = Verdict::wrong(if string(&last["reason"]) == "OOMKilled" { "OutOfMemory" } else { "CrashLoop" }, cause);
+    let cause =
+        format!("Container {container} keeps ending and is restarted with growing pauses; last time {}.", ending(last));
+    let verdict =
+        Verdict::wrong(if string(&last["reason"]) == "OOMKilled" { "OutOfMemory" } else { "CrashLoop" }, cause);
     memory_limit(verdict, pod, container, last).try_command(logs(pod, container, true))
 }
 
@@ -192,7 +224,8 @@ pub fn failed<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Option<
     let culprit = statuses(pod).find(|status| number(&status["state"]["terminated"]["exitCode"]) != 0)?;
     let (container, terminated) = (string(&culprit["name"]), &culprit["state"]["terminated"]);
     let policy = text(&pod["spec"]["restartPolicy"]);
-    let cause = format!("Container {container} ended and is not restarted (restartPolicy {policy}): {}.", ending(terminated));
+    let cause =
+        format!("Container {container} ended and is not restarted (restartPolicy {policy}): {}.", ending(terminated));
     let verdict = Verdict::wrong("ContainerFailed", cause).because(state_line(inquiry, culprit));
     Some(memory_limit(verdict, pod, container, terminated).try_command(logs(pod, container, false)))
 }
@@ -227,16 +260,20 @@ pub fn not_ready<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, events:
 
 /// A pod that is ready: whether it restarted, and why.
 pub fn restarted<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Verdict {
-    let Some(status) = statuses(pod).filter(|status| number(&status["restartCount"]) > 0).max_by_key(|status| {
-        number(&status["restartCount"])
-    }) else {
+    let Some(status) = statuses(pod)
+        .filter(|status| number(&status["restartCount"]) > 0)
+        .max_by_key(|status| number(&status["restartCount"]))
+    else {
         return Verdict::fine("Ready", "Nothing is wrong: it runs and is ready.");
     };
     let (container, last) = (string(&status["name"]), &status["lastState"]["terminated"]);
     let count = number(&status["restartCount"]);
     let cause = match last {
         Value::Null => format!("It runs and is ready; container {container} was restarted {count} times before."),
-        last => format!("It runs and is ready now, but container {container} was restarted {count} times; last time {}.", ending(last)),
+        last => format!(
+            "It runs and is ready now, but container {container} was restarted {count} times; last time {}.",
+            ending(last)
+        ),
     };
     memory_limit(Verdict::fine("Restarted", cause), pod, container, last)
         .because(state_line(inquiry, status))

@@ -26,16 +26,21 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, namespace: &Valu
     ];
     let found = causes.iter().find_map(|(kind, reason, words)| Some((*reason, *words, is_true(kind)?)));
     let mut verdict = match found {
-        Some((reason, words, found)) => {
-            Verdict::wrong(reason, format!("It was deleted {asked} and does not go because {words}: {}.", message(found)))
-        }
+        Some((reason, words, found)) => Verdict::wrong(
+            reason,
+            format!("It was deleted {asked} and does not go because {words}: {}.", message(found)),
+        ),
         None => match strings(&namespace["spec"]["finalizers"]).as_slice() {
-            [] | ["kubernetes"] => {
-                Verdict::fine("Terminating", format!("It was deleted {asked}; the namespace controller is emptying it and has met no obstacle."))
-            }
+            [] | ["kubernetes"] => Verdict::fine(
+                "Terminating",
+                format!("It was deleted {asked}; the namespace controller is emptying it and has met no obstacle."),
+            ),
             others => {
                 let others: Vec<&str> = others.iter().filter(|own| **own != "kubernetes").copied().collect();
-                Verdict::wrong("Finalizers", format!("It was deleted {asked} and waits for its own finalizers {}.", others.join(", ")))
+                Verdict::wrong(
+                    "Finalizers",
+                    format!("It was deleted {asked} and waits for its own finalizers {}.", others.join(", ")),
+                )
             }
         },
     };

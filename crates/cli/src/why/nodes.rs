@@ -21,7 +21,8 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, node: &Value) ->
         "True" => pressure(inquiry, node),
         "Unknown" => {
             let since = inquiry.ago(&ready["lastTransitionTime"]);
-            let cause = format!("Its kubelet stopped reporting ({since}): the machine, its network or the kubelet is down.");
+            let cause =
+                format!("Its kubelet stopped reporting ({since}): the machine, its network or the kubelet is down.");
             let verdict = Verdict::wrong("NodeSilent", cause).because(condition_line(ready, inquiry.now));
             lease(inquiry, name, verdict).await
         }

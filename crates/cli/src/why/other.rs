@@ -11,8 +11,17 @@ use crate::{
 };
 
 /// Conditions that mean trouble when they are not True.
-const GOOD_WHEN_TRUE: &[&str] =
-    &["Ready", "Available", "Established", "NamesAccepted", "Synced", "Healthy", "AbleToScale", "ScalingActive", "Accepted"];
+const GOOD_WHEN_TRUE: &[&str] = &[
+    "Ready",
+    "Available",
+    "Established",
+    "NamesAccepted",
+    "Synced",
+    "Healthy",
+    "AbleToScale",
+    "ScalingActive",
+    "Accepted",
+];
 
 pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, object: &Value) -> Verdict {
     let conditions = list(&object["status"]["conditions"]);

@@ -39,11 +39,17 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, eve
     if let Some(container) = containers::running_init_container(pod) {
         let started = inquiry.ago(&container["state"]["running"]["startedAt"]);
         let container = text(&container["name"]);
-        return Verdict::fine("Initializing", format!("Its init container {container} runs since {started}; the others wait for it."))
-            .try_command(format!("kubectl logs {}{} -c {container} -f", name(pod), namespace_flag(pod)));
+        return Verdict::fine(
+            "Initializing",
+            format!("Its init container {container} runs since {started}; the others wait for it."),
+        )
+        .try_command(format!("kubectl logs {}{} -c {container} -f", name(pod), namespace_flag(pod)));
     }
-    Verdict::fine("Starting", format!("It was given to node {node} {age} and is being started; nothing has failed so far."))
-        .with_events(with_reason(events, &["Pulling", "Pulled", "Scheduled"]), inquiry.now)
+    Verdict::fine(
+        "Starting",
+        format!("It was given to node {node} {age} and is being started; nothing has failed so far."),
+    )
+    .with_events(with_reason(events, &["Pulling", "Pulled", "Scheduled"]), inquiry.now)
 }
 
 /// Volumes and network, by what the kubelet said last.
@@ -54,12 +60,16 @@ fn start_failure<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, event: 
             let missing = ["configmap", "secret", "persistentvolumeclaim"]
                 .into_iter()
                 .find(|kind| message.contains(&format!("{kind} \"")) && message.contains("not found"));
-            let named = missing.and_then(|kind| message.split(&format!("{kind} \"")).nth(1)?.split('"').next().map(|n| (kind, n)));
+            let named = missing
+                .and_then(|kind| message.split(&format!("{kind} \"")).nth(1)?.split('"').next().map(|n| (kind, n)));
             match named {
                 Some((kind, object)) => {
                     let object = object.rsplit('/').next().unwrap_or(object);
-                    Verdict::wrong("MountFailed", format!("A volume needs the {kind} {object}, and there is none of that name in the namespace."))
-                        .try_command(format!("kubectl get {kind}{}", namespace_flag(pod)))
+                    Verdict::wrong(
+                        "MountFailed",
+                        format!("A volume needs the {kind} {object}, and there is none of that name in the namespace."),
+                    )
+                    .try_command(format!("kubectl get {kind}{}", namespace_flag(pod)))
                 }
                 None => Verdict::wrong("MountFailed", format!("A volume cannot be mounted on node {node}: {message}.")),
             }
@@ -68,12 +78,17 @@ fn start_failure<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, event: 
             Verdict::wrong("AttachFailed", format!("A volume cannot be attached to node {node}: {message}."))
                 .try_command("kubectl get volumeattachments")
         }
-        "NetworkNotReady" => Verdict::wrong("NetworkNotReady", format!("The network of node {node} is not ready: {message}."))
-            .try_command(format!("minke why node/{node}")),
+        "NetworkNotReady" => {
+            Verdict::wrong("NetworkNotReady", format!("The network of node {node} is not ready: {message}."))
+                .try_command(format!("minke why node/{node}"))
+        }
         _ => {
             let age = inquiry.ago(&pod["status"]["startTime"]);
-            Verdict::wrong("SandboxFailed", format!("Node {node} cannot make the pod's sandbox (network and cgroup) since {age}: {message}."))
-                .try_command(format!("minke why node/{node}"))
+            Verdict::wrong(
+                "SandboxFailed",
+                format!("Node {node} cannot make the pod's sandbox (network and cgroup) since {age}: {message}."),
+            )
+            .try_command(format!("minke why node/{node}"))
         }
     }
 }
@@ -82,10 +97,17 @@ async fn unscheduled<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, eve
     let gates: Vec<String> = list(&pod["spec"]["schedulingGates"]).iter().map(|gate| text(&gate["name"])).collect();
     if !gates.is_empty() {
         let noun = if gates.len() == 1 { "gate" } else { "gates" };
-        let cause = format!("The scheduler leaves it alone until its scheduling {noun} {} is removed by whoever set it.", listed(&gates));
+        let cause = format!(
+            "The scheduler leaves it alone until its scheduling {noun} {} is removed by whoever set it.",
+            listed(&gates)
+        );
         return Verdict::wrong("SchedulingGated", cause)
             .because(format!("spec.schedulingGates: {}", gates.join(", ")))
-            .try_command(format!("kubectl get pod {}{} -o yaml --show-managed-fields", name(pod), namespace_flag(pod)));
+            .try_command(format!(
+                "kubectl get pod {}{} -o yaml --show-managed-fields",
+                name(pod),
+                namespace_flag(pod)
+            ));
     }
     if let Some(verdict) = unbound_claim(inquiry, pod).await {
         return verdict;
@@ -119,7 +141,9 @@ async fn unscheduled<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, eve
         }
         _ => Verdict::wrong(
             "NoScheduler",
-            format!("No scheduler has looked at it. It asks for the scheduler {scheduler}: is one of that name running?"),
+            format!(
+                "No scheduler has looked at it. It asks for the scheduler {scheduler}: is one of that name running?"
+            ),
         )
         .because("the pod has no node, no condition PodScheduled and no event of a scheduler")
         .try_command("kubectl get leases -n kube-system"),
@@ -135,7 +159,8 @@ fn from_verdict<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, verdict:
         by_reason.entry(reason).or_default().push(node);
     }
     let total: usize = by_reason.values().map(Vec::len).sum();
-    let parts: Vec<String> = by_reason.iter().map(|(reason, nodes)| format!("{} {}", nodes.len(), lower(reason))).collect();
+    let parts: Vec<String> =
+        by_reason.iter().map(|(reason, nodes)| format!("{} {}", nodes.len(), lower(reason))).collect();
     let noun = if total == 1 { "The one node cannot" } else { "None of the nodes can" };
     let cause = match by_reason.len() {
         1 => format!("{noun} take it: {}.", lower(by_reason.keys().next().map_or("", String::as_str))),
@@ -174,9 +199,15 @@ fn with_advice(verdict: Verdict, pod: &Value, reasons: &str) -> Verdict {
     let requests = || {
         let containers = list(&pod["spec"]["containers"]).iter();
         let of_container = |container: &Value| {
-            members(&container["resources"]["requests"]).map(|(k, v)| format!("{k} {}", text(v))).collect::<Vec<_>>().join(", ")
+            members(&container["resources"]["requests"])
+                .map(|(k, v)| format!("{k} {}", text(v)))
+                .collect::<Vec<_>>()
+                .join(", ")
         };
-        containers.map(|c| format!("container {} requests {}", text(&c["name"]), of_container(c))).collect::<Vec<_>>().join("; ")
+        containers
+            .map(|c| format!("container {} requests {}", text(&c["name"]), of_container(c)))
+            .collect::<Vec<_>>()
+            .join("; ")
     };
     if reasons.contains("Insufficient") || reasons.contains("Too many pods") {
         return verdict.because(requests()).try_command("kubectl describe nodes | grep -A 9 'Allocated resources'");
@@ -189,7 +220,9 @@ fn with_advice(verdict: Verdict, pod: &Value, reasons: &str) -> Verdict {
     }
     if reasons.contains("node affinity") || reasons.contains("node selector") {
         let selector = crate::describe::fields::format_labels(&pod["spec"]["nodeSelector"]);
-        return verdict.because(format!("spec.nodeSelector: {selector}")).try_command("kubectl get nodes --show-labels");
+        return verdict
+            .because(format!("spec.nodeSelector: {selector}"))
+            .try_command("kubectl get nodes --show-labels");
     }
     if reasons.contains("free ports") {
         return verdict.try_command("kubectl get pods -A -o wide");
@@ -206,7 +239,8 @@ async fn unbound_claim<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -
         };
         let query = Query::get("v1", "persistentvolumeclaims", namespace(pod), &claim);
         let Ok(found) = inquiry.reader.read(query).await else {
-            let cause = format!("Its volume {} needs the claim {claim}, and there is no such claim.", text(&volume["name"]));
+            let cause =
+                format!("Its volume {} needs the claim {claim}, and there is no such claim.", text(&volume["name"]));
             return Some(
                 Verdict::wrong("ClaimMissing", cause).try_command(format!("kubectl get pvc{}", namespace_flag(pod))),
             );

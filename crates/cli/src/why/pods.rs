@@ -35,8 +35,11 @@ fn failed<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Verdict {
             .try_command(format!("kubectl delete pod {}{}", name(pod), namespace_flag(pod))),
         "DeadlineExceeded" => {
             let seconds = text(&pod["spec"]["activeDeadlineSeconds"]);
-            Verdict::wrong("DeadlineExceeded", format!("It ran longer than its activeDeadlineSeconds of {seconds} and was ended."))
-                .because(format!("status.reason is {reason}: {message}"))
+            Verdict::wrong(
+                "DeadlineExceeded",
+                format!("It ran longer than its activeDeadlineSeconds of {seconds} and was ended."),
+            )
+            .because(format!("status.reason is {reason}: {message}"))
         }
         "Preempting" | "Preempted" => {
             Verdict::wrong("Preempted", format!("It made room for a pod of higher priority: {message}."))
@@ -64,7 +67,9 @@ async fn running<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, events:
         let kind = string(&gate["conditionType"]);
         let found = condition(pod, kind);
         if string(&found["status"]) != "True" {
-            let cause = format!("Its containers are ready, but the readiness gate {kind} is not: whoever sets that condition has not set it to True.");
+            let cause = format!(
+                "Its containers are ready, but the readiness gate {kind} is not: whoever sets that condition has not set it to True."
+            );
             let evidence = match found {
                 Value::Null => format!("the pod has no condition {kind}"),
                 found => condition_line(found, inquiry.now),
@@ -91,13 +96,19 @@ pub async fn silent_node<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value)
     let ready = condition(nodes.first()?, "Ready");
     (string(&ready["status"]) == "Unknown").then(|| {
         let since = inquiry.ago(&ready["lastTransitionTime"]);
-        Verdict::wrong("NodeSilent", format!("Its node {node_name} stopped reporting {since}, so what the pod does is not known."))
-            .because(condition_line(ready, inquiry.now))
-            .try_command(format!("minke why node/{node_name}"))
+        Verdict::wrong(
+            "NodeSilent",
+            format!("Its node {node_name} stopped reporting {since}, so what the pod does is not known."),
+        )
+        .because(condition_line(ready, inquiry.now))
+        .try_command(format!("minke why node/{node_name}"))
     })
 }
 
 /// Warnings that keep a pod from starting, newest first.
 pub fn start_warnings(events: &[Value]) -> Vec<&Value> {
-    with_reason(events, &["FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "NetworkNotReady"])
+    with_reason(
+        events,
+        &["FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "NetworkNotReady"],
+    )
 }

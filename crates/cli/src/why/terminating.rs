@@ -33,13 +33,21 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, object: &Value) 
     let finalizers = strings(&object["metadata"]["finalizers"]);
     let asked = inquiry.ago(&object["metadata"]["deletionTimestamp"]);
     if finalizers.is_empty() {
-        return Verdict::fine("Terminating", format!("It was deleted {asked} and is about to go: no finalizer holds it."));
+        return Verdict::fine(
+            "Terminating",
+            format!("It was deleted {asked} and is about to go: no finalizer holds it."),
+        );
     }
     let users = claim_users(inquiry, object).await;
     finalizers_verdict(inquiry, object, &finalizers, users)
 }
 
-fn finalizers_verdict<R: ObjectReader>(inquiry: &Inquiry<'_, R>, object: &Value, finalizers: &[&str], users: Vec<String>) -> Verdict {
+fn finalizers_verdict<R: ObjectReader>(
+    inquiry: &Inquiry<'_, R>,
+    object: &Value,
+    finalizers: &[&str],
+    users: Vec<String>,
+) -> Verdict {
     let asked = inquiry.ago(&object["metadata"]["deletionTimestamp"]);
     let described: Vec<String> = finalizers
         .iter()
@@ -61,7 +69,11 @@ fn finalizers_verdict<R: ObjectReader>(inquiry: &Inquiry<'_, R>, object: &Value,
         });
     }
     let kind = string(&object["kind"]).to_lowercase();
-    verdict = verdict.try_command(format!("kubectl get {kind} {}{} -o yaml --show-managed-fields", name(object), namespace_flag(object)));
+    verdict = verdict.try_command(format!(
+        "kubectl get {kind} {}{} -o yaml --show-managed-fields",
+        name(object),
+        namespace_flag(object)
+    ));
     for user in users {
         verdict = verdict.try_command(format!("kubectl describe {user}{}", namespace_flag(object)));
     }
@@ -98,9 +110,15 @@ async fn pod<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Option<V
     let left = timestamp(&meta["deletionTimestamp"])?.as_second() - inquiry.now.as_second();
     if let Some(mut verdict) = silent_node(inquiry, pod).await {
         let node = text(&pod["spec"]["nodeName"]);
-        verdict.cause = format!("It is deleted, but its node {node} does not report, so nobody confirms that its containers have ended.");
+        verdict.cause = format!(
+            "It is deleted, but its node {node} does not report, so nobody confirms that its containers have ended."
+        );
         verdict = verdict.because(format!("spec.nodeName: {node}"));
-        return Some(verdict.try_command(format!("kubectl delete pod {}{} --force --grace-period=0", name(pod), namespace_flag(pod))));
+        return Some(verdict.try_command(format!(
+            "kubectl delete pod {}{} --force --grace-period=0",
+            name(pod),
+            namespace_flag(pod)
+        )));
     }
     let running: Vec<String> = list(&pod["status"]["containerStatuses"])
         .iter()
@@ -117,16 +135,26 @@ async fn pod<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Option<V
         .map(|container| text(&container["name"]))
         .collect();
     let noun = if running.len() == 1 { "container" } else { "containers" };
-    let hook = if hooks.is_empty() { String::new() } else { format!(" (preStop hook of {} runs first)", listed(&hooks)) };
+    let hook =
+        if hooks.is_empty() { String::new() } else { format!(" (preStop hook of {} runs first)", listed(&hooks)) };
     let mut verdict = if left >= 0 {
-        let cause = format!("It is ending: {noun} {} may take {left}s more of the grace period of {grace}s{hook}.", listed(&running));
+        let cause = format!(
+            "It is ending: {noun} {} may take {left}s more of the grace period of {grace}s{hook}.",
+            listed(&running)
+        );
         Verdict::fine("GracePeriod", cause)
     } else {
         let late = api::printing::human_duration(-left);
-        let cause = format!("Its grace period of {grace}s ended {late} ago, and {noun} {} still runs: the node could not end it.", listed(&running));
+        let cause = format!(
+            "Its grace period of {grace}s ended {late} ago, and {noun} {} still runs: the node could not end it.",
+            listed(&running)
+        );
         Verdict::wrong("GracePeriodOver", cause)
     };
-    let killing = with_reason(&events, &["Killing", "FailedKillPod", "FailedPreStopHook", "ExceededGracePeriod", "FailedUnmount"]);
+    let killing = with_reason(
+        &events,
+        &["Killing", "FailedKillPod", "FailedPreStopHook", "ExceededGracePeriod", "FailedUnmount"],
+    );
     let killing = killing.into_iter().filter(|event| event_time(event).is_some());
     verdict.evidence.extend(killing.take(3).map(|event| event_line(event, inquiry.now)));
     Some(verdict.try_command(format!("kubectl logs {}{}", name(pod), namespace_flag(pod))))

@@ -32,11 +32,15 @@ fn refusal(message: &str) -> String {
 
 fn unseen(object: &Value) -> Option<Verdict> {
     let (wanted, seen) = (number(&object["metadata"]["generation"]), number(&object["status"]["observedGeneration"]));
-    (wanted > seen && !object["status"]["observedGeneration"].is_null() || object["status"].as_object().is_none_or(|s| s.is_empty()) && wanted > 0)
+    (wanted > seen && !object["status"]["observedGeneration"].is_null()
+        || object["status"].as_object().is_none_or(|s| s.is_empty()) && wanted > 0)
         .then(|| {
-            Verdict::wrong("NotObserved", "Its controller has not seen the last change; is the controller manager running?")
-                .because(format!("metadata.generation is {wanted}, status.observedGeneration is {seen}"))
-                .try_command("kubectl get leases -n kube-system")
+            Verdict::wrong(
+                "NotObserved",
+                "Its controller has not seen the last change; is the controller manager running?",
+            )
+            .because(format!("metadata.generation is {wanted}, status.observedGeneration is {seen}"))
+            .try_command("kubectl get leases -n kube-system")
         })
 }
 
@@ -49,16 +53,27 @@ pub async fn deployment<R: ObjectReader>(inquiry: &Inquiry<'_, R>, deployment: &
     let (updated, available) = (number(&status["updatedReplicas"]), number(&status["availableReplicas"]));
     let total = number(&status["replicas"]);
     if updated >= wanted && available >= wanted && total <= updated {
-        return Verdict::fine("Available", format!("Nothing is wrong: all {wanted} replicas are up to date and available."));
+        return Verdict::fine(
+            "Available",
+            format!("Nothing is wrong: all {wanted} replicas are up to date and available."),
+        );
     }
     let progressing = condition(deployment, "Progressing");
     let failure = condition(deployment, "ReplicaFailure");
     let late = string(&progressing["reason"]) == "ProgressDeadlineExceeded";
     let mut verdict = if string(&failure["status"]) == "True" {
-        Verdict::wrong("ReplicaFailure", refusal(string(&failure["message"]))).because(condition_line(failure, inquiry.now))
+        Verdict::wrong("ReplicaFailure", refusal(string(&failure["message"])))
+            .because(condition_line(failure, inquiry.now))
     } else if truth(&spec["paused"]) {
-        Verdict::wrong("Paused", format!("It is paused, so its change is not rolled out: {updated} of {wanted} replicas are up to date."))
-            .try_command(format!("kubectl rollout resume deployment/{}{}", name(deployment), namespace_flag(deployment)))
+        Verdict::wrong(
+            "Paused",
+            format!("It is paused, so its change is not rolled out: {updated} of {wanted} replicas are up to date."),
+        )
+        .try_command(format!(
+            "kubectl rollout resume deployment/{}{}",
+            name(deployment),
+            namespace_flag(deployment)
+        ))
     } else {
         from_pods(inquiry, deployment, wanted, available).await
     };
@@ -97,8 +112,12 @@ async fn from_pods<R: ObjectReader>(inquiry: &Inquiry<'_, R>, owner: &Value, wan
     let leaving = pods.iter().filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null()).count();
     let cause = match (pods.is_empty(), leaving) {
         (true, _) => "It has no pods, and nothing says why none were made.".to_string(),
-        (false, 0) => format!("{available} of {wanted} replicas are available; the others are ready but not for minReadySeconds yet."),
-        (false, leaving) => format!("{available} of {wanted} replicas are available; {leaving} old pods are still ending."),
+        (false, 0) => format!(
+            "{available} of {wanted} replicas are available; the others are ready but not for minReadySeconds yet."
+        ),
+        (false, leaving) => {
+            format!("{available} of {wanted} replicas are available; {leaving} old pods are still ending.")
+        }
     };
     let events = inquiry.events(owner).await;
     Verdict::wrong("Progressing", cause).with_events(events.iter(), inquiry.now)
@@ -163,8 +182,9 @@ pub async fn job<R: ObjectReader>(inquiry: &Inquiry<'_, R>, job: &Value) -> Verd
         return verdict;
     }
     if truth(&spec["suspend"]) {
-        return Verdict::fine("Suspended", "It is suspended and makes no pods until it is resumed.")
-            .try_command(format!("kubectl patch job {}{} -p '{{\"spec\":{{\"suspend\":false}}}}'", name(job), namespace_flag(job)));
+        return Verdict::fine("Suspended", "It is suspended and makes no pods until it is resumed.").try_command(
+            format!("kubectl patch job {}{} -p '{{\"spec\":{{\"suspend\":false}}}}'", name(job), namespace_flag(job)),
+        );
     }
     let refused = with_reason(&events, &["FailedCreate"]);
     if let (Some(event), true) = (refused.first(), owned.is_empty()) {
@@ -177,9 +197,14 @@ pub async fn job<R: ObjectReader>(inquiry: &Inquiry<'_, R>, job: &Value) -> Verd
         return verdict;
     }
     let (done, wanted) = (number(&status["succeeded"]), spec["completions"].as_i64().unwrap_or(1));
-    Verdict::fine("Running", format!("It runs: {done} of {wanted} completions are reached, {} pods are active.", list_count(&owned)))
+    Verdict::fine(
+        "Running",
+        format!("It runs: {done} of {wanted} completions are reached, {} pods are active.", list_count(&owned)),
+    )
 }
 
 fn list_count(pods: &[&Value]) -> usize {
-    pods.iter().filter(|pod| list(&pod["status"]["containerStatuses"]).iter().any(|c| c["state"]["running"].is_object())).count()
+    pods.iter()
+        .filter(|pod| list(&pod["status"]["containerStatuses"]).iter().any(|c| c["state"]["running"].is_object()))
+        .count()
 }
