@@ -46,7 +46,7 @@ impl FakeServer {
         let output = Output::to(out.clone(), err.clone());
         let args: Vec<String> = words.iter().map(|w| w.to_string()).collect();
         let server: Rc<dyn Transport> = Rc::new(self.clone());
-        let code = runtime.block_on(crate::run(&args, output, |output, matches| {
+        let code = runtime.block_on(crate::run_line(&args, output, |output, matches| {
             Session::with_transport(output, matches, env::Env::real(), server)
         }));
         (out.text(), err.text(), code)

@@ -3,9 +3,11 @@
 //! Called by `minke kubectl`, and when the binary is called `kubectl`.
 //! Starts one thread only, and nothing that the verb does not need.
 
+pub mod apply;
 pub mod command;
 pub mod describe;
 pub mod discovery;
+mod edit;
 pub mod failure;
 pub mod flags;
 pub mod generate;
@@ -41,14 +43,15 @@ pub fn main(args: Vec<String>) -> u8 {
         }
     };
     let output = Output::standard();
-    let code = runtime.block_on(run(&args, output, |output, matches| Session::new(output, matches, env::Env::real())));
+    let code =
+        runtime.block_on(run_line(&args, output, |output, matches| Session::new(output, matches, env::Env::real())));
     // A thread that still reads the terminal must not hold up the end.
     runtime.shutdown_background();
     code
 }
 
 /// Runs one command line with the session that `open` makes, and prints what went wrong.
-pub async fn run(args: &[String], output: Output, open: impl FnOnce(Output, &flags::Matches) -> Session) -> u8 {
+pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output, &flags::Matches) -> Session) -> u8 {
     let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
         Ok(Invocation::Help(text)) => {
             output.print(&text);

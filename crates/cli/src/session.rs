@@ -45,6 +45,19 @@ impl Session {
         session
     }
 
+    /// The same connection, printing elsewhere.
+    pub fn with_output(&self, output: Output) -> Self {
+        let other = Self::new(output, &self.matches, self.env.clone());
+        if let Some(rest) = self.rest.get() {
+            let _ = other.rest.set(rest.clone());
+        }
+        if let Some(config) = self.config.get() {
+            let _ = other.config.set(config.clone());
+        }
+        *other.discovery.borrow_mut() = self.discovery.borrow().clone();
+        other
+    }
+
     pub fn places(&self) -> Places {
         Places::of(&self.matches)
     }

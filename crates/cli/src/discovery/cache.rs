@@ -14,8 +14,10 @@ const AGE_MAX_SECONDS: i64 = 6 * 3600;
 /// Where the answers of `server` are kept. Nowhere for a fake server.
 pub fn place(session: &Session, server: &str) -> Option<PathBuf> {
     let host = server.trim_start_matches("https://").trim_start_matches("http://");
-    let safe: String =
-        host.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '(' | '/' | '.' | ')') { c } else { '_' }).collect();
+    let safe: String = host
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '(' | '/' | '.' | ')') { c } else { '_' })
+        .collect();
     if server.ends_with(".test") {
         return None;
     }

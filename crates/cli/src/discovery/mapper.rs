@@ -28,7 +28,8 @@ impl Discovery {
 
     fn by_word(&self, word: &str, group: Option<&str>, version: Option<&str>) -> Option<Rc<ApiResource>> {
         let in_group = |r: &ApiResource| group.is_none_or(|g| r.group == g) && version.is_none_or(|v| r.version == v);
-        let exact = self.best(|r| in_group(r) && (r.name == word || r.singular == word || r.kind.to_lowercase() == word));
+        let exact =
+            self.best(|r| in_group(r) && (r.name == word || r.singular == word || r.kind.to_lowercase() == word));
         let exact = exact.or_else(|| self.best(|r| in_group(r) && r.short_names.iter().any(|s| s == word)));
         // A beginning of a group's name will do, if no group is called so.
         exact.or_else(|| {
@@ -53,9 +54,8 @@ impl Discovery {
     }
 
     pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<Rc<ApiResource>> {
-        let fits = |r: &&Rc<ApiResource>| {
-            r.group == group && r.version == version && r.kind == kind && !r.name.contains('/')
-        };
+        let fits =
+            |r: &&Rc<ApiResource>| r.group == group && r.version == version && r.kind == kind && !r.name.contains('/');
         self.resources.iter().find(fits).cloned()
     }
 
@@ -120,7 +120,12 @@ mod tests {
             preferred: preferred.into(),
         };
         Discovery {
-            groups: vec![group("", "v1"), group("apps", "v1"), group("autoscaling", "v2"), group("events.k8s.io", "v1")],
+            groups: vec![
+                group("", "v1"),
+                group("apps", "v1"),
+                group("autoscaling", "v2"),
+                group("events.k8s.io", "v1"),
+            ],
             resources: vec![
                 resource("pods", "Pod", "", "v1", &["po"]),
                 resource("pods/log", "Pod", "", "v1", &[]),

@@ -118,9 +118,7 @@ impl Discovery {
     }
 
     pub async fn ask(rest: &Rest) -> Result<Self> {
-        let ask = |path: &'static str| async move {
-            rest.get(path).header(header::ACCEPT, AGGREGATED).value().await
-        };
+        let ask = |path: &'static str| async move { rest.get(path).header(header::ACCEPT, AGGREGATED).value().await };
         let (core, others) = futures::join!(ask("/api"), ask("/apis"));
         let mut found = Self { fresh: true, ..Self::default() };
         for (answer, is_core) in [(core, true), (others, false)] {
@@ -204,7 +202,8 @@ impl Discovery {
                 }
             }
             let preferred = text(&group["preferredVersion"]["version"]);
-            let preferred = if preferred.is_empty() { versions.first().cloned().unwrap_or_default() } else { preferred };
+            let preferred =
+                if preferred.is_empty() { versions.first().cloned().unwrap_or_default() } else { preferred };
             self.groups.push(Group { name, versions, preferred });
         }
         Ok(())

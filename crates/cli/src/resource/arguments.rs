@@ -161,10 +161,19 @@ impl Selection {
                 return Err(Failure::message("a resource cannot be retrieved by name across all namespaces"));
             }
             let namespace = if resource.namespaced { self.namespace.clone() } else { String::new() };
-            places.push(Info { resource, namespace, name: name.clone(), source: String::new(), object: Default::default() });
+            places.push(Info {
+                resource,
+                namespace,
+                name: name.clone(),
+                source: String::new(),
+                object: Default::default(),
+            });
         }
         if self.single_type && places.iter().any(|p| p.resource != places[0].resource) {
             return Err(Failure::message("you may only specify a single resource type"));
+        }
+        if self.no_fetch {
+            return Ok((places, Vec::new()));
         }
         let (mut infos, mut failures) = (Vec::new(), Vec::new());
         for info in places {

@@ -169,8 +169,8 @@ impl Selection {
                 parse(name, &bytes, &mut found, &mut failures);
             } else {
                 for file in expand(name, self.recursive)? {
-                    let bytes = std::fs::read(&file)
-                        .map_err(|e| Failure::message(format!("open {}: {e}", file.display())))?;
+                    let bytes =
+                        std::fs::read(&file).map_err(|e| Failure::message(format!("open {}: {e}", file.display())))?;
                     parse(&file.display().to_string(), &bytes, &mut found, &mut failures);
                 }
             }
@@ -201,7 +201,8 @@ impl Selection {
         if !self.selector.is_empty() && !selected(&self.selector, &object)? {
             return Ok(None);
         }
-        let (version, kind) = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
+        let (version, kind) =
+            (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
         let resource = match self.local {
             true => Rc::new(local_resource(version, kind)),
             false => session.resource_of_kind(version, kind).await?.ok_or_else(|| {
@@ -236,14 +237,15 @@ impl Selection {
 }
 
 fn selected(selector: &str, object: &Value) -> Result<bool> {
-    let selector = api::selectors::labels::Selector::parse(selector).map_err(Failure::message)?;
+    let selector = api::selectors::LabelSelector::parse(selector).map_err(Failure::message)?;
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
     let labels = labels.map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_string())).collect();
     Ok(selector.matches(&labels))
 }
 
 fn flatten(document: Document) -> Vec<Document> {
-    let is_list = document.object["kind"].as_str().is_some_and(|k| k.ends_with("List")) && document.object["items"].is_array();
+    let is_list =
+        document.object["kind"].as_str().is_some_and(|k| k.ends_with("List")) && document.object["items"].is_array();
     if !is_list {
         return vec![document];
     }
@@ -263,7 +265,16 @@ pub fn local_resource(api_version: &str, kind: &str) -> ApiResource {
     ApiResource {
         name,
         singular,
-        namespaced: !matches!(kind, "Namespace" | "Node" | "ClusterRole" | "ClusterRoleBinding" | "PersistentVolume" | "StorageClass" | "PriorityClass"),
+        namespaced: !matches!(
+            kind,
+            "Namespace"
+                | "Node"
+                | "ClusterRole"
+                | "ClusterRoleBinding"
+                | "PersistentVolume"
+                | "StorageClass"
+                | "PriorityClass"
+        ),
         kind: kind.to_string(),
         group: group.to_string(),
         version: version.to_string(),

@@ -85,6 +85,8 @@ pub struct Selection {
     /// For objects of files: what the server has now.
     pub latest: bool,
     pub single_type: bool,
+    /// Names are taken as they are, without asking for the objects.
+    pub no_fetch: bool,
 }
 
 impl Selection {
@@ -134,7 +136,7 @@ impl Selection {
             return Err(Failure::message("setting 'all' parameter but found a non empty selector. "));
         }
         if !self.selector.is_empty() {
-            api::selectors::labels::Selector::parse(&self.selector).map_err(Failure::message)?;
+            api::selectors::LabelSelector::parse(&self.selector).map_err(Failure::message)?;
         }
         if self.has_files() {
             if !self.arguments.is_empty() {
@@ -210,13 +212,7 @@ impl Selection {
             if self.chunk_size > 0 {
                 call = call.query("limit", self.chunk_size.to_string());
             }
-            let chunk = call.value().await.map_err(|failure| match failure {
-                Failure::Status(mut status) if self.all_namespaces || status.code != 404 => {
-                    status.message = status.message.clone();
-                    Failure::Status(status)
-                }
-                other => other,
-            })?;
+            let chunk = call.value().await?;
             token = chunk["metadata"]["continue"].as_str().unwrap_or_default().to_string();
             chunks.push(chunk);
             if token.is_empty() {

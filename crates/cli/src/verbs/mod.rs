@@ -2,7 +2,11 @@
 //! One file per verb, grouped as `kubectl --help` groups them; found by `command`, run by `lib`.
 //! A verb reads its flags, asks through its `session`, prints through its `output`, and returns what went wrong.
 
+mod change;
+mod generators;
 mod info;
+mod read;
+mod settings;
 
 use crate::command::Command;
 
@@ -12,6 +16,21 @@ pub static ROOT: Command = Command {
     usage: "[flags] [options]",
     about: "kubectl controls the Kubernetes cluster manager",
     flags: &[],
-    commands: &[&info::version::COMMAND, &info::options::COMMAND],
+    commands: &[
+        &change::create::COMMAND,
+        &read::get::COMMAND,
+        &read::describe::COMMAND,
+        &change::delete::COMMAND,
+        &change::apply::COMMAND,
+        &change::patch::COMMAND,
+        &change::replace::COMMAND,
+        &settings::scale::COMMAND,
+        &settings::rollout::COMMAND,
+        &settings::label::COMMAND,
+        &settings::annotate::COMMAND,
+        &read::wait::COMMAND,
+        &info::version::COMMAND,
+        &info::options::COMMAND,
+    ],
     run: None,
 };
