@@ -10,6 +10,7 @@ pub mod discovery;
 mod edit;
 pub mod failure;
 pub mod flags;
+pub mod generate;
 pub mod kubeconfig;
 pub mod object_reader;
 pub mod output;
