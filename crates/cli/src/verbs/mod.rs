@@ -14,7 +14,7 @@ mod streams;
 
 use crate::command::Command;
 
-pub use info::plugin::become_plugin;
+pub use info::{completion::candidates, plugin::become_plugin};
 
 pub static ROOT: Command = Command {
     name: "kubectl",
@@ -41,6 +41,7 @@ pub static ROOT: Command = Command {
         &streams::port_forward::COMMAND,
         &streams::proxy::COMMAND,
         &streams::cp::COMMAND,
+        &streams::debug::COMMAND,
         &nodes::top::COMMAND,
         &nodes::cordon::CORDON,
         &nodes::cordon::UNCORDON,
@@ -56,6 +57,13 @@ pub static ROOT: Command = Command {
         &read::events::COMMAND,
         &access::auth::COMMAND,
         &access::certificate::COMMAND,
+        &generators::run::COMMAND,
+        &generators::expose::COMMAND,
+        &generators::autoscale::COMMAND,
+        &generators::set::COMMAND,
+        &read::why::WHY,
+        &read::why::TIMELINE,
+        &info::completion::COMMAND,
         &info::version::COMMAND,
         &info::options::COMMAND,
     ],

@@ -59,11 +59,17 @@ pub fn run(command: Command) -> Result<()> {
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
-        // `main` takes the usual way; this one is `minke --some-flag kubectl …`.
-        Command::Kubectl { arguments } => match cli::main(arguments) {
-            0 => Ok(()),
-            code => std::process::exit(code.into()),
-        },
+        Command::Kubectl { arguments } => kubectl(arguments),
+        Command::Why { arguments } => kubectl([vec!["why".to_string()], arguments].concat()),
+        Command::Timeline { arguments } => kubectl([vec!["timeline".to_string()], arguments].concat()),
+    }
+}
+
+/// The way of `minke --some-flag kubectl …`; `main` takes the usual one.
+fn kubectl(arguments: Vec<String>) -> Result<()> {
+    match cli::main(arguments) {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
     }
 }
 

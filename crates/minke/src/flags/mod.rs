@@ -61,6 +61,18 @@ pub enum Command {
     /// Back up, restore or check the embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Say what holds an object up, and what helps
+    #[command(disable_help_flag = true)]
+    Why {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Show what an object went through, and when
+    #[command(disable_help_flag = true)]
+    Timeline {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Control a cluster with kubectl's commands and flags
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -75,7 +87,16 @@ impl Command {
         match self {
             Self::Up(up) => !up.foreground,
             other => {
-                matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_) | Self::Kubectl { .. })
+                matches!(
+                    other,
+                    Self::Down(_)
+                        | Self::Node(_)
+                        | Self::Image(_)
+                        | Self::Store(_)
+                        | Self::Kubectl { .. }
+                        | Self::Why { .. }
+                        | Self::Timeline { .. }
+                )
             }
         }
     }

@@ -9,3 +9,4 @@ mod get_watch;
 pub mod reader;
 mod sorting;
 pub mod wait;
+pub mod why;
