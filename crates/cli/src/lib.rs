@@ -66,7 +66,13 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
             };
             (ran.and_then(|()| session.after()), typed)
         }
-        Err((failure, command)) => (Err(failure), command),
+        Err((failure, command)) => {
+            // What is no command of ours may be a plugin's.
+            let named =
+                matches!(failure, failure::Failure::Plain(_)) && args.first().is_some_and(|w| !w.starts_with('-'));
+            let plugin = if named { verbs::become_plugin(args) } else { None };
+            (Err(plugin.unwrap_or(failure)), command)
+        }
     };
     output.flush();
     match result {

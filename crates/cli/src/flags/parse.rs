@@ -166,7 +166,7 @@ fn checked(flag: &'static Flag, shown: &str, value: String) -> Result<Word<'stat
         },
         _ => return Ok(Word::Flag(flag, value)),
     };
-    Err(Failure::usage(format!("invalid argument {value:?} for {shown:?} flag: {problem}")))
+    Err(Failure::flag(format!("invalid argument {value:?} for {shown:?} flag: {problem}")))
 }
 
 fn shown(flag: &Flag) -> String {
@@ -192,7 +192,7 @@ impl<'a> Scanner<'a> {
         if let Some(bare) = flag.bare {
             return Ok(bare.to_string());
         }
-        let value = self.words.get(self.at).ok_or_else(|| Failure::usage(missing))?;
+        let value = self.words.get(self.at).ok_or_else(|| Failure::flag(missing))?;
         self.at += 1;
         Ok(value.clone())
     }
@@ -212,13 +212,13 @@ impl<'a> Scanner<'a> {
                 None => (long, None),
             };
             if name.is_empty() || name.starts_with('-') || name.starts_with('=') {
-                return Err(Failure::usage(format!("bad flag syntax: {word}")));
+                return Err(Failure::flag(format!("bad flag syntax: {word}")));
             }
             let Some(flag) = find_long(tables, name) else {
                 if name == "help" {
                     return Ok(Some(Word::Help));
                 }
-                return Err(Failure::usage(format!("unknown flag: --{name}")));
+                return Err(Failure::flag(format!("unknown flag: --{name}")));
             };
             let value = self.value(flag, inline, format!("flag needs an argument: --{name}"))?;
             return checked(flag, &shown(flag), value).map(Some);
@@ -239,7 +239,7 @@ impl<'a> Scanner<'a> {
             if letter == 'h' {
                 return Ok(Word::Help);
             }
-            return Err(Failure::usage(format!("unknown shorthand flag: {letter:?} in -{whole}")));
+            return Err(Failure::flag(format!("unknown shorthand flag: {letter:?} in -{whole}")));
         };
         let inline = match rest.strip_prefix('=') {
             Some(value) => Some(value),

@@ -6,6 +6,7 @@ mod file_modes;
 mod guestbook;
 mod journey;
 mod kubectl_client;
+mod kubectl_compare;
 mod names;
 mod network;
 mod network_kinds;

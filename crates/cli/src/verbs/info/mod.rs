@@ -2,5 +2,9 @@
 //! Rows of `verbs::ROOT`.
 //! None of them changes anything.
 
+pub mod api_resources;
+pub mod api_versions;
+pub mod cluster_info;
 pub mod options;
+pub mod plugin;
 pub mod version;
