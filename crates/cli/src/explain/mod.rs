@@ -67,7 +67,8 @@ fn group_version_kind<'a>(document: &'a Value, resource: GroupVersionResource) -
         format!("{prefix}/{version}/namespaces/{{namespace}}/{name}/{{name}}"),
     ];
     let operations = paths.iter().flat_map(|path| {
-        ["get", "post", "put", "patch", "delete"].map(|method| &document["paths"][path][method]["x-kubernetes-group-version-kind"])
+        ["get", "post", "put", "patch", "delete"]
+            .map(|method| &document["paths"][path][method]["x-kubernetes-group-version-kind"])
     });
     operations.into_iter().find(|gvk| gvk.is_object()).ok_or_else(|| {
         let group_version = if group.is_empty() { format!("/{version}") } else { format!("{group}/{version}") };

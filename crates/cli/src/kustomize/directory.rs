@@ -5,19 +5,49 @@
 use serde_json::{Map, Value};
 
 use super::{Resource, generators, patches, references, replacements, transformers};
-use crate::{describe::fields::{list, string, strings}, generate::source_files::SourceFiles, resource::yaml};
+use crate::{
+    describe::fields::{list, string, strings},
+    generate::source_files::SourceFiles,
+    resource::yaml,
+};
 
 const FILE_NAMES: &[&str] = &["kustomization.yaml", "kustomization.yml", "Kustomization"];
 const KNOWN: &[&str] = &[
-    "apiVersion", "kind", "metadata", "resources", "bases", "components", "namePrefix", "nameSuffix", "namespace",
-    "commonLabels", "labels", "commonAnnotations", "patches", "patchesStrategicMerge", "patchesJson6902", "images",
-    "imageTags", "replicas", "replacements", "configMapGenerator", "secretGenerator", "generatorOptions", "sortOptions",
+    "apiVersion",
+    "kind",
+    "metadata",
+    "resources",
+    "bases",
+    "components",
+    "namePrefix",
+    "nameSuffix",
+    "namespace",
+    "commonLabels",
+    "labels",
+    "commonAnnotations",
+    "patches",
+    "patchesStrategicMerge",
+    "patchesJson6902",
+    "images",
+    "imageTags",
+    "replicas",
+    "replacements",
+    "configMapGenerator",
+    "secretGenerator",
+    "generatorOptions",
+    "sortOptions",
 ];
 /// Fields that would be ignored silently otherwise.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("helmCharts", "Helm charts are not supported: render them with helm template and name the result under resources"),
-    ("helmChartInflationGenerator", "Helm charts are not supported: render them with helm template and name the result under resources"),
-    ("helmGlobals", "Helm charts are not supported: render them with helm template and name the result under resources"),
+    (
+        "helmChartInflationGenerator",
+        "Helm charts are not supported: render them with helm template and name the result under resources",
+    ),
+    (
+        "helmGlobals",
+        "Helm charts are not supported: render them with helm template and name the result under resources",
+    ),
     ("vars", "vars are not supported: use replacements"),
     ("configurations", "transformer configurations are not supported"),
     ("crds", "crds are not supported"),
@@ -166,14 +196,20 @@ fn entry(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Resource>, String> {
     if path.contains("://") || path.starts_with("git@") || path.starts_with("github.com/") {
-        return Err(format!("accumulating resources from '{path}': remote resources are not supported: clone it and name the directory"));
+        return Err(format!(
+            "accumulating resources from '{path}': remote resources are not supported: clone it and name the directory"
+        ));
     }
     let full = join(directory, path);
     if files.directory(&full).is_some() || FILE_NAMES.iter().any(|name| files.read(&join(&full, name)).is_ok()) {
         return load(&full, files, within, warnings);
     }
-    let bytes = read_below(directory, path, files).map_err(|error| format!("accumulating resources: accumulation err='accumulating resources from '{path}': {error}'"))?;
-    objects(&bytes).map_err(|error| format!("accumulating resources from '{path}': {error}")).map(|objects| objects.into_iter().map(Resource::new).collect())
+    let bytes = read_below(directory, path, files).map_err(|error| {
+        format!("accumulating resources: accumulation err='accumulating resources from '{path}': {error}'")
+    })?;
+    objects(&bytes)
+        .map_err(|error| format!("accumulating resources from '{path}': {error}"))
+        .map(|objects| objects.into_iter().map(Resource::new).collect())
 }
 
 /// The objects of a file; lists are taken apart.

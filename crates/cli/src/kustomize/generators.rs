@@ -11,7 +11,12 @@ use crate::{
     generate::source_files::{SourceFiles, env_file},
 };
 
-pub fn run(kustomization: &Value, directory: &str, files: &impl SourceFiles, resources: &mut Vec<Resource>) -> Result<(), String> {
+pub fn run(
+    kustomization: &Value,
+    directory: &str,
+    files: &impl SourceFiles,
+    resources: &mut Vec<Resource>,
+) -> Result<(), String> {
     for (field, kind) in [("configMapGenerator", "ConfigMap"), ("secretGenerator", "Secret")] {
         for generator in list(&kustomization[field]) {
             let made = generate(generator, &kustomization["generatorOptions"], kind, directory, files)?;
@@ -45,7 +50,13 @@ fn pairs(generator: &Value, directory: &str, files: &impl SourceFiles) -> Result
     Ok(pairs)
 }
 
-fn generate(generator: &Value, shared: &Value, kind: &str, directory: &str, files: &impl SourceFiles) -> Result<Resource, String> {
+fn generate(
+    generator: &Value,
+    shared: &Value,
+    kind: &str,
+    directory: &str,
+    files: &impl SourceFiles,
+) -> Result<Resource, String> {
     let name = string(&generator["name"]);
     if name.is_empty() {
         return Err("missing name in generator".to_string());
@@ -107,7 +118,9 @@ fn merge(made: Resource, behavior: &str, resources: &mut Vec<Resource>) -> Resul
         }
         ("merge" | "replace", Some(existing)) => {
             for field in ["data", "binaryData"] {
-                if behavior == "replace" && let Some(fields) = existing.object.as_object_mut() {
+                if behavior == "replace"
+                    && let Some(fields) = existing.object.as_object_mut()
+                {
                     fields.remove(field);
                 }
                 for (key, value) in members(&made.object[field]) {

@@ -15,7 +15,12 @@ use crate::{
     resource::yaml,
 };
 
-pub fn run(kustomization: &Value, directory: &str, files: &impl SourceFiles, resources: &mut Vec<Resource>) -> Result<(), String> {
+pub fn run(
+    kustomization: &Value,
+    directory: &str,
+    files: &impl SourceFiles,
+    resources: &mut Vec<Resource>,
+) -> Result<(), String> {
     for entry in list(&kustomization["patchesStrategicMerge"]) {
         let given = string(entry);
         let bytes = if given.contains('\n') { given.as_bytes().to_vec() } else { read_below(directory, given, files)? };
@@ -38,7 +43,10 @@ pub fn run(kustomization: &Value, directory: &str, files: &impl SourceFiles, res
 
 fn apply(text: &str, entry: &Value, resources: &mut Vec<Resource>) -> Result<(), String> {
     let target = &entry["target"];
-    let parsed = yaml::documents(text).into_iter().map(|document| yaml::read(document.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let parsed = yaml::documents(text)
+        .into_iter()
+        .map(|document| yaml::read(document.as_bytes()))
+        .collect::<Result<Vec<_>, _>>()?;
     if let [Value::Array(operations)] = parsed.as_slice() {
         if !target.is_object() {
             return Err("must specify a target for JSON patch".to_string());
@@ -46,7 +54,8 @@ fn apply(text: &str, entry: &Value, resources: &mut Vec<Resource>) -> Result<(),
         let operations = Value::Array(operations.clone()).to_string();
         for resource in resources.iter_mut() {
             if selects(target, resource)? {
-                let patched = api::patch::json_patch(&resource.object, operations.as_bytes()).map_err(|error| error.to_string())?;
+                let patched = api::patch::json_patch(&resource.object, operations.as_bytes())
+                    .map_err(|error| error.to_string())?;
                 replace(resource, patched, &entry["options"]);
             }
         }
@@ -88,12 +97,17 @@ fn merge_by_name(patch: &Value, resources: &mut Vec<Resource>) -> Result<(), Str
     let namespace = string(&patch["metadata"]["namespace"]);
     let group = string(&patch["apiVersion"]).split_once('/').map_or("", |(group, _)| group);
     let found = resources.iter().position(|own| {
-        own.kind() == kind && own.group_version().0 == group && own.is_named(name) && (namespace.is_empty() || own.namespace() == namespace)
+        own.kind() == kind
+            && own.group_version().0 == group
+            && own.is_named(name)
+            && (namespace.is_empty() || own.namespace() == namespace)
     });
     let Some(at) = found else {
         let version = string(&patch["apiVersion"]).rsplit('/').next().unwrap_or_default();
         let group = if group.is_empty() { String::new() } else { format!(".{group}") };
-        return Err(format!("no resource matches strategic merge patch \"{kind}.{version}{group}/{name}.[noNs]\": no matches for Id {kind}.{version}{group}/{name}.[noNs]; failed to find unique target for patch {kind}.{version}{group}/{name}.[noNs]"));
+        return Err(format!(
+            "no resource matches strategic merge patch \"{kind}.{version}{group}/{name}.[noNs]\": no matches for Id {kind}.{version}{group}/{name}.[noNs]; failed to find unique target for patch {kind}.{version}{group}/{name}.[noNs]"
+        ));
     };
     if !merge(&mut resources[at], patch, &Value::Null)? {
         resources.remove(at);
@@ -119,7 +133,8 @@ fn merge(resource: &mut Resource, patch: &Value, options: &Value) -> Result<bool
     }
     let merged = match schema.find_kind(group, version, resource.kind()) {
         Some(root) => {
-            let mut merged = api::patch::strategic(schema, root, &resource.object, &patch).map_err(|error| error.to_string())?;
+            let mut merged =
+                api::patch::strategic(schema, root, &resource.object, &patch).map_err(|error| error.to_string())?;
             patch_first(&mut merged, &patch, "");
             merged
         }
@@ -197,7 +212,8 @@ pub fn selects(target: &Value, resource: &Resource) -> Result<bool, String> {
             continue;
         }
         let selector = api::selectors::LabelSelector::parse(selector)?;
-        let own = members(&resource.object["metadata"][of]).map(|(k, v)| (k.to_string(), string(v).to_string())).collect();
+        let own =
+            members(&resource.object["metadata"][of]).map(|(k, v)| (k.to_string(), string(v).to_string())).collect();
         if !selector.matches(&own) {
             return Ok(false);
         }

@@ -16,7 +16,12 @@ use crate::{
     resource::yaml,
 };
 
-pub fn run(kustomization: &Value, directory: &str, files: &impl SourceFiles, resources: &mut [Resource]) -> Result<(), String> {
+pub fn run(
+    kustomization: &Value,
+    directory: &str,
+    files: &impl SourceFiles,
+    resources: &mut [Resource],
+) -> Result<(), String> {
     for entry in list(&kustomization["replacements"]) {
         if string(&entry["path"]).is_empty() {
             replace(entry, resources)?;
@@ -47,7 +52,9 @@ fn replace(replacement: &Value, resources: &mut [Resource]) -> Result<(), String
             if !selects(&target["select"], resource)? {
                 continue;
             }
-            let rejected = list(&target["reject"]).iter().try_fold(false, |found, reject| selects(reject, resource).map(|fits| found || fits))?;
+            let rejected = list(&target["reject"])
+                .iter()
+                .try_fold(false, |found, reject| selects(reject, resource).map(|fits| found || fits))?;
             if !rejected {
                 paths.iter().try_for_each(|path| write(resource, path, &target["options"], &value))?;
             }
@@ -74,7 +81,8 @@ fn source_value(source: &Value, resources: &[Resource]) -> Result<Value, String>
         "" => "metadata.name",
         path => path,
     };
-    let value = get(&one.object, &parts(path)).ok_or_else(|| format!("fieldPath `{path}` is missing for replacement source {}.{}", one.kind(), one.name()))?;
+    let value = get(&one.object, &parts(path))
+        .ok_or_else(|| format!("fieldPath `{path}` is missing for replacement source {}.{}", one.kind(), one.name()))?;
     let options = &source["options"];
     match string(&options["delimiter"]) {
         "" => Ok(value.clone()),

@@ -127,15 +127,23 @@ fn select(object: &mut Value, key: &str, value: &Value) {
         return;
     }
     match kind.as_str() {
-        "Service" if spec["selector"].is_object() || spec["type"] != "ExternalName" => spec["selector"][key] = value.clone(),
+        "Service" if spec["selector"].is_object() || spec["type"] != "ExternalName" => {
+            spec["selector"][key] = value.clone()
+        }
         "ReplicationController" => spec["selector"][key] = value.clone(),
-        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet" => spec["selector"]["matchLabels"][key] = value.clone(),
+        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet" => {
+            spec["selector"]["matchLabels"][key] = value.clone()
+        }
         "Job" if spec["selector"]["matchLabels"].is_object() => spec["selector"]["matchLabels"][key] = value.clone(),
         "CronJob" if spec["jobTemplate"]["spec"]["selector"]["matchLabels"].is_object() => {
             spec["jobTemplate"]["spec"]["selector"]["matchLabels"][key] = value.clone();
         }
-        "PodDisruptionBudget" if spec["selector"]["matchLabels"].is_object() => spec["selector"]["matchLabels"][key] = value.clone(),
-        "NetworkPolicy" if spec["podSelector"]["matchLabels"].is_object() => spec["podSelector"]["matchLabels"][key] = value.clone(),
+        "PodDisruptionBudget" if spec["selector"]["matchLabels"].is_object() => {
+            spec["selector"]["matchLabels"][key] = value.clone()
+        }
+        "NetworkPolicy" if spec["podSelector"]["matchLabels"].is_object() => {
+            spec["podSelector"]["matchLabels"][key] = value.clone()
+        }
         _ => {}
     }
 }

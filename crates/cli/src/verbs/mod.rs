@@ -5,6 +5,7 @@
 mod access;
 mod change;
 mod config;
+mod diagnose;
 mod generators;
 mod info;
 mod nodes;
@@ -56,6 +57,10 @@ pub static ROOT: Command = Command {
         &read::events::COMMAND,
         &access::auth::COMMAND,
         &access::certificate::COMMAND,
+        &info::explain::COMMAND,
+        &info::kustomize::COMMAND,
+        &diagnose::why::COMMAND,
+        &diagnose::timeline::COMMAND,
         &info::version::COMMAND,
         &info::options::COMMAND,
     ],

@@ -9,15 +9,19 @@ fn files() -> MapFiles {
     let parts = include_str!("files.txt").split("=== ").skip(1);
     let files: Vec<(&str, &str)> = parts.map(|part| part.split_once('\n').unwrap()).collect();
     // The one file whose bytes are hashed has no line end.
-    let trimmed = |(path, text): &(&'static str, &'static str)| (*path, if path.ends_with(".txt") { text.trim_end() } else { *text });
+    let trimmed = |(path, text): &(&'static str, &'static str)| {
+        (*path, if path.ends_with(".txt") { text.trim_end() } else { *text })
+    };
     MapFiles::new(&files.iter().map(trimmed).collect::<Vec<_>>())
 }
 
 #[test]
 fn an_overlay_is_built_as_kubectl_builds_it() {
     let built = build("over", &files()).unwrap();
-    let expected: Vec<Value> =
-        yaml::documents(include_str!("expected.yaml")).iter().map(|text| yaml::read(text.as_bytes()).unwrap()).collect();
+    let expected: Vec<Value> = yaml::documents(include_str!("expected.yaml"))
+        .iter()
+        .map(|text| yaml::read(text.as_bytes()).unwrap())
+        .collect();
     for (ours, theirs) in built.objects.iter().zip(&expected) {
         assert_eq!(ours, theirs, "{} {}", theirs["kind"], theirs["metadata"]["name"]);
     }
@@ -28,7 +32,8 @@ fn an_overlay_is_built_as_kubectl_builds_it() {
 #[test]
 fn what_cannot_be_built_is_refused() {
     let check = |kustomization: &str, expected: &str| {
-        let files = MapFiles::new(&[("a/kustomization.yaml", kustomization), ("x.yaml", "kind: X\nmetadata: {name: x}\n")]);
+        let files =
+            MapFiles::new(&[("a/kustomization.yaml", kustomization), ("x.yaml", "kind: X\nmetadata: {name: x}\n")]);
         let error = build("a", &files).unwrap_err();
         assert!(error.contains(expected), "{kustomization}: {error}");
     };

@@ -55,13 +55,19 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
 }
 
 /// `pods.spec.containers` or `deployments.apps.spec`: the longest beginning that names a resource, then fields.
-async fn resource_and_path(session: &Session, argument: &str) -> Result<(std::rc::Rc<crate::discovery::ApiResource>, Vec<String>)> {
+async fn resource_and_path(
+    session: &Session,
+    argument: &str,
+) -> Result<(std::rc::Rc<crate::discovery::ApiResource>, Vec<String>)> {
     let parts: Vec<&str> = argument.split('.').collect();
     let served = session.discovery().await?;
     if let Some(found) = served.find(parts[0]) {
         // A group behind the name is part of it only if it is that resource's own.
         for length in (2..=parts.len()).rev() {
-            if let Some(qualified) = served.find(&parts[..length].join(".")).filter(|own| parts[1..length].join(".").ends_with(&own.group) && !own.group.is_empty()) {
+            if let Some(qualified) = served
+                .find(&parts[..length].join("."))
+                .filter(|own| parts[1..length].join(".").ends_with(&own.group) && !own.group.is_empty())
+            {
                 return Ok((qualified, parts[length..].iter().map(|part| part.to_string()).collect()));
             }
         }
