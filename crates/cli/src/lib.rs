@@ -8,10 +8,12 @@ pub mod command;
 pub mod describe;
 pub mod discovery;
 mod edit;
+pub mod explain;
 pub mod failure;
 pub mod flags;
 pub mod generate;
 pub mod kubeconfig;
+pub mod kustomize;
 pub mod object_reader;
 pub mod output;
 pub mod printers;
@@ -98,5 +100,7 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
 
 /// The objects that a kustomization directory comes to.
 pub(crate) fn kustomize_objects(directory: &str) -> failure::Result<Vec<serde_json::Value>> {
-    Err(failure::Failure::message(format!("kustomize is not built yet: {directory}")))
+    let built = kustomize::build(directory, &generate::source_files::Disk).map_err(failure::Failure::message)?;
+    built.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    Ok(built.objects)
 }

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     // Before the flags are read: kubectl has its own, and starts in milliseconds.
     match std::env::args().nth(1).as_deref() {
         Some("kubectl") => return ExitCode::from(cli::main(std::env::args().skip(2).collect())),
+        // With kubectl's flags for the way to the cluster.
         Some("why" | "timeline") => return ExitCode::from(cli::main(std::env::args().skip(1).collect())),
         _ => {}
     }

@@ -5,6 +5,7 @@
 mod access;
 mod change;
 mod config;
+mod diagnose;
 mod generators;
 mod info;
 mod nodes;
@@ -61,9 +62,11 @@ pub static ROOT: Command = Command {
         &generators::expose::COMMAND,
         &generators::autoscale::COMMAND,
         &generators::set::COMMAND,
-        &read::why::WHY,
-        &read::why::TIMELINE,
         &info::completion::COMMAND,
+        &info::explain::COMMAND,
+        &info::kustomize::COMMAND,
+        &diagnose::why::COMMAND,
+        &diagnose::timeline::COMMAND,
         &info::version::COMMAND,
         &info::options::COMMAND,
     ],

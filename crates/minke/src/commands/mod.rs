@@ -59,14 +59,16 @@ pub fn run(command: Command) -> Result<()> {
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
-        Command::Kubectl { arguments } => kubectl(arguments),
-        Command::Why { arguments } => kubectl([vec!["why".to_string()], arguments].concat()),
-        Command::Timeline { arguments } => kubectl([vec!["timeline".to_string()], arguments].concat()),
+        // `main` takes the usual way; these are `minke --some-flag kubectl …`.
+        Command::Kubectl { arguments } => run_kubectl(arguments),
+        Command::Why { arguments } => run_kubectl(std::iter::once("why".to_string()).chain(arguments).collect()),
+        Command::Timeline { arguments } => {
+            run_kubectl(std::iter::once("timeline".to_string()).chain(arguments).collect())
+        }
     }
 }
 
-/// The way of `minke --some-flag kubectl …`; `main` takes the usual one.
-fn kubectl(arguments: Vec<String>) -> Result<()> {
+fn run_kubectl(arguments: Vec<String>) -> anyhow::Result<()> {
     match cli::main(arguments) {
         0 => Ok(()),
         code => std::process::exit(code.into()),

@@ -9,4 +9,3 @@ mod get_watch;
 pub mod reader;
 mod sorting;
 pub mod wait;
-pub mod why;
