@@ -12,6 +12,8 @@ pub enum Failure {
     Message(String),
     /// The command line was wrong: also says where the help is.
     Usage(String),
+    /// A flag was wrong: the same, in the words of the flags' parser.
+    Flag(String),
     /// Printed as it is.
     Plain(String),
     /// A `metav1.Status` that the server answered with, perhaps behind words of ours.
@@ -35,6 +37,10 @@ pub struct Status {
 impl Failure {
     pub fn message(text: impl Into<String>) -> Self {
         Self::Message(text.into())
+    }
+
+    pub fn flag(text: impl Into<String>) -> Self {
+        Self::Flag(text.into())
     }
 
     pub fn usage(text: impl Into<String>) -> Self {
@@ -150,7 +156,7 @@ impl Failure {
     /// Without any prefix, as it stands inside another message.
     pub fn text(&self) -> String {
         match self {
-            Self::Message(text) | Self::Usage(text) | Self::Plain(text) => text.clone(),
+            Self::Message(text) | Self::Usage(text) | Self::Flag(text) | Self::Plain(text) => text.clone(),
             Self::Status(status) => status.message.clone(),
             Self::Connection { cause, .. } => cause.clone(),
             Self::Several(all) => {
@@ -176,8 +182,8 @@ impl Failure {
                 format!("The connection to the server {server} was refused - did you specify the right host or port?")
             }
             Self::Connection { cause, .. } => format!("Unable to connect to the server: {cause}"),
-            Self::Message(text) | Self::Usage(text) if text.starts_with("error: ") => text.clone(),
-            Self::Message(text) | Self::Usage(text) => format!("error: {text}"),
+            Self::Message(text) | Self::Usage(text) | Self::Flag(text) if text.starts_with("error: ") => text.clone(),
+            Self::Message(text) | Self::Usage(text) | Self::Flag(text) => format!("error: {text}"),
             Self::Plain(text) => text.clone(),
             Self::Several(all) => all.iter().map(Self::line).collect::<Vec<_>>().join("\n"),
             Self::Exit(_) => String::new(),
@@ -188,7 +194,8 @@ impl Failure {
     pub fn report(&self, command: &str) -> (String, u8) {
         match self {
             Self::Exit(code) => (String::new(), *code),
-            Self::Usage(text) => (format!("error: {text}\nSee '{command} --help' for usage."), 1),
+            Self::Usage(text) => (format!("error: {text}\nSee '{command} -h' for help and examples"), 1),
+            Self::Flag(text) => (format!("error: {text}\nSee '{command} --help' for usage."), 1),
             Self::Status(status) if status.reason == "Invalid" => (invalid(status), 1),
             Self::Several(all) => {
                 (all.iter().map(|one| one.in_several()).filter(|l| !l.is_empty()).collect::<Vec<_>>().join("\n"), 1)

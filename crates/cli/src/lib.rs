@@ -8,9 +8,13 @@ pub mod command;
 pub mod describe;
 pub mod discovery;
 mod edit;
+pub mod explain;
 pub mod failure;
 pub mod flags;
+pub mod generate;
 pub mod kubeconfig;
+mod kuberc;
+pub mod kustomize;
 pub mod object_reader;
 pub mod output;
 pub mod printers;
@@ -51,6 +55,15 @@ pub fn main(args: Vec<String>) -> u8 {
 
 /// Runs one command line with the session that `open` makes, and prints what went wrong.
 pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output, &flags::Matches) -> Session) -> u8 {
+    if let Some((first, words)) = args.split_first()
+        && ["__complete", "__completeNoDesc"].contains(&first.as_str())
+    {
+        let session = open(output.clone(), &command::globals_of(words));
+        verbs::candidates(&session, &verbs::ROOT, words).await;
+        output.flush();
+        return 0;
+    }
+    let args = &kuberc::apply(&verbs::ROOT, args)[..];
     let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
         Ok(Invocation::Help(text)) => {
             output.print(&text);
@@ -65,7 +78,13 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
             };
             (ran.and_then(|()| session.after()), typed)
         }
-        Err((failure, command)) => (Err(failure), command),
+        Err((failure, command)) => {
+            // What is no command of ours may be a plugin's.
+            let named =
+                matches!(failure, failure::Failure::Plain(_)) && args.first().is_some_and(|w| !w.starts_with('-'));
+            let plugin = if named { verbs::become_plugin(args) } else { None };
+            (Err(plugin.unwrap_or(failure)), command)
+        }
     };
     output.flush();
     match result {
@@ -83,5 +102,7 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
 
 /// The objects that a kustomization directory comes to.
 pub(crate) fn kustomize_objects(directory: &str) -> failure::Result<Vec<serde_json::Value>> {
-    Err(failure::Failure::message(format!("kustomize is not built yet: {directory}")))
+    let built = kustomize::build(directory, &generate::source_files::Disk).map_err(failure::Failure::message)?;
+    built.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    Ok(built.objects)
 }

@@ -29,8 +29,11 @@ fn main() -> ExitCode {
         return ExitCode::from(cli::main(std::env::args().skip(1).collect()));
     }
     // Before the flags are read: kubectl has its own, and starts in milliseconds.
-    if std::env::args().nth(1).is_some_and(|command| command == "kubectl") {
-        return ExitCode::from(cli::main(std::env::args().skip(2).collect()));
+    match std::env::args().nth(1).as_deref() {
+        Some("kubectl") => return ExitCode::from(cli::main(std::env::args().skip(2).collect())),
+        // With kubectl's flags for the way to the cluster.
+        Some("why" | "timeline") => return ExitCode::from(cli::main(std::env::args().skip(1).collect())),
+        _ => {}
     }
     let flags = flags::Flags::parse();
     file_modes::set_umask(flags.command.runs_kubelet());

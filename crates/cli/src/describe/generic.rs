@@ -106,7 +106,7 @@ mod tests {
         check("apiVersion", "API Version");
         check("creationTimestamp", "Creation Timestamp");
         check("uid", "UID");
-        check("podCIDRs", "Pod CID Rs");
+        check("podCIDRs", "Pod Cid Rs");
         check("some-thing", "Some - Thing");
         check("app.kubernetes.io", "app.kubernetes.io");
         check("IPv4", "IPv4");

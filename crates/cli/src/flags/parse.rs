@@ -17,6 +17,8 @@ pub struct Matches {
     pub args_before_dash: Option<usize>,
     /// The command as typed, such as `kubectl get`.
     pub command: String,
+    /// Global flags whose names the command uses for something else.
+    pub shadowed: Vec<&'static str>,
 }
 
 impl Matches {
@@ -78,6 +80,13 @@ impl Matches {
             Kind::Array => values.push(value.to_string()),
             _ => *values = vec![value.to_string()],
         }
+    }
+
+    /// The flags without those that only share a name with a global one.
+    pub fn globals(&self) -> Self {
+        let mut globals = self.clone();
+        globals.values.retain(|name, _| !self.shadowed.contains(name));
+        globals
     }
 
     /// Sets a flag that was not given, as a kuberc file does.
@@ -147,11 +156,11 @@ pub enum Word<'a> {
 fn find_long(tables: &[FlagTables], name: &str) -> Option<&'static Flag> {
     // pflag's word separator: kubectl reads underscores as dashes.
     let name = name.replace('_', "-");
-    tables.iter().flat_map(|t| t.iter()).copied().flatten().find(|f| f.name == name)
+    tables.iter().rev().flat_map(|t| t.iter()).copied().flatten().find(|f| f.name == name)
 }
 
 fn find_short(tables: &[FlagTables], letter: char) -> Option<&'static Flag> {
-    tables.iter().flat_map(|t| t.iter()).copied().flatten().find(|f| f.short == Some(letter))
+    tables.iter().rev().flat_map(|t| t.iter()).copied().flatten().find(|f| f.short == Some(letter))
 }
 
 fn checked(flag: &'static Flag, shown: &str, value: String) -> Result<Word<'static>> {
@@ -166,7 +175,7 @@ fn checked(flag: &'static Flag, shown: &str, value: String) -> Result<Word<'stat
         },
         _ => return Ok(Word::Flag(flag, value)),
     };
-    Err(Failure::usage(format!("invalid argument {value:?} for {shown:?} flag: {problem}")))
+    Err(Failure::flag(format!("invalid argument {value:?} for {shown:?} flag: {problem}")))
 }
 
 fn shown(flag: &Flag) -> String {
@@ -192,7 +201,7 @@ impl<'a> Scanner<'a> {
         if let Some(bare) = flag.bare {
             return Ok(bare.to_string());
         }
-        let value = self.words.get(self.at).ok_or_else(|| Failure::usage(missing))?;
+        let value = self.words.get(self.at).ok_or_else(|| Failure::flag(missing))?;
         self.at += 1;
         Ok(value.clone())
     }
@@ -212,13 +221,13 @@ impl<'a> Scanner<'a> {
                 None => (long, None),
             };
             if name.is_empty() || name.starts_with('-') || name.starts_with('=') {
-                return Err(Failure::usage(format!("bad flag syntax: {word}")));
+                return Err(Failure::flag(format!("bad flag syntax: {word}")));
             }
             let Some(flag) = find_long(tables, name) else {
                 if name == "help" {
                     return Ok(Some(Word::Help));
                 }
-                return Err(Failure::usage(format!("unknown flag: --{name}")));
+                return Err(Failure::flag(format!("unknown flag: --{name}")));
             };
             let value = self.value(flag, inline, format!("flag needs an argument: --{name}"))?;
             return checked(flag, &shown(flag), value).map(Some);
@@ -239,7 +248,7 @@ impl<'a> Scanner<'a> {
             if letter == 'h' {
                 return Ok(Word::Help);
             }
-            return Err(Failure::usage(format!("unknown shorthand flag: {letter:?} in -{whole}")));
+            return Err(Failure::flag(format!("unknown shorthand flag: {letter:?} in -{whole}")));
         };
         let inline = match rest.strip_prefix('=') {
             Some(value) => Some(value),

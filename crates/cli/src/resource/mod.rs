@@ -135,9 +135,6 @@ impl Selection {
         if self.all && self.has_selector() {
             return Err(Failure::message("setting 'all' parameter but found a non empty selector. "));
         }
-        if !self.selector.is_empty() {
-            api::selectors::LabelSelector::parse(&self.selector).map_err(Failure::message)?;
-        }
         if self.has_files() {
             if !self.arguments.is_empty() {
                 return Err(Failure::message(
@@ -190,6 +187,24 @@ impl Selection {
         call.value().await
     }
 
+    /// A refused list says what was looked for.
+    fn not_listed(&self, resource: &ApiResource, failure: Failure) -> Failure {
+        if !["BadRequest", "NotFound"].contains(&failure.reason()) {
+            return failure;
+        }
+        let id = match resource.group.as_str() {
+            "" => format!("/{}, Resource={}", resource.version, resource.name),
+            group => format!("{group}/{}, Resource={}", resource.version, resource.name),
+        };
+        failure.behind(&match self.has_selector() {
+            true => format!(
+                "Unable to find {id:?} that match label selector {:?}, field selector {:?}: ",
+                self.selector, self.field_selector
+            ),
+            false => format!("Unable to list {id:?}: "),
+        })
+    }
+
     /// A list of one type; chunks are joined unless each goes to `keep_lists`.
     pub async fn list(&self, session: &Session, resource: &Rc<ApiResource>) -> Result<Vec<Value>> {
         let rest = session.rest().await?;
@@ -212,7 +227,7 @@ impl Selection {
             if self.chunk_size > 0 {
                 call = call.query("limit", self.chunk_size.to_string());
             }
-            let chunk = call.value().await?;
+            let chunk = call.value().await.map_err(|failure| self.not_listed(resource, failure))?;
             token = chunk["metadata"]["continue"].as_str().unwrap_or_default().to_string();
             chunks.push(chunk);
             if token.is_empty() {

@@ -12,11 +12,22 @@ pub fn read(bytes: &[u8]) -> Result<Value, String> {
         Err(error) => {
             let text = error.to_string();
             match text.find("error converting YAML to JSON") {
-                Some(at) => Err(text[at..].to_string()),
+                Some(at) => Err(as_go_says(&text[at..])),
                 None => Err(text),
             }
         }
     }
+}
+
+/// The YAML reader's words as those of Go's: a parser names the line before, a scanner the line itself.
+fn as_go_says(text: &str) -> String {
+    let text = text.split(" (").next().unwrap_or(text);
+    let Some((head, rest)) = text.split_once(": line ") else { return text.to_string() };
+    let Some((line, what)) = rest.split_once(": ") else { return text.to_string() };
+    let what = what.rsplit(", ").next().unwrap_or(what);
+    let line: usize = line.parse().unwrap_or(1);
+    let shown = if what.starts_with("did not find expected") { line.saturating_sub(1) } else { line };
+    format!("{head}: line {shown}: {what}")
 }
 
 /// The documents of a stream, split where a line is `---`.

@@ -369,7 +369,7 @@ mod tests {
                 "{template}"
             );
         };
-        check(r#"{"\t\n\\"}"#, "\t\n\\");
+        check(r#"{"\t\n\\."}"#, "\t\n\\.");
         check(r#"{'it\'s'}"#, "it's");
         check(r#"{"\u00e9\x41\101"}"#, "éAA");
     }

@@ -65,11 +65,19 @@ pub fn run(command: Command) -> Result<()> {
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
-        // `main` takes the usual way; this one is `minke --some-flag kubectl …`.
-        Command::Kubectl { arguments } => match cli::main(arguments) {
-            0 => Ok(()),
-            code => std::process::exit(code.into()),
-        },
+        // `main` takes the usual way; these are `minke --some-flag kubectl …`.
+        Command::Kubectl { arguments } => run_kubectl(arguments),
+        Command::Why { arguments } => run_kubectl(std::iter::once("why".to_string()).chain(arguments).collect()),
+        Command::Timeline { arguments } => {
+            run_kubectl(std::iter::once("timeline".to_string()).chain(arguments).collect())
+        }
+    }
+}
+
+fn run_kubectl(arguments: Vec<String>) -> anyhow::Result<()> {
+    match cli::main(arguments) {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
     }
 }
 

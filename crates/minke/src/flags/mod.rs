@@ -76,6 +76,18 @@ pub enum Command {
     /// Back up, restore or check the embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Say why an object is pending, not ready, restarting or terminating (TYPE/NAME, with kubectl's flags)
+    #[command(disable_help_flag = true)]
+    Why {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Show what happened to an object and when (TYPE/NAME, with kubectl's flags)
+    #[command(disable_help_flag = true)]
+    Timeline {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Control a cluster with kubectl's commands and flags
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -90,7 +102,8 @@ impl Command {
         match self {
             Self::Up(up) => !up.foreground,
             other => {
-                matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_) | Self::Kubectl { .. })
+                let is_kubectl = matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. });
+                is_kubectl || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
             }
         }
     }

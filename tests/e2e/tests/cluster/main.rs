@@ -7,6 +7,7 @@ mod guestbook;
 mod ingress;
 mod journey;
 mod kubectl_client;
+mod kubectl_compare;
 mod names;
 mod network;
 mod network_kinds;

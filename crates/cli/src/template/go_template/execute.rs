@@ -142,12 +142,8 @@ impl<'a, 't> State<'a, 't> {
         message: impl std::fmt::Display,
     ) -> Result<T, String> {
         let (line, column) = line_and_column(self.text, position);
-        let mut shown = source.to_string();
-        if shown.chars().count() > 20 {
-            shown = format!("{}...", shown.chars().take(20).collect::<String>());
-        }
         let name = go_format::quote(&self.name);
-        Err(format!("template: {}:{line}:{column}: executing {name} at <{shown}>: {message}", super::NAME))
+        Err(format!("template: {}:{line}:{column}: executing {name} at <{source}>: {message}", super::NAME))
     }
 
     fn walk(&mut self, dot: Operand<'a>, nodes: &'t [Node]) -> Result<Flow, String> {

@@ -70,20 +70,20 @@ pub fn call<'a>(name: &str, mut arguments: Vec<Operand<'a>>) -> Result<Operand<'
         }
         "slice" => slice(&arguments),
         "eq" => {
-            let (first, others) = (arguments[0].value(), &arguments[1..]);
+            let others = &arguments[1..];
             if others.is_empty() {
                 return Err("missing argument for comparison".to_string());
             }
             for other in others {
-                if equal(first, other.value())? {
+                if equal(&arguments[0], other)? {
                     return Ok(Operand::owned(true));
                 }
             }
             Ok(Operand::owned(false))
         }
-        "ne" => equal(arguments[0].value(), arguments[1].value()).map(|equal| Operand::owned(!equal)),
+        "ne" => equal(&arguments[0], &arguments[1]).map(|equal| Operand::owned(!equal)),
         "lt" | "le" | "gt" | "ge" => {
-            let order = order(arguments[0].value(), arguments[1].value())?;
+            let order = order(&arguments[0], &arguments[1])?;
             Ok(Operand::owned(match name {
                 "lt" => order.is_lt(),
                 "le" => order.is_le(),
@@ -209,32 +209,38 @@ fn is_basic(value: &Value) -> bool {
     !matches!(value, Value::Null | Value::Array(_) | Value::Object(_))
 }
 
-fn equal(left: &Value, right: &Value) -> Result<bool, String> {
-    if left.is_null() || right.is_null() {
-        return Ok(left.is_null() && right.is_null());
+fn equal(left: &Operand, right: &Operand) -> Result<bool, String> {
+    let (a, b) = (left.value(), right.value());
+    if a.is_null() || b.is_null() {
+        return Ok(a.is_null() && b.is_null());
     }
-    match (is_basic(left), is_basic(right)) {
+    match (is_basic(a), is_basic(b)) {
         (true, true) => order_any(left, right).map(Ordering::is_eq),
         (false, false) => Err(format!(
             "non-comparable types {}: {}, {}: {}",
-            go_format::sprint(left),
-            go_format::type_name(left),
-            go_format::type_name(right),
-            go_format::sprint(right)
+            go_format::sprint(a),
+            go_format::type_name(a),
+            go_format::type_name(b),
+            go_format::sprint(b)
         )),
-        _ => Err("incompatible types for comparison".to_string()),
+        _ => Err(incompatible(left, right)),
     }
 }
 
-fn order(left: &Value, right: &Value) -> Result<Ordering, String> {
-    if !is_basic(left) || !is_basic(right) || (left.is_boolean() && right.is_boolean()) {
+fn incompatible(left: &Operand, right: &Operand) -> String {
+    format!("incompatible types for comparison: {} and {}", left.type_name(), right.type_name())
+}
+
+fn order(left: &Operand, right: &Operand) -> Result<Ordering, String> {
+    let (a, b) = (left.value(), right.value());
+    if !is_basic(a) || !is_basic(b) || (a.is_boolean() && b.is_boolean()) {
         return Err("invalid type for comparison".to_string());
     }
     order_any(left, right)
 }
 
-fn order_any(left: &Value, right: &Value) -> Result<Ordering, String> {
-    match (left, right) {
+fn order_any(left: &Operand, right: &Operand) -> Result<Ordering, String> {
+    match (left.value(), right.value()) {
         (Value::String(a), Value::String(b)) => Ok(a.cmp(b)),
         (Value::Bool(a), Value::Bool(b)) => Ok(a.cmp(b)),
         (Value::Number(a), Value::Number(b)) if a.is_f64() == b.is_f64() => {
@@ -242,7 +248,7 @@ fn order_any(left: &Value, right: &Value) -> Result<Ordering, String> {
             let float = || a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Less);
             Ok(whole.unwrap_or_else(float))
         }
-        _ => Err("incompatible types for comparison".to_string()),
+        _ => Err(incompatible(left, right)),
     }
 }
 

@@ -6,6 +6,8 @@ pub mod apply;
 mod apply_server_side;
 pub mod create;
 pub mod delete;
+pub mod diff;
+pub mod edit;
 pub mod last_applied;
 pub mod patch;
 mod prune;

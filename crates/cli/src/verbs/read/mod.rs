@@ -3,6 +3,7 @@
 //! None of them changes anything.
 
 pub mod describe;
+pub mod events;
 pub mod get;
 mod get_watch;
 pub mod reader;

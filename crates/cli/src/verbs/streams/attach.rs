@@ -37,22 +37,34 @@ pub static COMMAND: Command = Command {
 
 async fn attach(session: &Session, matches: &Matches) -> Result<()> {
     if matches.args.is_empty() {
-        return Err(Failure::usage("at least 1 argument is required for attach"));
+        return Err(Failure::message("at least 1 argument is required for attach"));
     }
     if matches.args.len() > 2 {
-        return Err(Failure::usage("expected POD, TYPE/NAME, or TYPE NAME, (at most 2 arguments) saw ".to_string() + &format!("{}: {}", matches.args.len(), crate::verbs::info::version::go_list(&matches.args))));
+        return Err(Failure::usage(
+            "expected POD, TYPE/NAME, or TYPE NAME, (at most 2 arguments) saw ".to_string()
+                + &format!("{}: {}", matches.args.len(), crate::verbs::info::version::go_list(&matches.args)),
+        ));
     }
     let pod = pod(session, &matches.args, matches.duration("pod-running-timeout")).await?;
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if ["Succeeded", "Failed"].contains(&phase) {
-        return Err(Failure::message(format!("cannot attach a container in a completed pod; current phase is {phase}")));
+        return Err(Failure::message(format!(
+            "cannot attach a container in a completed pod; current phase is {phase}"
+        )));
     }
     let container = choose(session, &pod, matches.str("container"), matches.bool("quiet"))?;
     attach_to(session, &pod, &container, matches.bool("stdin"), matches.bool("tty"), matches.bool("quiet")).await
 }
 
 /// Attaches; the person is told how to begin, because a shell has printed its prompt already.
-pub async fn attach_to(session: &Session, pod: &Value, container: &str, stdin: bool, tty: bool, quiet: bool) -> Result<()> {
+pub async fn attach_to(
+    session: &Session,
+    pod: &Value,
+    container: &str,
+    stdin: bool,
+    tty: bool,
+    quiet: bool,
+) -> Result<()> {
     let spec = ["containers", "initContainers", "ephemeralContainers"]
         .iter()
         .flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten())

@@ -160,7 +160,10 @@ fn exit_code(data: &[u8]) -> Result<u8> {
     }
     let text = status["message"].as_str().map_or_else(|| String::from_utf8_lossy(data).into_owned(), str::to_string);
     Err(match status["reason"].as_str() {
-        Some("InternalError") => Failure::message(format!("Internal error occurred: {}", text.trim_start_matches("Internal error occurred: "))),
+        Some("InternalError") => Failure::message(format!(
+            "Internal error occurred: {}",
+            text.trim_start_matches("Internal error occurred: ")
+        )),
         _ => Failure::message(text),
     })
 }
@@ -176,7 +179,10 @@ mod tests {
             assert_eq!(found, wanted.map_err(str::to_string), "{text}");
         };
         check(r#"{"status":"Success"}"#, Ok(0));
-        check(r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#, Ok(7));
+        check(
+            r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#,
+            Ok(7),
+        );
         check(r#"{"status":"Failure","message":"no such file"}"#, Err("no such file"));
         check("plain words", Err("plain words"));
     }

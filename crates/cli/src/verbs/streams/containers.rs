@@ -107,9 +107,8 @@ pub async fn pod_of(session: &Session, info: &Info, timeout: Duration) -> Result
     if info.resource.name == "pods" {
         return Ok(info.object.clone());
     }
-    let selector = pod_selector(&info.object).ok_or_else(|| {
-        Failure::message(format!("cannot attach to {}: selector is empty or unknown", info.shown()))
-    })?;
+    let selector = pod_selector(&info.object)
+        .ok_or_else(|| Failure::message(format!("cannot attach to {}: selector is empty or unknown", info.shown())))?;
     if let Some(found) = pods(session, &info.namespace, &selector).await?.into_iter().next() {
         return Ok(found);
     }

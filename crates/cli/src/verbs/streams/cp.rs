@@ -64,11 +64,11 @@ async fn cp(session: &Session, matches: &Matches) -> Result<()> {
     };
     let (source, destination) = (place(source)?, place(destination)?);
     match (source.pod.is_empty(), destination.pod.is_empty()) {
-        (false, false) => {
-            Err(Failure::message("one of src or dest must be a local file specification"))
-        }
+        (false, false) => Err(Failure::message("one of src or dest must be a local file specification")),
         (true, true) => Err(Failure::message("one of src or dest must be a remote file specification")),
-        _ if source.path.is_empty() || destination.path.is_empty() => Err(Failure::message("filepath can not be empty")),
+        _ if source.path.is_empty() || destination.path.is_empty() => {
+            Err(Failure::message("filepath can not be empty"))
+        }
         (true, false) => upload(session, matches, &source.path, &destination).await,
         (false, true) => download(session, matches, &source, &destination.path).await,
     }
@@ -143,7 +143,9 @@ async fn upload(session: &Session, matches: &Matches, source: &str, destination:
     let bytes = archive.into_inner()?;
     let folder = target.parent().map(|p| p.display().to_string()).filter(|p| !p.is_empty());
     let mut command: Vec<String> = match matches.bool("no-preserve") {
-        true => ["tar", "--no-same-permissions", "--no-same-owner", "-xmf", "-"].iter().map(|w| w.to_string()).collect(),
+        true => {
+            ["tar", "--no-same-permissions", "--no-same-owner", "-xmf", "-"].iter().map(|w| w.to_string()).collect()
+        }
         false => ["tar", "-xmf", "-"].iter().map(|w| w.to_string()).collect(),
     };
     if let Some(folder) = folder {
@@ -168,14 +170,21 @@ async fn download(session: &Session, matches: &Matches, source: &Place, destinat
         let name = entry.path()?.into_owned();
         let inner = name.strip_prefix(base).or_else(|_| name.strip_prefix("/")).unwrap_or(&name).to_path_buf();
         if inner.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
-            session.output.warn(&format!("warning: file {:?} is outside target destination, skipping", name.display().to_string()));
+            session.output.warn(&format!(
+                "warning: file {:?} is outside target destination, skipping",
+                name.display().to_string()
+            ));
             continue;
         }
         let place = if inner.as_os_str().is_empty() { target.clone() } else { target.join(&inner) };
         match entry.header().entry_type() {
             tar::EntryType::Directory => std::fs::create_dir_all(&place)?,
             tar::EntryType::Symlink | tar::EntryType::Link => {
-                session.output.warn(&format!("warning: skipping symlink: {:?} -> {:?}", place.display().to_string(), entry.link_name()?.unwrap_or_default().display().to_string()));
+                session.output.warn(&format!(
+                    "warning: skipping symlink: {:?} -> {:?}",
+                    place.display().to_string(),
+                    entry.link_name()?.unwrap_or_default().display().to_string()
+                ));
             }
             _ => {
                 if let Some(folder) = place.parent() {

@@ -54,17 +54,21 @@ async fn exec(session: &Session, matches: &Matches) -> Result<()> {
     let files = matches.list("filename");
     let Some(dash) = matches.args_before_dash else {
         return Err(match matches.args.is_empty() && files.is_empty() {
-            true => Failure::usage("pod, type/name or --filename must be specified"),
-            false if matches.args.len() == 1 => Failure::usage("you must specify at least one command for the container"),
-            false => Failure::message("exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead"),
+            true => Failure::message("pod, type/name or --filename must be specified"),
+            false if matches.args.len() == 1 => {
+                Failure::message("you must specify at least one command for the container")
+            }
+            false => {
+                Failure::message("exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead")
+            }
         });
     };
     let (words, command) = matches.args.split_at(dash);
     if words.len() > 1 || (words.is_empty() && files.is_empty()) {
-        return Err(Failure::usage("pod, type/name or --filename must be specified"));
+        return Err(Failure::message("pod, type/name or --filename must be specified"));
     }
     if command.is_empty() {
-        return Err(Failure::usage("you must specify at least one command for the container"));
+        return Err(Failure::message("you must specify at least one command for the container"));
     }
     let pod = pod(session, words, matches.duration("pod-running-timeout")).await?;
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
@@ -81,7 +85,8 @@ async fn exec(session: &Session, matches: &Matches) -> Result<()> {
             session.output.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
         }
     }
-    let remote = Remote { pod: &pod, container: &container, subresource: "exec", command, stdin: matches.bool("stdin"), tty };
+    let remote =
+        Remote { pod: &pod, container: &container, subresource: "exec", command, stdin: matches.bool("stdin"), tty };
     match talk(session, &remote).await? {
         0 => Ok(()),
         code => {
@@ -127,4 +132,3 @@ pub async fn talk(session: &Session, remote: &Remote<'_>) -> Result<u8> {
     drop(raw);
     ended
 }
-

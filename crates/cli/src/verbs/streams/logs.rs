@@ -71,7 +71,7 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
     let (namespace, _) = session.namespace()?;
     let mut found = match selector {
         "" => {
-            let info = object(session, &words).await?;
+            let info = object(session, &words).await.map_err(|failure| not_found(failure, &namespace))?;
             match (matches.bool("all-pods"), pod_selector(&info.object)) {
                 (true, Some(selector)) if info.resource.name != "pods" => pods(session, &namespace, &selector).await?,
                 _ => {
@@ -118,7 +118,9 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
         let mut all: FuturesUnordered<_> = sources.into_iter().map(stream).collect();
         while let Some(ended) = all.next().await {
             match ended {
-                Err(failure) if matches.bool("ignore-errors") => session.output.warn(&format!("error: {}", failure.text())),
+                Err(failure) if matches.bool("ignore-errors") => {
+                    session.output.warn(&format!("error: {}", failure.text()))
+                }
                 other => other?,
             }
         }
@@ -128,6 +130,16 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
         stream(source).await?;
     }
     Ok(())
+}
+
+/// A pod that is not there is looked for in its namespace.
+fn not_found(failure: Failure, namespace: &str) -> Failure {
+    match failure.is_not_found() {
+        true => {
+            Failure::message(format!("error from server (NotFound): {} in namespace {namespace:?}", failure.text()))
+        }
+        false => failure,
+    }
 }
 
 fn check(matches: &Matches, container: &str) -> Result<()> {
@@ -141,7 +153,9 @@ fn check(matches: &Matches, container: &str) -> Result<()> {
         return Err(Failure::message("--limit-bytes must be greater than 0"));
     }
     if matches.bool("all-containers") && !container.is_empty() {
-        return Err(Failure::message("--all-containers=true should not be specified with container name ".to_string() + container));
+        return Err(Failure::message(
+            "--all-containers=true should not be specified with container name ".to_string() + container,
+        ));
     }
     if matches.bool("previous") && matches.bool("follow") {
         return Err(Failure::message("only one of follow (-f) or previous (-p) is allowed"));
@@ -183,7 +197,12 @@ async fn stream(session: &Session, matches: &Matches, namespace: &str, source: S
         .await?
         .get(format!("/api/v1/namespaces/{namespace}/pods/{}/log", source.pod))
         .query("container", source.container.as_str());
-    for (flag, name) in [("follow", "follow"), ("previous", "previous"), ("timestamps", "timestamps"), ("insecure-skip-tls-verify-backend", "insecureSkipTLSVerifyBackend")] {
+    for (flag, name) in [
+        ("follow", "follow"),
+        ("previous", "previous"),
+        ("timestamps", "timestamps"),
+        ("insecure-skip-tls-verify-backend", "insecureSkipTLSVerifyBackend"),
+    ] {
         if matches.bool(flag) {
             call = call.query(name, "true");
         }

@@ -26,10 +26,8 @@ use crate::{
     session::Session,
 };
 
-const FLAGS: &[Flag] = &[
-    list("address", "Addresses to listen on"),
-    duration("pod-running-timeout", "1m0s", "How long to wait for a pod"),
-];
+const FLAGS: &[Flag] =
+    &[list("address", "Addresses to listen on"), duration("pod-running-timeout", "1m0s", "How long to wait for a pod")];
 
 pub static COMMAND: Command = Command {
     name: "port-forward",
@@ -90,9 +88,14 @@ fn through_service(service: &Value, pod: &Value, text: &str) -> Result<String> {
         None => (None, text),
     };
     let listed = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
-    let found = listed.iter().find(|p| p["name"] == remote || p["port"].as_u64().map(|n| n.to_string()).as_deref() == Some(remote));
+    let found = listed
+        .iter()
+        .find(|p| p["name"] == remote || p["port"].as_u64().map(|n| n.to_string()).as_deref() == Some(remote));
     let Some(port) = found else {
-        return Err(Failure::message(format!("Service {} does not have a service port {remote}", metadata(service, "name"))));
+        return Err(Failure::message(format!(
+            "Service {} does not have a service port {remote}",
+            metadata(service, "name")
+        )));
     };
     let target = match (&port["targetPort"], service["spec"]["clusterIP"] == "None") {
         (_, true) => port["port"].as_u64().map(|n| n as u16),
@@ -100,7 +103,13 @@ fn through_service(service: &Value, pod: &Value, text: &str) -> Result<String> {
         (Value::String(name), _) => named_port(pod, name),
         _ => port["port"].as_u64().map(|n| n as u16),
     };
-    let target = target.ok_or_else(|| Failure::message(format!("Pod {} does not have a named port '{}'", metadata(pod, "name"), port["targetPort"].as_str().unwrap_or_default())))?;
+    let target = target.ok_or_else(|| {
+        Failure::message(format!(
+            "Pod {} does not have a named port '{}'",
+            metadata(pod, "name"),
+            port["targetPort"].as_str().unwrap_or_default()
+        ))
+    })?;
     let local = local.map_or_else(|| port["port"].to_string(), str::to_string);
     Ok(format!("{local}:{target}"))
 }
@@ -113,7 +122,9 @@ async fn port_forward(session: &Session, matches: &Matches) -> Result<()> {
     let pod = pod_of(session, &info, matches.duration("pod-running-timeout")).await?;
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if phase != "Running" {
-        return Err(Failure::message(format!("unable to forward port because pod is not running. Current status={phase}")));
+        return Err(Failure::message(format!(
+            "unable to forward port because pod is not running. Current status={phase}"
+        )));
     }
     let mut wanted = Vec::new();
     for word in words {
@@ -199,7 +210,6 @@ async fn carry(session: &Session, pod: Rc<Value>, mut stream: TcpStream, port: u
     let (mut socket, _) = channels::open(session, &path, "v4.channel.k8s.io").await?;
     let mut buffer = vec![0; READ_BYTES_MAX];
     let mut announced = [false; 2];
-    let mut sending = true;
     let broken = |e: tokio_tungstenite::tungstenite::Error| Failure::message(e.to_string());
     loop {
         tokio::select! {
@@ -218,9 +228,8 @@ async fn carry(session: &Session, pod: Rc<Value>, mut stream: TcpStream, port: u
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(broken(error)),
             },
-            read = stream.read(&mut buffer), if sending => match read {
+            read = stream.read(&mut buffer) => match read {
                 Ok(0) | Err(_) => {
-                    sending = false;
                     let _ = socket.close(None).await;
                     return Ok(());
                 }

@@ -79,7 +79,10 @@ impl Filter {
         let host = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
         let any = |all: &[Regex], text: &str| all.iter().any(|p| p.is_match(text));
         self.disabled
-            || (any(&self.hosts, host) && any(&self.accept, path) && !any(&self.reject, path) && !any(&self.methods, method))
+            || (any(&self.hosts, host)
+                && any(&self.accept, path)
+                && !any(&self.reject, path)
+                && !any(&self.methods, method))
     }
 }
 
@@ -95,12 +98,17 @@ fn text(status: StatusCode, text: &str) -> Response<Body> {
 async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
     let filter = Rc::new(Filter::of(matches)?);
     if matches.bool("disable-filter") && matches.opt("unix-socket").is_none() {
-        session.output.warn("W proxy.go] Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious");
+        session
+            .output
+            .warn("W proxy.go] Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious");
     }
     session.rest().await?;
-    let address: IpAddr =
-        matches.str("address").parse().map_err(|_| Failure::message(format!("{} is not an address", matches.str("address"))))?;
-    let port = u16::try_from(matches.int("port")).map_err(|_| Failure::message("invalid port"))?;
+    let address: IpAddr = matches
+        .str("address")
+        .parse()
+        .map_err(|_| Failure::message(format!("{} is not an address", matches.str("address"))))?;
+    let port = u16::try_from(matches.int("port"))
+        .map_err(|_| Failure::message(format!("listen tcp: address {}: invalid port", matches.int("port"))))?;
     if let Some(path) = matches.opt("unix-socket") {
         let listener = tokio::net::UnixListener::bind(path).map_err(|e| Failure::message(format!("{path}: {e}")))?;
         session.output.line(&format!("Starting to serve on {path}"));
@@ -113,7 +121,9 @@ async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
             }
         }
     }
-    let listener = TcpListener::bind((address, port)).await.map_err(|e| Failure::message(format!("listen tcp {address}:{port}: {e}")))?;
+    let listener = TcpListener::bind((address, port))
+        .await
+        .map_err(|e| Failure::message(format!("listen tcp {address}:{port}: {e}")))?;
     session.output.line(&format!("Starting to serve on {}", listener.local_addr()?));
     session.output.flush();
     let mut open = FuturesUnordered::new();
@@ -134,7 +144,11 @@ where
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await;
 }
 
-async fn answer(session: &Session, filter: &Filter, request: Request<Incoming>) -> std::result::Result<Response<Body>, Infallible> {
+async fn answer(
+    session: &Session,
+    filter: &Filter,
+    request: Request<Incoming>,
+) -> std::result::Result<Response<Body>, Infallible> {
     let path = request.uri().path().to_string();
     let host = request.headers().get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or_default().to_string();
     if !filter.accepts(request.method().as_str(), &path, &host) {
@@ -167,7 +181,15 @@ async fn forward(session: &Session, filter: &Filter, request: Request<Incoming>)
     };
     let mut onward = Request::builder().method(parts.method).uri(target);
     for (name, value) in &parts.headers {
-        let kept = ![header::HOST, header::CONNECTION, header::CONTENT_LENGTH, header::AUTHORIZATION, header::TRANSFER_ENCODING, header::USER_AGENT].contains(name);
+        let kept = ![
+            header::HOST,
+            header::CONNECTION,
+            header::CONTENT_LENGTH,
+            header::AUTHORIZATION,
+            header::TRANSFER_ENCODING,
+            header::USER_AGENT,
+        ]
+        .contains(name);
         if kept {
             onward = onward.header(name, value);
         }
@@ -196,7 +218,9 @@ mod tests {
             prefix: "/".into(),
             files: None,
         };
-        let check = |path: &str, host: &str, wanted: bool| assert_eq!(filter.accepts("GET", path, host), wanted, "{path} {host}");
+        let check = |path: &str, host: &str, wanted: bool| {
+            assert_eq!(filter.accepts("GET", path, host), wanted, "{path} {host}")
+        };
         check("/api", "localhost:8001", true);
         check("/api", "127.0.0.1", true);
         check("/api", "evil.example", false);
