@@ -14,6 +14,7 @@ pub mod flags;
 pub mod generate;
 pub mod kubeconfig;
 pub mod kustomize;
+pub mod live_top;
 pub mod object_reader;
 pub mod output;
 pub mod printers;
