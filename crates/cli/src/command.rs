@@ -91,6 +91,71 @@ impl Invocation {
     }
 }
 
+/// What may stand where somebody is typing.
+pub enum Completion {
+    /// Names of commands or flags.
+    Words(Vec<String>),
+    /// The value of a flag.
+    Values(&'static str),
+    /// An argument of a command, behind others.
+    Arguments(&'static str, Vec<String>),
+}
+
+/// The global flags among words that may not make a whole command line yet.
+pub fn globals_of(words: &[String]) -> Matches {
+    let mut matches = Matches::default();
+    matches.declare(GLOBALS);
+    let mut scanner = Scanner::new(words);
+    loop {
+        match scanner.next(&[GLOBALS]) {
+            Ok(Some(Word::Flag(flag, value))) => matches.set(flag, &value),
+            Ok(None) | Ok(Some(Word::Dash)) => return matches,
+            // What is no global flag is another's business.
+            Ok(Some(_)) | Err(_) => {}
+        }
+    }
+}
+
+/// What may follow; the last of `words` is being typed.
+pub fn complete(root: &'static Command, words: &[String]) -> Completion {
+    let (last, before) = words.split_last().map_or(("", &[] as &[String]), |(l, b)| (l.as_str(), b));
+    let mut command = root;
+    let mut tables: Vec<FlagTables> = vec![GLOBALS, root.flags];
+    let mut given = Vec::new();
+    let mut waiting: Option<&'static Flag> = None;
+    for word in before {
+        if waiting.take().is_some() {
+            continue;
+        }
+        let named = |f: &&'static Flag| match word.strip_prefix("--") {
+            Some(long) => f.name == long,
+            None => word.len() == 2 && word.starts_with('-') && f.short == word.chars().nth(1),
+        };
+        if word.starts_with('-') {
+            waiting = tables.iter().flat_map(|t| t.iter()).copied().flatten().find(named).filter(|f| f.bare.is_none());
+            continue;
+        }
+        match command.find(word) {
+            Some(found) if given.is_empty() => {
+                command = found;
+                tables.push(found.flags);
+            }
+            _ => given.push(word.clone()),
+        }
+    }
+    if let Some(flag) = waiting {
+        return Completion::Values(flag.name);
+    }
+    if last.starts_with('-') {
+        let all = tables.iter().flat_map(|t| t.iter()).copied().flatten().filter(|f| !f.hidden);
+        return Completion::Words(all.map(|f| format!("--{}", f.name)).collect());
+    }
+    if !command.commands.is_empty() && given.is_empty() && command.run.is_none() {
+        return Completion::Words(command.commands.iter().map(|c| c.name.to_string()).collect());
+    }
+    Completion::Arguments(command.name, given)
+}
+
 fn unknown_command(command: &Command, path: &str, argument: &str) -> Failure {
     let mut text = format!("error: unknown command {argument:?} for {path:?}");
     let near: Vec<&str> = command

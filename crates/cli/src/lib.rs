@@ -55,6 +55,14 @@ pub fn main(args: Vec<String>) -> u8 {
 
 /// Runs one command line with the session that `open` makes, and prints what went wrong.
 pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output, &flags::Matches) -> Session) -> u8 {
+    if let Some((first, words)) = args.split_first()
+        && ["__complete", "__completeNoDesc"].contains(&first.as_str())
+    {
+        let session = open(output.clone(), &command::globals_of(words));
+        verbs::candidates(&session, &verbs::ROOT, words).await;
+        output.flush();
+        return 0;
+    }
     let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
         Ok(Invocation::Help(text)) => {
             output.print(&text);

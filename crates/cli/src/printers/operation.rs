@@ -66,6 +66,8 @@ impl DryRun {
 pub struct Operation {
     printer: Option<Printer>,
     pub dry_run: DryRun,
+    /// Said instead of the verb's own word.
+    word: Option<&'static str>,
 }
 
 impl Operation {
@@ -74,7 +76,12 @@ impl Operation {
             true => DryRun::of(session, matches)?,
             false => DryRun::None,
         };
-        Ok(Self { printer: Printer::of(matches, ALLOWED)?, dry_run })
+        Ok(Self { printer: Printer::of(matches, ALLOWED)?, dry_run, word: None })
+    }
+
+    pub fn saying(mut self, word: &'static str) -> Self {
+        self.word = Some(word);
+        self
     }
 
     /// Whether objects themselves are printed, not what was done to them.
@@ -82,11 +89,8 @@ impl Operation {
         self.printer.as_ref().is_some_and(|p| !matches!(p.format, Format::Name))
     }
 
-    pub fn has_format(&self) -> bool {
-        self.printer.is_some()
-    }
-
     pub fn print(&mut self, session: &Session, info: &Info, object: &Value, done: &str) -> Result<()> {
+        let done = self.word.unwrap_or(done);
         match &mut self.printer {
             None => {
                 let name = match object["metadata"]["name"].as_str() {

@@ -15,7 +15,7 @@ mod streams;
 
 use crate::command::Command;
 
-pub use info::plugin::become_plugin;
+pub use info::{completion::candidates, plugin::become_plugin};
 
 pub static ROOT: Command = Command {
     name: "kubectl",
@@ -42,6 +42,7 @@ pub static ROOT: Command = Command {
         &streams::port_forward::COMMAND,
         &streams::proxy::COMMAND,
         &streams::cp::COMMAND,
+        &streams::debug::COMMAND,
         &nodes::top::COMMAND,
         &nodes::cordon::CORDON,
         &nodes::cordon::UNCORDON,
@@ -57,6 +58,11 @@ pub static ROOT: Command = Command {
         &read::events::COMMAND,
         &access::auth::COMMAND,
         &access::certificate::COMMAND,
+        &generators::run::COMMAND,
+        &generators::expose::COMMAND,
+        &generators::autoscale::COMMAND,
+        &generators::set::COMMAND,
+        &info::completion::COMMAND,
         &info::explain::COMMAND,
         &info::kustomize::COMMAND,
         &diagnose::why::COMMAND,

@@ -5,6 +5,7 @@
 pub mod api_resources;
 pub mod api_versions;
 pub mod cluster_info;
+pub mod completion;
 pub mod explain;
 pub mod kustomize;
 pub mod options;

@@ -4,7 +4,7 @@
 
 pub mod annotate;
 pub mod label;
-mod pairs;
+pub mod pairs;
 pub mod rollout;
 mod rollout_history;
 mod rollout_status;
