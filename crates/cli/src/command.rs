@@ -87,6 +87,8 @@ impl Invocation {
             return Ok(Self::Help(help_text(command, &path)));
         }
         matches.command = path;
+        let own = command.flags.iter().copied().flatten().map(|f| f.name);
+        matches.shadowed = own.filter(|name| GLOBAL.iter().any(|g| g.name == *name)).collect();
         Ok(Self::Run(command, matches))
     }
 }

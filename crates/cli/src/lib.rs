@@ -13,6 +13,7 @@ pub mod failure;
 pub mod flags;
 pub mod generate;
 pub mod kubeconfig;
+mod kuberc;
 pub mod kustomize;
 pub mod live_top;
 pub mod object_reader;
@@ -63,6 +64,7 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
         output.flush();
         return 0;
     }
+    let args = &kuberc::apply(&verbs::ROOT, args)[..];
     let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
         Ok(Invocation::Help(text)) => {
             output.print(&text);

@@ -16,6 +16,9 @@ use crate::{
     rest::{Rest, Transport, connect::HttpTransport},
 };
 
+/// The release whose kubectl this one equals.
+pub const CLIENT_VERSION: &str = "v1.35.0";
+
 pub struct Session {
     pub output: Output,
     pub env: env::Env,
@@ -30,7 +33,7 @@ impl Session {
         Self {
             output,
             env,
-            matches: matches.clone(),
+            matches: matches.globals(),
             rest: OnceCell::new(),
             config: OnceCell::new(),
             discovery: RefCell::default(),
@@ -106,6 +109,14 @@ impl Session {
         let connection = resolve::connection(&self.places(), config, &self.matches, &self.env).await?;
         let transport = Rc::new(HttpTransport::new(connection)?);
         let rest = Rest::new(transport, self.output.clone(), self.verbosity(), timeout, self.env.clone());
+        if self.matches.bool("match-server-version") {
+            let server = rest.get("/version").value().await?["gitVersion"].as_str().unwrap_or_default().to_string();
+            if server != CLIENT_VERSION {
+                return Err(Failure::message(format!(
+                    "server version ({server:?}) differs from client version ({CLIENT_VERSION:?})!"
+                )));
+            }
+        }
         Ok(self.rest.get_or_init(|| rest))
     }
 

@@ -2,7 +2,7 @@
 //! Read by `lib` before anything else; used by `kubeconfig` and `rest`.
 //! A table only.
 
-use super::{Flag, boolean, duration, int, list, string};
+use super::{Flag, boolean, int, list, string};
 
 pub const GLOBAL: &[Flag] = &[
     string("as", "", "User name to act as"),
@@ -19,12 +19,9 @@ pub const GLOBAL: &[Flag] = &[
     boolean("insecure-skip-tls-verify", "false", "Do not check the server's certificate"),
     string("kubeconfig", "", "Kubeconfig file to use"),
     string("kuberc", "", "File with preferences: defaults of flags, and aliases"),
-    duration("log-flush-frequency", "5s", "Longest time between two flushes of the log"),
     boolean("match-server-version", "false", "Refuse a server of another version"),
     string("namespace", "", "Namespace of the request").short('n'),
     string("password", "", "Password of basic authentication"),
-    string("profile", "none", "Name of the profile to take"),
-    string("profile-output", "profile.pprof", "File the profile is written to"),
     string("request-timeout", "0", "How long one request may take; 0 is for ever"),
     string("server", "", "Address and port of the API server").short('s'),
     string("tls-server-name", "", "Name the server's certificate is checked for"),
@@ -32,6 +29,5 @@ pub const GLOBAL: &[Flag] = &[
     string("user", "", "Name of the kubeconfig user to use"),
     string("username", "", "User name of basic authentication"),
     int("v", "0", "How much is logged").short('v'),
-    string("vmodule", "", "How much each file logs"),
     boolean("warnings-as-errors", "false", "End with an exit code other than 0 after a warning from the server"),
 ];

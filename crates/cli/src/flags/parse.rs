@@ -17,6 +17,8 @@ pub struct Matches {
     pub args_before_dash: Option<usize>,
     /// The command as typed, such as `kubectl get`.
     pub command: String,
+    /// Global flags whose names the command uses for something else.
+    pub shadowed: Vec<&'static str>,
 }
 
 impl Matches {
@@ -78,6 +80,13 @@ impl Matches {
             Kind::Array => values.push(value.to_string()),
             _ => *values = vec![value.to_string()],
         }
+    }
+
+    /// The flags without those that only share a name with a global one.
+    pub fn globals(&self) -> Self {
+        let mut globals = self.clone();
+        globals.values.retain(|name, _| !self.shadowed.contains(name));
+        globals
     }
 
     /// Sets a flag that was not given, as a kuberc file does.
@@ -147,11 +156,11 @@ pub enum Word<'a> {
 fn find_long(tables: &[FlagTables], name: &str) -> Option<&'static Flag> {
     // pflag's word separator: kubectl reads underscores as dashes.
     let name = name.replace('_', "-");
-    tables.iter().flat_map(|t| t.iter()).copied().flatten().find(|f| f.name == name)
+    tables.iter().rev().flat_map(|t| t.iter()).copied().flatten().find(|f| f.name == name)
 }
 
 fn find_short(tables: &[FlagTables], letter: char) -> Option<&'static Flag> {
-    tables.iter().flat_map(|t| t.iter()).copied().flatten().find(|f| f.short == Some(letter))
+    tables.iter().rev().flat_map(|t| t.iter()).copied().flatten().find(|f| f.short == Some(letter))
 }
 
 fn checked(flag: &'static Flag, shown: &str, value: String) -> Result<Word<'static>> {

@@ -47,11 +47,16 @@ const TEMPLATES: [&str; 9] = [
 ];
 
 fn readable(file: &str, what: &str) -> Result<String> {
-    std::fs::read_to_string(file)
-        .map_err(|e| Failure::message(format!("error reading --template {file}, {}", go_error(what, file, &e))))
+    std::fs::read_to_string(file).map_err(|e| {
+        Failure::message(format!(
+            "error reading {}template {file}, {}",
+            if what.starts_with("custom") { "" } else { "--" },
+            go_error(file, &e)
+        ))
+    })
 }
 
-fn go_error(_: &str, file: &str, error: &std::io::Error) -> String {
+fn go_error(file: &str, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => format!("open {file}: no such file or directory"),
         _ => format!("open {file}: {error}"),

@@ -74,17 +74,21 @@ fn sequence(text: &mut String, list: &[Value], depth: usize) {
 fn needs_quotes(key: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
     let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    !starts || !key.chars().all(plain) || resolves(key)
+    !starts || !key.chars().all(plain) || resolves(key) || ["t", "T", "f", "F"].contains(&key)
 }
 
 /// Lines of a longer text stand below each other.
 fn quoted(text: &mut String, string: &str, depth: usize) {
+    // A tab stands for itself.
     let escaped = |part: &str| {
-        let json = serde_json::to_string(part).unwrap_or_default();
-        json[1..json.len() - 1].to_string()
+        let parts = part.split('\t').map(|part| {
+            let json = serde_json::to_string(part).unwrap_or_default();
+            json[1..json.len() - 1].to_string()
+        });
+        parts.collect::<Vec<_>>().join("\t")
     };
     let lines: Vec<&str> = string.split_inclusive('\n').collect();
-    if lines.len() < 2 {
+    if !string.contains('\n') {
         text.push_str(&format!("\"{}\"", escaped(string)));
         return;
     }

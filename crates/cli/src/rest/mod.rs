@@ -270,7 +270,13 @@ impl Call<'_> {
 
     /// The lines of a body that does not end soon, such as a watch.
     pub async fn lines(self) -> Result<LocalBoxStream<'static, Result<Bytes>>> {
+        let limit = self.rest.0.timeout;
         let body = self.unlimited().open().await?.into_body();
+        // A request timeout ends a stream too.
+        let body = match limit {
+            Some(limit) => body.take_until(env::sleep(limit)).boxed(),
+            None => body,
+        };
         let state = (body, BytesMut::new(), false);
         let lines = futures::stream::unfold(state, |(mut body, mut held, mut ended)| async move {
             loop {

@@ -130,14 +130,16 @@ async fn list(session: &Session, matches: &Matches, namespace: &str) -> Result<(
         }
     }
     for rule in status["nonResourceRules"].as_array().into_iter().flatten() {
-        rows.push([
-            String::new(),
-            shown(&texts(&rule["nonResourceURLs"])),
-            "[]".to_string(),
-            shown(&texts(&rule["verbs"])),
-        ]);
+        for url in texts(&rule["nonResourceURLs"]) {
+            rows.push([String::new(), format!("[{url}]"), "[]".to_string(), shown(&texts(&rule["verbs"]))]);
+        }
     }
-    rows.sort();
+    // By group, then by resource.
+    let key = |row: &[String; 4]| match row[0].split_once('.') {
+        Some((resource, group)) => (group.to_string(), resource.to_string(), row[1].clone()),
+        None => (String::new(), row[0].clone(), row[1].clone()),
+    };
+    rows.sort_by_key(key);
     // Those without a resource stand behind the others.
     rows.sort_by_key(|row| row[0].is_empty());
     let mut writer = TabWriter::default();

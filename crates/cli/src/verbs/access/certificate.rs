@@ -74,7 +74,7 @@ async fn decide(
 ) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     if matches.args.is_empty() && !selection.has_files() {
-        return Err(Failure::usage("one or more CSRs must be specified as <name> or -f <filename>"));
+        return Err(Failure::message("one or more CSRs must be specified as <name> or -f <filename>"));
     }
     if !matches.args.is_empty() {
         selection.arguments =

@@ -187,7 +187,7 @@ async fn patch_live(
     for attempt in 0.. {
         let (patch, content) = patch_of(info, modified, &current);
         if patch.as_object().is_some_and(serde_json::Map::is_empty) {
-            return Ok((current, false));
+            return Ok((current, change.dry_run == DryRun::Client));
         }
         if change.dry_run == DryRun::Client {
             let live = Info { object: current, ..info.clone() };

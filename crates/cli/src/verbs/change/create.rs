@@ -22,10 +22,8 @@ use crate::{
 pub const SAVE_CONFIG: &[Flag] =
     &[boolean("save-config", "false", "Keep the configuration in the annotation that apply reads")];
 const FLAGS: &[Flag] = &[
-    boolean("edit", "false", "Edit before creating"),
     string("raw", "", "Path to post to, as it is"),
     string("field-manager", "kubectl-create", "Name of the field manager"),
-    boolean("windows-line-endings", "false", "Windows line endings in the editor").hidden(),
 ];
 
 pub static COMMAND: Command = Command {

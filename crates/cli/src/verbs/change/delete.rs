@@ -71,12 +71,6 @@ async fn delete(session: &Session, matches: &Matches) -> Result<()> {
     if !["", "name"].contains(&output) {
         return Err(Failure::message(format!("unexpected -o output mode: {output}. We only support '-o name'")));
     }
-    if selection.all && !selection.selector.is_empty() {
-        return Err(Failure::message("cannot set --all and --selector at the same time"));
-    }
-    if selection.all && !selection.field_selector.is_empty() {
-        return Err(Failure::message("cannot set --all and --field-selector at the same time"));
-    }
     let force = matches.bool("force");
     let mut grace = matches.int("grace-period");
     if matches.bool("now") {

@@ -25,7 +25,6 @@ use crate::{
 const FLAGS: &[Flag] = &[
     boolean("output-patch", "false", "Print the patch"),
     string("subresource", "", "Subresource to edit"),
-    boolean("windows-line-endings", "false", "Windows line endings in the editor").hidden(),
     string("field-manager", "kubectl-edit", "Name of the field manager"),
 ];
 
@@ -41,9 +40,6 @@ pub static COMMAND: Command = Command {
 
 async fn edit(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
-    if selection.arguments.is_empty() && !selection.has_files() {
-        return Err(Failure::Plain("error: must specify --filename or a resource to edit".into()));
-    }
     selection.latest = true;
     let mut operation = Operation::of(session, matches)?;
     let infos = selection.all_or_nothing(session).await?;

@@ -196,7 +196,7 @@ async fn token(session: &Session, matches: &Matches) -> Result<()> {
         })?;
     match printer {
         Some(mut printer) => session.output.print(&printer.text(&answer)?),
-        None => session.output.line(answer["status"]["token"].as_str().unwrap_or_default()),
+        None => session.output.print(answer["status"]["token"].as_str().unwrap_or_default()),
     }
     Ok(())
 }

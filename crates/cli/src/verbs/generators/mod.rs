@@ -75,10 +75,20 @@ pub async fn create(session: &Session, matches: &Matches, made: std::result::Res
     let object = made.map_err(Failure::Message)?;
     let mut operation = Operation::of(session, matches)?;
     let info = info_of(session, object, operation.dry_run).await?;
-    let what = info.resource.kind.to_lowercase();
-    create_one(session, matches, &mut operation, info).await.map_err(|failure| match failure.reason() {
-        "" => failure,
-        _ => failure.behind(&format!("failed to create {what}: ")),
+    let what = match info.resource.kind.as_str() {
+        "Namespace" | "Role" | "ClusterRole" => String::new(),
+        "ResourceQuota" => "quota".to_string(),
+        "PodDisruptionBudget" => "poddisruptionbudgets".to_string(),
+        "Service" => format!("{} service", info.object["spec"]["type"].as_str().unwrap_or_default()),
+        kind => kind.to_lowercase(),
+    };
+    create_one(session, matches, &mut operation, info).await.map_err(|failure| match failure {
+        Failure::Status(status) if !what.is_empty() => {
+            // Upstream's words for a secret have no colon.
+            let colon = if what == "secret" { "" } else { ":" };
+            Failure::message(format!("failed to create {what}{colon} {}", status.message))
+        }
+        other => other,
     })
 }
 

@@ -51,8 +51,9 @@ fn told(session: &Session, name: &str, link: &str) {
 
 async fn cluster_info(session: &Session, _: &Matches) -> Result<()> {
     let rest = session.rest().await?;
+    let namespace = session.matches.opt("namespace").unwrap_or("kube-system");
     let services = rest
-        .get("/api/v1/namespaces/kube-system/services")
+        .get(format!("/api/v1/namespaces/{namespace}/services"))
         .query("labelSelector", "kubernetes.io/cluster-service=true")
         .value()
         .await?;

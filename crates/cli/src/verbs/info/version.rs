@@ -10,10 +10,9 @@ use crate::{
     flags::{Matches, boolean, string},
     printers::yaml,
     run,
-    session::Session,
+    session::{CLIENT_VERSION, Session},
 };
 
-pub const CLIENT_VERSION: &str = "v1.35.0";
 const KUSTOMIZE_VERSION: &str = "v5.7.1";
 const CLIENT_MINOR: i64 = 35;
 
@@ -95,7 +94,7 @@ fn warn_of_skew(session: &Session, version: &str) {
     let (major, minor) = (parts.next().unwrap_or(1), parts.next().unwrap_or(CLIENT_MINOR));
     if major != 1 || (minor - CLIENT_MINOR).abs() > 1 {
         session.output.warn(&format!(
-            "WARNING: version difference between client (1.{CLIENT_MINOR}) and server ({major}.{minor}) exceeds the supported minor version skew of +/-1"
+            "Warning: version difference between client (1.{CLIENT_MINOR}) and server ({major}.{minor}) exceeds the supported minor version skew of +/-1"
         ));
     }
 }

@@ -58,6 +58,9 @@ static POD: Command = Command {
     run: run!(pod),
 };
 
+/// How long a pod may be without metrics.
+const METRICS_DELAY_SECONDS: i64 = 120;
+
 fn milli(value: &Value) -> i64 {
     Quantity::from_value(value).map_or(0, |q| q.milli_value())
 }
@@ -111,7 +114,7 @@ async fn node(session: &Session, matches: &Matches) -> Result<()> {
     }
     let mut writer = TabWriter::default();
     if !matches.bool("no-headers") {
-        writer.row(["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"].map(str::to_string).to_vec());
+        writer.row(["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)", ""].map(str::to_string).to_vec());
     }
     for item in &used {
         let name = metadata(item, "name");
@@ -127,6 +130,7 @@ async fn node(session: &Session, matches: &Matches) -> Result<()> {
             share(cpu, milli(&of["cpu"])),
             memory_text(memory),
             share(memory, bytes(&of["memory"])),
+            String::new(),
         ]);
     }
     for node in nodes.iter().filter(|n| !single && !used.iter().any(|m| metadata(m, "name") == metadata(n, "name"))) {
@@ -137,6 +141,7 @@ async fn node(session: &Session, matches: &Matches) -> Result<()> {
             unknown.clone(),
             unknown.clone(),
             unknown,
+            String::new(),
         ]);
     }
     session.output.print(&writer.flush());
@@ -159,6 +164,27 @@ async fn pod(session: &Session, matches: &Matches) -> Result<()> {
     let answer = metrics(session, &path, matches.str("selector"), matches.str("field-selector")).await?;
     let mut used = if matches.args.is_empty() { items_of(answer) } else { vec![answer] };
     if used.is_empty() {
+        // Metrics of a young pod are yet to come; of an old one they should be there.
+        let pods = session
+            .rest()
+            .await?
+            .get(format!("/api/v1{place}/pods"))
+            .query_opt("labelSelector", matches.str("selector"));
+        let pods = items_of(pods.value().await?);
+        let age = |pod: &Value| {
+            let made = metadata(pod, "creationTimestamp").parse::<jiff::Timestamp>();
+            made.map_or(0, |made| session.env.now().as_second() - made.as_second())
+        };
+        if let Some(pod) = pods.iter().find(|pod| age(pod) > METRICS_DELAY_SECONDS) {
+            let (namespace, name) = (metadata(pod, "namespace"), metadata(pod, "name"));
+            return Err(Failure::message(format!(
+                "Metrics not available for pod {namespace}/{name}, age: {}s",
+                age(pod)
+            )));
+        }
+        if !pods.is_empty() {
+            return Err(Failure::message("metrics not available yet"));
+        }
         match all {
             true => session.output.warn("No resources found"),
             false => session.output.warn(&format!("No resources found in {namespace} namespace.")),
@@ -188,6 +214,7 @@ async fn pod(session: &Session, matches: &Matches) -> Result<()> {
     }
     headers.extend(["CPU(cores)", "MEMORY(bytes)"].map(str::to_string));
     let columns = headers.len();
+    headers.push(String::new());
     if !matches.bool("no-headers") {
         writer.row(headers);
     }
@@ -204,7 +231,7 @@ async fn pod(session: &Session, matches: &Matches) -> Result<()> {
         if !each {
             let mut cells = Vec::new();
             front(&mut cells);
-            cells.extend([cpu_text(cpu), memory_text(memory)]);
+            cells.extend([cpu_text(cpu), memory_text(memory), String::new()]);
             writer.row(cells);
             continue;
         }

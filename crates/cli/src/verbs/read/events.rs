@@ -37,19 +37,21 @@ pub static COMMAND: Command = Command {
     run: run!(events),
 };
 
-fn time(event: &Value) -> Option<i64> {
+fn time(event: &Value) -> Option<i128> {
     let fields =
         [&event["series"]["lastObservedTime"], &event["lastTimestamp"], &event["eventTime"], &event["firstTimestamp"]];
-    fields.iter().find_map(|v| v.as_str()).and_then(|t| t.parse::<jiff::Timestamp>().ok()).map(|t| t.as_second())
+    fields.iter().find_map(|v| v.as_str()).and_then(|t| t.parse::<jiff::Timestamp>().ok()).map(|t| t.as_nanosecond())
 }
 
-fn first_time(event: &Value) -> Option<i64> {
+fn first_time(event: &Value) -> Option<i128> {
     let fields = [&event["firstTimestamp"], &event["eventTime"]];
-    fields.iter().find_map(|v| v.as_str()).and_then(|t| t.parse::<jiff::Timestamp>().ok()).map(|t| t.as_second())
+    fields.iter().find_map(|v| v.as_str()).and_then(|t| t.parse::<jiff::Timestamp>().ok()).map(|t| t.as_nanosecond())
 }
 
 fn last_seen(event: &Value, now: i64) -> String {
-    let ago = |at: Option<i64>| at.map_or_else(|| "<unknown>".to_string(), |at| human_duration(now - at));
+    let ago = |at: Option<i128>| {
+        at.map_or_else(|| "<unknown>".to_string(), |at| human_duration(now - (at / 1_000_000_000) as i64))
+    };
     let count = event["series"]["count"].as_i64().or(event["count"].as_i64()).unwrap_or(0);
     match count > 1 {
         true => format!("{} (x{count} over {})", ago(time(event)), ago(first_time(event))),

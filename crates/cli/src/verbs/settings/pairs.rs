@@ -61,13 +61,13 @@ pub async fn run(session: &Session, matches: &Matches, subject: &Subject) -> Res
     selection.arguments = objects;
     selection.latest = true;
     let listing = matches.bool("list");
-    if pairs == Pairs::default() && !listing {
-        return Err(Failure::usage(format!("at least one {} update is required", subject.word)));
-    }
     if selection.arguments.is_empty() && !selection.has_files() {
         return Err(Failure::Plain(
             "error: one or more resources must be specified as <resource> <name> or <resource>/<name>".into(),
         ));
+    }
+    if pairs == Pairs::default() && !listing {
+        return Err(Failure::message(format!("at least one {} update is required", subject.word)));
     }
     let version = matches.str("resource-version");
     let mut operation = Operation::of(session, matches)?;

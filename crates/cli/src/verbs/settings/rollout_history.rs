@@ -54,7 +54,7 @@ fn selector_of(object: &Value) -> Result<String> {
 
 async fn revisions(session: &Session, info: &Info) -> Result<BTreeMap<i64, Revision>> {
     if !has_rollouts(info) {
-        return Err(Failure::message(format!("no history viewer has been implemented for {:?}", info.resource.kind)));
+        return Err(Failure::message(format!("no history viewer has been implemented for {}", info.resource.kind)));
     }
     let deployment = info.resource.kind == "Deployment";
     let kept_in = if deployment { "replicasets" } else { "controllerrevisions" };
@@ -102,9 +102,7 @@ pub async fn history(session: &Session, matches: &Matches) -> Result<()> {
             continue;
         }
         let with = if wanted > 0 { format!(" with revision #{wanted}") } else { String::new() };
-        session
-            .output
-            .line(&format!("{}/{}{with}", info.resource.qualified_kind(), info.name).replacen(".apps/", ".apps/", 1));
+        session.output.line(&format!("{}/{}{with}", info.resource.qualified_kind(), info.name));
         if wanted > 0 {
             let revision =
                 found.remove(&wanted).ok_or_else(|| Failure::message("unable to find the specified revision"))?;
@@ -150,7 +148,7 @@ pub async fn undo(session: &Session, matches: &Matches) -> Result<()> {
     let wanted = matches.int("to-revision");
     for info in selected(session, matches).await? {
         if !has_rollouts(&info) {
-            return Err(Failure::message(format!("no rollbacker has been implemented for {:?}", info.resource.kind)));
+            return Err(Failure::message(format!("no rollbacker has been implemented for {}", info.resource.kind)));
         }
         if info.object["spec"]["paused"] == true {
             return Err(Failure::message(format!(
@@ -189,8 +187,6 @@ async fn roll_back(session: &Session, operation: &Operation, info: &Info, target
         labels.remove("pod-template-hash");
     }
     if template == info.object["spec"]["template"] {
-        let number = target.keeper["metadata"]["annotations"][REVISION].as_str().unwrap_or_default();
-        let _ = number;
         return Ok("skipped rollback (current template already matches revision)");
     }
     let mut annotations = serde_json::Map::new();

@@ -74,7 +74,7 @@ fn verdict(kind: &str, object: &Value, revision: i64) -> Result<(String, bool)> 
         "Deployment" => deployment(object, revision),
         "DaemonSet" => daemon_set(object),
         "StatefulSet" => stateful_set(object),
-        other => Err(Failure::message(format!("no status viewer has been implemented for {other:?}"))),
+        other => Err(Failure::message(format!("no status viewer has been implemented for {other}"))),
     }
 }
 

@@ -37,7 +37,7 @@ pub static COMMAND: Command = Command {
 
 async fn attach(session: &Session, matches: &Matches) -> Result<()> {
     if matches.args.is_empty() {
-        return Err(Failure::usage("at least 1 argument is required for attach"));
+        return Err(Failure::message("at least 1 argument is required for attach"));
     }
     if matches.args.len() > 2 {
         return Err(Failure::usage(

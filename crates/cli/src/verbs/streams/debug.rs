@@ -88,9 +88,6 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
 fn check(matches: &Matches, names: &[String], command: &[String]) -> Result<()> {
     let (image, copy) = (matches.str("image"), matches.opt("copy-to").is_some());
     let fail = |text: &str| Err(Failure::message(text));
-    if names.is_empty() && matches.list("filename").is_empty() {
-        return fail("NAME or filename is required for debug");
-    }
     if copy {
         if image.is_empty() && matches.list("set-image").is_empty() && command.is_empty() {
             return fail("you must specify --image, --set-image or command arguments.");
@@ -116,6 +113,9 @@ fn check(matches: &Matches, names: &[String], command: &[String]) -> Result<()> 
     }
     if !image.is_empty() && !is_image_reference(image) {
         return Err(Failure::message(format!("invalid image name {image:?}: invalid reference format")));
+    }
+    if names.is_empty() && matches.list("filename").is_empty() {
+        return fail("NAME or filename is required for debug");
     }
     if matches.bool("tty") && !matches.bool("stdin") {
         return fail("-i/--stdin is required for containers with -t/--tty=true");

@@ -71,7 +71,7 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
     let (namespace, _) = session.namespace()?;
     let mut found = match selector {
         "" => {
-            let info = object(session, &words).await?;
+            let info = object(session, &words).await.map_err(|failure| not_found(failure, &namespace))?;
             match (matches.bool("all-pods"), pod_selector(&info.object)) {
                 (true, Some(selector)) if info.resource.name != "pods" => pods(session, &namespace, &selector).await?,
                 _ => {
@@ -130,6 +130,16 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
         stream(source).await?;
     }
     Ok(())
+}
+
+/// A pod that is not there is looked for in its namespace.
+fn not_found(failure: Failure, namespace: &str) -> Failure {
+    match failure.is_not_found() {
+        true => {
+            Failure::message(format!("error from server (NotFound): {} in namespace {namespace:?}", failure.text()))
+        }
+        false => failure,
+    }
 }
 
 fn check(matches: &Matches, container: &str) -> Result<()> {

@@ -107,7 +107,8 @@ async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
         .str("address")
         .parse()
         .map_err(|_| Failure::message(format!("{} is not an address", matches.str("address"))))?;
-    let port = u16::try_from(matches.int("port")).map_err(|_| Failure::message("invalid port"))?;
+    let port = u16::try_from(matches.int("port"))
+        .map_err(|_| Failure::message(format!("listen tcp: address {}: invalid port", matches.int("port"))))?;
     if let Some(path) = matches.opt("unix-socket") {
         let listener = tokio::net::UnixListener::bind(path).map_err(|e| Failure::message(format!("{path}: {e}")))?;
         session.output.line(&format!("Starting to serve on {path}"));
