@@ -15,6 +15,7 @@ pub mod generate;
 pub mod kubeconfig;
 mod kuberc;
 pub mod kustomize;
+pub mod live_top;
 pub mod object_reader;
 pub mod output;
 pub mod printers;

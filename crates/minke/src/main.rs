@@ -33,6 +33,10 @@ fn main() -> ExitCode {
         Some("kubectl") => return ExitCode::from(cli::main(std::env::args().skip(2).collect())),
         // With kubectl's flags for the way to the cluster.
         Some("why" | "timeline") => return ExitCode::from(cli::main(std::env::args().skip(1).collect())),
+        Some("top") => {
+            let arguments = std::iter::once("live-top".to_string()).chain(std::env::args().skip(2));
+            return ExitCode::from(cli::main(arguments.collect()));
+        }
         _ => {}
     }
     let flags = flags::Flags::parse();

@@ -199,24 +199,12 @@ pub fn event_queries(object: &Value) -> Vec<Query> {
     uids.into_iter().map(query).collect()
 }
 
-/// What is said of a pod that is gone while its events remain.
-pub fn pod_gone(name: &str, error: &str, events: &[Value], context: &Context) -> String {
-    let mut writer = Writer::new();
-    writer.write(0, &format!("Pod '{name}': error '{error}', but found events.\n"));
-    sections::events(&mut writer, events, context);
-    writer.finish()
-}
-
 /// How many pods of a list are in each phase, of those that one owner controls.
 fn pod_phases(pods: &[Value], uid: &str) -> [usize; 4] {
     let owned = |pod: &&Value| fields::controller(pod).is_some_and(|owner| string(&owner["uid"]) == uid);
-    let owned: Vec<&Value> = list_of(pods).filter(owned).collect();
+    let owned: Vec<&Value> = pods.iter().filter(owned).collect();
     ["Running", "Pending", "Succeeded", "Failed"]
         .map(|phase| owned.iter().filter(|pod| string(&pod["status"]["phase"]) == phase).count())
-}
-
-fn list_of(objects: &[Value]) -> impl Iterator<Item = &Value> {
-    objects.iter()
 }
 
 /// Whether a list is empty or absent.

@@ -27,7 +27,7 @@ pub fn queries(node: &Value) -> Vec<Query> {
 }
 
 /// Roles from `node-role.kubernetes.io/ROLE` and `kubernetes.io/role=ROLE`.
-pub fn roles(node: &Value) -> Vec<String> {
+fn roles(node: &Value) -> Vec<String> {
     let role = |(key, value): (&str, &Value)| match key.strip_prefix("node-role.kubernetes.io/") {
         Some(role) => Some(role.to_string()),
         None => (key == "kubernetes.io/role").then(|| text(value)),

@@ -121,7 +121,7 @@ pub fn persistent_volume_claim(
 }
 
 /// Names of the pods that use a claim.
-pub fn users<'a>(claim: &Value, pods: &'a [Value]) -> Vec<&'a str> {
+fn users<'a>(claim: &Value, pods: &'a [Value]) -> Vec<&'a str> {
     let owners: Vec<&str> = list(&claim["metadata"]["ownerReferences"])
         .iter()
         .filter(|owner| string(&owner["kind"]) == "Pod")

@@ -187,7 +187,7 @@ fn replica_set_texts(sets: &[&Value]) -> String {
 }
 
 /// A deployment's replica sets, oldest first: all but the one with its template, and that one.
-pub fn old_and_new<'a>(deployment: &Value, sets: &'a [Value]) -> (Vec<&'a Value>, Option<&'a Value>) {
+fn old_and_new<'a>(deployment: &Value, sets: &'a [Value]) -> (Vec<&'a Value>, Option<&'a Value>) {
     let uid = string(&deployment["metadata"]["uid"]);
     let owned = |set: &&Value| super::fields::controller(set).is_some_and(|owner| string(&owner["uid"]) == uid);
     let mut owned: Vec<&Value> = sets.iter().filter(owned).collect();

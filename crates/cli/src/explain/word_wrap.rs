@@ -57,7 +57,7 @@ mod tests {
         check("one two three", 7, "one two\nthree");
         check("a\nb c", 3, "a\nb c");
         check("toolongword x", 4, "toolongword\nx");
-        check("end \n", 10, "end\n");
+        check("end \n", 10, "end \n");
         check("trailing ", 20, "trailing ");
     }
 }

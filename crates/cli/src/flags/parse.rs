@@ -283,7 +283,7 @@ mod tests {
 
     fn read(line: &str) -> Result<Matches> {
         let words: Vec<String> = line.split_whitespace().map(str::to_string).collect();
-        let mut matches = Matches::default();
+        let mut matches = <Matches as Default>::default();
         matches.declare(TABLES);
         let mut scanner = Scanner::new(&words);
         while let Some(word) = scanner.next(&[TABLES])? {

@@ -10,16 +10,13 @@ use crate::{describe::fields::list, template::go_format::quote};
 /// The pod spec of an object.
 pub fn pod_spec(object: &mut Value) -> Result<&mut Value, String> {
     let kind = object["kind"].as_str().unwrap_or_default().to_string();
-    let spec = match kind.as_str() {
-        "Pod" => &mut object["spec"],
-        "CronJob" => &mut object["spec"]["jobTemplate"]["spec"]["template"]["spec"],
-        _ => &mut object["spec"]["template"]["spec"],
+    let place = match kind.as_str() {
+        "Pod" => "/spec",
+        "CronJob" => "/spec/jobTemplate/spec/template/spec",
+        _ => "/spec/template/spec",
     };
-    if spec.is_object() {
-        Ok(spec)
-    } else {
-        Err(format!("the object is not a pod or does not have a pod template: {kind}"))
-    }
+    let spec = object.pointer_mut(place).filter(|spec| spec.is_object());
+    spec.ok_or_else(|| format!("the object is not a pod or does not have a pod template: {kind}"))
 }
 
 /// Whether a container's name fits `*`, a name, or a name with wildcards.

@@ -26,7 +26,7 @@ pub fn run(kustomization: &Value, resources: &mut [Resource]) -> Result<(), Stri
         for resource in resources.iter_mut() {
             resource.object["metadata"]["annotations"][key] = text(value).into();
             let annotate = |template: &mut Value| template["metadata"]["annotations"][key] = text(value).into();
-            with_inner_templates(&mut resource.object, annotate);
+            with_templates(&mut resource.object, annotate);
         }
     }
     for replica in list(&kustomization["replicas"]) {
@@ -51,7 +51,7 @@ fn set_namespace(resource: &mut Resource, namespace: &str) {
         return;
     }
     if ["RoleBinding", "ClusterRoleBinding"].contains(&resource.kind())
-        && let Some(subjects) = resource.object["subjects"].as_array_mut()
+        && let Some(subjects) = resource.object.get_mut("subjects").and_then(Value::as_array_mut)
     {
         for subject in subjects {
             if subject["kind"] == "ServiceAccount" && subject["name"] == "default" {
@@ -64,31 +64,18 @@ fn set_namespace(resource: &mut Resource, namespace: &str) {
     }
 }
 
-/// Pod templates, and the templates of jobs around them.
-fn templates(object: &mut Value) -> Vec<&mut Value> {
-    let kind = string(&object["kind"]).to_string();
-    match kind.as_str() {
+/// Calls `change` for each pod template, and for the template of jobs around it.
+fn with_templates(object: &mut Value, mut change: impl FnMut(&mut Value)) {
+    let places: &[&str] = match string(&object["kind"]) {
         "Deployment" | "ReplicaSet" | "ReplicationController" | "StatefulSet" | "DaemonSet" | "Job" => {
-            if object["spec"]["template"].is_object() { vec![&mut object["spec"]["template"]] } else { Vec::new() }
+            &["/spec/template"]
         }
-        "CronJob" => {
-            let job = &mut object["spec"]["jobTemplate"];
-            if !job.is_object() {
-                return Vec::new();
-            }
-            // Both metadata are changed; the inner one is reached through the outer value.
-            vec![job]
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn with_inner_templates(object: &mut Value, mut change: impl FnMut(&mut Value)) {
-    let is_cron_job = object["kind"] == "CronJob";
-    for template in templates(object) {
-        change(template);
-        if is_cron_job && template["spec"]["template"].is_object() {
-            change(&mut template["spec"]["template"]);
+        "CronJob" => &["/spec/jobTemplate", "/spec/jobTemplate/spec/template"],
+        _ => &[],
+    };
+    for place in places {
+        if let Some(template) = object.pointer_mut(place) {
+            change(template);
         }
     }
 }
@@ -106,8 +93,13 @@ fn labels(kustomization: &Value, resources: &mut [Resource]) {
                 let object = &mut resource.object;
                 object["metadata"]["labels"][key] = value.clone();
                 if in_templates {
-                    with_inner_templates(object, |template| template["metadata"]["labels"][key] = value.clone());
-                    for claim in object["spec"]["volumeClaimTemplates"].as_array_mut().into_iter().flatten() {
+                    with_templates(object, |template| template["metadata"]["labels"][key] = value.clone());
+                    for claim in object
+                        .pointer_mut("/spec/volumeClaimTemplates")
+                        .and_then(Value::as_array_mut)
+                        .into_iter()
+                        .flatten()
+                    {
                         claim["metadata"]["labels"][key] = value.clone();
                     }
                 }
@@ -122,10 +114,7 @@ fn labels(kustomization: &Value, resources: &mut [Resource]) {
 /// Adds a label to what an object selects.
 fn select(object: &mut Value, key: &str, value: &Value) {
     let kind = string(&object["kind"]).to_string();
-    let spec = &mut object["spec"];
-    if spec.is_null() {
-        return;
-    }
+    let Some(spec) = object.get_mut("spec") else { return };
     match kind.as_str() {
         "Service" if spec["selector"].is_object() || spec["type"] != "ExternalName" => {
             spec["selector"][key] = value.clone()

@@ -67,6 +67,7 @@ pub static ROOT: Command = Command {
         &info::kustomize::COMMAND,
         &diagnose::why::COMMAND,
         &diagnose::timeline::COMMAND,
+        &diagnose::live_top::COMMAND,
         &info::version::COMMAND,
         &info::options::COMMAND,
     ],

@@ -138,16 +138,17 @@ pub async fn why<R: ObjectReader>(object: &Value, reader: &R, now: Timestamp) ->
     if !object["metadata"]["deletionTimestamp"].is_null() {
         return terminating::explain(&inquiry, object).await;
     }
-    match string(&object["kind"]) {
-        "Pod" => pods::explain(&inquiry, object).await,
-        "Deployment" => workloads::deployment(&inquiry, object).await,
-        "ReplicaSet" | "StatefulSet" | "DaemonSet" | "ReplicationController" => {
+    let group = string(&object["apiVersion"]).split_once('/').map_or("", |(group, _)| group);
+    match (group, string(&object["kind"])) {
+        ("", "Pod") => pods::explain(&inquiry, object).await,
+        ("apps", "Deployment") => workloads::deployment(&inquiry, object).await,
+        ("apps", "ReplicaSet" | "StatefulSet" | "DaemonSet") | ("", "ReplicationController") => {
             workloads::pod_controller(&inquiry, object).await
         }
-        "Job" => workloads::job(&inquiry, object).await,
-        "Service" => services::explain(&inquiry, object).await,
-        "PersistentVolumeClaim" => claims::explain(&inquiry, object).await,
-        "Node" => nodes::explain(&inquiry, object).await,
+        ("batch", "Job") => workloads::job(&inquiry, object).await,
+        ("", "Service") => services::explain(&inquiry, object).await,
+        ("", "PersistentVolumeClaim") => claims::explain(&inquiry, object).await,
+        ("", "Node") => nodes::explain(&inquiry, object).await,
         _ => other::explain(&inquiry, object).await,
     }
 }

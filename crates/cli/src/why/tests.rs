@@ -359,7 +359,7 @@ fn objects_that_do_not_go() {
 
 #[test]
 fn workloads_services_claims_and_nodes() {
-    let deployment = json!({ "kind": "Deployment", "metadata": { "name": "web", "namespace": "shop", "uid": "u", "generation": 1 },
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "shop", "uid": "u", "generation": 1 },
         "spec": { "replicas": 2, "selector": { "matchLabels": { "app": "web" } } }, "status": { "observedGeneration": 1, "replicas": 0, "conditions": [
             { "type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
               "message": "pods \"web-1\" is forbidden: exceeded quota: small, requested: cpu=1, used: cpu=2, limited: cpu=2" }] } });

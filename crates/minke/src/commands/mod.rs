@@ -67,10 +67,9 @@ pub fn run(command: Command) -> Result<()> {
         Command::Store(command) => runtime()?.block_on(run_store(command)),
         // `main` takes the usual way; these are `minke --some-flag kubectl …`.
         Command::Kubectl { arguments } => run_kubectl(arguments),
-        Command::Why { arguments } => run_kubectl(std::iter::once("why".to_string()).chain(arguments).collect()),
-        Command::Timeline { arguments } => {
-            run_kubectl(std::iter::once("timeline".to_string()).chain(arguments).collect())
-        }
+        Command::Why { arguments } => run_kubectl([vec!["why".to_string()], arguments].concat()),
+        Command::Timeline { arguments } => run_kubectl([vec!["timeline".to_string()], arguments].concat()),
+        Command::Top { arguments } => run_kubectl([vec!["live-top".to_string()], arguments].concat()),
     }
 }
 

@@ -88,6 +88,12 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Watch the use of nodes and pods in the terminal (with kubectl's flags)
+    #[command(disable_help_flag = true)]
+    Top {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Control a cluster with kubectl's commands and flags
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -102,7 +108,8 @@ impl Command {
         match self {
             Self::Up(up) => !up.foreground,
             other => {
-                let is_kubectl = matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. });
+                let is_kubectl =
+                    matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
                 is_kubectl || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
             }
         }

@@ -1,7 +1,8 @@
-//! Verbs beyond kubectl's: why an object is as it is, and how it came to be so.
-//! Rows of `verbs::ROOT`; also `minke why` and `minke timeline`.
+//! Verbs beyond kubectl's: why an object is as it is, how it came to be so, and what runs hot.
+//! Rows of `verbs::ROOT`; also `minke why`, `minke timeline` and `minke top`.
 //! They only read.
 
+pub mod live_top;
 pub mod timeline;
 pub mod why;
 
@@ -65,6 +66,29 @@ mod tests {
                 404,
                 json!({"kind": "Status", "reason": "NotFound", "code": 404, "message": "pods \"gone\" not found"}),
             )
+    }
+
+    #[test]
+    fn without_a_terminal_top_draws_once() {
+        let list = |items| json!({"kind": "List", "items": items});
+        let metrics = server()
+            .on(
+                "GET /api/v1/nodes",
+                200,
+                list(json!([{"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "1"}}}])),
+            )
+            .on(
+                "GET /apis/metrics.k8s.io/v1beta1/nodes",
+                200,
+                list(json!([
+                {"metadata": {"name": "n1"}, "usage": {"cpu": "250m", "memory": "1Gi"}}])),
+            )
+            .on("GET /apis/metrics.k8s.io/v1beta1/pods", 200, list(json!([])));
+        let (out, err, code) = metrics.run(&["live-top"]);
+        assert!(out.contains("n1") && out.contains("250m") && out.contains("25%"), "{out}{err}");
+        assert_eq!(code, 0);
+        let (_, err, code) = server().on("GET /api/v1/nodes", 200, list(json!([]))).run(&["live-top"]);
+        assert_eq!((err.as_str(), code), ("error: Metrics API not available\n", 1));
     }
 
     #[test]
