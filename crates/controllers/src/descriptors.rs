@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{
     bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
-    endpoints, garbage_collector, job, namespace, node, replica_set, resource_quota,
+    endpoints, garbage_collector, horizontal_pod_autoscaler, job, namespace, node, replica_set, resource_quota,
     runner::{Controller, Setup},
     service_account, service_cidr, stateful_set, volume,
 };
@@ -73,6 +73,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("cluster-dns-controller", "cluster-dns-controller", "cluster_dns", 1, cluster_dns::make),
     descriptor("bootstrap-signer-controller", "bootstrap-signer", "bootstrap_signer_queue", 1, bootstrap::make_signer),
     descriptor("token-cleaner-controller", "token-cleaner", "token_cleaner", 1, bootstrap::make_token_cleaner),
+    descriptor("horizontal-pod-autoscaler-controller", "horizontal-pod-autoscaler", "horizontalpodautoscaler", 5, horizontal_pod_autoscaler::make),
     descriptor("disruption-controller", "disruption-controller", "disruption", 2, disruption::make),
     descriptor("clusterrole-aggregation-controller", "clusterrole-aggregation-controller", "ClusterRoleAggregator", 1, cluster_role_aggregation::make),
     descriptor("persistentvolume-binder-controller", "persistent-volume-binder", "claims", 1, volume::make_binder),

@@ -17,6 +17,7 @@ mod deployment;
 mod disruption;
 mod endpoints;
 mod garbage_collector;
+mod horizontal_pod_autoscaler;
 mod job;
 mod namespace;
 mod node;
@@ -32,6 +33,6 @@ mod toy_controller;
 
 pub use certificates::ReservedNames;
 pub use cluster_dns::ClusterDns;
-pub use config::{Caches, CertificateAuthority, Config, ServiceAccountClients};
+pub use config::{Caches, CertificateAuthority, Config, HorizontalPodAutoscalerSettings, ServiceAccountClients};
 pub use descriptors::{names, service_accounts};
 pub use runner::run;

@@ -2,6 +2,7 @@
 //! One pretend node runs every pod; `counting` watches what the controllers write.
 //! Every test ends quiet: once converged, the controllers write nothing any more.
 
+mod autoscaling;
 mod bad_input;
 mod bootstrap;
 mod collecting;
