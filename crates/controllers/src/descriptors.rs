@@ -8,7 +8,7 @@ use crate::{
     bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
     endpoints, garbage_collector, horizontal_pod_autoscaler, job, namespace, node, replica_set, resource_quota,
     runner::{Controller, Setup},
-    service_account, service_cidr, stateful_set, volume,
+    service_account, service_cidr, stateful_set, vertical_pod_autoscaler, volume,
 };
 
 pub struct ControllerDescriptor {
@@ -27,6 +27,9 @@ pub struct ControllerDescriptor {
 
 /// In place of a service account: as upstream, what makes the tokens of service accounts can't wait for one of its own.
 const MANAGER: &str = "";
+
+/// Its kinds are custom resources, which another installation may bring; so it is on only where it is asked for.
+pub const VERTICAL_POD_AUTOSCALER: &str = "vertical-pod-autoscaler-controller";
 
 pub const fn descriptor(
     name: &'static str,
@@ -82,6 +85,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),
     descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
     descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
+    ControllerDescriptor { on_by_default: false, ..descriptor(VERTICAL_POD_AUTOSCALER, "vertical-pod-autoscaler", "verticalpodautoscaler", 1, vertical_pod_autoscaler::make) },
 ];
 
 /// The names that `Config::controllers` may hold.

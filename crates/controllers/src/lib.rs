@@ -26,6 +26,7 @@ mod resource_quota;
 mod service_account;
 mod service_cidr;
 mod stateful_set;
+mod vertical_pod_autoscaler;
 mod volume;
 
 #[cfg(test)]
@@ -34,5 +35,5 @@ mod toy_controller;
 pub use certificates::ReservedNames;
 pub use cluster_dns::ClusterDns;
 pub use config::{Caches, CertificateAuthority, Config, HorizontalPodAutoscalerSettings, ServiceAccountClients};
-pub use descriptors::{names, service_accounts};
+pub use descriptors::{VERTICAL_POD_AUTOSCALER, names, service_accounts};
 pub use runner::run;

@@ -5,7 +5,11 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use api::{ApiError, quantity, selectors::LabelSelector};
+use api::{
+    ApiError,
+    quantity::{self, Quantity as QuantityValue},
+    selectors::LabelSelector,
+};
 use bytes::Bytes;
 use client::{Client, ListParams};
 use env::Env;
@@ -56,6 +60,15 @@ pub struct Selected<'a> {
     pub pods: &'a [Arc<Pod>],
     /// How many autoscalers the namespace has.
     pub autoscalers: usize,
+}
+
+/// What one container uses.
+pub struct ContainerSample {
+    pub pod: String,
+    pub container: String,
+    pub cpu_cores: f64,
+    pub memory_bytes: f64,
+    pub at: Timestamp,
 }
 
 #[derive(Deserialize)]
@@ -177,6 +190,31 @@ impl MetricsClient {
             return Err("no metrics returned from resource metrics API".into());
         }
         pod_metrics(&usages, name, container).map(Sample::Pods)
+    }
+
+    /// What each container uses now. Those that were measured in part are left out.
+    pub async fn container_usages(
+        &self,
+        namespace: &str,
+        selector: &LabelSelector,
+    ) -> Result<Vec<ContainerSample>, String> {
+        let params = ListParams::labels(selector.to_string());
+        let path = with_query(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"), &params);
+        let mut samples = Vec::new();
+        for usage in self.pod_usages(path).await?.iter() {
+            for container in &usage.containers {
+                let amount = |name: &str| container.usage.get(name).and_then(|text| QuantityValue::parse(&text.0).ok());
+                let (Some(cpu), Some(memory)) = (amount("cpu"), amount("memory")) else { continue };
+                samples.push(ContainerSample {
+                    pod: usage.metadata.name.clone().unwrap_or_default(),
+                    container: container.name.clone(),
+                    cpu_cores: cpu.as_f64(),
+                    memory_bytes: memory.as_f64(),
+                    at: usage.timestamp,
+                });
+            }
+        }
+        Ok(samples)
     }
 
     /// Parsed once for all who ask at the same beat.

@@ -24,10 +24,11 @@ use k8s_openapi::api::{
     autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec},
     core::v1::Pod,
 };
-use metrics_client::{MetricsClient, Selected};
+pub use metrics_client::MetricsClient;
+use metrics_client::Selected;
 use parking_lot::Mutex;
 use plan::{Moment, Observation, Plan, Scale, SelectorFailure};
-use scale_target::ScaleTargets;
+pub use scale_target::ScaleTargets;
 
 use crate::{
     common::{

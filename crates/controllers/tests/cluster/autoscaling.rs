@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use k8s_openapi::{
     api::{
-        apps::v1::Deployment, autoscaling::v1::HorizontalPodAutoscaler as V1, autoscaling::v2::HorizontalPodAutoscaler,
-        core::v1::Event,
+        apps::v1::Deployment,
+        autoscaling::v1::HorizontalPodAutoscaler as V1,
+        autoscaling::v2::HorizontalPodAutoscaler,
+        core::v1::{Event, Pod},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -136,4 +138,51 @@ async fn custom_resources_scale_and_v1_has_its_default() {
     let stored = cluster.api::<HorizontalPodAutoscaler>().get("old").await.unwrap().spec.unwrap();
     let metric = stored.metrics.unwrap().remove(0).resource.unwrap();
     assert_eq!((metric.name.as_str(), metric.target.average_utilization), ("cpu", Some(80)));
+}
+
+const VERTICAL: &str = "/apis/autoscaling.k8s.io/v1/namespaces/d/verticalpodautoscalers";
+
+#[tokio::test(start_paused = true)]
+async fn a_vertical_autoscaler_recommends_resizes_and_gives_new_pods_their_share() {
+    let mut config = config();
+    config.controllers.push(controllers::VERTICAL_POD_AUTOSCALER.into());
+    let cluster = Cluster::start(config).await;
+    cluster.create::<Deployment>(deployment(2, "a:1")).await;
+    cluster.env.sleep(Duration::from_secs(30)).await;
+    let usage = |pod: &Pod| {
+        json!({
+            "metadata": { "name": pod.metadata.name }, "timestamp": cluster.env.now().to_string(), "window": "15s",
+            "containers": [{ "name": "c", "usage": { "cpu": "400m", "memory": "300Mi" } }],
+        })
+    };
+    let items: Vec<Value> = cluster.list::<Pod>().await.iter().map(usage).collect();
+    cluster.counts.answer("/apis/metrics.k8s.io/v1beta1/namespaces/d/pods", json!({ "items": items }));
+    let send = async |method: &str, path: &str, body: Value| {
+        let request = http::Request::builder().method(method).uri(path).header("accept", "application/json");
+        let request = request.header("content-type", "application/json");
+        let answer = cluster.client.request(request.body(body.to_string().into()).unwrap()).await.unwrap();
+        serde_json::from_slice::<Value>(&answer).unwrap()
+    };
+    let autoscaler = json!({ "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
+        "metadata": { "name": "v" }, "spec": { "targetRef": web(),
+            "resourcePolicy": { "containerPolicies": [{ "containerName": "*", "maxAllowed": { "memory": "320Mi" } }] } } });
+    send("POST", VERTICAL, autoscaler).await;
+    cluster.env.sleep(Duration::from_secs(150)).await;
+    let found = send("GET", &format!("{VERTICAL}/v"), Value::Null).await;
+    let target = &found["status"]["recommendation"]["containerRecommendations"][0]["target"];
+    let cpu = api::quantity::Quantity::parse(target["cpu"].as_str().unwrap_or_default()).unwrap().milli_value();
+    assert!((460..520).contains(&cpu) && target["memory"] == "320Mi", "{found}");
+    let request = |pod: &Pod| {
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        container.resources.as_ref()?.requests.as_ref()?.get("memory").map(|memory| memory.0.clone())
+    };
+    // Pods that ask for nothing can't be resized to ask for something: their class would change. They are replaced.
+    for pod in cluster.list::<Pod>().await {
+        assert_eq!(request(&pod).as_deref(), Some("320Mi"), "{pod:#?}");
+        let words = pod.metadata.annotations.unwrap_or_default().remove("vpaUpdates").unwrap_or_default();
+        assert_eq!(words, "Pod resources updated by v: container 0: cpu request, memory request");
+    }
+    let checkpoints = send("GET", &VERTICAL.replace("autoscalers", "autoscalercheckpoints"), Value::Null).await;
+    assert_eq!(checkpoints["items"][0]["spec"]["vpaObjectName"], "v", "{checkpoints}");
+    assert!(cluster.counts.unauthorized().is_empty(), "a role lacks rules: {:#?}", cluster.counts.unauthorized());
 }
