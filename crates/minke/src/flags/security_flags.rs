@@ -109,7 +109,7 @@ pub struct Security {
 const GO_STREAMS_PER_CONNECTION: u32 = 250;
 
 /// As Go writes them: `90s`, `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| "write it as 30s or 5m".to_string())?;
     Duration::try_from(parsed).map_err(|_| "it may not be negative".into())
 }
