@@ -28,6 +28,8 @@ const MEMORY_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// After a container ran out of memory it is taken to have needed more.
 const OOM_BYTES_MIN: f64 = 100.0 * 1024.0 * 1024.0;
 const OOM_FACTOR: f64 = 1.2;
+/// In millicores or bytes: the bound of a container that has hardly been seen.
+const AMOUNT_MAX: f64 = 1e14;
 const SAMPLES_PER_DAY: f64 = 24.0 * 60.0;
 
 /// One measurement of a container.
@@ -112,8 +114,11 @@ impl ContainerState {
         let cores = (self.cpu.percentile(percentile) * SAFETY_MARGIN * factor).max(POD_CPU_CORES_MIN / share);
         let bytes = (self.memory.percentile(percentile) * SAFETY_MARGIN * factor).max(POD_MEMORY_BYTES_MIN / share);
         Amounts::from([
-            ("cpu".to_string(), Quantity::from_milli((cores * 1000.0).round() as i64, Format::DecimalSI)),
-            ("memory".to_string(), Quantity::new(bytes.round() as i64, Format::DecimalSI)),
+            (
+                "cpu".to_string(),
+                Quantity::from_milli((cores * 1000.0).round().min(AMOUNT_MAX) as i64, Format::DecimalSI),
+            ),
+            ("memory".to_string(), Quantity::new(bytes.round().min(AMOUNT_MAX) as i64, Format::DecimalSI)),
         ])
     }
 
@@ -216,6 +221,7 @@ mod tests {
         let containers = BTreeMap::from([("a".to_string(), state.clone()), ("b".to_string(), state)]);
         let found = recommendations(&autoscaler, &containers);
         assert_eq!(found.len(), 2);
+        assert_eq!(found[0]["upperBound"]["memory"], "100T");
         assert_eq!(milli(&found[0], "target", "cpu"), 100);
         assert_eq!(milli(&found[0], "uncappedTarget", "memory"), 125 * 1024 * 1024 * 1000);
         assert!(
