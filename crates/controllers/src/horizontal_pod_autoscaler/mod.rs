@@ -204,8 +204,10 @@ impl HorizontalPodAutoscalers {
             failure("InvalidSelector", format!("{words}: {error}"))
         })?;
         let (namespace, name) = (autoscaler.namespace(), autoscaler.name());
-        let mut pods = self.pods.by_index(indexes::NAMESPACE, namespace);
-        pods.retain(|pod| selector.matches(labels(pod.meta())));
+        // By their labels first: of the pods of a namespace few are this target's, and only those need be read.
+        let all = self.pods.objects().by_index(indexes::NAMESPACE, namespace);
+        let own = all.iter().filter(|pod| selector.matches(&pod.meta.labels));
+        let pods: Vec<Arc<Pod>> = own.filter_map(|pod| pod.typed::<Pod>().ok()).collect();
         let mut selectors = self.selectors.lock();
         let others = selectors.entry(namespace.to_string()).or_default();
         others.insert(name.to_string(), selector.clone());
