@@ -149,7 +149,6 @@ impl VerticalPodAutoscalers {
         done
     }
 
-    #[allow(clippy::too_many_arguments)]
     async fn act(
         &self,
         autoscaler: &Value,
