@@ -28,6 +28,7 @@ pub mod schema;
 pub mod selectors;
 pub mod status;
 pub mod verb;
+pub mod vertical_pod_autoscaler;
 pub mod watch;
 
 pub use accessor::Accessor;

@@ -59,10 +59,38 @@ pub struct Config {
     pub legacy_token_clean_up_period: Duration,
     /// Where Services of type LoadBalancer get their addresses from.
     pub load_balancer: LoadBalancer,
+    pub horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings,
     /// Where the queues are counted; clone it to show them.
     pub metrics: Metrics,
     /// What the controllers wait for before they begin; clone it to ask.
     pub caches: Caches,
+}
+
+/// Upstream's `--horizontal-pod-autoscaler-*`.
+#[derive(Debug, Clone)]
+pub struct HorizontalPodAutoscalerSettings {
+    /// How often each autoscaler is looked at.
+    pub sync_period: Duration,
+    /// No size below one that was recommended within this time, unless the autoscaler says otherwise.
+    pub downscale_stabilization: Duration,
+    /// How far the ratio of use to target may be from one.
+    pub tolerance: f64,
+    /// For how long after its start a pod's processor time may be skipped.
+    pub cpu_initialization_period: Duration,
+    /// For how long after its start a pod that turns unready counts as one that never was ready.
+    pub initial_readiness_delay: Duration,
+}
+
+impl Default for HorizontalPodAutoscalerSettings {
+    fn default() -> Self {
+        Self {
+            sync_period: Duration::from_secs(15),
+            downscale_stabilization: Duration::from_secs(300),
+            tolerance: 0.1,
+            cpu_initialization_period: Duration::from_secs(300),
+            initial_readiness_delay: Duration::from_secs(30),
+        }
+    }
 }
 
 /// The caches that the controllers of this term (as the leader) need.
@@ -102,6 +130,7 @@ impl Default for Config {
             terminated_pod_gc_threshold: 12_500,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             load_balancer: LoadBalancer::default(),
+            horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings::default(),
             metrics: Metrics::default(),
             caches: Caches::default(),
         }

@@ -38,6 +38,7 @@ mod subresource_tests;
 pub mod tests;
 mod token_audience;
 pub mod type_checking;
+mod vertical_pod_autoscaler;
 #[cfg(test)]
 mod webhook_tests;
 mod webhooks;
@@ -79,6 +80,7 @@ use self::{
     storage_classes::{
         DefaultIngressClass, DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection,
     },
+    vertical_pod_autoscaler::VerticalPodAutoscaler,
     webhooks::Webhooks,
 };
 use crate::{
@@ -237,6 +239,7 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(DefaultIngressClass(c.cluster.clone())), true),
     (|_| Arc::new(DenyServiceExternalIPs), false),
     (|c| Arc::new(PodTopologyLabels(c.cluster.clone())), true),
+    (|c| Arc::new(VerticalPodAutoscaler(c.cluster.clone())), false),
     (|c| Arc::new(ResourceQuota(c.cluster.clone())), true),
     (|_| Arc::new(AlwaysDeny), false),
 ];

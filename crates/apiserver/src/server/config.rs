@@ -20,6 +20,8 @@ pub struct Config {
     /// Where clients reach this server: the endpoint of the `kubernetes` Service.
     pub advertise_address: IpAddr,
     pub port: u16,
+    /// Of the machine it runs on; among the API servers of a cluster it is known by it.
+    pub hostname: String,
     /// Service addresses; the first family is the default one.
     pub service_cidrs: Vec<IpNet>,
     pub node_ports: RangeInclusive<u16>,
@@ -264,6 +266,7 @@ impl Config {
             // Endpoints may not be loopback addresses; nobody goes to this one.
             advertise_address: IpAddr::from([192, 0, 2, 1]),
             port: 6443,
+            hostname: "in-process".into(),
             service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant network")],
             node_ports: 30000..=32767,
             serving_certificate: None,

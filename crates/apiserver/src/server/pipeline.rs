@@ -15,7 +15,10 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{ApiError, Reason, Verb, feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY}};
+use api::{
+    ApiError, Reason, Verb,
+    feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY},
+};
 use env::Env;
 use store::Store;
 

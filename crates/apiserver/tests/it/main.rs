@@ -3,6 +3,7 @@
 //! No sockets except in `aggregation`, `issuers`, `audit`, `authorization_chain`, `encryption`,
 //! `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots` and `shared_etcd`.
 
+mod acting_loops;
 mod aggregation;
 mod allocation;
 mod audit;

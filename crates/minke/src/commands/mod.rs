@@ -33,13 +33,10 @@ use crate::{
     commands::report::Reporter,
     components::Components,
     control_plane::{
-        component_port::{self, Health},
+        component_port::{self, Health, Pages},
         server,
     },
-    flags::{
-        Agent, Command, Image, Remote, Scheduler, Server, Store, ingress_flags::IngressAlone, kubelet_flags,
-        scheduler_config,
-    },
+    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, ingress_flags::IngressAlone, kubelet_flags},
     network::ingress,
     node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
     runtime,
@@ -110,7 +107,7 @@ async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
     until_stopped(async |Process { env, shutdown, report, components }| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
-        scheduler_config(flags.scheduler_config.as_deref())?;
+        flags.scheduler_settings()?;
         let pid = PidFile::take(&instance)?;
         ranges::settle_apart(&mut flags, &instance)?;
         let plane = server::start_api(&flags, whole, &instance, env, shutdown, report, components).await?;
@@ -166,13 +163,15 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
         flags.features.show(&config.metrics);
+        flags.settings.apply(&mut config);
         if flags.use_service_account_credentials {
             config.service_account_clients = Some(service_account_clients(&flags.kubeconfig, &client, env)?);
         }
         let address = (flags.bind_address, flags.secure_port).into();
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
-        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
+        let pages = Pages { metrics: config.metrics.clone(), ..Pages::default() };
+        component_port::start(address, client.clone(), client_ca, pages, health, env, shutdown)?;
         let identity = match flags.leader_elect {
             true => Some(LeaderIdentity::take(&instance, "controller-manager", env)?),
             false => None,
@@ -196,7 +195,8 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_scheduler(elects, shutdown, informers.clone());
-        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
+        let pages = Pages { metrics: config.metrics.clone(), configz: config.configz() };
+        component_port::start(address, client.clone(), client_ca, pages, health, env, shutdown)?;
         let identity = match elects {
             true => Some(LeaderIdentity::take(&instance, "scheduler", env)?),
             false => None,

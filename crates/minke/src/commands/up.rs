@@ -46,7 +46,7 @@ pub fn up(flags: flags::Up) -> Result<()> {
     }
     preflight::data_directory(&instance.data)?;
     kubelet_flags::check(&flags.node)?;
-    flags::scheduler_config(flags.server.scheduler_config.as_deref())?;
+    flags.server.scheduler_settings()?;
     let display = Display::new("starting");
     match wait_for_child(&instance, &display) {
         Ok(()) => {
@@ -124,7 +124,7 @@ async fn run(
     preflight::root()?;
     preflight::data_directory(&instance.data)?;
     preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
-    flags::scheduler_config(flags.server.scheduler_config.as_deref())?;
+    flags.server.scheduler_settings()?;
     if flags.node.container_runtime_endpoint.is_none() {
         preflight::node_tools()?;
     }

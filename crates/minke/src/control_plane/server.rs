@@ -120,6 +120,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
+    config.hostname = host::name()?;
     config.service_cidrs = flags.service_cidr.clone();
     config.node_ports = port_range(&flags.service_node_port_range)?;
     config.serving_certificate = Some(Arc::new(serving));
@@ -137,6 +138,9 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     });
     flags.security.apply(&mut config)?;
     flags.store.apply(&mut config)?;
+    if flags.controllers.vertical_pod_autoscaler {
+        config.enable_admission_plugins.push("VerticalPodAutoscaler".into());
+    }
     Ok(config)
 }
 
@@ -198,6 +202,7 @@ pub async fn start_controllers(
 ) -> Result<()> {
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
     let mut config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    flags.controllers.apply(&mut config);
     own_cluster(&mut config, plane, flags)?;
     plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.
@@ -207,7 +212,7 @@ pub async fn start_controllers(
     };
     let name = identity.as_ref().map(|identity| identity.name.clone());
     run_controllers(config, controllers, env, shutdown, name.clone(), components);
-    let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
+    let mut scheduling = flags.scheduler_settings()?;
     if name.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = name;
     }

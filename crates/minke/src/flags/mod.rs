@@ -4,6 +4,7 @@
 
 pub mod audit_flags;
 pub mod authentication_flags;
+pub mod controller_flags;
 pub mod feature_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
@@ -25,6 +26,7 @@ use proxy::KubeProxyConfiguration;
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
     flags::{
+        controller_flags::Controllers,
         feature_flags::FeatureFlags,
         ingress_flags::{Ingress, IngressAlone},
         kubelet_flags::Kubelet,
@@ -174,6 +176,11 @@ pub struct Server {
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    /// Policy file (v1: predicates, priorities, extenders) for the scheduler, the older form of the same
+    #[arg(long, value_name = "FILE", conflicts_with = "scheduler_config")]
+    pub policy_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub controllers: Controllers,
     #[command(flatten)]
     pub security: Security,
 }
@@ -366,6 +373,8 @@ pub struct Remote {
     /// Which controllers run: `*` is all, `name` one more, `-name` one less
     #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
+    #[command(flatten)]
+    pub settings: Controllers,
     /// Whether each controller has a service account of its own (in kube-system), with no more rights than it needs
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
         default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -393,6 +402,9 @@ pub struct Scheduler {
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Policy file (v1: predicates, priorities, extenders), the older form of the same
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub policy_config_file: Option<PathBuf>,
     /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
@@ -531,7 +543,7 @@ impl Agent {
 impl Scheduler {
     /// What the file says, and whose credentials count.
     pub fn settings(&self) -> anyhow::Result<(scheduler::Config, PathBuf)> {
-        let mut config = scheduler_config(self.config.as_deref())?;
+        let mut config = scheduler_config(self.config.as_deref(), self.policy_config_file.as_deref())?;
         let election = config.leader_election.get_or_insert_default();
         election.leader_elect = self.leader_elect.unwrap_or(election.leader_elect);
         match self.kubeconfig.clone().or_else(|| config.kubeconfig.clone()) {
@@ -541,9 +553,19 @@ impl Scheduler {
     }
 }
 
-/// From a KubeSchedulerConfiguration file, if there is one.
-pub fn scheduler_config(path: Option<&Path>) -> anyhow::Result<scheduler::Config> {
-    Ok(path.map(scheduler::Config::load).transpose()?.unwrap_or_default())
+/// From a KubeSchedulerConfiguration file or an older Policy file, if there is one.
+pub fn scheduler_config(config: Option<&Path>, policy: Option<&Path>) -> anyhow::Result<scheduler::Config> {
+    Ok(match (config, policy) {
+        (Some(path), _) => scheduler::Config::load(path)?,
+        (None, Some(path)) => scheduler::Config::load_policy(path)?,
+        (None, None) => scheduler::Config::default(),
+    })
+}
+
+impl Server {
+    pub fn scheduler_settings(&self) -> anyhow::Result<scheduler::Config> {
+        scheduler_config(self.scheduler_config.as_deref(), self.policy_config_file.as_deref())
+    }
 }
 
 impl Node {

@@ -1,6 +1,7 @@
 //! Tests that share one running cluster, each in a namespace of its own.
 
 mod access;
+mod autoscaling;
 mod cis_benchmark;
 mod file_modes;
 mod guestbook;
