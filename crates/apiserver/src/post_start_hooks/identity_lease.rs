@@ -52,7 +52,8 @@ pub fn identity(hostname: &str) -> String {
 fn expired(lease: &Value, now: Timestamp) -> bool {
     let renewed = lease["spec"]["renewTime"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let seconds = lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or(0).max(0);
-    renewed.is_none_or(|renewed| renewed + Duration::from_secs(seconds as u64) < now)
+    let end = renewed.map(|renewed| renewed.checked_add(Duration::from_secs(seconds as u64)).unwrap_or(Timestamp::MAX));
+    end.is_none_or(|end| end < now)
 }
 
 impl IdentityLease {

@@ -225,10 +225,11 @@ impl ReplicaCalculator<'_> {
         let (Some(condition), Some(started)) = (condition(pod, "Ready"), started) else { return true };
         let changed = condition.last_transition_time.as_ref().map_or(Timestamp::MIN, |time| time.0);
         let unready = condition.status == "False";
-        if started + self.initialization.cpu_initialization_period > self.now {
+        let after_start = |delay: Duration| started.checked_add(delay).unwrap_or(Timestamp::MAX);
+        if after_start(self.initialization.cpu_initialization_period) > self.now {
             return unready || changed.checked_add(metric.window).is_ok_and(|measured| metric.at < measured);
         }
-        unready && started + self.initialization.initial_readiness_delay > changed
+        unready && after_start(self.initialization.initial_readiness_delay) > changed
     }
 
     fn requests(&self, resource: &str, container: Option<&str>) -> Result<HashMap<String, i64>, String> {

@@ -82,7 +82,7 @@ impl ContainerState {
 
     fn add_memory(&mut self, pod: &str, bytes: f64, at: Timestamp) {
         let running = self.peaks.get(pod).copied().filter(|(_, end)| at < *end);
-        let end = running.map_or(at + MEMORY_INTERVAL, |(_, end)| end);
+        let end = running.map_or_else(|| at.checked_add(MEMORY_INTERVAL).unwrap_or(at), |(_, end)| end);
         if let Some((peak, end)) = running {
             if peak >= bytes {
                 return;

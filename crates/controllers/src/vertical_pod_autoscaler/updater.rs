@@ -118,8 +118,12 @@ fn urgency(autoscaler: &Value, pod: &Pod, now: Timestamp) -> Option<f64> {
     }
     let difference: f64 = if requested > 0.0 { (wanted - requested).abs() / requested } else { wanted };
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
-    let old = started.is_some_and(|started| started + LIFETIME_MIN <= now);
+    let old = started.is_some_and(|started| is_over(started, LIFETIME_MIN, now));
     (change && (outside || (old && difference >= CHANGE_MIN))).then_some(difference)
+}
+
+fn is_over(since: Timestamp, limit: Duration, now: Timestamp) -> bool {
+    since.checked_add(limit).is_ok_and(|end| end <= now)
 }
 
 enum Resize {
@@ -132,7 +136,7 @@ enum Resize {
 fn resize_state(pod: &Pod, now: Timestamp) -> Resize {
     let since = |kind: &str| condition(pod, kind).filter(|condition| condition.status == "True");
     let over = |condition: &k8s_openapi::api::core::v1::PodCondition, limit: Duration| {
-        condition.last_transition_time.as_ref().is_some_and(|time| time.0 + limit <= now)
+        condition.last_transition_time.as_ref().is_some_and(|time| is_over(time.0, limit, now))
     };
     if let Some(pending) = since("PodResizePending") {
         let infeasible = pending.reason.as_deref() == Some("Infeasible");
