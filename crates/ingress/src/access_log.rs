@@ -32,7 +32,7 @@ impl AccessLog {
     }
 
     pub fn line(&self, line: String) {
-        if self.lines.try_send(line).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) % 10_000 == 0 {
+        if self.lines.try_send(line).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(10_000) {
             tracing::warn!("the access log can't keep up: lines are lost");
         }
     }
