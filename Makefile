@@ -41,7 +41,7 @@ fuzz: ## Fuzz with coverage (needs cargo-fuzz): TARGET=json (all without), SECON
 soak: ## Churn on a real cluster of two nodes whose processes are killed, ending in a table: MINUTES=30
 	@tools/install test
 	cargo build --release --locked --quiet -p minke
-	cargo build --locked --quiet -p minke-e2e --bin soak
+	cargo build --locked --quiet --workspace --bin soak
 	@MINKE=$(abspath $(MINKE)) target/debug/soak $(or $(MINUTES),30)
 
 bench: ## Figures as ratios, on this machine

@@ -35,7 +35,15 @@ pub(crate) const BATCH_RECORDS: usize = if cfg!(test) { 4 } else { 1000 };
 /// How often a store is read that seems damaged, while it may be in use.
 const BACKUP_ATTEMPTS_MAX: u32 = 5;
 /// More than any cluster writes between a backup and its end; what etcd's documentation tells to raise it by.
-pub(crate) const REVISION_BUMP: Revision = 1_000_000_000;
+const REVISION_BUMP: Revision = 1_000_000_000;
+/// More than any cluster writes in a millisecond, and still exact in a double in the year 2200.
+const REVISIONS_PER_MILLISECOND: Revision = 1000;
+
+/// Where a store goes on that is restored at `wall_ms` and was at `revision`. It follows the clock, so that the same backup
+/// restored twice does not give out the revisions of the first time again.
+pub(crate) fn restored_revision(revision: Revision, wall_ms: u64) -> Revision {
+    revision.saturating_add(REVISION_BUMP).max(wall_ms.saturating_mul(REVISIONS_PER_MILLISECOND))
+}
 
 /// What a backup or restore covered. `revision` is the backup's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,12 +165,18 @@ fn read_sound(disk: &dyn Disk, directory: &Path) -> Result<Core<Location>, Store
     last
 }
 
-/// Makes a store in the empty directory `path` from a backup. A backup that is not intact leaves no store.
-pub fn restore(path: impl AsRef<Path>, reader: &mut dyn Read) -> Result<Copied, StoreError> {
-    restore_on(Arc::new(RealDisk), path.as_ref(), reader)
+/// Makes a store in the empty directory `path` from a backup, at a revision that follows the clock `wall_ms`. A backup that
+/// is not intact leaves no store.
+pub fn restore(path: impl AsRef<Path>, reader: &mut dyn Read, wall_ms: u64) -> Result<Copied, StoreError> {
+    restore_on(Arc::new(RealDisk), path.as_ref(), reader, wall_ms)
 }
 
-pub(crate) fn restore_on(disk: Arc<dyn Disk>, path: &Path, reader: &mut dyn Read) -> Result<Copied, StoreError> {
+pub(crate) fn restore_on(
+    disk: Arc<dyn Disk>,
+    path: &Path,
+    reader: &mut dyn Read,
+    wall_ms: u64,
+) -> Result<Copied, StoreError> {
     let failed = |e: std::io::Error| StoreError::Unavailable(format!("failed to restore into {}: {e}", path.display()));
     disk.create_directory(path).map_err(failed)?;
     if let Some(name) = disk.list(path).map_err(failed)?.first() {
@@ -179,7 +193,7 @@ pub(crate) fn restore_on(disk: Arc<dyn Disk>, path: &Path, reader: &mut dyn Read
         Some(parent) => disk.sync_directory(parent, SyncPoint::StoreName),
         None => Ok(()),
     });
-    let restored = begun.map_err(failed).and_then(|()| write_log(&disk, path, reader));
+    let restored = begun.map_err(failed).and_then(|()| write_log(&disk, path, reader, wall_ms));
     drop(lock);
     match restored {
         Ok(copied) => {
@@ -203,7 +217,7 @@ fn undo(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
     disk.remove(&path.join(RESTORING_FILE))
 }
 
-fn write_log(disk: &Arc<dyn Disk>, path: &Path, reader: &mut dyn Read) -> Result<Copied, StoreError> {
+fn write_log(disk: &Arc<dyn Disk>, path: &Path, reader: &mut dyn Read, wall_ms: u64) -> Result<Copied, StoreError> {
     let mut log = Log::create(disk.clone(), path, Limits::default().segment_bytes)
         .map_err(|e| StoreError::Unavailable(format!("failed to write to {}: {e}", path.display())))?;
     let (mut batch, mut batched) = (Batch::new(), 0);
@@ -212,12 +226,12 @@ fn write_log(disk: &Arc<dyn Disk>, path: &Path, reader: &mut dyn Read) -> Result
         batched += 1;
         if batched == BATCH_RECORDS {
             batched = 0;
-            let revision = revision + REVISION_BUMP;
+            let revision = restored_revision(revision, wall_ms);
             log.append(std::mem::replace(&mut batch, Batch::new()), revision, revision)?;
         }
         Ok(())
     })?;
-    let revision = copied.revision + REVISION_BUMP;
+    let revision = restored_revision(copied.revision, wall_ms);
     log.append(batch, revision, revision)?;
     log.close();
     Ok(copied)

@@ -100,16 +100,16 @@ impl Read for Stream {
 }
 
 /// Fills the store in `directory`, which must be empty, from `file`; says what came of it.
-pub fn restore(directory: &Path, file: &Path) -> Result<String, StoreError> {
+pub fn restore(directory: &Path, file: &Path, wall_ms: u64) -> Result<String, StoreError> {
     let input = File::open(file);
     let mut input = input.map_err(|e| StoreError::Unavailable(format!("can't open {}: {e}", file.display())))?;
-    let copied = crate::restore(directory, &mut input)?;
+    let copied = crate::restore(directory, &mut input, wall_ms)?;
     Ok(format!(
         "restored {} ({} keys of revision {}, at revision {} from now on: whoever watches starts again)",
         directory.display(),
         copied.keys,
         copied.revision,
-        copied.revision + backup::REVISION_BUMP
+        backup::restored_revision(copied.revision, wall_ms)
     ))
 }
 
@@ -140,9 +140,9 @@ pub fn check(directory: &Path) -> Result<String, StoreError> {
 }
 
 /// Makes a damaged store in `directory` one that can be started again; says what is lost.
-pub fn salvage(directory: &Path) -> Result<String, StoreError> {
+pub fn salvage(directory: &Path, wall_ms: u64) -> Result<String, StoreError> {
     exists(directory)?;
-    let report = crate::salvage(directory)?;
+    let report = crate::salvage(directory, wall_ms)?;
     if report.was_sound {
         return Ok(format!("{} needs no salvage: nothing that is needed is damaged", directory.display()));
     }
@@ -214,13 +214,13 @@ mod tests {
         let [from, to, file, other] = ["from", "to", "file", "other"].map(|name| place.path().join(name));
         filled(&from).await;
         told(backup(&from, &file), &["wrote", "30 keys at revision 31"]);
-        told(restore(&to, &file), &["restored", "30 keys of revision 31", "at revision 1000000031"]);
+        told(restore(&to, &file, 0), &["restored", "30 keys of revision 31", "at revision 1000000031"]);
         told(check(&to), &["is sound", "30 keys at revision 1000000031"]);
         let store = EmbeddedStore::open(&to, Env::real()).unwrap();
         let record = store.get("/registry/k/07").await.unwrap().unwrap();
         assert_eq!((&record.value[..], record.mod_revision), (&b"value 7"[..], 9));
         // Not over what is there, and not beside a running server.
-        told(restore(&to, &file), &["not empty", "restore into an empty directory"]);
+        told(restore(&to, &file, 0), &["not empty", "restore into an empty directory"]);
         told(check(&to), &["in use by another process", "stop it"]);
         // A backup is made while it serves.
         told(backup(&to, &other), &["wrote", "30 keys at revision 1000000031"]);
@@ -276,7 +276,7 @@ mod tests {
             let (file, to) = (place.path().join(format!("file{n}")), place.path().join(format!("to{n}")));
             let (directory, target) = (from.clone(), file.clone());
             env::spawn_blocking(move || backup(&directory, &target)).await.unwrap().unwrap();
-            restore(&to, &file).unwrap();
+            restore(&to, &file, 0).unwrap();
             let restored = EmbeddedStore::open(&to, Env::real()).unwrap();
             let first = restored.get("/k/0").await.unwrap().unwrap().value;
             for key in 1..5 {
@@ -292,7 +292,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let from = place.path().join("from");
         filled(&from).await;
-        told(salvage(&from), &["needs no salvage"]);
+        told(salvage(&from, 0), &["needs no salvage"]);
         let path = log(&from);
         let mut bytes = fs::read(&path).unwrap();
         let damaged = bytes.windows(7).position(|window| window == b"value 7").unwrap();
@@ -300,7 +300,7 @@ mod tests {
         fs::write(&path, bytes).unwrap();
         let said = EmbeddedStore::open(&from, Env::real()).map(drop).unwrap_err().to_string();
         assert!(said.contains("/registry/k/07 at revision 9: checksum"), "{said}");
-        told(salvage(&from), &["kept 29 keys", "lost /registry/k/07 at revision 9 ("]);
+        told(salvage(&from, 0), &["kept 29 keys", "lost /registry/k/07 at revision 9 ("]);
         told(check(&from), &["is sound", "29 keys"]);
         let store = EmbeddedStore::open(&from, Env::real()).unwrap();
         assert_eq!(store.get("/registry/k/07").await.unwrap(), None);
@@ -335,10 +335,10 @@ mod tests {
         let [none, file, from] = ["none", "file", "from"].map(|name| place.path().join(name));
         told(backup(&none, &file), &["holds no store", "name the data directory"]);
         told(check(&none), &["holds no store"]);
-        told(restore(&none, &file), &["can't open", "file"]);
+        told(restore(&none, &file, 0), &["can't open", "file"]);
         assert!(!none.exists() && !file.exists());
         fs::write(&file, "something else entirely").unwrap();
-        told(restore(&none, &file), &["not a minke backup", "name a file made by"]);
+        told(restore(&none, &file, 0), &["not a minke backup", "name a file made by"]);
         told(check(&none), &["holds no minke store"]);
         filled(&from).await;
         let unwritable = place.path().join("no/such/place");
@@ -358,7 +358,7 @@ mod tests {
             ("flipped", whole.iter().enumerate().map(|(at, b)| if at == 400 { b ^ 4 } else { *b }).collect()),
         ] {
             fs::write(&file, damaged).unwrap();
-            told(restore(&to, &file), &["damaged or cut off", "nothing was restored", "use another one"]);
+            told(restore(&to, &file, 0), &["damaged or cut off", "nothing was restored", "use another one"]);
             assert_eq!(fs::read_dir(&to).unwrap().count(), 0, "{name} leaves nothing");
         }
         // A torn tail is a write nobody was promised: told, and dropped by the next start.

@@ -11,7 +11,7 @@ use env::Env;
 use crate::{
     Compare, Limits, Operation, Outcome, Range, RangeResult, Record, Revision, Store, StoreError, Transaction,
     WatchStream,
-    backup::REVISION_BUMP,
+    backup::restored_revision,
     mvcc::{
         group::{Decision, Group},
         index::Live,
@@ -39,8 +39,14 @@ impl MemoryStore {
 
     /// What a restored backup begins with, as `backup::restore` makes it of an embedded store: the records with the versions
     /// they had, and a revision that the old store never reached, before which nothing can be read or watched.
-    /// `deadlines` are those that the store of the records told.
-    pub fn restored(env: Env, records: Vec<Record>, deadlines: Vec<(String, u64)>, revision: Revision) -> Self {
+    /// `deadlines` are those that the store of the records told, `wall_ms` the clock of whoever restores.
+    pub fn restored(
+        env: Env,
+        records: Vec<Record>,
+        deadlines: Vec<(String, u64)>,
+        revision: Revision,
+        wall_ms: u64,
+    ) -> Self {
         let store = Self::new(env);
         let deadlines: HashMap<String, u64> = deadlines.into_iter().collect();
         let mut core = store.shared.core.write();
@@ -51,7 +57,7 @@ impl MemoryStore {
             let live = Live { created: record.create_revision, expires_ms, value: record.value };
             core.install(record.key.into(), record.mod_revision, Some(live));
         }
-        let reached = revision + REVISION_BUMP;
+        let reached = restored_revision(revision, wall_ms);
         core.reached(reached, reached);
         drop(core);
         store
@@ -161,9 +167,10 @@ mod tests {
         let everything = || Range { start: "/".into(), end: "0".into(), limit: 0, revision: None };
         let backup = old.range(everything()).await.unwrap();
         let deadlines = old.deadlines("/", "0").await.unwrap();
-        let new = MemoryStore::restored(env.clone(), backup.records.clone(), deadlines, backup.revision);
+        let new = MemoryStore::restored(env.clone(), backup.records.clone(), deadlines, backup.revision, 5_000_000);
         let found = new.range(everything()).await.unwrap();
-        assert_eq!((found.records, found.revision), (backup.records, backup.revision + REVISION_BUMP));
+        let reached = restored_revision(backup.revision, 5_000_000);
+        assert_eq!((found.records, found.revision), (backup.records, reached));
         assert!(matches!(new.watch("/", "0", backup.revision).await, Err(StoreError::Compacted { .. })));
         let watch = new.watch("/", "0", 0).await;
         env.sleep(std::time::Duration::from_secs(61)).await;

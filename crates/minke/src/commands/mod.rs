@@ -314,10 +314,11 @@ async fn run_image(command: Image) -> Result<()> {
 }
 
 async fn run_store(command: Store) -> Result<()> {
+    let wall_ms = u64::try_from(Env::real().now().as_millisecond())?;
     let done = match command {
         Store::Backup { data, file } => store::files::backup(&data.instance().store(), &file)?,
-        Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file)?,
-        Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store())?,
+        Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file, wall_ms)?,
+        Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store(), wall_ms)?,
         Store::Check { data, salvage: false } => store::files::check(&data.instance().store())?,
     };
     println!("{done}");

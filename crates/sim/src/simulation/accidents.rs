@@ -12,6 +12,9 @@ use store::{MemoryStore, Store};
 use super::{Backup, Process, Simulation, simulated_store};
 use crate::{Faults, checkers::oracle, clients::registers, cluster::api_server::ApiServerProcess};
 
+/// How far apart two restores are at least.
+const RESTORE_INTERVAL_MS: u64 = 60_000;
+
 impl Simulation {
     /// Ends a process, puts a fresh part of the world in its place, and starts that after a while.
     fn restart<S: FnOnce() + Send + 'static>(&self, process: &Process, seconds: u64, start: impl FnOnce() -> S) {
@@ -91,13 +94,12 @@ impl Simulation {
 
     /// All servers stop, and start again on the store as it was backed up. Whether there was a backup.
     pub async fn restore(&self, seconds: u64) -> bool {
-        // Each once: a restore raises the revision from the backup's, so a second one of the same backup would give out the
-        // revisions of the first again (seed 421).
-        let Some(backup) = self.backup.lock().take() else { return false };
+        let Some(backup) = self.backup.lock().clone() else { return false };
         self.servers.iter().for_each(|server| server.crash());
         self.registers.lock().restore(registers::values(&backup.records));
         let Backup { records, deadlines, revision } = backup;
-        let memory = Arc::new(MemoryStore::restored(self.env.clone(), records, deadlines, revision));
+        let memory =
+            Arc::new(MemoryStore::restored(self.env.clone(), records, deadlines, revision, self.restore_clock()));
         self.oracle.begin_epoch(&*memory).await;
         let store = simulated_store(&memory, &self.env, &self.network);
         *self.store.lock() = memory;
@@ -106,6 +108,16 @@ impl Simulation {
             self.start_server_in(server.clone(), seconds);
         }
         true
+    }
+
+    /// Nodes' clocks jump, also back; whoever restores has one that does not, or revisions would be given out twice.
+    fn restore_clock(&self) -> u64 {
+        let wall_ms = self.env.now().as_millisecond().max(0) as u64;
+        let last_ms = self.restored_ms.fetch_max(wall_ms, Ordering::Relaxed);
+        if wall_ms > last_ms {
+            return wall_ms;
+        }
+        self.restored_ms.fetch_add(RESTORE_INTERVAL_MS, Ordering::Relaxed) + RESTORE_INTERVAL_MS
     }
 
     /// No more faults; returns when everything that was down is back.

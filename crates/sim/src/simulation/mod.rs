@@ -60,6 +60,7 @@ struct Process {
 }
 
 /// A copy of the store at one moment.
+#[derive(Clone)]
 struct Backup {
     records: Vec<Record>,
     deadlines: Vec<(String, u64)>,
@@ -82,6 +83,8 @@ pub struct Simulation {
     nodes: Vec<Process>,
     addresses: Arc<AtomicU64>,
     backup: Mutex<Option<Backup>>,
+    /// The clock of the last restore.
+    restored_ms: AtomicU64,
     /// Ends what has to come back.
     recovery: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
@@ -138,6 +141,7 @@ impl Simulation {
             nodes,
             addresses: Arc::new(AtomicU64::new(1)),
             backup: Mutex::default(),
+            restored_ms: AtomicU64::default(),
             recovery: Mutex::default(),
             env,
         };

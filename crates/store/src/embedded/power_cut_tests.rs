@@ -14,7 +14,7 @@ use env::Env;
 use super::{salvage::salvage_on, writer::Writer};
 use crate::{
     Limits, Operation, Outcome, Revision, StoreError, Transaction,
-    backup::{self, REVISION_BUMP},
+    backup::{self, restored_revision},
     disk::{
         Disk, SyncPoint,
         simulated::{Dice, Faults, SimulatedDisk},
@@ -24,6 +24,8 @@ use crate::{
 };
 
 const STORE: &str = "/store";
+/// When backups are restored and stores salvaged.
+const WALL_MS: u64 = 1_800_000_000_000;
 const SEEDS: u64 = 200;
 /// Where a seed must fail that lacks one sync.
 const SEEDS_WITHOUT_SYNC: u64 = 3000;
@@ -243,8 +245,8 @@ impl World {
         }
         let is_cut = self.dice.chance(20);
         let input = if is_cut { &bytes[..bytes.len() - 1] } else { &bytes[..] };
-        let raised = Contents { revision: contents.revision + REVISION_BUMP, keys: contents.keys };
-        match backup::restore_on(Arc::new(self.disk.clone()), Path::new(&path), &mut &input[..]) {
+        let raised = Contents { revision: restored_revision(contents.revision, WALL_MS), keys: contents.keys };
+        match backup::restore_on(Arc::new(self.disk.clone()), Path::new(&path), &mut &input[..], WALL_MS) {
             Ok(_) if is_cut => return Err("restored a backup that was cut off".into()),
             Ok(_) => self.restored.push((path, raised)),
             Err(_) => self.begun.push((path, raised)),
@@ -446,7 +448,8 @@ fn damage(seed: u64) -> Verdict {
         Err(StoreError::Corrupted(_)) => {}
         Err(error) => return Err(format!("failed otherwise: {error}")),
     }
-    let report = salvage_on(Arc::new(world.disk.clone()), Path::new(STORE)).map_err(|e| format!("salvage: {e}"))?;
+    let report =
+        salvage_on(Arc::new(world.disk.clone()), Path::new(STORE), WALL_MS).map_err(|e| format!("salvage: {e}"))?;
     world.disk.cut_power();
     let found = open(&world.disk, STORE).and_then(|writer| Contents::of(&writer));
     let found = found.map_err(|e| format!("does not start after the salvage: {e}"))?;

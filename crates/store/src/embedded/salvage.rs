@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Limits, Revision, StoreError,
-    backup::{BATCH_RECORDS, REVISION_BUMP},
+    backup::{BATCH_RECORDS, restored_revision},
     disk::{Disk, RealDisk},
     mvcc::Value,
 };
@@ -33,11 +33,11 @@ pub struct SalvageReport {
 
 /// Keeps what can be read of the damaged store at `path`. What was there before is kept beside it, in files that end
 /// with `.damaged`. The revision rises so far that every watcher starts again.
-pub fn salvage(path: impl AsRef<Path>) -> Result<SalvageReport, StoreError> {
-    salvage_on(Arc::new(RealDisk), path.as_ref())
+pub fn salvage(path: impl AsRef<Path>, wall_ms: u64) -> Result<SalvageReport, StoreError> {
+    salvage_on(Arc::new(RealDisk), path.as_ref(), wall_ms)
 }
 
-pub(crate) fn salvage_on(disk: Arc<dyn Disk>, path: &Path) -> Result<SalvageReport, StoreError> {
+pub(crate) fn salvage_on(disk: Arc<dyn Disk>, path: &Path, wall_ms: u64) -> Result<SalvageReport, StoreError> {
     replay::segment_ids(&*disk, path)?;
     let _lock = lock(&*disk, path)?;
     let (core, mut replayed) = read_all(&*disk, path)?;
@@ -48,7 +48,7 @@ pub(crate) fn salvage_on(disk: Arc<dyn Disk>, path: &Path) -> Result<SalvageRepo
         return Ok(SalvageReport { was_sound: true, revision: core.revision(), kept_keys, lost });
     }
     let old: Vec<_> = replayed.segments.iter().cloned().collect();
-    let revision = core.revision() + REVISION_BUMP;
+    let revision = restored_revision(core.revision(), wall_ms);
     let mut log = recovery::settle(disk.clone(), path, replayed, Limits::default().segment_bytes)?.log;
     log.begin_segment().map_err(|e| unreadable(path, &e))?;
     let mut kept_keys = 0;

@@ -190,7 +190,7 @@ async fn a_backup_restores_the_same_objects_at_a_revision_never_reached() {
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("restored");
-    assert_eq!(restore(&path, &mut &bytes[..]).unwrap(), made);
+    assert_eq!(restore(&path, &mut &bytes[..], 0).unwrap(), made);
     check(&path).unwrap();
     let restored = open(&path, Limits::default());
     assert_eq!(contents(&restored).await, contents(&source).await);
@@ -204,17 +204,25 @@ async fn a_backup_restores_the_same_objects_at_a_revision_never_reached() {
     assert!(restored.watch("/b/", "/c", raised + 1).await.is_ok());
     assert_eq!(write(&restored, vec![put("/b/new", "x")]).await, raised + 1);
 
-    let again = restore(&path, &mut &bytes[..]).expect_err("not empty").to_string();
+    // The same backup once more, a second later: no revision that the first restore may have given out.
+    let second = directory.path().join("second");
+    let later_ms = (raised + 1) / 1000 + 1000;
+    restore(&second, &mut &bytes[..], later_ms).unwrap();
+    let restored = open(&second, Limits::default());
+    assert_eq!(restored.revision().await.unwrap(), later_ms * 1000);
+    assert!(matches!(restored.watch("/b/", "/c", raised + 1).await.err(), Some(StoreError::Compacted { .. })));
+
+    let again = restore(&path, &mut &bytes[..], 0).expect_err("not empty").to_string();
     assert!(again.contains("not empty"), "{again}");
     for damage in [3, 20, 5000, bytes.len() - 3] {
         let mut damaged = bytes.clone();
         damaged[damage] ^= 1;
         let path = directory.path().join(format!("damaged-{damage}"));
-        assert!(matches!(restore(&path, &mut &damaged[..]), Err(StoreError::Corrupted(_))), "byte {damage}");
+        assert!(matches!(restore(&path, &mut &damaged[..], 0), Err(StoreError::Corrupted(_))), "byte {damage}");
         assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "nothing is left");
     }
     let cut = &bytes[..bytes.len() - 100];
-    assert!(restore(directory.path().join("cut"), &mut &cut[..]).is_err());
+    assert!(restore(directory.path().join("cut"), &mut &cut[..], 0).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
