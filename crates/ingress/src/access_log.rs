@@ -1,6 +1,7 @@
 //! The access log: one line per request, in the combined form that log readers know, written behind the requests' backs.
 //! Lines come from `proxy`; a thread of its own writes them.
-//! Invariant: a disk that is slow or full delays no request; what it can't take is counted and dropped.
+//! Invariant: a disk that is slow or full delays no request; what it can't take is dropped (type: a bounded channel that
+//! nobody waits for).
 
 use std::{
     fs::{File, OpenOptions},
