@@ -1,6 +1,7 @@
 //! The access log: one line per request, in the combined form that log readers know, written behind the requests' backs.
 //! Lines come from `proxy`; a thread of its own writes them.
-//! Invariant: a disk that is slow or full delays no request; what it can't take is counted and dropped.
+//! Invariant: a disk that is slow or full delays no request; what it can't take is dropped (type: a bounded channel that
+//! nobody waits for).
 
 use std::{
     fs::{File, OpenOptions},
@@ -32,7 +33,7 @@ impl AccessLog {
     }
 
     pub fn line(&self, line: String) {
-        if self.lines.try_send(line).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) % 10_000 == 0 {
+        if self.lines.try_send(line).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed).is_multiple_of(10_000) {
             tracing::warn!("the access log can't keep up: lines are lost");
         }
     }

@@ -1,6 +1,7 @@
 //! Certificates by server name: what a TLS client is shown.
 //! Made by `model` from Secrets; asked by rustls at every handshake through `TableResolver`.
-//! Invariant: a handshake never waits, and a renewed Secret is shown to the next client (test: `tests/data_path`).
+//! Invariant: a handshake never waits, and a renewed Secret is shown to the next client (test:
+//! `a_name_has_its_certificate_and_a_renewed_one_at_once`).
 
 use std::{collections::HashMap, fmt, sync::Arc};
 

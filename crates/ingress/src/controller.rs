@@ -1,6 +1,6 @@
 //! Keeps the route table true: Ingresses, classes and Secrets make it anew, Services and EndpointSlices only change backends.
 //! Reads informers, calls `model` and `backends`, and says what is wrong in Events.
-//! Invariant: nothing here waits for a write, so that endpoints that go are not used for longer than it takes to be told.
+//! Nothing here waits for a write, so that endpoints that go are not used for longer than it takes to be told.
 
 use std::{
     collections::{HashMap, HashSet},

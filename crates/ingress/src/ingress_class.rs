@@ -1,6 +1,6 @@
 //! The IngressClass of ours: made once, then the user's.
 //! Called by `run` at start; asked by `controller` which Ingresses are ours.
-//! Invariant: a class that is there is never changed (test: `the_class_is_made_once_and_default_if_no_other_is`).
+//! A class that is there is never changed, and ours is the default only where no other is.
 
 use std::time::Duration;
 

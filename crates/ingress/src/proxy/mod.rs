@@ -1,6 +1,7 @@
 //! The data path: a request comes in at an `Entry`, finds its route, and goes to an endpoint.
 //! `request` reads and changes heads, `body` passes bodies on, `upstream` has the connections, `upgrade` the rest.
-//! Invariant: a request is sent twice only if nothing of it arrived or it may be repeated (test: `tests/data_path`).
+//! Invariant: a request is sent twice only if nothing of it arrived or it may be repeated (test:
+//! `what_did_not_arrive_is_sent_elsewhere_and_what_may_have_is_not_repeated`).
 
 mod body;
 mod log_entry;

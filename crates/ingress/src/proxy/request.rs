@@ -1,7 +1,8 @@
 //! What is read from a request's head, what is refused in it, and what is changed before it goes on.
 //! Called by `proxy` for every request and every answer.
 //! Pure (tidy: `pure_files`). Invariant: nothing that describes one connection is passed to another, and no header in which a
-//! client says who it is or where it comes from is passed on as if it were ours to vouch for.
+//! client says who it is or where it comes from is passed on (test:
+//! `a_backend_learns_what_we_know_and_not_what_the_client_claims`).
 
 use std::{borrow::Cow, net::IpAddr};
 

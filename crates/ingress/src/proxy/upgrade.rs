@@ -1,6 +1,6 @@
 //! Connections that go on in another protocol (WebSocket): bytes in both directions until one side ends.
 //! Called by `proxy` when a backend has agreed.
-//! Invariant: a connection on which nothing moves ends (`SILENCE_MAX`).
+//! A connection on which nothing moves ends after `SILENCE_MAX`.
 
 use std::{
     io,

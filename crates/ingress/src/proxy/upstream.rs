@@ -1,7 +1,7 @@
 //! Connections to endpoints: kept while idle, driven by the request that uses them.
 //! Used by `proxy`; a connection goes back when the answer's body has ended.
-//! Invariant: a connection that is used again is idle on both sides (test: `tests/data_path`), and none is kept longer than
-//! `IDLE_TIMEOUT`.
+//! Invariant: a connection that is used again is idle on both sides (test:
+//! `connections_to_endpoints_are_used_again`), and none is kept longer than `IDLE_TIMEOUT`.
 
 use std::{
     collections::HashMap,
