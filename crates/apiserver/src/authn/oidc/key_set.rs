@@ -8,9 +8,10 @@ use std::{
 };
 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, jwk::Jwk};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use env::Env;
 
@@ -49,8 +50,9 @@ pub struct KeySet {
     discovery: http::Uri,
     tls: Arc<ClientConfig>,
     fetched: RwLock<Arc<Fetched>>,
-    /// Held while fetching: others wait for what comes of it.
-    fetching: tokio::sync::Mutex<Allowance>,
+    /// One fetches at a time; others wait for what comes of it.
+    fetching: Semaphore,
+    allowance: Mutex<Allowance>,
     env: Env,
 }
 
@@ -65,7 +67,8 @@ impl KeySet {
             discovery: discovery.parse().map_err(|e| format!("{discovery}: {e}"))?,
             tls: Arc::new(tls_config::client_config(Some(issuer.certificate_authority.as_bytes()), None)?),
             fetched: RwLock::default(),
-            fetching: tokio::sync::Mutex::new(Allowance { left: FETCH_BURST, since: Duration::ZERO }),
+            fetching: Semaphore::new(1),
+            allowance: Mutex::new(Allowance { left: FETCH_BURST, since: Duration::ZERO }),
             env: env.clone(),
         }))
     }
@@ -85,7 +88,7 @@ impl KeySet {
 
     /// Whether there are keys; fetches them if there were none so far.
     pub async fn ready(&self) -> Result<(), String> {
-        let _held = self.fetching.lock().await;
+        let _turn = self.fetching.acquire().await;
         match self.fetched.read().times {
             0 => {}
             _ => return Ok(()),
@@ -111,10 +114,16 @@ impl KeySet {
 
     /// Fetches the keys unless somebody has since the caller looked, or it was done too often lately.
     async fn refresh(&self, seen: u64) -> Result<(), String> {
-        let mut allowance = self.fetching.lock().await;
-        if self.fetched.read().times != seen {
+        let _turn = self.fetching.acquire().await;
+        if self.fetched.read().times != seen || !self.may_fetch() {
             return Ok(());
         }
+        self.fetch().await
+    }
+
+    /// Takes one of the fetches that tokens may cause, if there is one left.
+    fn may_fetch(&self) -> bool {
+        let mut allowance = self.allowance.lock();
         let now = self.env.monotonic();
         let regained = (now.saturating_sub(allowance.since).as_secs() / FETCH_INTERVAL.as_secs()) as u32;
         if regained > 0 {
@@ -122,10 +131,10 @@ impl KeySet {
             allowance.since = now;
         }
         if allowance.left == 0 {
-            return Ok(());
+            return false;
         }
         allowance.left -= 1;
-        self.fetch().await
+        true
     }
 
     async fn fetch(&self) -> Result<(), String> {

@@ -7,7 +7,7 @@ pub mod configuration;
 mod claims;
 mod key_set;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -125,16 +125,16 @@ impl JwtTokens {
 }
 
 fn from_file(
-    path: &PathBuf,
+    path: &Path,
     config: &Config,
     algorithms: Arc<[Algorithm]>,
     env: &Env,
     metrics: &ReloadMetrics,
 ) -> Result<Arc<Reloadable<Issuers>>, String> {
     let own = config.service_accounts.issuers();
-    let files = WatchedFiles::new(vec![path.clone()]);
+    let files = WatchedFiles::new(vec![path.to_owned()]);
     let load = {
-        let (path, env) = (path.clone(), env.clone());
+        let (path, env) = (path.to_owned(), env.clone());
         move || {
             let config = AuthenticationConfiguration::load(&path)?;
             Issuers::new(config, &own, algorithms.clone(), &env)

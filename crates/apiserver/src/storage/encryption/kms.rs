@@ -10,10 +10,10 @@ use std::{
 
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use sha2::{Digest, Sha256};
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, sync::Semaphore};
 use tonic::{
     client::Grpc,
     transport::{Channel, Endpoint, Uri},
@@ -69,8 +69,9 @@ pub struct KmsProvider {
     channel: Channel,
     state: RwLock<Option<Arc<WriteState>>>,
     opened: Expiring<[u8; 32], Opener>,
-    /// Held while it is asked.
-    health: tokio::sync::Mutex<Health>,
+    /// One asks at a time; others wait for the answer.
+    asking: Semaphore,
+    health: Mutex<Health>,
     env: Env,
 }
 
@@ -89,7 +90,8 @@ impl KmsProvider {
             channel,
             state: RwLock::default(),
             opened: Expiring::new(CACHED_SEEDS_MAX),
-            health: tokio::sync::Mutex::new(health),
+            asking: Semaphore::new(1),
+            health: Mutex::new(health),
             env: env.clone(),
         })
     }
@@ -132,15 +134,19 @@ impl KmsProvider {
 
     /// Whether it is well; a new seed is made if its key has changed.
     pub async fn check(&self) -> Result<(), String> {
-        let mut health = self.health.lock().await;
+        let _turn = self.asking.acquire().await;
         let now = self.env.monotonic();
-        if health.until > now {
-            return health.verdict.clone();
-        }
-        let verdict = self.probe(&mut health.version).await;
+        let mut version = {
+            let health = self.health.lock();
+            if health.until > now {
+                return health.verdict.clone();
+            }
+            health.version.clone()
+        };
+        let verdict = self.probe(&mut version).await;
         let lasts = if verdict.is_ok() { HEALTHY_TTL } else { UNHEALTHY_TTL };
-        health.until = self.env.monotonic() + lasts;
-        health.verdict = verdict.clone();
+        let until = self.env.monotonic() + lasts;
+        *self.health.lock() = Health { verdict: verdict.clone(), until, version };
         verdict
     }
 

@@ -22,7 +22,7 @@ const ENCRYPTED: &[u8] = b"k8s:enc:";
 enum Cipher {
     Identity,
     AesGcm(AesGcm),
-    AesCbc(AesCbc),
+    AesCbc(Box<AesCbc>),
     SecretBox(SecretBox),
     Kms(Arc<KmsProvider>),
 }
@@ -79,7 +79,7 @@ impl Transformers {
         };
         match provider {
             Provider::AesGcm(keys) => keyed("aesgcm", keys, |key| AesGcm::new(key).map(Cipher::AesGcm)),
-            Provider::AesCbc(keys) => keyed("aescbc", keys, |key| AesCbc::new(key).map(Cipher::AesCbc)),
+            Provider::AesCbc(keys) => keyed("aescbc", keys, |key| AesCbc::new(key).map(|cipher| Cipher::AesCbc(Box::new(cipher)))),
             Provider::SecretBox(keys) => keyed("secretbox", keys, |key| SecretBox::new(key).map(Cipher::SecretBox)),
             Provider::Identity => {
                 made.push(Arc::new(PrefixTransformer { prefix: String::new(), cipher: Cipher::Identity }));
