@@ -136,9 +136,9 @@ pub fn builtin() -> &'static [Arc<Resource>] {
     &BUILTIN
 }
 
-/// The resources of MutatingAdmissionPolicy, which are not served by default.
-pub fn mutating_admission_policies() -> Vec<Arc<Resource>> {
-    table::mutating_admission_policies()
+/// Resources that are there only with a feature gate.
+pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
+    table::gated(gate)
 }
 
 /// A built-in resource by its plural name.

@@ -38,6 +38,7 @@ mod subresource_tests;
 pub mod tests;
 mod token_audience;
 pub mod type_checking;
+mod vertical_pod_autoscaler;
 #[cfg(test)]
 mod webhook_tests;
 mod webhooks;
@@ -79,6 +80,7 @@ use self::{
     storage_classes::{
         DefaultIngressClass, DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection,
     },
+    vertical_pod_autoscaler::VerticalPodAutoscaler,
     webhooks::Webhooks,
 };
 use crate::{
@@ -237,6 +239,7 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(DefaultIngressClass(c.cluster.clone())), true),
     (|_| Arc::new(DenyServiceExternalIPs), false),
     (|c| Arc::new(PodTopologyLabels(c.cluster.clone())), true),
+    (|c| Arc::new(VerticalPodAutoscaler(c.cluster.clone())), false),
     (|c| Arc::new(ResourceQuota(c.cluster.clone())), true),
     (|_| Arc::new(AlwaysDeny), false),
 ];
@@ -244,7 +247,7 @@ const PLUGINS: &[(Make, bool)] = &[
 const MUTATING_WEBHOOKS: &str = "MutatingAdmissionWebhook";
 const VALIDATING_WEBHOOKS: &str = "ValidatingAdmissionWebhook";
 const POLICIES: &str = "ValidatingAdmissionPolicy";
-const MUTATING_POLICIES: &str = "MutatingAdmissionPolicy";
+const MUTATING_POLICIES: &str = api::feature_gates::MUTATING_ADMISSION_POLICY;
 const QUOTA: &str = "ResourceQuota";
 
 /// On in other clusters, absent from ours: turning them off is granted.
@@ -253,7 +256,8 @@ const ABSENT: &[&str] = &["NodeDeclaredFeatureValidator"];
 /// Whether MutatingAdmissionPolicies count, and are served; beta, so off by default.
 pub fn mutates_by_policy(config: &Config) -> bool {
     let listed = |names: &[String]| names.iter().any(|n| n == MUTATING_POLICIES);
-    listed(&config.enable_admission_plugins) && !listed(&config.disable_admission_plugins)
+    let enabled = listed(&config.enable_admission_plugins) || config.feature_gates.enabled(MUTATING_POLICIES);
+    enabled && !listed(&config.disable_admission_plugins)
 }
 
 pub struct Chain {

@@ -22,7 +22,7 @@ use kube_cel::{
     KubeCelExt,
     cel::{
         Context, IdedExpr, ResolveResult,
-        common::ast::Expr,
+        common::ast::{Expr, LiteralValue, operators},
         objects::{Key, Map, Value as CelValue},
         parser::Parser,
     },
@@ -91,6 +91,11 @@ impl Expression {
 
     pub fn names(&self, variable: &str) -> bool {
         self.parsed.references().has_variable(variable)
+    }
+
+    /// Whether it looks at `field` of `variable`, optionally or not.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        selects(&mut self.parsed.clone(), variable, field)
     }
 
     /// What it costs at most with names of these types; `root` is the one whose parts it looks at.
@@ -167,6 +172,21 @@ fn message_type(expression: &mut IdedExpr) -> Option<String> {
         Expr::Unspecified => Some(String::new()),
         _ => children_mut(&mut expression.expr).into_iter().find_map(message_type),
     }
+}
+
+fn selects(expression: &mut IdedExpr, variable: &str, field: &str) -> bool {
+    let named = |operand: &IdedExpr| matches!(&operand.expr, Expr::Ident(name) if name == variable);
+    let found = match &expression.expr {
+        Expr::Select(select) => select.field == field && named(&select.operand),
+        Expr::Call(call) if call.func_name == operators::OPT_SELECT => match call.args.as_slice() {
+            [operand, IdedExpr { expr: Expr::Literal(LiteralValue::String(key)), .. }] => {
+                key.inner() == field && named(operand)
+            }
+            _ => false,
+        },
+        _ => false,
+    };
+    found || children_mut(&mut expression.expr).into_iter().any(|child| selects(child, variable, field))
 }
 
 fn has_loops(expression: &mut IdedExpr) -> bool {

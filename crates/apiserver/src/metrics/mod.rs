@@ -12,6 +12,7 @@ use ::metrics::{CONTENT_TYPE, Text};
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 
+use api::feature_gates::FeatureGates;
 use env::Env;
 
 use crate::{
@@ -28,6 +29,21 @@ use crate::{
 };
 pub use requests::{Labels, Open, Requests};
 pub use stored::{Measured, Operations};
+
+static FEATURE_ENABLED: ::metrics::Family = ::metrics::Family::gauge(
+    "kubernetes_feature_enabled",
+    &["name", "stage"],
+    "This metric records the data about the stage and enablement of a k8s feature.",
+);
+
+/// Which feature gates are on.
+pub fn feature_gates(gates: &FeatureGates) -> ::metrics::Metrics {
+    let metrics = ::metrics::Metrics::default();
+    for (gate, on) in gates.all() {
+        metrics.set(&FEATURE_ENABLED, &[gate.name, gate.stage.label()], f64::from(u8::from(on)));
+    }
+    metrics
+}
 
 #[derive(Default)]
 pub struct Metrics {

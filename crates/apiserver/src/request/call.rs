@@ -28,6 +28,8 @@ pub struct Call {
     pub headers: HeaderMap,
     pub user: User,
     pub in_process: bool,
+    /// Whether objects that wait for initializers are not there for this request.
+    pub hides_uninitialized: bool,
     pub warnings: Mutex<Vec<String>>,
     /// Present when the client asked to switch protocols on its connection.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
@@ -62,6 +64,7 @@ impl Call {
             headers: self.headers.clone(),
             user: self.user.clone(),
             in_process: self.in_process,
+            hides_uninitialized: self.hides_uninitialized,
             warnings: Mutex::default(),
             upgrade: Mutex::default(),
             stream: Mutex::default(),

@@ -86,9 +86,13 @@ fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
     {
         roots.add(certificate?)?;
     }
-    let builder = match roots.is_empty() {
+    let from_file = config.authentication.request_header.as_ref().is_some_and(|r| r.ca_file.is_some())
+        || config.client_ca_file.is_some();
+    // Files may name others later; a client that is told no names shows what it has.
+    let subjects = if from_file { Vec::new() } else { roots.subjects() };
+    let builder = match roots.is_empty() && !from_file {
         true => builder.with_no_client_auth(),
-        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(roots.subjects(), provider))),
+        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(subjects, provider))),
     };
     Ok(builder.with_cert_resolver(resolver))
 }

@@ -12,6 +12,8 @@ use api::ApiError;
 
 use crate::{authn::User, request::body, server::pipeline::ApiServer};
 
+/// Who the server itself is.
+pub const USER: &str = "system:apiserver";
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// The server, for those that are made before it.
@@ -40,7 +42,7 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &
         .header(header::USER_AGENT, "kube-apiserver")
         .body(body)
         .map_err(|e| ApiError::internal(e.to_string()))?;
-    let user = User::new("system:apiserver", &["system:masters"]);
+    let user = User::new(USER, &["system:masters"]);
     // Boxed: the pipeline may end here again.
     let response = Box::pin(server.handle(ApiServer::in_process_request(user, request))).await;
     let status = response.status();

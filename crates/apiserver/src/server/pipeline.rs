@@ -15,7 +15,10 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{ApiError, Reason, Verb};
+use api::{
+    ApiError, Reason, Verb,
+    feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY},
+};
 use env::Env;
 use store::Store;
 
@@ -47,9 +50,11 @@ use crate::{
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health, loopback::Loopback},
+    server::{config::Config, health, loopback::Loopback, reload::ReloadMetrics},
     storage::{
+        self,
         cluster::Cluster,
+        encryption::EncryptedStore,
         watch_cache::{WatchCache, store_error},
     },
 };
@@ -109,19 +114,32 @@ impl ApiServer {
         let operations = metrics.operations.clone();
         let health = health::Health::default();
         let writes = health.writes.clone();
+        let reloads = ReloadMetrics::new(&format!("{}:{}", config.advertise_address, config.port));
+        metrics.also(reloads.metrics.clone());
         let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
+        let encrypted = EncryptedStore::new(config.encryption_providers.as_ref(), store, &env, &reloads).await;
+        let encrypted = encrypted.map_err(ApiError::internal)?;
+        let store: Arc<dyn Store> = encrypted.clone();
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
-        let optional = match admission::mutates_by_policy(&config) {
-            true => api::kinds::mutating_admission_policies(),
-            false => Vec::new(),
-        };
-        let served = ServedResources::with(&optional);
-        let cluster = Arc::new(Cluster { env: env.clone(), store, cache, served });
+        // Without these the server would let through what they forbid.
+        for resource in api::kinds::builtin().iter().filter(|r| r.group == "admissionregistration.k8s.io") {
+            encrypted.check_prefix(&storage::prefix(resource))?;
+        }
+        let mut gated = Vec::new();
+        if config.feature_gates.enabled(INITIALIZERS) {
+            gated.extend(api::kinds::gated(INITIALIZERS));
+        }
+        if admission::mutates_by_policy(&config) {
+            gated.extend(api::kinds::gated(MUTATING_ADMISSION_POLICY));
+        }
+        let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource, true));
+        let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
+        metrics.also(metrics::feature_gates(&config.feature_gates));
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
         let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
-        let authentication = authn::chain(&config, &cluster, tokens.clone()).map_err(ApiError::internal)?;
+        let authentication = authn::chain(&config, &cluster, tokens.clone(), &reloads).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
-        let authorizer = Arc::new(authz::chain(&config, &cluster).map_err(ApiError::internal)?);
+        let authorizer = Arc::new(authz::chain(&config, &cluster, &reloads).map_err(ApiError::internal)?);
         let loopback = Loopback::default();
         let admission = admission::Chain::new(&config, &cluster, &authorizer, &loopback).map_err(ApiError::internal)?;
         let flow_control = FlowControl::new(&config.limits, &cluster);
@@ -155,6 +173,7 @@ impl ApiServer {
         });
         loopback.connect(&server);
         post_start_hooks::start(&server).await?;
+        server.registry.resume_initializers();
         if server.config.limits.priority_and_fairness {
             server.flow_control.start();
         }
@@ -325,14 +344,18 @@ impl ApiServer {
         let sender = match &in_process {
             Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
             None => {
-                let credentials = Credentials { headers: &parts.headers, extensions: &parts.extensions };
+                let (headers, extensions) = (&parts.headers, &parts.extensions);
+                let credentials = Credentials { path: &info.path, headers, extensions };
                 self.authentication.authenticate(&credentials).await
             }
         };
         self.authentication.strip(&mut parts.headers);
         let failure = sender.as_ref().err().cloned();
         let (user, warning) = sender.map(|b| (b.user, b.warning)).unwrap_or_default();
+        let gates = &self.config.feature_gates;
+        let hides_uninitialized = gates.enabled(INITIALIZERS) && !query.flag("includeUninitialized");
         let call = Call {
+            hides_uninitialized,
             info,
             query,
             method: parts.method,
