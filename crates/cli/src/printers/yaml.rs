@@ -228,12 +228,6 @@ fn natural_order(a: &str, b: &str) -> std::cmp::Ordering {
             (value, end)
         };
         let ((an, ai), (bn, bi)) = (number(&x), number(&y));
-        if x[i] == '0' || y[i] == '0' {
-            let back = |letters: &[char]| letters[..i].iter().rev().take_while(|c| c.is_numeric()).any(|c| *c != '0');
-            if back(&x) {
-                return an.cmp(&bn).then(ai.cmp(&bi)).then(x[i].cmp(&y[i]));
-            }
-        }
         return an.cmp(&bn).then(ai.cmp(&bi)).then(x[i].cmp(&y[i]));
     }
     x.len().cmp(&y.len())
