@@ -65,10 +65,11 @@ pub fn namespace(config: &Config, matches: &Matches) -> Result<(String, bool)> {
     if !of_context.is_empty() {
         return Ok((of_context.to_string(), false));
     }
-    if config.is_empty() && in_cluster() {
-        if let Ok(namespace) = std::fs::read_to_string(POD_NAMESPACE) {
-            return Ok((namespace.trim().to_string(), false));
-        }
+    if config.is_empty()
+        && in_cluster()
+        && let Ok(namespace) = std::fs::read_to_string(POD_NAMESPACE)
+    {
+        return Ok((namespace.trim().to_string(), false));
     }
     Ok(("default".to_string(), false))
 }
@@ -178,7 +179,7 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
     add(&mut headers, "user-agent", &user_agent())?;
     let mut token = token(&user)?;
     if token.is_none() && user.value["exec"].is_object() {
-        let credential = exec::credential(&user, &cluster, &server, &ca, env).await?;
+        let credential = exec::credential(&user, &cluster, &server, &ca).await?;
         token = credential.token;
         chain = credential.certificate.or(chain);
         key = credential.key.or(key);
@@ -274,10 +275,7 @@ fn impersonation(user: &Entry, matches: &Matches, headers: &mut Vec<(HeaderName,
     };
     if name.is_empty() {
         if !groups.is_empty() || !uid.is_empty() || matches.changed("as-user-extra") {
-            return Err(Failure::message(
-                "requesting uid, groups or user-extra for test-user without impersonating a user"
-                    .replace(" for test-user", ""),
-            ));
+            return Err(Failure::message("requesting uid, groups or user-extra without impersonating a user"));
         }
         return Ok(());
     }

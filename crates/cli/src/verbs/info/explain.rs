@@ -73,7 +73,7 @@ async fn resource_and_path(
         }
         return Ok((found, parts[1..].iter().map(|part| part.to_string()).collect()));
     }
-    let plain = |failure| match failure {
+    let plain = |failure: Failure| match failure {
         // Upstream leaves the prefix out here.
         Failure::Message(text) => Failure::Plain(text),
         other => other,
