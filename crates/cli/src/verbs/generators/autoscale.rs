@@ -8,7 +8,10 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, int, string},
     generate::policy::{Autoscale, autoscaler},
-    printers::{Operation, PRINT, operation::DRY_RUN},
+    printers::{
+        Operation, PRINT,
+        operation::{DRY_RUN, DryRun},
+    },
     resource::{FILENAME, Selection},
     run,
     session::Session,
@@ -59,9 +62,12 @@ async fn autoscale(session: &Session, matches: &Matches) -> Result<()> {
             },
             &info.object,
         );
-        let operation = Operation::of(session, matches)?;
+        let mut operation = Operation::of(session, matches)?;
+        if operation.dry_run != DryRun::Client {
+            operation = operation.saying("autoscaled");
+        }
         let place = info_of(session, made.map_err(Failure::Message)?, operation.dry_run).await?;
-        create_one(session, matches, &mut operation.saying("autoscaled"), place).await?;
+        create_one(session, matches, &mut operation, place).await?;
     }
     Ok(())
 }

@@ -201,7 +201,7 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
     if matches.bool("list") {
         for mut info in infos {
             let text =
-                set::list_environment(&mut info.object, &format!("{} {}", info.resource.name, info.name), &pattern);
+                set::list_environment(&mut info.object, &format!("{} {}", info.resource.kind, info.name), &pattern);
             session.output.print(&text.map_err(Failure::Message)?);
         }
         return Ok(());

@@ -73,7 +73,12 @@ async fn resource_and_path(
         }
         return Ok((found, parts[1..].iter().map(|part| part.to_string()).collect()));
     }
-    let found = session.resource(parts[0]).await?;
+    let plain = |failure| match failure {
+        // Upstream leaves the prefix out here.
+        Failure::Message(text) => Failure::Plain(text),
+        other => other,
+    };
+    let found = session.resource(parts[0]).await.map_err(plain)?;
     Ok((found, parts[1..].iter().map(|part| part.to_string()).collect()))
 }
 
