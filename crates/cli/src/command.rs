@@ -189,13 +189,6 @@ pub fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-fn type_name(flag: &Flag) -> &'static str {
-    match flag.kind {
-        Kind::Bool | Kind::String | Kind::Int | Kind::Duration => "",
-        Kind::List | Kind::Array => "[]",
-    }
-}
-
 fn flag_lines(flags: FlagTables) -> String {
     let mut all: Vec<&Flag> = flags.iter().copied().flatten().filter(|f| !f.hidden).collect();
     all.sort_by_key(|f| f.name);
@@ -203,11 +196,10 @@ fn flag_lines(flags: FlagTables) -> String {
     for flag in all {
         let short = flag.short.map_or_else(|| "    ".to_string(), |c| format!("-{c}, "));
         let default = match flag.kind {
-            Kind::String if !flag.default.is_empty() || flag.kind == Kind::String => format!("='{}'", flag.default),
+            Kind::String => format!("='{}'", flag.default),
             Kind::List | Kind::Array => "=[]".to_string(),
             _ => format!("={}", flag.default),
         };
-        let default = if type_name(flag) == "[]" { "=[]".to_string() } else { default };
         text.push_str(&format!("    {short}--{}{default}:\n        {}.\n\n", flag.name, flag.help));
     }
     text

@@ -35,7 +35,7 @@ impl Matches {
     pub fn str(&self, name: &str) -> &str {
         match self.values.get(name).and_then(|all| all.last()) {
             Some(value) => value,
-            None => self.default(name),
+            None => self.default_of(name),
         }
     }
 
@@ -44,7 +44,7 @@ impl Matches {
         self.defaults.contains_key(name)
     }
 
-    fn default(&self, name: &str) -> &'static str {
+    fn default_of(&self, name: &str) -> &'static str {
         debug_assert!(self.defaults.contains_key(name), "no flag {name}");
         self.defaults.get(name).copied().unwrap_or_default()
     }
@@ -69,7 +69,7 @@ impl Matches {
     pub fn list(&self, name: &str) -> Vec<String> {
         match self.values.get(name) {
             Some(values) => values.clone(),
-            None => self.default(name).split(',').filter(|v| !v.is_empty()).map(str::to_string).collect(),
+            None => self.default_of(name).split(',').filter(|v| !v.is_empty()).map(str::to_string).collect(),
         }
     }
 
@@ -87,11 +87,6 @@ impl Matches {
         let mut globals = self.clone();
         globals.values.retain(|name, _| !self.shadowed.contains(name));
         globals
-    }
-
-    /// Sets a flag that was not given, as a kuberc file does.
-    pub fn preset(&mut self, name: &'static str, value: &str) {
-        self.values.entry(name).or_insert_with(|| vec![value.to_string()]);
     }
 }
 

@@ -22,7 +22,7 @@ fn failed(cause: String) -> Failure {
     Failure::Connection { server: String::new(), refused: false, cause: format!("getting credentials: {cause}") }
 }
 
-pub async fn credential(user: &Entry, cluster: &Entry, server: &str, ca: &[u8], env: &env::Env) -> Result<Credential> {
+pub async fn credential(user: &Entry, cluster: &Entry, server: &str, ca: &[u8]) -> Result<Credential> {
     let exec = &user.value["exec"];
     let text = |field: &str| exec[field].as_str().unwrap_or_default();
     let version = text("apiVersion");
@@ -97,10 +97,10 @@ pub async fn credential(user: &Entry, cluster: &Entry, server: &str, ca: &[u8], 
         let code = done.status.code().unwrap_or(-1);
         return Err(failed(format!("exec: executable {program} failed with exit code {code}")));
     }
-    read(&done.stdout, version, env)
+    read(&done.stdout, version)
 }
 
-fn read(stdout: &[u8], version: &str, _: &env::Env) -> Result<Credential> {
+fn read(stdout: &[u8], version: &str) -> Result<Credential> {
     let value: Value = serde_json::from_slice(stdout)
         .map_err(|e| failed(format!("decoding stdout: couldn't get version/kind; json parse error: {e}")))?;
     if value["apiVersion"] != version {

@@ -178,7 +178,7 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
     add(&mut headers, "user-agent", &user_agent())?;
     let mut token = token(&user)?;
     if token.is_none() && user.value["exec"].is_object() {
-        let credential = exec::credential(&user, &cluster, &server, &ca, env).await?;
+        let credential = exec::credential(&user, &cluster, &server, &ca).await?;
         token = credential.token;
         chain = credential.certificate.or(chain);
         key = credential.key.or(key);
@@ -274,10 +274,7 @@ fn impersonation(user: &Entry, matches: &Matches, headers: &mut Vec<(HeaderName,
     };
     if name.is_empty() {
         if !groups.is_empty() || !uid.is_empty() || matches.changed("as-user-extra") {
-            return Err(Failure::message(
-                "requesting uid, groups or user-extra for test-user without impersonating a user"
-                    .replace(" for test-user", ""),
-            ));
+            return Err(Failure::message("requesting uid, groups or user-extra without impersonating a user"));
         }
         return Ok(());
     }

@@ -137,7 +137,6 @@ impl Writer {
                 self.put(line);
             }
         }
-        let _ = indent;
     }
 
     fn folded(&mut self, text: &str, indent: usize, key: bool) {

@@ -145,7 +145,7 @@ impl HttpTransport {
         Ok(Self { connection, tls: Arc::new(tls), client })
     }
 
-    fn failure(&self, error: &(dyn std::error::Error + 'static), target: &str) -> Failure {
+    fn failure(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
         let mut text = error.to_string();
         let mut refused = false;
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -157,7 +157,7 @@ impl HttpTransport {
             source = cause.source();
         }
         let host = host_of(&self.connection.server);
-        Failure::Connection { cause: worded(&text, target, &host), refused, server: host }
+        Failure::Connection { cause: worded(&text, &host), refused, server: host }
     }
 }
 
@@ -167,9 +167,8 @@ pub fn host_of(server: &str) -> String {
 }
 
 /// rustls' and the system's words as Go's.
-fn worded(text: &str, target: &str, host: &str) -> String {
+fn worded(text: &str, host: &str) -> String {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    let _ = target;
     if text.contains("UnknownIssuer") {
         return "tls: failed to verify certificate: x509: certificate signed by unknown authority".to_string();
     }
@@ -202,7 +201,7 @@ impl Transport for HttpTransport {
                 request.headers_mut().append(name.clone(), value.clone());
             }
             let answer = self.client.request(request.map(Full::new)).await;
-            let answer = answer.map_err(|e| self.failure(&e, &target))?;
+            let answer = answer.map_err(|e| self.failure(&e))?;
             Ok(answer.map(|body| body.into_data_stream().map(|c| c.map_err(std::io::Error::other)).boxed()))
         }
         .boxed_local()
@@ -215,9 +214,7 @@ impl Transport for HttpTransport {
             let secure = uri.scheme_str() != Some("http");
             let host = uri.host().unwrap_or_default().to_string();
             let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-            let tcp = TcpStream::connect((host.trim_matches(['[', ']']), port))
-                .await
-                .map_err(|e| self.failure(&e, &self.connection.server))?;
+            let tcp = TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|e| self.failure(&e))?;
             let _ = tcp.set_nodelay(true);
             let stream: std::pin::Pin<Box<dyn super::ByteStream>> = if secure {
                 let mut tls = (*self.tls).clone();
@@ -225,8 +222,7 @@ impl Transport for HttpTransport {
                 let name = self.connection.tls_server_name.clone().unwrap_or(host.trim_matches(['[', ']']).to_string());
                 let name = ServerName::try_from(name).map_err(|e| Failure::message(e.to_string()))?;
                 let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
-                let stream =
-                    connector.connect(name, tcp).await.map_err(|e| self.failure(&e, &self.connection.server))?;
+                let stream = connector.connect(name, tcp).await.map_err(|e| self.failure(&e))?;
                 Box::pin(stream)
             } else {
                 Box::pin(tcp)

@@ -71,7 +71,7 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
     if matches.bool("force") && server_side {
         return Err(Failure::message("--force cannot be used with --server-side"));
     }
-    let pruning = matches.bool("prune").then(|| prune::Pruning::of(session, matches, &selection)).transpose()?;
+    let pruning = matches.bool("prune").then(|| prune::Pruning::of(matches, &selection)).transpose()?;
     let (infos, mut failures) = selection.select(session).await?;
     if infos.is_empty() && failures.is_empty() {
         return Err(Failure::message("no objects passed to apply"));

@@ -129,7 +129,7 @@ async fn would_be(session: &Session, matches: &Matches, info: &Info, before: Opt
     }
     let change = Change { session, manager: matches.str("field-manager"), validation: "", dry_run: DryRun::Server };
     let modified = annotated(&info.object);
-    let Some(before) = before else { return change.create(info, &modified).await };
+    let Some(before) = before else { return change.create(info, &info.object).await };
     let (patch, content) = apply::patch_of(info, &modified, before);
     // The annotation is not what people look for.
     let mut after = match patch == json!({}) {

@@ -56,7 +56,7 @@ pub struct Pruning {
 }
 
 impl Pruning {
-    pub fn of(session: &Session, matches: &Matches, selection: &Selection) -> Result<Self> {
+    pub fn of(matches: &Matches, selection: &Selection) -> Result<Self> {
         let parent = match matches.str("applyset") {
             "" => None,
             text => Some(match text.split_once('/') {
@@ -78,7 +78,6 @@ impl Pruning {
                 "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
             ));
         }
-        let _ = session;
         let listed = matches.list("prune-allowlist");
         Ok(Self {
             selector: selection.selector.clone(),

@@ -192,7 +192,7 @@ async fn token(session: &Session, matches: &Matches) -> Result<()> {
             .reason()
         {
             "" => failure,
-            _ => failure.behind("failed to create token: "),
+            _ => Failure::message(format!("failed to create token: {}", failure.text())),
         })?;
     match printer {
         Some(mut printer) => session.output.print(&printer.text(&answer)?),

@@ -25,7 +25,7 @@ pub enum Verdict {
     Blocks(&'static str),
 }
 
-pub const UNMANAGED: &str = "cannot delete Pods that declare no controller (use --force to override)";
+pub const UNMANAGED: &str = "cannot delete cannot delete Pods that declare no controller (use --force to override)";
 pub const UNMANAGED_WARNING: &str = "deleting Pods that declare no controller";
 pub const DAEMON_SET: &str = "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)";
 pub const DAEMON_SET_WARNING: &str = "ignoring DaemonSet-managed Pods";
