@@ -221,7 +221,7 @@ pub fn token_file(bytes: &[u8]) {
             let basic = format!("Basic {}", BASE64_STANDARD.encode("alice:secret"));
             let headers = http::HeaderMap::from_iter([(http::header::AUTHORIZATION, basic.parse().unwrap())]);
             let extensions = http::Extensions::default();
-            let _ = passwords.user(&Credentials { headers: &headers, extensions: &extensions });
+            let _ = passwords.user(&Credentials { path: "/", headers: &headers, extensions: &extensions });
         }
         (Err((line, why)), Err(_)) => {
             names_a_line(&text, line);

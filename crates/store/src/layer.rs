@@ -1,4 +1,4 @@
-//! A store over another: whoever measures, counts or disturbs one says only what it does differently.
+//! A store over another: whoever measures, counts, encrypts or disturbs one says only what it does differently.
 //! Used by the API server's metrics and by tests.
 //! What a layer does not say itself reaches the inner store; every method is here, none by `Store`'s defaults.
 
@@ -25,6 +25,14 @@ pub trait StoreLayer: Send + Sync + 'static {
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
         self.inner().transact(transaction).await
     }
+
+    async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
+        self.inner().watch(start, end, from).await
+    }
+
+    fn repair_from(&self, source: RepairSource) {
+        self.inner().repair_from(source);
+    }
 }
 
 #[async_trait]
@@ -50,7 +58,7 @@ impl<L: StoreLayer> Store for L {
     }
 
     async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
-        self.inner().watch(start, end, from).await
+        StoreLayer::watch(self, start, end, from).await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -66,7 +74,7 @@ impl<L: StoreLayer> Store for L {
     }
 
     fn repair_from(&self, source: RepairSource) {
-        self.inner().repair_from(source);
+        StoreLayer::repair_from(self, source);
     }
 
     async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {

@@ -141,6 +141,9 @@ pub enum StoreError {
     Corrupted(String),
     #[error("store is unavailable: {0}")]
     Unavailable(String),
+    /// A value can't be brought into or out of the form in which it is stored.
+    #[error("unable to transform key {key:?}: {why}")]
+    Unreadable { key: String, why: String },
 }
 
 /// Gives the value of a key at a revision, exactly as it was written, if somebody still has it.

@@ -136,6 +136,11 @@ pub fn builtin() -> &'static [Arc<Resource>] {
     &BUILTIN
 }
 
+/// Resources that are there only with a feature gate.
+pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
+    table::gated(gate)
+}
+
 /// A built-in resource by its plural name.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Resource>> {
     builtin().iter().find(|r| r.group == group && r.version == version && r.plural == plural)

@@ -2,15 +2,17 @@
 //! Rows of the chain in `authn`.
 //! A file with an error is refused whole; the error names the line and never the secret.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::header;
 
 use api::ApiError;
+use env::Env;
 
 use super::{AuthenticatorResponse, Credentials, TokenAuthenticator, User};
+use crate::server::reload::{self, ReloadMetrics, Reloadable, WatchedFiles};
 
 /// Users by their secret.
 pub struct TokenFile(HashMap<String, User>);
@@ -64,10 +66,26 @@ pub fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 #[async_trait]
-impl TokenAuthenticator for TokenFile {
+impl TokenAuthenticator for Reloadable<TokenFile> {
     async fn token(&self, token: &str, _: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
-        Ok(self.0.get(token).map(|user| user.clone().into()))
+        Ok(self.current().0.get(token).map(|user| user.clone().into()))
     }
+}
+
+/// What `load` makes of a file, now and whenever it changes.
+pub fn reloaded<T: Send + Sync + 'static>(
+    path: &Path,
+    load: fn(&Path) -> Result<T, String>,
+    env: &Env,
+    metrics: &ReloadMetrics,
+) -> Result<Arc<Reloadable<T>>, String> {
+    let files = WatchedFiles::new(vec![path.to_path_buf()]);
+    let value = Reloadable::new(load(path)?);
+    let path = path.to_path_buf();
+    reload::follow(&value, files, &reload::IDENTITY_FILES, metrics, env, move || {
+        Box::pin(std::future::ready(load(&path)))
+    });
+    Ok(value)
 }
 
 fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, (usize, String)>) -> Result<T, String> {

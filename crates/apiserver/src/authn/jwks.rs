@@ -53,7 +53,7 @@ pub fn serve(keys: &Keys, path: &str) -> Result<Reply, ApiError> {
         "/.well-known/openid-configuration" => {
             let value = json!({
                 "issuer": keys.issuer,
-                "jwks_uri": format!("{}/openid/v1/jwks", keys.issuer.trim_end_matches('/')),
+                "jwks_uri": keys.jwks_uri,
                 "response_types_supported": ["id_token"],
                 "subject_types_supported": ["public"],
                 "id_token_signing_alg_values_supported": keys.algorithms(),

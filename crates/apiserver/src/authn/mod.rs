@@ -3,6 +3,7 @@
 //! Wrong credentials are an error; absent credentials are not.
 
 pub mod legacy_tokens;
+pub mod oidc;
 pub mod service_account;
 pub mod token_request;
 
@@ -24,17 +25,21 @@ use http::{Extensions, HeaderMap, header};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use api::ApiError;
+use api::{ApiError, feature_gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH};
 use env::Env;
 
 use self::{
     bootstrap_token::BootstrapTokens,
+    oidc::JwtTokens,
     service_account::ServiceAccountTokens,
     webhook::WebhookTokens,
     x509::{Authorities, FrontProxy},
 };
 use crate::{
-    server::config::{Config, RequestHeader},
+    server::{
+        config::{Config, RequestHeader},
+        reload::{ReloadMetrics, Reloadable},
+    },
     storage::cluster::Cluster,
 };
 
@@ -109,8 +114,9 @@ fn user_from_info(info: &Value) -> Option<User> {
 #[derive(Debug, Clone)]
 pub struct PeerCertificates(pub Vec<CertificateDer<'static>>);
 
-/// What a request shows of its sender.
+/// What a request shows of its sender, and where it goes.
 pub struct Credentials<'a> {
+    pub path: &'a str,
     pub headers: &'a HeaderMap,
     pub extensions: &'a Extensions,
 }
@@ -176,40 +182,78 @@ pub trait TokenAuthenticator: Send + Sync {
     async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError>;
 }
 
+/// Which requests without credentials are let through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Anonymous {
+    Nowhere,
+    Everywhere,
+    At(Vec<String>),
+}
+
+impl Anonymous {
+    fn allows(&self, path: &str) -> bool {
+        match self {
+            Self::Nowhere => false,
+            Self::Everywhere => true,
+            Self::At(paths) => paths.iter().any(|p| p == path),
+        }
+    }
+}
+
 /// The chain a configuration asks for.
-pub fn chain(config: &Config, cluster: &Arc<Cluster>, accounts: Arc<ServiceAccountTokens>) -> Result<Chain, String> {
+pub fn chain(
+    config: &Config,
+    cluster: &Arc<Cluster>,
+    accounts: Arc<ServiceAccountTokens>,
+    metrics: &ReloadMetrics,
+) -> Result<Chain, String> {
     let options = &config.authentication;
     let env = &cluster.env;
     let audiences = accounts.keys.audiences.clone();
     let mut tokens: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
     if let Some(path) = &options.token_file {
-        tokens.push(Arc::new(TokenFile::load(path)?));
+        tokens.push(files::reloaded(path, TokenFile::load, env, metrics)?);
     }
     tokens.push(accounts);
     if options.bootstrap_tokens {
         tokens.push(Arc::new(BootstrapTokens(cluster.clone())));
     }
+    let mut anonymous = if config.anonymous_auth { Anonymous::Everywhere } else { Anonymous::Nowhere };
+    if let Some(issuers) = JwtTokens::new(config, env, metrics)? {
+        anonymous = match issuers.anonymous() {
+            None => anonymous,
+            Some(file) if !file.enabled => Anonymous::Nowhere,
+            Some(file) if file.conditions.is_empty() => Anonymous::Everywhere,
+            Some(file) => Anonymous::At(file.conditions.into_iter().map(|c| c.path).collect()),
+        };
+        tokens.push(Arc::new(issuers));
+    }
     if let Some(webhook) = &options.webhook {
         tokens.push(Arc::new(WebhookTokens::new(webhook, env)?));
     }
+    let client_ca_file = config.client_ca_file.as_deref();
+    let passwords = options.password_file.as_deref();
     Ok(Chain {
-        front_proxy: options.request_header.as_ref().map(|r| FrontProxy::new(r, env)).transpose()?,
-        client_authorities: Authorities::new(&config.client_ca_pem, env)?,
-        passwords: options.password_file.as_deref().map(PasswordFile::load).transpose()?,
+        front_proxy: options.request_header.as_ref().map(|r| FrontProxy::new(r, env, metrics)).transpose()?,
+        client_authorities: Authorities::reloaded(&config.client_ca_pem, client_ca_file, env, metrics)?,
+        passwords: passwords.map(|path| files::reloaded(path, PasswordFile::load, env, metrics)).transpose()?,
         tokens,
         audiences,
-        anonymous: config.anonymous_auth,
+        anonymous,
+        uid_from_certificate: config.feature_gates.enabled(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH),
     })
 }
 
 pub struct Chain {
     front_proxy: Option<FrontProxy>,
-    client_authorities: Option<Authorities>,
-    passwords: Option<PasswordFile>,
+    client_authorities: Option<Arc<Reloadable<Authorities>>>,
+    passwords: Option<Arc<Reloadable<PasswordFile>>>,
     tokens: Vec<Arc<dyn TokenAuthenticator>>,
     /// What a token must be good for to be shown to this server.
     audiences: Vec<String>,
-    anonymous: bool,
+    anonymous: Anonymous,
+    /// Whether a certificate may say its user's uid.
+    uid_from_certificate: bool,
 }
 
 impl Chain {
@@ -220,13 +264,15 @@ impl Chain {
         tokens: Arc<dyn TokenAuthenticator>,
         env: &Env,
     ) -> Result<Self, String> {
+        let metrics = ReloadMetrics::new("");
         Ok(Self {
-            front_proxy: request_header.map(|r| FrontProxy::new(r, env)).transpose()?,
-            client_authorities: Authorities::new(client_ca_pem, env)?,
+            front_proxy: request_header.map(|r| FrontProxy::new(r, env, &metrics)).transpose()?,
+            client_authorities: Authorities::reloaded(client_ca_pem, None, env, &metrics)?,
             passwords: None,
             tokens: vec![tokens],
             audiences: Vec::new(),
-            anonymous: true,
+            anonymous: Anonymous::Everywhere,
+            uid_from_certificate: true,
         })
     }
 
@@ -237,8 +283,11 @@ impl Chain {
             return Ok(user.authenticated().into());
         }
         let mut wrong = None;
-        let certificate = self.client_authorities.as_ref().map_or(Ok(None), |a| x509::user(a, credentials));
-        let password = || self.passwords.as_ref().map_or(Ok(None), |p| p.user(credentials));
+        let certificate = self.client_authorities.as_ref().map_or(Ok(None), |a| x509::user(&a.current(), credentials));
+        let certificate = certificate.map(|user| {
+            user.map(|user| if self.uid_from_certificate { user } else { User { uid: String::new(), ..user } })
+        });
+        let password = || self.passwords.as_ref().map_or(Ok(None), |p| p.current().user(credentials));
         for shown in [certificate, password()] {
             match shown {
                 Ok(Some(user)) => return Ok(user.authenticated().into()),
@@ -253,7 +302,7 @@ impl Chain {
             Some(e) => Err(e),
             // A credential nobody recognized is wrong, not absent.
             None if credentials.headers.contains_key(header::AUTHORIZATION) => Err(ApiError::unauthorized()),
-            None if self.anonymous => Ok(User::anonymous().into()),
+            None if self.anonymous.allows(credentials.path) => Ok(User::anonymous().into()),
             None => Err(ApiError::unauthorized()),
         }
     }

@@ -7,9 +7,14 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use rustls_pki_types::{
+    PrivateKeyDer,
+    pem::{PemObject, SectionKind},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use api::ApiError;
 
@@ -62,6 +67,9 @@ pub struct Reference {
     pub uid: String,
 }
 
+/// Names the credential a user has shown, among what is known of the user beside name, uid and groups.
+pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// The issuer of tokens that lie in secrets and never expire.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 
@@ -86,8 +94,15 @@ pub struct Keys {
     believed: Vec<(DecodingKey, Algorithm)>,
     /// The believed keys as JSON Web Keys.
     pub published: Vec<Value>,
+    /// Of the tokens we sign.
     pub issuer: String,
+    /// Of the tokens we believe.
+    issuers: Vec<String>,
     pub audiences: Vec<String>,
+    /// Where others find the keys.
+    pub jwks_uri: String,
+    /// Whether the tokens of pods live on for clients that never read them again.
+    pub extend_expiration: bool,
 }
 
 impl Keys {
@@ -113,7 +128,13 @@ impl Keys {
             believed,
             published,
             issuer: config.issuer.clone(),
+            issuers: config.issuers(),
             audiences: config.audiences.clone(),
+            jwks_uri: match &config.jwks_uri {
+                Some(uri) => uri.clone(),
+                None => format!("{}/openid/v1/jwks", config.issuer.trim_end_matches('/')),
+            },
+            extend_expiration: config.extend_token_expiration,
         })
     }
 
@@ -147,6 +168,42 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm), String> {
         .map(|k| (k, Algorithm::RS256))
         .or_else(|_| DecodingKey::from_ec_pem(pem.as_bytes()).map(|k| (k, Algorithm::ES256)))
         .map_err(|e| format!("failed to read a ServiceAccount verification key: {e}"))
+}
+
+/// The public keys in a file of `--service-account-key-file`, which may also hold private keys and certificates.
+pub fn public_keys_pem(text: &[u8]) -> Result<Vec<String>, String> {
+    let attempt = |e: &dyn std::fmt::Display| format!("failed to read a ServiceAccount key: {e}");
+    let mut keys = Vec::new();
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text) {
+        let (kind, der) = section.map_err(|e| attempt(&e))?;
+        let private = match kind {
+            SectionKind::PublicKey => {
+                keys.push(pem(&der));
+                continue;
+            }
+            SectionKind::Certificate => {
+                let (_, certificate) = X509Certificate::from_der(&der).map_err(|e| attempt(&e))?;
+                keys.push(pem(certificate.public_key().raw));
+                continue;
+            }
+            SectionKind::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
+            SectionKind::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
+            SectionKind::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
+            _ => continue,
+        };
+        let pair = rcgen::KeyPair::try_from(&private).map_err(|e| attempt(&e))?;
+        keys.push(pair.public_key_pem());
+    }
+    match keys.is_empty() {
+        true => Err("data does not contain any valid RSA or ECDSA public keys".into()),
+        false => Ok(keys),
+    }
+}
+
+fn pem(spki: &[u8]) -> String {
+    let text = base64::prelude::BASE64_STANDARD.encode(spki);
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n"))
 }
 
 /// Clocks of others may be off by this much.
@@ -193,7 +250,7 @@ impl ServiceAccountTokens {
             return Ok(Some(known));
         }
         let Some(issuer) = issuer(token) else { return Ok(None) };
-        let (verified, lasts) = if issuer == self.keys.issuer {
+        let (verified, lasts) = if self.keys.issuers.contains(&issuer) {
             let claims: Claims = self.keys.claims(token).ok_or_else(ApiError::unauthorized)?;
             let now = self.cluster.env.now().as_second();
             let early = claims.nbf > now + LEEWAY_SECONDS || claims.iat > now + LEEWAY_SECONDS;
@@ -283,7 +340,7 @@ fn bound(claims: &Claims) -> Option<Verified> {
         }
     }
     if !claims.jti.is_empty() {
-        extra("credential-id", &format!("JTI={}", claims.jti));
+        user.extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={}", claims.jti)]);
     }
     let account = private.serviceaccount.name.clone();
     Some(Verified { user, account, audiences: claims.aud.clone(), alive: needs })

@@ -82,9 +82,10 @@ pub async fn issue(
     }
     let mut lasts = seconds;
     let own = audiences.iter().all(|a| keys.audiences.contains(a));
-    if private.pod.is_some() && seconds == WARN_ONLY_SECONDS && own {
+    if keys.extend_expiration && private.pod.is_some() && seconds == WARN_ONLY_SECONDS && own {
         private.warnafter = Some(now + seconds);
-        lasts = EXTENDED_SECONDS.min(max_seconds.max(seconds));
+        // As upstream, whatever the longest expiration is that can be asked for.
+        lasts = EXTENDED_SECONDS;
     }
     let claims = Claims {
         iss: keys.issuer.clone(),

@@ -2,7 +2,7 @@
 //! Rows of the chain in `authn`.
 //! A certificate is believed only if an authority of its own row signed it and it is valid now.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use http::HeaderMap;
 use rustls::{
@@ -10,7 +10,11 @@ use rustls::{
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use sha2::{Digest, Sha256};
+use x509_parser::{
+    prelude::{FromDer, X509Certificate},
+    x509::X509Name,
+};
 
 use api::ApiError;
 use env::Env;
@@ -18,12 +22,21 @@ use env::Env;
 use super::{
     Credentials, PeerCertificates, User,
     identity_headers::{self, values},
+    service_account::CREDENTIAL_ID,
 };
-use crate::{server::config::RequestHeader, storage::expiring::Expiring};
+use crate::{
+    server::{
+        config::RequestHeader,
+        reload::{self, ReloadMetrics, Reloadable, WatchedFiles},
+    },
+    storage::expiring::Expiring,
+};
 
 /// Checking signatures costs more than the rest of a small request; within this time it is done once.
 const VERIFICATION_TTL: Duration = Duration::from_secs(60);
 const CACHED_CERTIFICATES_MAX: usize = 1024;
+/// Of a subject: the uid of the user, from Kubernetes' own arc.
+const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
 
 /// Some authorities and the certificates they were found to have signed.
 pub struct Authorities {
@@ -49,6 +62,32 @@ impl Authorities {
         Ok(Some(Self { verifier, believed: Expiring::new(CACHED_CERTIFICATES_MAX), env: env.clone() }))
     }
 
+    /// Authorities from what is given and from a file that is read again when it changes. `None` if there are none.
+    pub fn reloaded(
+        ca_pem: &[u8],
+        file: Option<&Path>,
+        env: &Env,
+        metrics: &ReloadMetrics,
+    ) -> Result<Option<Arc<Reloadable<Self>>>, String> {
+        let Some(path) = file else { return Ok(Self::new(ca_pem, env)?.map(Reloadable::new)) };
+        let files = WatchedFiles::new(vec![path.to_path_buf()]);
+        let load = {
+            let (given, path, env) = (ca_pem.to_vec(), path.to_path_buf(), env.clone());
+            move || {
+                let attempt = |e: String| format!("failed to read {}: {e}", path.display());
+                let own = std::fs::read(&path).map_err(|e| attempt(e.to_string()))?;
+                Self::new(&own, &env)?.ok_or_else(|| attempt("it holds no certificate in PEM".into()))?;
+                let both = [given.as_slice(), b"\n", &own].concat();
+                Self::new(&both, &env)?.ok_or_else(|| attempt("it holds no certificate in PEM".into()))
+            }
+        };
+        let authorities = Reloadable::new(load()?);
+        reload::follow(&authorities, files, &reload::IDENTITY_FILES, metrics, env, move || {
+            Box::pin(std::future::ready(load()))
+        });
+        Ok(Some(authorities))
+    }
+
     /// The subject of a certificate these authorities signed; `None` if they did not.
     fn verify(&self, PeerCertificates(chain): &PeerCertificates) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
@@ -63,15 +102,27 @@ impl Authorities {
         let subject = certificate.subject();
         // Of several common names the last counts, as for upstream. A name that can't be read is nobody's.
         let names: Vec<String> = subject.iter_common_name().map(text).collect::<Option<_>>()?;
+        let digest = Sha256::digest(leaf).iter().fold("X509SHA256=".to_string(), |id, byte| format!("{id}{byte:02x}"));
         let user = User {
             name: names.into_iter().next_back().unwrap_or_default(),
+            uid: uid(subject)?,
             groups: subject.iter_organization().map(text).collect::<Option<_>>()?,
-            ..User::default()
+            extra: BTreeMap::from([(CREDENTIAL_ID.to_string(), vec![digest])]),
         };
         let left = certificate.validity().not_after.timestamp() - self.env.now().as_second();
         let lasts = VERIFICATION_TTL.min(Duration::from_secs(left.max(0) as u64));
         self.believed.insert(leaf.to_vec(), user.clone(), now + lasts, now);
         Some(user)
+    }
+}
+
+/// The user's uid, empty if the certificate says nothing of it. `None`: it says more than one, or an empty one.
+fn uid(subject: &X509Name<'_>) -> Option<String> {
+    let mut uids = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == UID_ATTRIBUTE);
+    match (uids.next(), uids.next()) {
+        (None, _) => Some(String::new()),
+        (Some(one), None) => one.as_str().ok().filter(|uid| !uid.is_empty()).map(str::to_string),
+        (Some(_), Some(_)) => None,
     }
 }
 
@@ -87,13 +138,13 @@ pub fn user(authorities: &Authorities, credentials: &Credentials<'_>) -> Result<
 
 /// A proxy in front that is believed about whose requests it brings.
 pub struct FrontProxy {
-    authorities: Authorities,
+    authorities: Arc<Reloadable<Authorities>>,
     config: RequestHeader,
 }
 
 impl FrontProxy {
-    pub fn new(config: &RequestHeader, env: &Env) -> Result<Self, String> {
-        let authorities = Authorities::new(&config.ca_pem, env)?;
+    pub fn new(config: &RequestHeader, env: &Env, metrics: &ReloadMetrics) -> Result<Self, String> {
+        let authorities = Authorities::reloaded(&config.ca_pem, config.ca_file.as_deref(), env, metrics)?;
         let authorities = authorities.ok_or("the request header authorities are empty")?;
         Ok(Self { authorities, config: config.clone() })
     }
@@ -102,7 +153,7 @@ impl FrontProxy {
     pub fn user(&self, credentials: &Credentials<'_>) -> Result<Option<User>, ApiError> {
         let Some(peer) = credentials.extensions.get::<PeerCertificates>() else { return Ok(None) };
         let allowed = &self.config.allowed_names;
-        match self.authorities.verify(peer) {
+        match self.authorities.current().verify(peer) {
             Some(proxy) if allowed.is_empty() || allowed.contains(&proxy.name) => self.named(credentials.headers),
             _ => Ok(None),
         }
@@ -136,5 +187,35 @@ impl FrontProxy {
         let is_extra = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         let extra: Vec<_> = headers.keys().filter(|name| is_extra(name.as_str())).cloned().collect();
         extra.into_iter().for_each(|name| drop(headers.remove(name)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_may_say_one_uid() {
+        let key = KeyPair::generate().unwrap();
+        let mut ca = CertificateParams::new(Vec::new()).unwrap();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authorities = Authorities::new(ca.self_signed(&key).unwrap().pem().as_bytes(), &Env::real());
+        let (authorities, issuer) = (authorities.unwrap().unwrap(), Issuer::new(ca, key));
+        let check = |uid: Option<&str>, expected: Option<&str>| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name.push(DnType::CommonName, "ada");
+            if let Some(uid) = uid {
+                let arc: Vec<u64> = UID_ATTRIBUTE.split('.').map(|number| number.parse().unwrap()).collect();
+                params.distinguished_name.push(DnType::CustomDnType(arc), uid);
+            }
+            let leaf = params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone();
+            let user = authorities.verify(&PeerCertificates(vec![leaf]));
+            assert_eq!(user.map(|user| user.uid).as_deref(), expected, "{uid:?}");
+        };
+        check(None, Some(""));
+        check(Some("7-a"), Some("7-a"));
+        check(Some(""), None);
     }
 }

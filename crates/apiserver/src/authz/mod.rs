@@ -3,8 +3,10 @@
 //! Nobody has an opinion means no.
 
 pub mod rbac;
+pub mod selectors;
 
 mod abac;
+mod configuration;
 mod node;
 mod webhook;
 
@@ -15,11 +17,19 @@ use serde_json::{Value, json};
 
 use api::{ApiError, Verb};
 
-use self::{node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
+use self::{configuration::AuthorizerConfiguration, node::NodeAuthorizer, rbac::Rbac, webhook::WebhookAuthorizer};
 pub use abac::Abac;
 pub use node::identity as node_identity;
 
-use crate::{authn::User, request::request_info::RequestInfo, server::config::Config, storage::cluster::Cluster};
+use crate::{
+    authn::User,
+    request::request_info::RequestInfo,
+    server::{
+        config::Config,
+        reload::{self, ReloadMetrics, Reloadable, WatchedFiles},
+    },
+    storage::cluster::Cluster,
+};
 
 /// What is to be decided.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -35,6 +45,7 @@ pub struct Attributes {
     pub name: String,
     pub path: String,
     pub field_selector: String,
+    pub label_selector: String,
 }
 
 impl Attributes {
@@ -51,6 +62,7 @@ impl Attributes {
             name: info.name.clone(),
             path: info.path.clone(),
             field_selector: info.field_selector.clone(),
+            label_selector: info.label_selector.clone(),
         }
     }
 }
@@ -89,9 +101,8 @@ impl Rules {
     }
 }
 
-#[derive(Default)]
 pub struct Chain {
-    authorizers: Vec<Arc<dyn Authorizer>>,
+    authorizers: Arc<Reloadable<Vec<Arc<dyn Authorizer>>>>,
     /// Roles and bindings, whether or not they decide: nobody hands out what they do not hold.
     pub rbac: Option<Arc<Rbac>>,
 }
@@ -99,7 +110,7 @@ pub struct Chain {
 impl Chain {
     pub async fn authorize(&self, attributes: &Attributes) -> Decision {
         let mut reasons = Vec::new();
-        for authorizer in &self.authorizers {
+        for authorizer in self.authorizers.current().iter() {
             match authorizer.authorize(attributes).await {
                 Decision::NoOpinion(reason) => reasons.extend(Some(reason).filter(|r| !r.is_empty())),
                 decided => return decided,
@@ -112,7 +123,7 @@ impl Chain {
     pub async fn rules(&self, user: &User, namespace: &str) -> Rules {
         let mut all = Rules::default();
         let mut errors = Vec::new();
-        for authorizer in &self.authorizers {
+        for authorizer in self.authorizers.current().iter() {
             let found = authorizer.rules(user, namespace).await;
             all.resources.extend(found.resources);
             all.paths.extend(found.paths);
@@ -125,27 +136,49 @@ impl Chain {
 }
 
 /// The chain a configuration asks for. `system:masters` come first, whatever is configured.
-pub fn chain(config: &Config, cluster: &Arc<Cluster>) -> Result<Chain, String> {
+pub fn chain(config: &Config, cluster: &Arc<Cluster>, metrics: &ReloadMetrics) -> Result<Chain, String> {
     let rbac = Arc::new(Rbac::new(cluster));
-    let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroups)];
-    for mode in &config.authorization_modes {
-        authorizers.push(match mode.as_str() {
-            "AlwaysAllow" => Arc::new(Always(Decision::Allow(String::new()))),
-            "AlwaysDeny" => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
-            "ABAC" => {
-                let path = config.authorization.policy_file.as_ref();
-                Arc::new(Abac::load(path.ok_or("authorization mode ABAC's authorization policy file not passed")?)?)
+    let node: Arc<dyn Authorizer> = Arc::new(NodeAuthorizer::new(cluster));
+    let abac = config.authorization.policy_file.as_ref().map(|path| Abac::load(path)).transpose()?.map(Arc::new);
+    let build = {
+        let (rbac, env) = (rbac.clone(), cluster.env.clone());
+        move |links: Vec<AuthorizerConfiguration>| -> Result<Vec<Arc<dyn Authorizer>>, String> {
+            let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroups)];
+            for link in links {
+                authorizers.push(match link {
+                    AuthorizerConfiguration::Webhook(settings) => {
+                        Arc::new(WebhookAuthorizer::new(*settings, env.clone())?)
+                    }
+                    AuthorizerConfiguration::Builtin(mode) => match mode.as_str() {
+                        "AlwaysAllow" => Arc::new(Always(Decision::Allow(String::new()))),
+                        "AlwaysDeny" => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
+                        "ABAC" => {
+                            let missing = "authorization mode ABAC's authorization policy file not passed";
+                            abac.clone().ok_or(missing)?
+                        }
+                        "RBAC" => rbac.clone(),
+                        _ => node.clone(),
+                    },
+                });
             }
-            "RBAC" => rbac.clone(),
-            "Webhook" => {
-                let webhook = config.authorization.webhook.as_ref();
-                let webhook = webhook.ok_or("authorization mode Webhook's authorization config file not passed")?;
-                Arc::new(WebhookAuthorizer::new(webhook, cluster.env.clone())?)
-            }
-            "Node" => Arc::new(NodeAuthorizer::new(cluster)),
-            other => return Err(format!("authorization mode \"{other}\" is not a valid mode")),
-        });
-    }
+            Ok(authorizers)
+        }
+    };
+    let authorizers = match &config.authorization.config_file {
+        None => Reloadable::new(build(configuration::from_flags(&config.authorization_modes, &config.authorization)?)?),
+        Some(path) => {
+            let files = WatchedFiles::new(vec![path.clone()]);
+            let load = {
+                let path = path.clone();
+                move || configuration::load(&path).and_then(&build)
+            };
+            let authorizers = Reloadable::new(load()?);
+            reload::follow(&authorizers, files, &reload::AUTHORIZATION, metrics, &cluster.env, move || {
+                Box::pin(std::future::ready(load()))
+            });
+            authorizers
+        }
+    };
     Ok(Chain { authorizers, rbac: Some(rbac) })
 }
 

@@ -1,44 +1,156 @@
 //! A remote service decides: SubjectAccessReview over HTTPS, answers believed for a while.
-//! A row of the modes in `authz`.
-//! A service that cannot be asked allows nothing.
+//! A row of the modes in `authz`, as often as a configuration file names one.
+//! A service that cannot be asked allows nothing; whether it denies is for the configuration to say.
 
-use std::time::Duration;
+use std::{collections::HashSet, fmt, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
+use api::field::{ErrorList, Path};
 use env::Env;
 
-use super::{Attributes, Authorizer, Decision, Rules};
+use super::{Attributes, Authorizer, Decision, Rules, selectors};
 use crate::{
     authn::User,
-    server::config::Webhook,
+    cel::{self, Expression, Variables, types::Type},
     storage::expiring::Expiring,
     transport::webhook_client::{self, Endpoint},
 };
 
 const CACHED_DECISIONS_MAX: usize = 8192;
-const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests longer than this are asked anew each time, so that nobody fills the memory with their names.
 const CACHED_REQUEST_BYTES_MAX: usize = 10_000;
+const MATCH_CONDITIONS_MAX: usize = 64;
+
+/// What is said of one webhook.
+#[derive(Debug)]
+pub struct WebhookSettings {
+    pub kubeconfig: PathBuf,
+    /// How long answers are believed; zero: not at all.
+    pub allowed_for: Duration,
+    pub refused_for: Duration,
+    pub timeout: Duration,
+    pub review_version: &'static str,
+    /// `failurePolicy: Deny`, rather than no opinion.
+    pub denies_on_failure: bool,
+    pub conditions: MatchConditions,
+}
+
+/// Which requests a webhook is asked about: all of these must hold.
+#[derive(Default)]
+pub struct MatchConditions(Vec<Expression>);
+
+impl fmt::Debug for MatchConditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|e| &e.source)).finish()
+    }
+}
+
+impl MatchConditions {
+    pub fn compile(sources: &[&str], path: &Path, errors: &mut ErrorList) -> Self {
+        if sources.len() > MATCH_CONDITIONS_MAX {
+            errors.too_many(path, sources.len(), MATCH_CONDITIONS_MAX);
+            return Self::default();
+        }
+        let (mut compiled, mut seen) = (Vec::new(), HashSet::new());
+        let scope = [("request", request_type())];
+        for (index, source) in sources.iter().enumerate() {
+            let path = path.index(index).child("expression");
+            if source.trim().is_empty() {
+                errors.required(&path, "");
+                continue;
+            }
+            if !seen.insert(source) {
+                errors.duplicate(&path, *source);
+                continue;
+            }
+            match Expression::compile(source).and_then(|e| e.check(&scope).map(|of| (e, of))) {
+                Ok((expression, Type::Bool | Type::Dyn)) => compiled.push(expression),
+                Ok(_) => errors.invalid(&path, *source, "must evaluate to bool"),
+                Err(e) => errors.invalid(&path, *source, e.to_string()),
+            }
+        }
+        Self(compiled)
+    }
+
+    /// Whether all hold for a review. One that does not hold outweighs one that fails.
+    fn hold(&self, review: &Value) -> Result<bool, cel::CelError> {
+        let mut variables = Variables::default();
+        variables.set("request", &evaluated_request(&review["spec"]));
+        let mut failure = None;
+        let mut budget = cel::CONDITIONS_COST_BUDGET;
+        for condition in &self.0 {
+            let (holds, cost) = condition.holds(&variables);
+            match cel::spend(&mut budget, cost).and(holds) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(e) => failure = Some(e),
+            }
+        }
+        failure.map_or(Ok(true), Err)
+    }
+}
+
+/// Every text field is there, whether or not the review has it.
+fn evaluated_request(spec: &Value) -> Value {
+    let mut request = json!({ "uid": "", "extra": {}, "groups": [] });
+    for (name, value) in spec.as_object().into_iter().flatten() {
+        request[name] = value.clone();
+    }
+    request
+}
+
+fn request_type() -> Type {
+    let record = |name: &'static str, fields: Vec<(&str, Type)>| {
+        Type::Record(name, fields.into_iter().map(|(n, of)| (n.to_string(), of)).collect::<Vec<_>>().into())
+    };
+    let texts = || Type::List(Box::new(Type::String));
+    let requirement = || {
+        let fields = vec![("key", Type::String), ("operator", Type::String), ("values", texts())];
+        record("kubernetes.SelectorRequirement", fields)
+    };
+    let selector = || {
+        let fields = vec![("rawSelector", Type::String), ("requirements", Type::List(Box::new(requirement())))];
+        record("kubernetes.SelectorAttributes", fields)
+    };
+    let named = ["namespace", "verb", "group", "version", "resource", "subresource", "name"];
+    let mut attributes: Vec<_> = named.into_iter().map(|name| (name, Type::String)).collect();
+    attributes.extend([("fieldSelector", selector()), ("labelSelector", selector())]);
+    record(
+        "kubernetes.SubjectAccessReviewSpec",
+        vec![
+            ("user", Type::String),
+            ("groups", texts()),
+            ("uid", Type::String),
+            ("extra", Type::Map(Box::new(texts()))),
+            ("resourceAttributes", record("kubernetes.ResourceAttributes", attributes)),
+            (
+                "nonResourceAttributes",
+                record("kubernetes.NonResourceAttributes", vec![("path", Type::String), ("verb", Type::String)]),
+            ),
+        ],
+    )
+}
 
 pub struct WebhookAuthorizer {
+    settings: WebhookSettings,
     endpoint: Endpoint,
     answers: Expiring<String, Decision>,
-    allowed_for: Duration,
-    refused_for: Duration,
     env: Env,
 }
 
 impl WebhookAuthorizer {
-    pub fn new(config: &Webhook, env: Env) -> Result<Self, String> {
-        Ok(Self {
-            endpoint: webhook_client::from_kubeconfig(&config.kubeconfig)?,
-            answers: Expiring::new(CACHED_DECISIONS_MAX),
-            allowed_for: config.allowed_for,
-            refused_for: config.refused_for,
-            env,
-        })
+    pub fn new(settings: WebhookSettings, env: Env) -> Result<Self, String> {
+        let endpoint = webhook_client::from_kubeconfig(&settings.kubeconfig)?;
+        Ok(Self { endpoint, answers: Expiring::new(CACHED_DECISIONS_MAX), settings, env })
+    }
+
+    fn on_failure(&self) -> Decision {
+        match self.settings.denies_on_failure {
+            true => Decision::Deny(String::new()),
+            false => Decision::NoOpinion(String::new()),
+        }
     }
 }
 
@@ -57,38 +169,61 @@ fn review(a: &Attributes) -> Value {
                 "namespace": a.namespace, "verb": a.verb, "group": a.group, "version": a.version,
                 "resource": a.resource, "subresource": a.subresource, "name": a.name,
             });
+            for (name, selector) in selectors::review(a) {
+                spec["resourceAttributes"][name] = selector;
+            }
         }
         false => spec["nonResourceAttributes"] = json!({ "path": a.path, "verb": a.verb }),
     }
     json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec })
 }
 
+/// In v1beta1 the groups have another name.
+fn in_version(mut review: Value, version: &str) -> Value {
+    if version == "v1beta1" {
+        review["apiVersion"] = "authorization.k8s.io/v1beta1".into();
+        if let Some(groups) = review["spec"].as_object_mut().and_then(|spec| spec.remove("groups")) {
+            review["spec"]["group"] = groups;
+        }
+    }
+    review
+}
+
 #[async_trait]
 impl Authorizer for WebhookAuthorizer {
     async fn authorize(&self, a: &Attributes) -> Decision {
         let review = review(a);
+        match self.settings.conditions.hold(&review) {
+            Ok(true) => {}
+            Ok(false) => return Decision::NoOpinion(String::new()),
+            Err(error) => {
+                tracing::warn!(%error, "failed to evaluate the match conditions of a webhook authorizer");
+                return self.on_failure();
+            }
+        }
         let key = review["spec"].to_string();
         let now = self.env.monotonic();
         if let Some(known) = self.answers.get(&key, now) {
             return known;
         }
-        let answer = match self.endpoint.post(&self.env, WEBHOOK_TIMEOUT, &review).await {
+        let review = in_version(review, self.settings.review_version);
+        let answer = match self.endpoint.post(&self.env, self.settings.timeout, &review).await {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::warn!(error, "failed to make webhook authorizer request");
-                return Decision::NoOpinion(String::new());
+                return self.on_failure();
             }
         };
         let status = &answer["status"];
         let reason = status["reason"].as_str().unwrap_or_default().to_string();
         let (decision, lasts) = match (status["allowed"].as_bool(), status["denied"].as_bool()) {
             // Allowed and denied at once is a lie; so is neither.
-            (Some(true), None | Some(false)) => (Decision::Allow(reason), self.allowed_for),
-            (Some(false) | None, Some(true)) => (Decision::Deny(reason), self.refused_for),
-            (Some(false), _) => (Decision::NoOpinion(reason), self.refused_for),
-            _ => return Decision::NoOpinion(String::new()),
+            (Some(true), None | Some(false)) => (Decision::Allow(reason), self.settings.allowed_for),
+            (Some(false) | None, Some(true)) => (Decision::Deny(reason), self.settings.refused_for),
+            (Some(false), _) => (Decision::NoOpinion(reason), self.settings.refused_for),
+            _ => return self.on_failure(),
         };
-        if key.len() <= CACHED_REQUEST_BYTES_MAX {
+        if !lasts.is_zero() && key.len() <= CACHED_REQUEST_BYTES_MAX {
             self.answers.insert(key, decision.clone(), now + lasts, now);
         }
         decision

@@ -126,8 +126,7 @@ pub fn register(context: &mut Context<'_>) {
         ("namespace", |a, text| a.namespace = text),
         ("name", |a, text| a.name = text),
         ("fieldSelector", |a, text| a.field_selector = text),
-        // No authorizer here decides by labels; without them the answer is only stricter.
-        ("labelSelector", |_, _| {}),
+        ("labelSelector", |a, text| a.label_selector = text),
     ];
     for (function, set) in parts {
         context.add_function(function, move |This(this): This<Value>, text: Text| {

@@ -11,6 +11,7 @@ pub mod types;
 mod checker;
 mod functions;
 mod metering;
+mod mutations;
 mod nesting;
 mod optionals;
 mod traversal;
@@ -21,19 +22,19 @@ use kube_cel::{
     KubeCelExt,
     cel::{
         Context, IdedExpr, ResolveResult,
-        common::ast::Expr,
+        common::ast::{Expr, LiteralValue, operators},
         objects::{Key, Map, Value as CelValue},
         parser::Parser,
     },
 };
 use serde_json::Value;
 
-pub use self::error::CelError;
 use self::{
     cost_estimate::{CostEstimator, DeclType},
     traversal::children_mut,
     types::Type,
 };
+pub use self::{error::CelError, mutations::to_json};
 use crate::server::blocking::off_worker;
 
 /// What evaluating one expression may cost.
@@ -55,11 +56,21 @@ pub struct Expression {
 
 impl Expression {
     pub fn compile(source: &str) -> Result<Self, CelError> {
+        Self::compile_with(source, |_| {})
+    }
+
+    /// One that makes an object or a patch.
+    pub fn compile_mutation(source: &str) -> Result<Self, CelError> {
+        Self::compile_with(source, mutations::expand)
+    }
+
+    fn compile_with(source: &str, expand: impl FnOnce(&mut IdedExpr)) -> Result<Self, CelError> {
         nesting::check(source)?;
         // The parser is generated code that has panicked on odd input before; an expression must not end the server.
         let parsed = std::panic::catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(source));
         let parsed = parsed.map_err(|_| CelError::Compilation("the expression cannot be parsed".into()))?;
         let mut parsed = parsed.map_err(|e| CelError::Compilation(format!("compilation failed: {e}")))?;
+        expand(&mut parsed);
         if let Some(name) = message_type(&mut parsed) {
             let text = format!("compilation failed: undeclared reference to '{name}' (in container '')");
             return Err(CelError::Compilation(text));
@@ -80,6 +91,11 @@ impl Expression {
 
     pub fn names(&self, variable: &str) -> bool {
         self.parsed.references().has_variable(variable)
+    }
+
+    /// Whether it looks at `field` of `variable`, optionally or not.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        selects(&mut self.parsed.clone(), variable, field)
     }
 
     /// What it costs at most with names of these types; `root` is the one whose parts it looks at.
@@ -156,6 +172,21 @@ fn message_type(expression: &mut IdedExpr) -> Option<String> {
         Expr::Unspecified => Some(String::new()),
         _ => children_mut(&mut expression.expr).into_iter().find_map(message_type),
     }
+}
+
+fn selects(expression: &mut IdedExpr, variable: &str, field: &str) -> bool {
+    let named = |operand: &IdedExpr| matches!(&operand.expr, Expr::Ident(name) if name == variable);
+    let found = match &expression.expr {
+        Expr::Select(select) => select.field == field && named(&select.operand),
+        Expr::Call(call) if call.func_name == operators::OPT_SELECT => match call.args.as_slice() {
+            [operand, IdedExpr { expr: Expr::Literal(LiteralValue::String(key)), .. }] => {
+                key.inner() == field && named(operand)
+            }
+            _ => false,
+        },
+        _ => false,
+    };
+    found || children_mut(&mut expression.expr).into_iter().any(|child| selects(child, variable, field))
 }
 
 fn has_loops(expression: &mut IdedExpr) -> bool {

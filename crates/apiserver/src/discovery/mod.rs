@@ -2,6 +2,7 @@
 //! Read by every client first; made from `served`.
 //! Says exactly what `registry` would serve at that moment.
 
+pub mod api_enablement;
 pub mod served;
 
 use std::{fmt::Write, net::SocketAddr, sync::Arc};

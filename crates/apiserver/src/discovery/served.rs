@@ -104,23 +104,39 @@ impl Set {
 
 pub struct ServedResources {
     builtin: Vec<Arc<Served>>,
+    /// Built-in ones that clients don't see.
+    hidden: Vec<Arc<Served>>,
     current: RwLock<Arc<Set>>,
 }
 
 impl ServedResources {
+    /// Everything there is.
     pub fn new() -> Self {
+        Self::of(Vec::new(), |_| true)
+    }
+
+    /// The built-in resources and those of feature gates, as far as they are to be `shown`, and the custom ones.
+    pub fn of(gated: Vec<Arc<Resource>>, shown: impl Fn(&Resource) -> bool) -> Self {
         let schema = crate::handlers::codec::builtin_schema();
-        let builtin: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
+        let mut all: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
+        if !gated.is_empty() {
+            let schema = SchemaRef::Builtin(api::schema::with_unserved());
+            all.extend(gated.iter().map(|r| Arc::new(builtin_row(r, &schema))));
+        }
+        let (builtin, hidden): (Vec<_>, Vec<_>) = all.into_iter().partition(|served| shown(&served.resource));
         let set = Set::new(builtin.clone(), HashMap::new(), 1);
-        Self { builtin, current: RwLock::new(Arc::new(set)) }
+        Self { builtin, hidden, current: RwLock::new(Arc::new(set)) }
     }
 
     pub fn current(&self) -> Arc<Set> {
         self.current.read().clone()
     }
 
+    /// For the server itself, which also sees what is hidden from clients.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
-        self.current.read().find(group, version, plural).cloned()
+        let hidden = |s: &&Arc<Served>| s.group == group && s.version == version && s.plural == plural;
+        let shown = self.current.read().find(group, version, plural).cloned();
+        shown.or_else(|| self.hidden.iter().find(hidden).cloned())
     }
 
     /// Takes over the complete set of custom resources, given by what each definition of them is made of: what was

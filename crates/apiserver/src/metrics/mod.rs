@@ -12,10 +12,13 @@ use ::metrics::{CONTENT_TYPE, Text};
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 
+use api::feature_gates::FeatureGates;
 use env::Env;
 
 use crate::{
     aggregator,
+    audit::AuditMetrics,
+    flow_control::FlowControl,
     handlers::respond::content_response,
     request::body::Body,
     storage,
@@ -27,10 +30,26 @@ use crate::{
 pub use requests::{Labels, Open, Requests};
 pub use stored::{Measured, Operations};
 
+static FEATURE_ENABLED: ::metrics::Family = ::metrics::Family::gauge(
+    "kubernetes_feature_enabled",
+    &["name", "stage"],
+    "This metric records the data about the stage and enablement of a k8s feature.",
+);
+
+/// Which feature gates are on.
+pub fn feature_gates(gates: &FeatureGates) -> ::metrics::Metrics {
+    let metrics = ::metrics::Metrics::default();
+    for (gate, on) in gates.all() {
+        metrics.set(&FEATURE_ENABLED, &[gate.name, gate.stage.label()], f64::from(u8::from(on)));
+    }
+    metrics
+}
+
 #[derive(Default)]
 pub struct Metrics {
     pub requests: Requests,
     pub operations: Arc<Operations>,
+    pub audit: Arc<AuditMetrics>,
     dropped: Mutex<[u64; 2]>,
     /// What other parts of this process count.
     others: Mutex<Vec<::metrics::Metrics>>,
@@ -67,7 +86,13 @@ impl Metrics {
     }
 
     /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
-    pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2], stored: u64) -> Response<Body> {
+    pub fn render(
+        &self,
+        cluster: &Cluster,
+        in_flight: [usize; 2],
+        flow_control: Option<&FlowControl>,
+        stored: u64,
+    ) -> Response<Body> {
         let mut out = Text::default();
         self.requests.render(&mut out);
         let kinds = ["readOnly", "mutating"];
@@ -80,7 +105,11 @@ impl Metrics {
         for (kind, count) in kinds.iter().zip(in_flight) {
             family.sample(&[("request_kind", kind)], count);
         }
+        if let Some(flow_control) = flow_control {
+            flow_control.render(&mut out);
+        }
         self.operations.render(&mut out);
+        self.audit.render(&mut out);
         let mut family = out.family("apiserver_storage_size_bytes", "gauge", "What the store takes on disk.");
         family.sample(&[("storage_cluster_id", "etcd-0")], stored);
         render_resources(&mut out, &cluster.cache.figures());

@@ -63,7 +63,7 @@ pub async fn legacy_token_tracking(server: &Arc<ApiServer>) -> Result<(), ApiErr
 /// How extension API servers know our users: the authorities of client certificates, and whom to believe about others.
 pub async fn authentication(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let config = &server.config;
-    let mut data = json!({ "client-ca-file": String::from_utf8_lossy(&config.client_ca_pem) });
+    let mut data = json!({ "client-ca-file": String::from_utf8_lossy(&config.client_authorities_pem()) });
     let ours = config.proxy_client.as_ref();
     let ours = ours.and_then(|c| Some((c, common_name(&c.certificate.current().certificate_pem)?)));
     if let Some((client, name)) = ours {

@@ -55,6 +55,7 @@ impl Registry {
         self.default(served, &mut object);
         // First: a job selects its pods by its uid.
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
+        self.assign_initializers(call, served, &mut object).await?;
         served.behavior.prepare_create(&mut object);
         for _ in 0..ALLOCATION_ATTEMPTS {
             let mut object = match self.allocations.concern(served) {
@@ -70,7 +71,10 @@ impl Registry {
                 return self.view(served, &Arc::new(Object::from_value(&object)?)).await;
             }
             match self.insert(served, object, generated, &allocation).await? {
-                Ok(stored) => return self.view(served, &stored).await,
+                Ok(stored) => {
+                    let stored = self.await_initialized(call, served, stored).await?;
+                    return self.view(served, &stored).await;
+                }
                 Err(contested) => self.contested(&allocation, contested).await?,
             }
         }
@@ -139,6 +143,9 @@ impl Registry {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
         }
         served.behavior.warnings(&object, None).into_iter().for_each(|w| call.warn(w));
+        if !served.behavior.is_acted_upon() {
+            call.warn(format!("{} {} is stored but nothing acts on it", served.api_version(), served.kind));
+        }
         if !self.admission.has_validators() {
             return Ok(object);
         }

@@ -3,6 +3,7 @@
 //! Every write is compare-and-set on the revision it was decided on.
 
 pub mod custom;
+pub mod initializers;
 
 mod collection;
 mod connect;
@@ -27,7 +28,7 @@ mod subresource;
 mod update;
 mod watch;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -37,8 +38,9 @@ use api::{ApiError, Object, Reason, Verb};
 use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
-    admission, authn, authz,
+    admission, audit, authn, authz,
     discovery::served::Served,
+    flow_control::WatchTracker,
     handlers::{
         codec,
         negotiate::{self, Forms},
@@ -47,7 +49,7 @@ use crate::{
     },
     metrics::Metrics,
     request::{call::Call, request_info::RequestInfo},
-    server::config::Config,
+    server::{config::Config, loopback},
     storage,
     storage::{cluster::Cluster, watch_cache::store_error},
 };
@@ -65,6 +67,8 @@ pub struct Registry {
     pub authentication: Arc<authn::Chain>,
     pub tokens: Arc<authn::service_account::ServiceAccountTokens>,
     pub allocations: Allocations,
+    /// Which watches are open, for what a write takes.
+    pub watches: Arc<WatchTracker>,
 }
 
 /// Why a write did not happen: what is there instead.
@@ -80,9 +84,11 @@ impl Registry {
     pub async fn dispatch(&self, call: &Call, body: Bytes) -> Result<Reply, ApiError> {
         let info = &call.info;
         let set = self.cluster.served.current();
-        let Some(served) = set.find(&info.group, &info.version, &info.resource).cloned() else {
-            return not_found::reply(&info.path);
+        let found = match call.in_process && call.user.name == loopback::USER {
+            true => self.cluster.served.find(&info.group, &info.version, &info.resource),
+            false => set.find(&info.group, &info.version, &info.resource).cloned(),
         };
+        let Some(served) = found else { return not_found::reply(&info.path) };
         if served.custom.is_some() && out_of_scope(&served, &call.info) {
             return Ok(not_found::page());
         }
@@ -95,6 +101,15 @@ impl Registry {
         }
         if let Some(text) = served.behavior.deprecation() {
             call.warn(text);
+            audit::annotate("k8s.io/deprecated", "true");
+        }
+        if served.stored() {
+            let encrypted = &self.cluster.encrypted;
+            match (info.name.is_empty(), info.namespace.is_empty()) {
+                (false, _) => encrypted.check_key(&served.key(&info.namespace, &info.name))?,
+                (true, false) => encrypted.check_prefix(&format!("{}{}/", served.prefix, info.namespace))?,
+                (true, true) => encrypted.check_prefix(&served.prefix)?,
+            }
         }
         if !info.subresource.is_empty() {
             return Box::pin(self.subresource(call, &served, body)).await;
@@ -150,10 +165,27 @@ impl Registry {
     ) -> Result<Value, ApiError> {
         let schema = served.schema.as_ref().map(|(s, id)| (&**s, *id));
         let media = negotiate::input(&call.headers)?;
-        let decoded = codec::decode(bytes, media, schema)?;
+        let (bytes, initializers) = self.without_initializers(bytes, media);
+        let mut decoded = codec::decode(&bytes, media, schema)?;
         self.check_type(&decoded.value, &served.api_version(), &served.kind)?;
+        audit::request_object(&decoded.value, &served.api_version(), &served.kind);
         report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
+        initializers::put_back(&mut decoded.value, initializers);
         Ok(decoded.value)
+    }
+
+    /// The list of initializers apart from a body, where there are initializers: no schema knows it.
+    fn without_initializers<'a>(&self, bytes: &'a [u8], media: negotiate::Media) -> (Cow<'a, [u8]>, Option<Value>) {
+        if !self.has_initializers() || media == negotiate::Media::Protobuf {
+            return (Cow::Borrowed(bytes), None);
+        }
+        let Ok(decoded) = codec::decode(bytes, media, None) else { return (Cow::Borrowed(bytes), None) };
+        let mut value = decoded.value;
+        match initializers::take(&mut value) {
+            // JSON is YAML.
+            Some(list) => (Cow::Owned(value.to_string().into_bytes()), Some(list)),
+            None => (Cow::Borrowed(bytes), None),
+        }
     }
 
     fn check_type(&self, value: &Value, api_version: &str, kind: &str) -> Result<(), ApiError> {

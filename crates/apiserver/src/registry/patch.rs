@@ -9,11 +9,12 @@ use serde_json::Value;
 use api::ApiError;
 
 use super::{
-    Registry, object_meta, object_reply,
+    Registry, initializers, object_meta, object_reply,
     options::{FieldValidation, WriteOptions},
     update::{AdmissionView, Change, CreateOnUpdate, Transform},
 };
 use crate::{
+    audit,
     discovery::served::Served,
     handlers::{codec, negotiate, respond::Reply},
     request::call::Call,
@@ -56,6 +57,7 @@ impl Registry {
     pub(super) async fn patch(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "PatchOptions")?;
         let kind = PatchType::from_call(call, served)?;
+        audit::request_patch(body);
         if kind == PatchType::Apply && call.query.text("fieldManager").is_none() {
             let mut errors = api::field::ErrorList::new();
             errors.required(&api::field::Path::new("fieldManager"), "is required for apply patch");
@@ -191,9 +193,12 @@ fn checked(
     }
     api::depth::check(&patched)?;
     if let Some((schema, id)) = &served.schema {
+        // Only objects that have been given initializers have the field at all.
+        let list = if old["metadata"]["initializers"].is_null() { None } else { initializers::take(&mut patched) };
         let retyped = api::codec::decode_value(patched, schema, *id)?;
         super::report_problems(call, &served.kind, &served.version, &retyped.problems, options)?;
         patched = retyped.value;
+        initializers::put_back(&mut patched, list);
     }
     if patched["kind"] != old["kind"] || patched["apiVersion"] != old["apiVersion"] {
         object_meta::set_type(&mut patched, served);

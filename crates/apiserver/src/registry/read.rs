@@ -14,7 +14,7 @@ use api::{
 };
 use store::{Range, Revision, StoreError};
 
-use super::{Registry, Selection, object_reply};
+use super::{Registry, Selection, initializers, object_reply};
 use crate::{
     discovery::served::Served,
     handlers::respond::{ListReply, Reply},
@@ -157,6 +157,7 @@ impl Registry {
         }
         let key = storage::local_key(&served.resource, &info.namespace, &info.name);
         let entry = self.cluster.cache.resource(&served.prefix).get(&key);
+        let entry = entry.filter(|e| !(call.hides_uninitialized && initializers::is_uninitialized(&e.object)));
         let entry = entry.ok_or_else(|| ApiError::not_found(&served.group, &served.plural, &info.name))?;
         self.view(served, &entry.object).await
     }

@@ -10,7 +10,10 @@ use api::{
 };
 
 use crate::{
-    discovery::served::Served, registry::custom::Conversion, request::call::Call, storage::watch_cache::Entry,
+    discovery::served::Served,
+    registry::{custom::Conversion, initializers},
+    request::call::Call,
+    storage::watch_cache::Entry,
 };
 
 pub struct Selection {
@@ -21,6 +24,8 @@ pub struct Selection {
     /// What is asked for can only be seen in the version the client speaks, which a webhook makes: `matches` lets
     /// everything through, and `matches_view` decides.
     late: bool,
+    /// Whether objects that wait for initializers are left out.
+    hides_uninitialized: bool,
 }
 
 impl Selection {
@@ -45,7 +50,7 @@ impl Selection {
         let prefix = if namespaced { format!("{}/", call.info.namespace) } else { String::new() };
         let converted = served.custom.as_ref().is_some_and(|c| matches!(c.conversion, Conversion::Webhook(_)));
         let late = converted && !(labels.is_empty() && fields.is_empty());
-        Ok(Self { prefix, labels, fields, late })
+        Ok(Self { prefix, labels, fields, late, hides_uninitialized: call.hides_uninitialized })
     }
 
     /// Narrowed to one object; fields that select others are refused.
@@ -59,11 +64,14 @@ impl Selection {
     }
 
     pub fn is_everything(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
+        self.labels.is_empty() && self.fields.is_empty() && !self.hides_uninitialized
     }
 
     /// Whether the labels and fields fit; the prefix is the caller's business.
     pub fn matches(&self, served: &Served, entry: &Entry) -> bool {
+        if self.hides_uninitialized && initializers::is_uninitialized(&entry.object) {
+            return false;
+        }
         self.late || self.fits(&entry.object, || entry.fields(&served.resource))
     }
 

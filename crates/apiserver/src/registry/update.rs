@@ -19,6 +19,7 @@ use crate::{
     handlers::respond::Reply,
     request::call::Call,
     storage,
+    storage::watch_cache::store_error,
 };
 
 /// Contended objects are tried this often before the client is told to try itself.
@@ -169,6 +170,7 @@ impl Registry {
         let old = shown.value();
         let mut new = (change.transform)(&old)?;
         self.check_preconditions(served, change.name, &new, &old)?;
+        self.check_initializers(served, &mut new, &old)?;
         object_meta::keep_system_fields(&mut new, &old, served.namespaced());
         object_meta::metadata_mut(&mut new)
             .insert("resourceVersion".into(), old["metadata"]["resourceVersion"].clone());
@@ -182,7 +184,8 @@ impl Registry {
         let mut allocation = self.allocations.for_update(served, &mut new, &old).await?;
         canonicalize(served, &mut new);
         let (new, old) = self.validate_update(change, new, old).await?;
-        if managed::same(&new, &old) {
+        let key = served.key(change.namespace, change.name);
+        if managed::same(&new, &old) && !self.cluster.encrypted.is_stale(&key).await.map_err(store_error)? {
             return Ok(Ok(shown));
         }
         let gone = finishes_deletion(served, &new, &old);
@@ -191,7 +194,6 @@ impl Registry {
             self.allocations.check(&allocation)?;
             return Ok(Ok(self.view(served, &Arc::new(Object::from_value(&stored)?)).await?));
         }
-        let key = served.key(change.namespace, change.name);
         let expected = current.meta.resource_version;
         let object = if gone { None } else { Some(&stored) };
         if gone {

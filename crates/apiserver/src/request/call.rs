@@ -2,6 +2,8 @@
 //! Made by `pipeline`; read by every handler.
 //! Carries no Authorization header; that is gone after authentication.
 
+use std::sync::{Arc, OnceLock};
+
 use http::{HeaderMap, Method, Uri, header};
 use parking_lot::Mutex;
 
@@ -9,6 +11,7 @@ use api::ApiError;
 
 use crate::{
     authn::User,
+    flow_control::Flow,
     handlers::negotiate::{self, Forms, Output},
     request::{body::Body, query::Query, request_info::RequestInfo},
 };
@@ -25,11 +28,15 @@ pub struct Call {
     pub headers: HeaderMap,
     pub user: User,
     pub in_process: bool,
+    /// Whether objects that wait for initializers are not there for this request.
+    pub hides_uninitialized: bool,
     pub warnings: Mutex<Vec<String>>,
     /// Present when the client asked to switch protocols on its connection.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// What the client sends to something behind us: passed on as it comes, never read here. Taken once.
     pub stream: Mutex<Option<Body>>,
+    /// What it fell under when it asked for a seat.
+    pub flow: OnceLock<Arc<Flow>>,
 }
 
 impl Call {
@@ -57,9 +64,11 @@ impl Call {
             headers: self.headers.clone(),
             user: self.user.clone(),
             in_process: self.in_process,
+            hides_uninitialized: self.hides_uninitialized,
             warnings: Mutex::default(),
             upgrade: Mutex::default(),
             stream: Mutex::default(),
+            flow: OnceLock::default(),
         }
     }
 

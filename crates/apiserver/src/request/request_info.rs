@@ -24,6 +24,7 @@ pub struct RequestInfo {
     pub name: String,
     /// As sent with a list, a watch or a deletion of many.
     pub field_selector: String,
+    pub label_selector: String,
     /// The segments from the resource on, for proxies.
     pub parts: Vec<String>,
 }
@@ -80,6 +81,7 @@ impl RequestInfo {
         if matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && self.name.is_empty() {
             let selector = query.get("fieldSelector").unwrap_or_default();
             self.field_selector = selector.to_string();
+            self.label_selector = query.get("labelSelector").unwrap_or_default().to_string();
             // Read as the handler reads it: what is permitted for one name must not select others.
             let fields = FieldSelector::parse(selector).ok();
             self.name = fields.and_then(|f| f.exact("metadata.name").map(str::to_string)).unwrap_or_default();

@@ -8,13 +8,20 @@ use ipnet::IpNet;
 use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
 
-use crate::storage::watch_cache;
+use api::feature_gates::FeatureGates;
+
+use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
+
+pub use crate::audit::options as audit;
+pub use crate::discovery::api_enablement::RuntimeConfig;
 
 #[derive(Clone)]
 pub struct Config {
     /// Where clients reach this server: the endpoint of the `kubernetes` Service.
     pub advertise_address: IpAddr,
     pub port: u16,
+    /// Of the machine it runs on; among the API servers of a cluster it is known by it.
+    pub hostname: String,
     /// Service addresses; the first family is the default one.
     pub service_cidrs: Vec<IpNet>,
     pub node_ports: RangeInclusive<u16>,
@@ -22,6 +29,8 @@ pub struct Config {
     pub serving_certificate: Option<Arc<dyn ResolvesServerCert>>,
     /// PEM of the authorities whose client certificates are believed.
     pub client_ca_pem: Vec<u8>,
+    /// `--client-ca-file`: more of them, read again when the file changes.
+    pub client_ca_file: Option<PathBuf>,
     pub service_accounts: ServiceAccounts,
     /// Where this server connects to in place of an address of a node, pod or service.
     pub address_translations: BTreeMap<IpAddr, IpAddr>,
@@ -41,19 +50,47 @@ pub struct Config {
     /// Whether minke's own agents may join. Their nodes run service proxy and DNS under the node's identity, so every node
     /// may read more than upstream's: the rows `minke:node` of the bootstrap policy.
     pub admits_agents: bool,
+    /// `--feature-gates`
+    pub feature_gates: FeatureGates,
+    /// `--runtime-config`: which built-in groups are served.
+    pub runtime_config: RuntimeConfig,
+    /// How objects are encrypted in the store; in the clear if nothing is said.
+    pub encryption_providers: Option<EncryptionProviders>,
+    pub audit: audit::Audit,
     pub limits: Limits,
+}
+
+#[derive(Debug, Clone)]
+pub struct EncryptionProviders {
+    /// `--encryption-provider-config`
+    pub file: PathBuf,
+    /// `--encryption-provider-config-automatic-reload`
+    pub automatic_reload: bool,
 }
 
 #[derive(Clone)]
 pub struct ServiceAccounts {
     /// `https://kubernetes.default.svc.cluster.local`
     pub issuer: String,
+    /// Issuers of tokens from before, which are believed too.
+    pub former_issuers: Vec<String>,
     pub audiences: Vec<String>,
     /// PEM (PKCS#8) of the RSA or P-256 key that signs tokens.
     pub signing_key_pem: String,
     /// PEM public keys that are believed besides the signing key's own.
     pub verification_keys_pem: Vec<String>,
     pub max_token_expiration: Duration,
+    /// Whether the tokens of pods live for a year.
+    pub extend_token_expiration: bool,
+    /// Where others find the keys, if not below the issuer.
+    pub jwks_uri: Option<String>,
+}
+
+impl ServiceAccounts {
+    /// All whose tokens are believed.
+    pub fn issuers(&self) -> Vec<String> {
+        std::iter::once(&self.issuer).chain(&self.former_issuers).cloned().collect()
+    }
 }
 
 #[derive(Clone)]
@@ -110,10 +147,22 @@ pub struct Authentication {
     /// `--authentication-token-webhook-config-file`.
     pub webhook: Option<Webhook>,
     pub request_header: Option<RequestHeader>,
+    pub oidc: Option<Oidc>,
+}
+
+/// Issuers of OpenID Connect tokens.
+#[derive(Clone)]
+pub enum Oidc {
+    /// `--oidc-*`: one issuer.
+    Flags { authenticator: Box<JwtAuthenticator>, signing_algs: Vec<String> },
+    /// `--authentication-config`, read again when it changes.
+    File(PathBuf),
 }
 
 #[derive(Clone, Default)]
 pub struct Authorization {
+    /// `--authorization-config`, in place of the modes; read again when it changes.
+    pub config_file: Option<PathBuf>,
     /// `--authorization-policy-file`, for the mode ABAC.
     pub policy_file: Option<PathBuf>,
     /// `--authorization-webhook-config-file`, for the mode Webhook.
@@ -133,6 +182,8 @@ pub struct Webhook {
 pub struct RequestHeader {
     /// PEM of the authorities of the proxy's client certificate.
     pub ca_pem: Vec<u8>,
+    /// `--requestheader-client-ca-file`: more of them, read again when the file changes.
+    pub ca_file: Option<PathBuf>,
     /// Common names the proxy may have; empty: any.
     pub allowed_names: Vec<String>,
     pub username_headers: Vec<String>,
@@ -149,6 +200,7 @@ impl RequestHeader {
         let allowed_names = vec![allowed_name.to_string()];
         Self {
             ca_pem: ca_pem.into(),
+            ca_file: None,
             allowed_names,
             username_headers,
             uid_headers,
@@ -162,6 +214,8 @@ impl RequestHeader {
 pub struct Limits {
     /// What the listener bears with.
     pub connections: serve::Limits,
+    /// `--enable-priority-and-fairness`: the two limits below are divided among priority levels.
+    pub priority_and_fairness: bool,
     /// Beyond these, 429 with Retry-After.
     pub requests_in_flight: usize,
     pub mutating_requests_in_flight: usize,
@@ -181,6 +235,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: serve::Limits::API_SERVER,
+            priority_and_fairness: true,
             requests_in_flight: 400,
             mutating_requests_in_flight: 200,
             request_timeout: Duration::from_secs(60),
@@ -194,6 +249,12 @@ impl Default for Limits {
 }
 
 impl Config {
+    /// All authorities of client certificates, as they are now.
+    pub fn client_authorities_pem(&self) -> Vec<u8> {
+        let file = self.client_ca_file.as_ref().and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+        if file.is_empty() { self.client_ca_pem.clone() } else { [&self.client_ca_pem, &b"\n"[..], &file].concat() }
+    }
+
     /// What to connect to for an address.
     pub fn dialed(&self, address: IpAddr) -> IpAddr {
         self.address_translations.get(&address).copied().unwrap_or(address)
@@ -205,16 +266,21 @@ impl Config {
             // Endpoints may not be loopback addresses; nobody goes to this one.
             advertise_address: IpAddr::from([192, 0, 2, 1]),
             port: 6443,
+            hostname: "in-process".into(),
             service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant network")],
             node_ports: 30000..=32767,
             serving_certificate: None,
             client_ca_pem: Vec::new(),
+            client_ca_file: None,
             service_accounts: ServiceAccounts {
                 issuer: "https://kubernetes.default.svc.cluster.local".into(),
                 audiences: vec!["https://kubernetes.default.svc.cluster.local".into()],
                 signing_key_pem,
                 verification_keys_pem: Vec::new(),
                 max_token_expiration: Duration::from_secs(365 * 86400),
+                extend_token_expiration: true,
+                jwks_uri: None,
+                former_issuers: Vec::new(),
             },
             address_translations: BTreeMap::new(),
             kubelet_client: None,
@@ -228,6 +294,10 @@ impl Config {
             admission_control_config_file: None,
             anonymous_auth: true,
             admits_agents: false,
+            feature_gates: FeatureGates::default(),
+            runtime_config: RuntimeConfig::default(),
+            encryption_providers: None,
+            audit: audit::Audit::default(),
             limits: Limits::default(),
         }
     }

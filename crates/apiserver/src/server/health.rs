@@ -72,6 +72,8 @@ enum Kind {
     /// The row of `post_start_hooks` that the check is named after has started.
     Hook,
     NotStopping,
+    /// The key management services that encrypt what is stored.
+    KmsProviders,
 }
 
 /// Upstream's names. What a hook without a row does is done before the server calls itself bootstrapped.
@@ -93,6 +95,8 @@ const ALWAYS: &[Check] = &[
     ("poststarthook/scheduling/bootstrap-system-priority-classes", Kind::Hook),
     ("poststarthook/priority-and-fairness-config-producer", Kind::Hook),
     ("poststarthook/start-cluster-authentication-info-controller", Kind::Hook),
+    ("poststarthook/start-kube-apiserver-identity-lease-controller", Kind::Hook),
+    ("poststarthook/start-kube-apiserver-identity-lease-garbage-collector", Kind::Bootstrapped),
     ("poststarthook/start-kube-aggregator-informers", Kind::Bootstrapped),
     ("poststarthook/apiservice-registration-controller", Kind::Bootstrapped),
     ("poststarthook/apiservice-status-local-available-controller", Kind::Bootstrapped),
@@ -101,6 +105,8 @@ const ALWAYS: &[Check] = &[
     ("poststarthook/apiservice-openapi-controller", Kind::Bootstrapped),
     ("autoregister-completion", Kind::Bootstrapped),
 ];
+/// Only where something is encrypted at rest.
+const ENCRYPTING: [Check; 1] = [("kms-providers", Kind::KmsProviders)];
 /// A server that can only read gets no requests, but is not restarted either.
 const READY_ONLY: [Check; 3] =
     [("etcd-readiness", Kind::Writes), ("informer-sync", Kind::Alive), ("shutdown", Kind::NotStopping)];
@@ -117,6 +123,13 @@ impl Kind {
             Self::Writes => health.writes.holds(&*server.cluster.store, &server.cluster.env).await,
             Self::Hook => health.has_hook_started(name.trim_start_matches("poststarthook/")),
             Self::Bootstrapped => health.bootstrapped.load(Ordering::Acquire),
+            Self::KmsProviders => match server.cluster.encrypted.healthy().await {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::warn!(error, "a key management service is not healthy");
+                    false
+                }
+            },
             Self::NotStopping => !health.stopping.load(Ordering::Acquire),
         }
     }
@@ -126,7 +139,8 @@ pub async fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiErr
     let path = call.info.path.trim_matches('/');
     let (endpoint, single) = path.split_once('/').unwrap_or((path, ""));
     let ready: &[Check] = if endpoint == "readyz" { &READY_ONLY } else { &[] };
-    let all: Vec<&Check> = ALWAYS.iter().chain(ready).collect();
+    let kms: &[Check] = if server.config.encryption_providers.is_some() { &ENCRYPTING } else { &[] };
+    let all: Vec<&Check> = ALWAYS.iter().chain(kms).chain(ready).collect();
     if !single.is_empty() {
         let check = all.iter().find(|(name, _)| *name == single).ok_or_else(not_found_path)?;
         let ok = check.1.holds(check.0, server).await;

@@ -11,12 +11,15 @@ use store::Store;
 use crate::{
     discovery::served::{Served, ServedResources},
     storage,
+    storage::encryption::EncryptedStore,
     storage::watch_cache::{ResourceCache, WatchCache, store_error},
 };
 
 pub struct Cluster {
     pub env: Env,
     pub store: Arc<dyn Store>,
+    /// The same, as what knows how values are encrypted in it.
+    pub encrypted: Arc<EncryptedStore>,
     pub cache: Arc<WatchCache>,
     pub served: ServedResources,
 }

@@ -2,6 +2,7 @@
 //! Used by `registry`, `authn`, `authz` and `admission`; the store itself is the crate `store`.
 
 pub mod cluster;
+pub mod encryption;
 pub mod watch_cache;
 
 pub(crate) mod expiring;

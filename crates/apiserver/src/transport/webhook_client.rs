@@ -1,5 +1,5 @@
-//! JSON over HTTPS to services outside: authentication, authorization and admission webhooks.
-//! Used by `authn`, `authz` and `admission`.
+//! JSON over HTTPS to services outside: authentication, authorization, admission and audit webhooks.
+//! Used by `authn`, `authz`, `admission` and `audit`.
 //! Every call has a deadline and a limit on the answer; nothing sent is ever logged.
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -35,16 +35,30 @@ pub struct Endpoint {
 impl Endpoint {
     /// Posts `body` and returns the JSON that comes back with a 2xx.
     pub async fn post(&self, env: &Env, limit: Duration, body: &Value) -> Result<Value, String> {
-        let answered = env.timeout(limit, self.exchange(body)).await;
-        answered.unwrap_or_else(|| Err(self.failed("context deadline exceeded")))
+        let answer = self.send(env, limit, Bytes::from(body.to_string())).await?;
+        parse(&answer)
+    }
+
+    /// Returns the JSON that is to be had there.
+    pub async fn get(&self, env: &Env, limit: Duration) -> Result<Value, String> {
+        let answered = env.timeout(limit, self.exchange(None)).await;
+        parse(&answered.unwrap_or_else(|| Err(self.failed("Get", "context deadline exceeded")))?)
+    }
+
+    /// Posts a JSON document and returns whatever comes back with a 2xx.
+    pub async fn send(&self, env: &Env, limit: Duration, body: Bytes) -> Result<Bytes, String> {
+        let answered = env.timeout(limit, self.exchange(Some(body))).await;
+        answered.unwrap_or_else(|| Err(self.failed("Post", "context deadline exceeded")))
     }
 
     /// Why there was no answer at all.
-    fn failed(&self, why: impl std::fmt::Display) -> String {
-        format!("Post \"{}\": {why}", self.url)
+    fn failed(&self, verb: &str, why: impl std::fmt::Display) -> String {
+        format!("{verb} \"{}\": {why}", self.url)
     }
 
-    async fn exchange(&self, body: &Value) -> Result<Value, String> {
+    async fn exchange(&self, body: Option<Bytes>) -> Result<Bytes, String> {
+        let verb = if body.is_some() { "Post" } else { "Get" };
+        let method = if body.is_some() { http::Method::POST } else { http::Method::GET };
         let host = self.url.host().ok_or("the URL has no host")?.trim_matches(['[', ']']).to_string();
         let (to, port) = match &self.address {
             Some((to, port)) => (to.as_str(), *port),
@@ -52,42 +66,48 @@ impl Endpoint {
         };
         let stream = TcpStream::connect((to, port)).await.map_err(|e| {
             let to = if to.contains(':') { format!("[{to}]") } else { to.to_string() };
-            self.failed(format!("dial tcp {to}:{port}: connect: {e}"))
+            self.failed(verb, format!("dial tcp {to}:{port}: connect: {e}"))
         })?;
         // The certificate of a Service is made for its name, whatever port is appended to it.
         let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;
         let connector = tokio_rustls::TlsConnector::from(self.tls.clone());
-        let stream = connector.connect(name, stream).await.map_err(|e| self.failed(format!("tls: {e}")))?;
+        let stream = connector.connect(name, stream).await.map_err(|e| self.failed(verb, format!("tls: {e}")))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|e| self.failed(e))?;
+        let (mut sender, connection) = handshake.map_err(|e| self.failed(verb, e))?;
         let path = self.url.path_and_query().map_or("/", |p| p.as_str());
-        let mut request = Request::post(path)
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
             .header(header::HOST, self.url.authority().map_or(host.as_str(), |a| a.as_str()))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, "kube-apiserver-admission")
-            .body(Full::new(Bytes::from(body.to_string())))
+            .body(Full::new(body.unwrap_or_default()))
             .map_err(|e| e.to_string())?;
         if let Some(value) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, value.clone());
         }
         let answered = async {
-            let response = sender.send_request(request).await.map_err(|e| self.failed(e))?;
+            let response = sender.send_request(request).await.map_err(|e| self.failed(verb, e))?;
             let (parts, body) = response.into_parts();
             let bytes = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|e| e.to_string())?.to_bytes();
             if !parts.status.is_success() {
                 return Err(refused(parts.status, &bytes));
             }
-            serde_json::from_slice(&bytes).map_err(|e| format!("couldn't read the answer: {e}"))
+            Ok(bytes)
         };
         // The connection is driven only as long as its one exchange lasts.
         tokio::select! {
             answer = answered => answer,
             ended = async { let ended = connection.await; std::future::pending::<()>().await; ended } => {
-                Err(self.failed(ended.err().map_or_else(|| "EOF".to_string(), |e| e.to_string())))
+                Err(self.failed(verb, ended.err().map_or_else(|| "EOF".to_string(), |e| e.to_string())))
             }
         }
     }
+}
+
+fn parse(answer: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(answer).map_err(|e| format!("couldn't read the answer: {e}"))
 }
 
 fn refused(status: http::StatusCode, body: &[u8]) -> String {

@@ -1,10 +1,13 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! No sockets except in `aggregation`, `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots`
-//! and `shared_etcd`.
+//! No sockets except in `aggregation`, `issuers`, `audit`, `authorization_chain`, `encryption`,
+//! `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots` and `shared_etcd`.
 
+mod acting_loops;
 mod aggregation;
 mod allocation;
+mod audit;
+mod authorization_chain;
 mod clients;
 mod conformance;
 mod connections;
@@ -14,14 +17,17 @@ mod damaged_record;
 mod deep_input;
 mod definitions;
 mod discovery;
+mod encryption;
 #[path = "../../../store/tests/store/etcd_server.rs"]
 mod etcd_server;
 mod events;
 mod every_kind;
+mod feature_gates;
 mod field_validation;
 mod flow_control;
 mod harness;
 mod identities;
+mod issuers;
 mod kubectl;
 mod kubectl_commands;
 mod kubectl_custom;

@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 use apiserver::config;
 use clap::{Args, builder::BoolishValueParser};
 
+use super::{audit_flags::AuditFlags, authentication_flags::AuthenticationFlags, feature_flags::FeatureFlags};
+
 /// Extra headers of a front proxy, and the names of the others, as every cluster has them.
 const USER_HEADER: &str = "X-Remote-User";
 const UID_HEADER: &str = "X-Remote-Uid";
@@ -36,13 +38,17 @@ pub struct Security {
     /// How long that service's answers are believed
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
     authentication_token_webhook_cache_ttl: Duration,
-    /// Let requests without credentials through as system:anonymous
-    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true", num_args = 0..=1,
-        require_equals = true, value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
-    anonymous_auth: bool,
+    /// Let requests without credentials through as system:anonymous [default: true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+        value_parser = BoolishValueParser::new())]
+    anonymous_auth: Option<bool>,
     /// Who decides what a user may do, in this order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny
-    #[arg(long, value_name = "MODES", default_value = "Node,RBAC", value_delimiter = ',')]
+    /// [default: Node,RBAC]
+    #[arg(long, value_name = "MODES", value_delimiter = ',')]
     authorization_mode: Vec<String>,
+    /// Who decides what a user may do (AuthorizationConfiguration); read again when it changes
+    #[arg(long, value_name = "FILE")]
+    authorization_config: Option<PathBuf>,
     /// Policies of the mode ABAC, one per line
     #[arg(long, value_name = "FILE")]
     authorization_policy_file: Option<PathBuf>,
@@ -82,6 +88,10 @@ pub struct Security {
     /// Settings of single admission plugins (AdmissionConfiguration)
     #[arg(long, value_name = "FILE")]
     admission_control_config_file: Option<PathBuf>,
+    /// Divide the two limits below among priority levels, and queue what comes beyond them
+    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    enable_priority_and_fairness: bool,
     /// How many requests that only read are served at once; 0: any number
     #[arg(long, value_name = "N", default_value_t = 400)]
     max_requests_inflight: usize,
@@ -97,19 +107,28 @@ pub struct Security {
     /// How many requests a client may have under way on one HTTP/2 connection; 0: 250
     #[arg(long, value_name = "N", default_value_t = 1000)]
     http2_max_streams_per_connection: u32,
-    /// Issuer of ServiceAccount tokens, an https URL [default: https://kubernetes.default.svc.cluster.local]
-    #[arg(long, value_name = "URL")]
-    service_account_issuer: Option<String>,
-    /// What a token must be good for to be shown to this API server [default: the issuer]
-    #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]
-    api_audiences: Vec<String>,
+    /// Groups, versions and resources to serve or to hide, as api/beta=false,apps/v1=true
+    #[arg(long, value_name = "CONFIG", default_value = "", hide_default_value = true, value_parser = runtime_config)]
+    runtime_config: config::RuntimeConfig,
+    #[command(flatten)]
+    pub features: FeatureFlags,
+    #[command(flatten)]
+    pub authentication: AuthenticationFlags,
+    #[command(flatten)]
+    audit: AuditFlags,
 }
 
+fn runtime_config(text: &str) -> Result<config::RuntimeConfig, String> {
+    config::RuntimeConfig::parse(text.split(','))
+}
+
+/// Who decides unless a flag says otherwise.
+const USUAL_MODES: [&str; 2] = ["Node", "RBAC"];
 /// What upstream's HTTP/2 server allows when it is not told.
 const GO_STREAMS_PER_CONNECTION: u32 = 250;
 
 /// As Go writes them: `90s`, `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| "write it as 30s or 5m".to_string())?;
     Duration::try_from(parsed).map_err(|_| "it may not be negative".into())
 }
@@ -118,15 +137,26 @@ impl Security {
     /// Completes what an API server is told. The files it names are read where they are used.
     pub fn apply(&self, config: &mut config::Config) -> Result<()> {
         if let Some(path) = &self.client_ca_file {
-            config.client_ca_pem.push(b'\n');
-            config.client_ca_pem.extend(certificates(path, "--client-ca-file")?);
+            certificates(path, "--client-ca-file")?;
+            config.client_ca_file = Some(path.clone());
         }
         self.authentication(&mut config.authentication)?;
-        config.anonymous_auth = self.anonymous_auth;
+        self.authentication.apply(config)?;
+        if self.anonymous_auth.is_some() && self.authentication.configures_anonymous()? {
+            bail!(
+                "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in \
+                 authentication configuration file"
+            );
+        }
+        config.anonymous_auth = self.anonymous_auth.unwrap_or(true);
+        config.feature_gates = self.features.feature_gates.clone();
+        config.runtime_config = self.runtime_config.clone();
         self.authorization(config)?;
         config.enable_admission_plugins.extend(self.enable_admission_plugins.iter().cloned());
         config.disable_admission_plugins.extend(self.disable_admission_plugins.iter().cloned());
+        config.audit = self.audit.options()?;
         config.admission_control_config_file = self.admission_control_config_file.clone();
+        config.limits.priority_and_fairness = self.enable_priority_and_fairness;
         config.limits.requests_in_flight = unlimited(self.max_requests_inflight);
         config.limits.mutating_requests_in_flight = unlimited(self.max_mutating_requests_inflight);
         if self.request_timeout.is_zero() {
@@ -138,17 +168,6 @@ impl Security {
             0 => GO_STREAMS_PER_CONNECTION,
             streams => streams,
         };
-        let accounts = &mut config.service_accounts;
-        if let Some(issuer) = &self.service_account_issuer {
-            if issuer.is_empty() || (issuer.contains(':') && issuer.parse::<http::Uri>().is_err()) {
-                bail!("--service-account-issuer {issuer:?} is not a URL");
-            }
-            accounts.issuer = issuer.clone();
-            accounts.audiences = vec![issuer.clone()];
-        }
-        if !self.api_audiences.is_empty() {
-            accounts.audiences = self.api_audiences.clone();
-        }
         Ok(())
     }
 
@@ -167,7 +186,9 @@ impl Security {
             }
             None => None,
             Some(path) => Some(config::RequestHeader {
-                ca_pem: certificates(path, "--requestheader-client-ca-file")?,
+                // Read where it is used, and again when it changes.
+                ca_pem: certificates(path, "--requestheader-client-ca-file").map(|_| Vec::new())?,
+                ca_file: Some(path.clone()),
                 allowed_names: self.requestheader_allowed_names.clone(),
                 username_headers: self.requestheader_username_headers.clone(),
                 uid_headers: self.requestheader_uid_headers.clone(),
@@ -179,7 +200,19 @@ impl Security {
     }
 
     fn authorization(&self, config: &mut config::Config) -> Result<()> {
-        let modes = &self.authorization_mode;
+        if self.authorization_config.is_some() {
+            if !self.authorization_mode.is_empty() || self.authorization_webhook_config_file.is_some() {
+                bail!(
+                    "--authorization-config can not be specified when --authorization-mode or \
+                     --authorization-webhook-* flags are defined"
+                );
+            }
+            config.authorization.config_file = self.authorization_config.clone();
+            config.authorization.policy_file = self.authorization_policy_file.clone();
+            return Ok(());
+        }
+        let usual = || USUAL_MODES.map(str::to_string).to_vec();
+        let modes = if self.authorization_mode.is_empty() { usual() } else { self.authorization_mode.clone() };
         let has = |mode: &str| modes.iter().any(|m| m == mode);
         if let Some(twice) = modes.iter().enumerate().find(|(n, mode)| modes[..*n].contains(mode)) {
             bail!("authorization-mode {:?} has mode specified more than once", twice.1);
@@ -190,7 +223,7 @@ impl Security {
         if self.authorization_webhook_config_file.is_some() && !has("Webhook") {
             bail!("cannot specify --authorization-webhook-config-file without mode Webhook");
         }
-        config.authorization_modes = modes.clone();
+        config.authorization_modes = modes;
         config.authorization.policy_file = self.authorization_policy_file.clone();
         config.authorization.webhook = self.authorization_webhook_config_file.as_ref().map(|path| config::Webhook {
             kubeconfig: path.clone(),
@@ -276,7 +309,7 @@ mod tests {
             |c| format!("{:?}", c.authorization.policy_file),
             "Some(\"p\")",
         );
-        let trusted = |c: &config::Config| String::from_utf8_lossy(&c.client_ca_pem).into_owned();
+        let trusted = |c: &config::Config| String::from_utf8_lossy(&c.client_authorities_pem()).into_owned();
         check(&format!("--client-ca-file={ca}"), trusted, &format!("ours\n{authority}"));
         let proxy = |c: &config::Config| match &c.authentication.request_header {
             Some(r) => format!("{:?} {:?} {:?}", r.allowed_names, r.username_headers, r.extra_header_prefixes),
@@ -297,9 +330,10 @@ mod tests {
         );
         let limits = |c: &config::Config| {
             let unlimited = c.limits.requests_in_flight == tokio::sync::Semaphore::MAX_PERMITS;
-            format!("{unlimited} {}", c.limits.mutating_requests_in_flight)
+            format!("{unlimited} {} {}", c.limits.mutating_requests_in_flight, c.limits.priority_and_fairness)
         };
-        check("--max-requests-inflight=0 --max-mutating-requests-inflight=7", limits, "true 7");
+        check("--max-requests-inflight=0 --max-mutating-requests-inflight=7", limits, "true 7 true");
+        check("--enable-priority-and-fairness=false", limits, "false 200 false");
         let times = |c: &config::Config| {
             let limits = &c.limits;
             let streams = limits.connections.streams_per_connection;
@@ -312,6 +346,72 @@ mod tests {
         let tokens = |c: &config::Config| format!("{} {:?}", c.service_accounts.issuer, c.service_accounts.audiences);
         check("--service-account-issuer=https://i", tokens, r#"https://i ["https://i"]"#);
         check("--service-account-issuer=https://i --api-audiences=a,b", tokens, r#"https://i ["a", "b"]"#);
+        let line = "--service-account-issuer=https://i --service-account-issuer=https://j";
+        check(line, |c| c.service_accounts.issuers().join(" "), "https://i https://j");
+        check(line, tokens, r#"https://i ["https://i", "https://j"]"#);
+        let key = |name: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+            path.display().to_string()
+        };
+        let keys = |c: &config::Config| {
+            let accounts = &c.service_accounts;
+            format!(
+                "{} {:?} {}",
+                accounts.verification_keys_pem.len(),
+                accounts.jwks_uri,
+                accounts.extend_token_expiration
+            )
+        };
+        check("", keys, "0 None true");
+        let line = format!("--service-account-key-file={} --service-account-key-file={}", key("a"), key("b"));
+        check(&line, keys, "2 None true");
+        let line = "--service-account-jwks-uri=https://k/keys --service-account-extend-token-expiration=false";
+        check(line, keys, "0 Some(\"https://k/keys\") false");
+        let signed = format!("--service-account-signing-key-file={}", key("c"));
+        check(&signed, |c| c.service_accounts.signing_key_pem.contains("PRIVATE KEY").to_string(), "true");
+        let longest = |c: &config::Config| format!("{:?}", c.service_accounts.max_token_expiration);
+        check("--service-account-max-token-expiration=2h", longest, "7200s");
+        check("--enable-bootstrap-token-auth=false", |c| c.authentication.bootstrap_tokens.to_string(), "false");
+        let oidc = |c: &config::Config| match &c.authentication.oidc {
+            None => "none".to_string(),
+            Some(config::Oidc::File(path)) => path.display().to_string(),
+            Some(config::Oidc::Flags { authenticator: a, signing_algs }) => {
+                let (m, i) = (&a.claim_mappings, &a.issuer);
+                let rules: Vec<_> =
+                    a.claim_validation_rules.iter().map(|r| format!("{}={}", r.claim, r.required_value)).collect();
+                format!(
+                    "{} {:?} {} {:?} {:?} {:?} {rules:?} {signing_algs:?}",
+                    i.url, i.audiences, m.username.claim, m.username.prefix, m.groups.claim, m.groups.prefix
+                )
+            }
+        };
+        let gates = |c: &config::Config| c.feature_gates.enabled("Initializers").to_string();
+        check("", gates, "false");
+        check("--feature-gates=Initializers=true,AllBeta=true", gates, "true");
+        let runtime = |c: &config::Config| format!("{:?}", c.runtime_config);
+        check(
+            "--runtime-config=api/all=false,api/v1=true",
+            runtime,
+            r#"RuntimeConfig({"api/all": false, "api/v1": true})"#,
+        );
+        check("", oidc, "none");
+        check("--authentication-config=/none", oidc, "/none");
+        let usual = "--oidc-issuer-url=https://i --oidc-client-id=c";
+        check(usual, oidc, r#"https://i ["c"] sub Some("https://i#") "" None [] ["RS256"]"#);
+        check(
+            &format!(
+                "{usual} --oidc-username-claim=email --oidc-groups-claim=g --oidc-groups-prefix=p: \
+                 --oidc-required-claim=a=b --oidc-signing-algs=ES256,RS256"
+            ),
+            oidc,
+            r#"https://i ["c"] email Some("") "g" Some("p:") ["a=b"] ["ES256", "RS256"]"#,
+        );
+        check(
+            &format!("{usual} --oidc-username-prefix=-"),
+            oidc,
+            r#"https://i ["c"] sub Some("") "" None [] ["RS256"]"#,
+        );
     }
 
     #[test]
@@ -326,6 +426,18 @@ mod tests {
             ("--authorization-webhook-cache-authorized-ttl=soon", "write it as"),
             ("--service-account-issuer=https:// x", "unexpected argument"),
             ("--request-timeout=0s", "can not be zero"),
+            ("--feature-gates=None=true", "unrecognized feature gate: None"),
+            ("--runtime-config=nothing/v1=true", "unknown api groups nothing"),
+            ("--oidc-issuer-url=https://i", "must be specified together"),
+            ("--oidc-groups-claim=g", "must be specified together"),
+            ("--oidc-issuer-url=https://i --oidc-client-id=c --oidc-signing-algs=HS256", "is not supported: use RS256"),
+            ("--oidc-issuer-url=https://i --oidc-client-id=c --oidc-required-claim=a", "malformed pair"),
+            ("--oidc-issuer-url=https://i --oidc-client-id=c --authentication-config=f", "mutually exclusive"),
+            ("--authorization-config=f --authorization-mode=RBAC", "--authorization-config can not be specified"),
+            ("--service-account-max-token-expiration=1m", "between 1 hour and 2^32 seconds"),
+            ("--service-account-jwks-uri=http://k", "requires https scheme"),
+            ("--service-account-key-file=Cargo.toml", "does not contain any valid RSA or ECDSA public keys"),
+            ("--service-account-signing-key-file=/none", "failed to read --service-account-signing-key-file"),
         ];
         for (line, expected) in cases {
             let error = parse(line).err().map(|e| format!("{e:#}")).unwrap_or_default();

@@ -9,7 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use apiserver::config::{Config, EncryptionProviders};
+use clap::{Args, builder::BoolishValueParser};
 use env::Env;
 use store::{EtcdTls, Store};
 
@@ -38,6 +39,13 @@ pub struct StoreFlags {
     /// Goes before every key in etcd, so that several clusters can share one; keys begin with /registry by themselves
     #[arg(long, value_name = "PREFIX", default_value = USUAL_PREFIX)]
     etcd_prefix: String,
+    /// How objects are encrypted in the store (EncryptionConfiguration)
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
+    /// Read that file again when it changes
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    encryption_provider_config_automatic_reload: bool,
 }
 
 /// What the flags say.
@@ -51,6 +59,19 @@ impl StoreFlags {
     /// Whether other servers may use the same store.
     pub fn is_shared(&self) -> bool {
         self.store != "embedded" || !self.etcd_servers.is_empty()
+    }
+
+    /// Tells an API server how to encrypt what it stores.
+    pub fn apply(&self, config: &mut Config) -> Result<()> {
+        let automatic_reload = self.encryption_provider_config_automatic_reload;
+        config.encryption_providers = match &self.encryption_provider_config {
+            Some(file) => Some(EncryptionProviders { file: file.clone(), automatic_reload }),
+            None if automatic_reload => {
+                bail!("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
+            }
+            None => None,
+        };
+        Ok(())
     }
 
     fn place(&self) -> Result<Place> {
@@ -162,6 +183,22 @@ mod tests {
         check("--etcd-servers http://a:2379 --etcd-cafile /ca", Err("would have no effect"));
         check("--etcd-servers https://a:2379 --etcd-certfile /c", Err("--etcd-keyfile"));
         assert!(parse("--etcd-servers http://a:2379").unwrap().is_shared() && !parse("").unwrap().is_shared());
+    }
+
+    #[test]
+    fn encryption_flags_have_upstreams_names() {
+        let check = |line: &str, expected: &str| {
+            let mut config = Config::in_process(String::new());
+            let shown = match parse(line).unwrap().apply(&mut config) {
+                Ok(()) => format!("{:?}", config.encryption_providers.map(|p| (p.file, p.automatic_reload))),
+                Err(error) => error.to_string(),
+            };
+            assert!(shown.contains(expected), "{line}: {shown}");
+        };
+        check("", "None");
+        check("--encryption-provider-config f", "Some((\"f\", false))");
+        check("--encryption-provider-config f --encryption-provider-config-automatic-reload", "Some((\"f\", true))");
+        check("--encryption-provider-config-automatic-reload=true", "must be set with --encryption-provider-config");
     }
 
     #[test]

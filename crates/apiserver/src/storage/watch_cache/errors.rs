@@ -23,6 +23,6 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Future { requested, newest } => too_large(requested, newest),
         StoreError::TooLarge { .. } => ApiError::new(Reason::RequestEntityTooLarge, error.to_string()),
         StoreError::Unavailable(_) => ApiError::new(Reason::ServiceUnavailable, error.to_string()),
-        StoreError::Corrupted(_) => ApiError::internal(error.to_string()),
+        StoreError::Corrupted(_) | StoreError::Unreadable { .. } => ApiError::internal(error.to_string()),
     }
 }

@@ -40,7 +40,7 @@ impl Callers {
             self.look_up().await;
         }
         let chain = self.known.lock().1.clone();
-        let believed = chain.authenticate(&Credentials { headers, extensions }).await?;
+        let believed = chain.authenticate(&Credentials { path: "/", headers, extensions }).await?;
         Ok(client::User { name: believed.user.name, groups: believed.user.groups })
     }
 
@@ -81,6 +81,7 @@ fn request_header(data: &BTreeMap<String, String>) -> Result<Option<RequestHeade
     };
     Ok(Some(RequestHeader {
         ca_pem: ca_pem.clone().into_bytes(),
+        ca_file: None,
         allowed_names: list("allowed-names")?,
         username_headers: list("username-headers")?,
         uid_headers: list("uid-headers")?,

@@ -1,23 +1,23 @@
 //! Notices when somebody else deletes from our tables, by the kernel's own notifications.
-//! Read by `run`, which then writes the table anew.
+//! Read by whoever wrote the tables and writes them anew.
 //! It only listens.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use netfilter::{
-    NETFILTER_HEADER_BYTES, attributes, messages,
-    nftables::{NFNLGRP_NFTABLES, NFTA_TABLE, is_deletion},
-    open,
-};
 use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, recv, setsockopt, sockopt},
 };
 use tokio::io::unix::AsyncFd;
 
-use super::nft_command::Nft;
+use crate::{
+    message::{NETFILTER_HEADER_BYTES, attributes, messages},
+    nft_command::Nft,
+    nftables::{NFNLGRP_NFTABLES, NFTA_TABLE, is_deletion},
+    socket::open,
+};
 
-/// A change of many Services reports each of its elements here.
+/// A large change reports each of its elements here.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 pub struct NftMonitor {

@@ -1,6 +1,8 @@
-//! Other processes that have a say over HTTP: they may refuse nodes, score them, and bind pods.
+//! Other processes that have a say over HTTP: they may refuse nodes, score them, choose victims, and bind pods.
 //! Configured by `config::ExtenderConfig`; asked by `scheduler` between filtering and scoring.
 //! A failing extender fails the attempt unless it is marked ignorable; scores are never required.
+
+mod tls;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,10 +10,6 @@ use bytes::Bytes;
 use env::Env;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -19,8 +17,8 @@ use crate::{
     cluster::Cluster,
     config::{ExtenderConfig, duration},
     diagnosis::Diagnosis,
-    framework::{EXTENDER_ROW, MAX_NODE_SCORE, Status},
-    pod_info::PendingPod,
+    framework::{Candidate, EXTENDER_ROW, MAX_NODE_SCORE, Status},
+    pod_info::{PendingPod, PodInfo},
 };
 
 const EXTENDER_SCORE_MAX: i64 = 10;
@@ -30,9 +28,27 @@ const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Clone)]
 pub struct Extenders {
-    list: Arc<Vec<ExtenderConfig>>,
-    http: Client<HttpConnector, Full<Bytes>>,
+    list: Arc<Vec<Extender>>,
     env: Env,
+}
+
+struct Extender {
+    config: ExtenderConfig,
+    /// Its files may have gone since they were checked.
+    http: Result<tls::HttpClient, String>,
+}
+
+impl std::ops::Deref for Extender {
+    type Target = ExtenderConfig;
+
+    fn deref(&self) -> &ExtenderConfig {
+        &self.config
+    }
+}
+
+/// What is wrong with how an extender is to be reached.
+pub fn check_tls(extender: &ExtenderConfig) -> Result<(), String> {
+    tls::client(extender).map(drop)
 }
 
 #[derive(Deserialize, Default)]
@@ -59,6 +75,29 @@ struct HostPriority {
 }
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+struct PreemptionAnswer {
+    #[serde(alias = "nodeNameToMetaVictims")]
+    node_name_to_meta_victims: BTreeMap<String, MetaVictims>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct MetaVictims {
+    #[serde(rename = "Pods", alias = "pods")]
+    pods: Vec<MetaPod>,
+    #[serde(rename = "NumPDBViolations", alias = "numPDBViolations")]
+    violations: usize,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct MetaPod {
+    #[serde(rename = "UID", alias = "uid")]
+    uid: String,
+}
+
+#[derive(Deserialize, Default)]
 #[serde(default)]
 struct BindAnswer {
     #[serde(rename = "Error", alias = "error")]
@@ -67,14 +106,15 @@ struct BindAnswer {
 
 impl Extenders {
     pub fn new(list: Vec<ExtenderConfig>, env: Env) -> Self {
-        Self { list: Arc::new(list), http: Client::builder(TokioExecutor::new()).build_http(), env }
+        let list = list.into_iter().map(|config| Extender { http: tls::client(&config), config });
+        Self { list: Arc::new(list.collect()), env }
     }
 
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    fn interested<'a>(&'a self, pod: &'a PendingPod) -> impl Iterator<Item = &'a ExtenderConfig> {
+    fn interested<'a>(&'a self, pod: &'a PendingPod) -> impl Iterator<Item = &'a Extender> {
         self.list.iter().filter(|e| interested(e, pod))
     }
 
@@ -127,6 +167,35 @@ impl Extenders {
         totals
     }
 
+    /// Whether an extender wants to hear which pods are to make room for this one.
+    pub fn supports_preemption(&self, pod: &PendingPod) -> bool {
+        self.interested(pod).any(|extender| !extender.preempt_verb.is_empty())
+    }
+
+    /// The nodes, best first, on which the extenders agree that room is made, each with the victims they leave.
+    pub async fn preempt(&self, pod: &PendingPod, mut candidates: Vec<Candidate>) -> Result<Vec<Candidate>, String> {
+        for extender in self.interested(pod).filter(|extender| !extender.preempt_verb.is_empty()) {
+            if candidates.is_empty() {
+                break;
+            }
+            let body = victims(extender, pod, &candidates);
+            let mut answer = match self.ask::<PreemptionAnswer>(extender, &extender.preempt_verb, body).await {
+                Ok(answer) => answer.node_name_to_meta_victims,
+                Err(error) if !extender.ignorable => return Err(error),
+                Err(_) => continue,
+            };
+            candidates.retain_mut(|candidate| match answer.remove(&*candidate.node) {
+                Some(kept) => {
+                    candidate.violations = kept.violations;
+                    candidate.victims.retain(|victim| kept.pods.iter().any(|pod| pod.uid == victim.uid()));
+                    true
+                }
+                None => false,
+            });
+        }
+        Ok(candidates)
+    }
+
     /// Whether an extender binds this pod, and then what came of it.
     pub async fn bind(&self, pod: &PendingPod, node: &str) -> Option<Result<(), String>> {
         let extender = self.interested(pod).find(|e| !e.bind_verb.is_empty())?;
@@ -137,8 +206,8 @@ impl Extenders {
         })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, extender: &ExtenderConfig, verb: &str, body: Value) -> Result<T, String> {
-        let url = format!("{}/{verb}", extender.url_prefix.trim_end_matches('/'));
+    async fn ask<T: DeserializeOwned>(&self, extender: &Extender, verb: &str, body: Value) -> Result<T, String> {
+        let url = extender.url(verb);
         let failed = |why: String| format!("failed to ask the extender at {url}: {why}");
         let request = Request::builder()
             .method(Method::POST)
@@ -147,7 +216,8 @@ impl Extenders {
             .body(Full::new(Bytes::from(body.to_string())))
             .map_err(|e| failed(e.to_string()))?;
         let answer = async {
-            let response = self.http.request(request).await.map_err(|e| e.to_string())?;
+            let http = extender.http.as_ref().map_err(Clone::clone)?;
+            let response = http.request(request).await.map_err(|e| e.to_string())?;
             if !response.status().is_success() {
                 return Err(format!("code {}", response.status().as_u16()));
             }
@@ -185,6 +255,27 @@ fn arguments(extender: &ExtenderConfig, cluster: &Cluster, pod: &PendingPod, fea
             let items: Vec<_> = nodes().map(|n| &*n.node).collect();
             json!({"Pod": &*pod.pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": null})
         }
+    }
+}
+
+/// What an extender is told of the pods that would go. One that has a cache of its own needs their uids only; the others
+/// get what the scheduler keeps of a pod.
+fn victims(extender: &ExtenderConfig, pod: &PendingPod, candidates: &[Candidate]) -> Value {
+    let of = |one: &dyn Fn(&PodInfo) -> Value| -> Value {
+        let victims = candidates.iter().map(|candidate| {
+            let pods: Vec<Value> = candidate.victims.iter().map(|victim| one(victim)).collect();
+            (candidate.node.to_string(), json!({"Pods": pods, "NumPDBViolations": candidate.violations}))
+        });
+        victims.collect()
+    };
+    match extender.node_cache_capable {
+        true => json!({"Pod": &*pod.pod, "NodeNameToVictims": null,
+            "NodeNameToMetaVictims": of(&|victim| json!({"UID": victim.uid()}))}),
+        false => json!({"Pod": &*pod.pod, "NodeNameToMetaVictims": null, "NodeNameToVictims": of(&|victim| {
+            let (namespace, name) = victim.key.split_once('/').unwrap_or(("", &victim.key));
+            json!({"metadata": {"namespace": namespace, "name": name, "uid": victim.uid(), "labels": victim.labels()},
+                "spec": {"priority": victim.priority, "nodeName": victim.node_name()}})
+        })}),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Runs `nft`: one process per transaction, all or nothing.
-//! Used by `run`; the text comes from `render`.
+//! Used by `proxy` and `network_policy`, whose text it is.
 //! A process id is on record before its transaction starts, so that `nft_monitor` does not take ours for a stranger's.
 
 use std::{

@@ -1,0 +1,206 @@
+//! Tokens of OpenID Connect issuers: verified by the issuer's keys, their claims made into a user.
+//! A row of the chain in `authn`; `configuration` says which issuers, `key_set` has their keys, `claims` reads the tokens.
+//! A claim that is missing, of the wrong type or refused by a rule makes nobody of the bearer.
+
+pub mod configuration;
+
+mod claims;
+mod key_set;
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use jsonwebtoken::Algorithm;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use api::ApiError;
+use env::Env;
+
+use self::{
+    configuration::{Anonymous, AuthenticationConfiguration, CompiledExpressions, JwtAuthenticator},
+    key_set::KeySet,
+};
+use super::{AuthenticatorResponse, TokenAuthenticator, User};
+use crate::{
+    server::{
+        config::{Config, Oidc},
+        reload::{self, ReloadMetrics, Reloadable, WatchedFiles},
+    },
+    storage::expiring::Expiring,
+};
+
+/// A token is verified again after this, as upstream does: long enough for a client that asks again and again.
+const VERIFIED_TTL: Duration = Duration::from_secs(10);
+const CACHED_TOKENS_MAX: usize = 8192;
+/// A new configuration whose issuers can't be reached within this is not taken over.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What `--oidc-signing-algs` and configuration files may ask for. ES512 is refused: no key of that kind can be read.
+pub const ALGORITHMS: [(&str, Algorithm); 8] = [
+    ("RS256", Algorithm::RS256),
+    ("RS384", Algorithm::RS384),
+    ("RS512", Algorithm::RS512),
+    ("ES256", Algorithm::ES256),
+    ("ES384", Algorithm::ES384),
+    ("PS256", Algorithm::PS256),
+    ("PS384", Algorithm::PS384),
+    ("PS512", Algorithm::PS512),
+];
+
+struct IssuerAuthenticator {
+    config: JwtAuthenticator,
+    expressions: CompiledExpressions,
+    algorithms: Arc<[Algorithm]>,
+    keys: Arc<KeySet>,
+}
+
+/// Everything one configuration says.
+pub struct Issuers {
+    by_url: HashMap<String, Arc<IssuerAuthenticator>>,
+    verified: Expiring<[u8; 32], Arc<User>>,
+    pub anonymous: Option<Anonymous>,
+}
+
+impl Issuers {
+    fn new(
+        config: AuthenticationConfiguration,
+        own_issuers: &[String],
+        algorithms: Arc<[Algorithm]>,
+        env: &Env,
+    ) -> Result<Self, String> {
+        let compiled = config.compile(own_issuers);
+        let compiled =
+            compiled.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))?;
+        let mut by_url = HashMap::new();
+        for (config, expressions) in config.jwt.into_iter().zip(compiled) {
+            let keys = KeySet::new(&config.issuer, env)?;
+            let algorithms = algorithms.clone();
+            let url = config.issuer.url.clone();
+            by_url.insert(url, Arc::new(IssuerAuthenticator { config, expressions, algorithms, keys }));
+        }
+        Ok(Self { by_url, verified: Expiring::new(CACHED_TOKENS_MAX), anonymous: config.anonymous })
+    }
+
+    /// Fails if an issuer has no keys for us.
+    async fn ready(&self) -> Result<(), String> {
+        for issuer in self.by_url.values() {
+            issuer.keys.ready().await?;
+        }
+        Ok(())
+    }
+}
+
+pub struct JwtTokens {
+    issuers: Arc<Reloadable<Issuers>>,
+    env: Env,
+}
+
+impl JwtTokens {
+    /// `None` if nothing is configured.
+    pub fn new(config: &Config, env: &Env, metrics: &ReloadMetrics) -> Result<Option<Self>, String> {
+        let all: Arc<[Algorithm]> = ALGORITHMS.iter().map(|(_, algorithm)| *algorithm).collect();
+        let issuers = match &config.authentication.oidc {
+            None => return Ok(None),
+            Some(Oidc::Flags { authenticator, signing_algs }) => {
+                let find = |name: &String| {
+                    let found = ALGORITHMS.iter().find(|(known, _)| known == name);
+                    found.map(|(_, a)| *a).ok_or_else(|| format!("unsupported signing alg: {name:?}"))
+                };
+                let algorithms = signing_algs.iter().map(find).collect::<Result<Arc<[_]>, _>>()?;
+                let config_of = AuthenticationConfiguration::single(*authenticator.clone());
+                Reloadable::new(Issuers::new(config_of, &config.service_accounts.issuers(), algorithms, env)?)
+            }
+            Some(Oidc::File(path)) => from_file(path, config, all, env, metrics)?,
+        };
+        issuers.current().by_url.values().for_each(|issuer| issuer.keys.prepare());
+        Ok(Some(Self { issuers, env: env.clone() }))
+    }
+
+    /// What the file says of requests without credentials.
+    pub fn anonymous(&self) -> Option<Anonymous> {
+        self.issuers.current().anonymous.clone()
+    }
+}
+
+fn from_file(
+    path: &PathBuf,
+    config: &Config,
+    algorithms: Arc<[Algorithm]>,
+    env: &Env,
+    metrics: &ReloadMetrics,
+) -> Result<Arc<Reloadable<Issuers>>, String> {
+    let own = config.service_accounts.issuers();
+    let files = WatchedFiles::new(vec![path.clone()]);
+    let load = {
+        let (path, env) = (path.clone(), env.clone());
+        move || {
+            let config = AuthenticationConfiguration::load(&path)?;
+            Issuers::new(config, &own, algorithms.clone(), &env)
+                .map_err(|e| format!("authentication configuration {}: {e}", path.display()))
+        }
+    };
+    let issuers = Reloadable::new(load()?);
+    let anonymous = issuers.current().anonymous.clone();
+    let waiting = env.clone();
+    reload::follow(&issuers, files, &reload::AUTHENTICATION, metrics, env, move || {
+        let (loaded, anonymous, env) = (load(), anonymous.clone(), waiting.clone());
+        Box::pin(async move {
+            let loaded = loaded?;
+            if loaded.anonymous != anonymous {
+                return Err("anonymous: Forbidden: changed from initial configuration file".into());
+            }
+            let ready = env.timeout(RELOAD_TIMEOUT, loaded.ready()).await;
+            ready.unwrap_or_else(|| Err("the issuers did not answer in time".into()))?;
+            Ok(loaded)
+        })
+    });
+    Ok(issuers)
+}
+
+#[async_trait]
+impl TokenAuthenticator for JwtTokens {
+    async fn token(&self, token: &str, _: &[String]) -> Result<Option<AuthenticatorResponse>, ApiError> {
+        let issuers = self.issuers.current();
+        let digest: [u8; 32] = Sha256::digest(token).into();
+        let now = self.env.monotonic();
+        if let Some(user) = issuers.verified.get(&digest, now) {
+            return Ok(Some(User::clone(&user).into()));
+        }
+        let Some(issuer) = untrusted_issuer(token).and_then(|url| issuers.by_url.get(&url)) else { return Ok(None) };
+        let wall = self.env.now().as_second();
+        match issuer.verify(token, wall).await {
+            Ok((user, expires)) => {
+                let lasts = VERIFIED_TTL.min(Duration::from_secs((expires - wall).max(0) as u64));
+                issuers.verified.insert(digest, Arc::new(user.clone()), now + lasts, now);
+                Ok(Some(user.into()))
+            }
+            Err(error) => {
+                tracing::warn!(issuer = issuer.config.issuer.url, error, "unable to authenticate the request");
+                Err(ApiError::unauthorized())
+            }
+        }
+    }
+}
+
+impl IssuerAuthenticator {
+    /// Whose token it is and when it expires.
+    async fn verify(&self, token: &str, now: i64) -> Result<(User, i64), String> {
+        let claims = self.keys.claims(token, &self.algorithms).await?;
+        claims::user(&self.config, &self.expressions, claims, now)
+    }
+}
+
+/// Who the token says issued it. Nobody has verified that yet.
+fn untrusted_issuer(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Issuer {
+        iss: String,
+    }
+    let mut parts = token.split('.');
+    let (_, payload, _, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else { return None };
+    let body = BASE64_URL_SAFE_NO_PAD.decode(payload).ok()?;
+    let issuer = serde_json::from_slice::<Issuer>(&body).ok()?.iss;
+    Some(claims::full_issuer(&issuer).to_string())
+}
