@@ -65,10 +65,11 @@ pub fn namespace(config: &Config, matches: &Matches) -> Result<(String, bool)> {
     if !of_context.is_empty() {
         return Ok((of_context.to_string(), false));
     }
-    if config.is_empty() && in_cluster() {
-        if let Ok(namespace) = std::fs::read_to_string(POD_NAMESPACE) {
-            return Ok((namespace.trim().to_string(), false));
-        }
+    if config.is_empty()
+        && in_cluster()
+        && let Ok(namespace) = std::fs::read_to_string(POD_NAMESPACE)
+    {
+        return Ok((namespace.trim().to_string(), false));
     }
     Ok(("default".to_string(), false))
 }

@@ -205,7 +205,7 @@ impl Printer {
                 .render(object)
                 .map_err(|e| Failure::Several(vec![Failure::Plain(e.written), Failure::message(e.message)])),
             Format::CustomColumns { columns, headers } => {
-                let mut writer = super::table::TabWriter::default();
+                let mut writer = super::columns::TabWriter::default();
                 if *headers && self.printed == 1 {
                     writer.row(columns.headers.clone());
                 }

@@ -2,6 +2,8 @@
 //! Used by the printers, `edit` and `config view`.
 //! Whatever is written is read back as the same value.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 /// A line that is longer is folded at the next space.
@@ -199,44 +201,26 @@ impl Writer {
     }
 }
 
-/// The order of keys: runs of digits as numbers, letters before other signs.
-fn natural_order(a: &str, b: &str) -> std::cmp::Ordering {
+/// The order of keys: runs of digits as numbers, other signs before letters.
+fn natural_order(a: &str, b: &str) -> Ordering {
     let (x, y): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut digits = false;
-    for i in 0..x.len().min(y.len()) {
-        if x[i] == y[i] {
-            digits = x[i].is_numeric();
-            continue;
-        }
-        let (al, bl) = (x[i].is_alphabetic(), y[i].is_alphabetic());
-        if al && bl {
-            return x[i].cmp(&y[i]);
-        }
-        if al || bl {
-            return match digits == al {
-                true => std::cmp::Ordering::Greater,
-                false => std::cmp::Ordering::Less,
-            };
-        }
-        let number = |letters: &[char]| {
-            let mut end = i;
-            let mut value: i64 = 0;
-            while let Some(digit) = letters.get(end).and_then(|c| c.to_digit(10)) {
-                value = value.saturating_mul(10).saturating_add(i64::from(digit));
-                end += 1;
-            }
-            (value, end)
-        };
-        let ((an, ai), (bn, bi)) = (number(&x), number(&y));
-        if x[i] == '0' || y[i] == '0' {
-            let back = |letters: &[char]| letters[..i].iter().rev().take_while(|c| c.is_numeric()).any(|c| *c != '0');
-            if back(&x) {
-                return an.cmp(&bn).then(ai.cmp(&bi)).then(x[i].cmp(&y[i]));
-            }
-        }
-        return an.cmp(&bn).then(ai.cmp(&bi)).then(x[i].cmp(&y[i]));
+    let Some(i) = x.iter().zip(&y).position(|(a, b)| a != b) else { return x.len().cmp(&y.len()) };
+    match (x[i].is_alphabetic(), y[i].is_alphabetic()) {
+        (true, true) => return x[i].cmp(&y[i]),
+        (false, true) => return Ordering::Less,
+        (true, false) => return Ordering::Greater,
+        (false, false) => {}
     }
-    x.len().cmp(&y.len())
+    // A zero inside a number counts as a digit of it, one at the beginning does not.
+    let inside = x[..i].iter().rev().take_while(|c| c.is_numeric()).any(|c| *c != '0');
+    let start = i64::from((x[i] == '0' || y[i] == '0') && inside);
+    let number = |letters: &[char]| {
+        let digits = letters[i..].iter().map_while(|c| c.to_digit(10));
+        digits.fold((start, 0), |(value, count), digit| {
+            (value.saturating_mul(10).saturating_add(i64::from(digit)), count + 1)
+        })
+    };
+    number(&x).cmp(&number(&y)).then(x[i].cmp(&y[i]))
 }
 
 fn number_text(number: &serde_json::Number) -> String {
@@ -439,6 +423,16 @@ mod tests {
         check(" lead", "' lead'");
         check("<none>", "<none>");
         check("{}", "'{}'");
+    }
+
+    #[test]
+    fn keys_stand_as_go_sorts_them() {
+        let check = |a: &str, b: &str| assert_eq!(natural_order(a, b), Ordering::Less, "{a} {b}");
+        check("a2", "a10");
+        check("a-b", "ab");
+        check("app.kubernetes.io/name", "app1");
+        check("A", "a");
+        check("a", "ab");
     }
 
     #[test]

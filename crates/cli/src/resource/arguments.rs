@@ -77,7 +77,7 @@ impl Selection {
         }
     }
 
-    pub(super) async fn from_arguments(&self, session: &Session) -> Result<(Vec<Info>, Vec<Failure>)> {
+    pub(super) async fn by_arguments(&self, session: &Session) -> Result<(Vec<Info>, Vec<Failure>)> {
         let Some(named) = self.named(session).await? else {
             if self.has_selector() {
                 return Err(Failure::message("at least one resource must be specified to use a selector"));

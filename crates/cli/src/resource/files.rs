@@ -181,7 +181,7 @@ impl Selection {
         Ok((found, failures))
     }
 
-    pub(super) async fn from_files(&self, session: &Session) -> Result<(Vec<Info>, Vec<Failure>)> {
+    pub(super) async fn in_files(&self, session: &Session) -> Result<(Vec<Info>, Vec<Failure>)> {
         let (documents, mut failures) = self.documents(session).await?;
         let mut infos = Vec::new();
         for document in documents {

@@ -141,7 +141,7 @@ impl Selection {
                     "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
                 ));
             }
-            let (mut infos, mut failures) = self.from_files(session).await?;
+            let (mut infos, mut failures) = self.in_files(session).await?;
             if self.latest {
                 let mut fetched = Vec::new();
                 for info in infos {
@@ -160,7 +160,7 @@ impl Selection {
                 "error: you must specify resources by --filename when --local is set.\nExample resource specifications include:\n   '-f rsrc.yaml'\n   '--filename=rsrc.json'".to_string(),
             ));
         }
-        self.from_arguments(session).await
+        self.by_arguments(session).await
     }
 
     /// As `select`, with the first failure as the result.

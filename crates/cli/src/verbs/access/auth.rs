@@ -10,7 +10,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::Matches,
-    printers::{PRINT, format::Printer, operation::ALLOWED, table::TabWriter},
+    printers::{PRINT, columns::TabWriter, format::Printer, operation::ALLOWED},
     run,
     session::Session,
 };

@@ -9,7 +9,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, string},
-    printers::table::TabWriter,
+    printers::columns::TabWriter,
     resource::ALL_NAMESPACES,
     run,
     session::Session,

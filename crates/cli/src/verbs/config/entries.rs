@@ -119,7 +119,7 @@ const CREDENTIALS: &[Flag] = &[
     array("exec-env", "key=value in the environment of the program"),
 ];
 
-fn one_name<'a>(matches: &'a Matches) -> Result<&'a str> {
+fn one_name(matches: &Matches) -> Result<&str> {
     match matches.args.as_slice() {
         [name] => Ok(name),
         args => Err(Failure::usage(format!("Unexpected args: [{}]", args.join(" ")))),

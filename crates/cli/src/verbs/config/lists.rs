@@ -8,7 +8,7 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, string},
     kubeconfig::Entry,
-    printers::table::TabWriter,
+    printers::columns::TabWriter,
     run,
     session::Session,
 };

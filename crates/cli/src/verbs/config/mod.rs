@@ -7,7 +7,7 @@ mod lists;
 mod properties;
 mod view;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::{
     command::Command,
@@ -43,7 +43,7 @@ pub static COMMAND: Command = Command {
 };
 
 /// The file's own content, to change and write back.
-fn open(file: &PathBuf) -> Result<Config> {
+fn open(file: &Path) -> Result<Config> {
     match kubeconfig::read(file) {
         Ok(config) => Ok(config),
         Err(Unread::Missing) => Ok(Config::default()),

@@ -11,7 +11,7 @@ use crate::{
     discovery::{ApiResource, Discovery},
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, list, string},
-    printers::{format::json_text, table::TabWriter, yaml},
+    printers::{columns::TabWriter, format::json_text, yaml},
     run,
     session::Session,
 };

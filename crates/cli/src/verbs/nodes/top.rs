@@ -11,7 +11,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, string},
-    printers::table::TabWriter,
+    printers::columns::TabWriter,
     resource::{ALL_NAMESPACES, FIELD_SELECTOR, SELECTOR, items_of, metadata},
     run,
     session::Session,
@@ -98,7 +98,7 @@ async fn node(session: &Session, matches: &Matches) -> Result<()> {
     let path = match matches.args.as_slice() {
         [] => "/nodes".to_string(),
         [name] => format!("/nodes/{name}"),
-        args => return Err(Failure::usage(format!("{}", crate::verbs::info::version::go_list(args)))),
+        args => return Err(Failure::usage(crate::verbs::info::version::go_list(args))),
     };
     let answer = metrics(session, &path, matches.str("selector"), "").await?;
     let single = !matches.args.is_empty();

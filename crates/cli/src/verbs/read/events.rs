@@ -11,9 +11,9 @@ use crate::{
     flags::{Flag, Matches, boolean, list, string},
     printers::{
         PRINT,
+        columns::{TabWriter, human_duration},
         format::Printer,
         operation::ALLOWED,
-        table::{TabWriter, human_duration},
     },
     resource::{ALL_NAMESPACES, CHUNK_SIZE, items_of, list_of, metadata},
     run,

@@ -11,8 +11,8 @@ use crate::{
     flags::{Flag, Matches, boolean, list, string},
     printers::{
         PRINT,
+        columns::{TabWriter, TableOptions, add_rows, headers, table_of},
         format::Printer,
-        table::{TabWriter, TableOptions, add_rows, headers, table_of},
     },
     resource::{ALL_NAMESPACES, CHUNK_SIZE, FIELD_SELECTOR, FILENAME, Info, SELECTOR, Selection, list_of},
     run,

@@ -10,7 +10,7 @@ use super::get::Shown;
 use crate::{
     failure::{Failure, Result},
     flags::Matches,
-    printers::table::{TabWriter, TableOptions, add_rows, headers, table_of},
+    printers::columns::{TabWriter, TableOptions, add_rows, headers, table_of},
     resource::Selection,
     session::Session,
 };

@@ -12,9 +12,9 @@ use crate::{
     flags::Matches,
     printers::{
         Operation,
+        columns::TabWriter,
         format::Printer,
         operation::{ALLOWED, DryRun},
-        table::TabWriter,
     },
     resource::{Info, items_of},
     session::Session,

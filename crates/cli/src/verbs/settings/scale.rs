@@ -45,9 +45,9 @@ async fn scale(session: &Session, matches: &Matches) -> Result<()> {
     }
     let replicas = matches.int("replicas");
     if replicas < 0 {
-        return Err(Failure::message(format!(
-            "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0"
-        )));
+        return Err(Failure::message(
+            "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0",
+        ));
     }
     let mut operation = Operation::of(session, matches)?;
     let mut selection = Selection::of(session, matches)?;

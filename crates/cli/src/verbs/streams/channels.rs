@@ -137,10 +137,10 @@ async fn read(stdin: &mut Option<Pin<Box<dyn AsyncRead + '_>>>, buffer: &mut [u8
 }
 
 async fn next_size(sizes: &mut Option<tokio::sync::mpsc::Receiver<(u16, u16)>>) -> (u16, u16) {
-    if let Some(receiver) = sizes {
-        if let Some(size) = receiver.recv().await {
-            return size;
-        }
+    if let Some(receiver) = sizes
+        && let Some(size) = receiver.recv().await
+    {
+        return size;
     }
     *sizes = None;
     std::future::pending().await
