@@ -64,7 +64,7 @@ fn backend(ingress: &Value, backend: &Value, related: &Related) -> String {
         (number_wanted != 0 && number_wanted == number(&port["port"]))
             || (port["name"].is_string() && port["name"] == service["port"]["name"])
     };
-    let port_name = ports.iter().filter(matches).next_back().map_or("", |port| string(&port["name"]));
+    let port_name = ports.iter().rfind(matches).map_or("", |port| string(&port["name"]));
     format!("{shown} ({})", format_endpoint_slices(related.objects(at + 1), port_name))
 }
 

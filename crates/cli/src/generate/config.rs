@@ -22,7 +22,8 @@ pub struct DataSources {
 
 /// Keys with their bytes in the order in which they were given.
 fn collect(sources: &DataSources, files: &impl SourceFiles, kind: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
-    if !sources.env_files.is_empty() && !(sources.files.is_empty() && sources.literals.is_empty()) {
+    let others = sources.files.len() + sources.literals.len();
+    if !sources.env_files.is_empty() && others > 0 {
         return Err("from-env-file cannot be combined with from-file or from-literal".to_string());
     }
     let mut pairs = Vec::new();

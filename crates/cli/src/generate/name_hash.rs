@@ -7,6 +7,16 @@ use sha2::{Digest, Sha256};
 
 use crate::template::go_format;
 
+/// The hash that kustomize's generators use: whatever the object is called, and whether it can be changed.
+pub fn hash_of_contents(object: &Value) -> String {
+    let mut nameless = object.clone();
+    nameless["metadata"]["name"] = "".into();
+    if let Some(fields) = nameless.as_object_mut() {
+        fields.remove("immutable");
+    }
+    hash(&nameless)
+}
+
 /// The hash of a ConfigMap or Secret; other kinds are hashed as a whole.
 pub fn hash(object: &Value) -> String {
     let field = |name: &str| match &object[name] {

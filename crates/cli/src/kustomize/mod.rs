@@ -15,7 +15,7 @@ mod transformers;
 
 use serde_json::Value;
 
-use crate::generate::{name_hash::hash, source_files::SourceFiles};
+use crate::generate::{name_hash::hash_of_contents, source_files::SourceFiles};
 
 /// An object on its way through the kustomizations.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ pub fn build(path: &str, files: &impl SourceFiles) -> Result<Built, String> {
     let mut resources = directory::load(path, files, &mut Vec::new(), &mut warnings)?;
     for resource in &mut resources {
         if resource.needs_hash {
-            let name = format!("{}-{}", resource.name(), hash(&resource.object));
+            let name = format!("{}-{}", resource.name(), hash_of_contents(&resource.object));
             resource.rename(name);
         }
     }

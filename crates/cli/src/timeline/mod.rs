@@ -47,7 +47,7 @@ pub async fn timeline<R: ObjectReader>(object: &Value, reader: &R) -> Vec<Statio
         let pods = reader.read(Query::list("v1", "pods", namespace(object)).labels(selector)).await.unwrap_or_default();
         all.extend(pods.iter().flat_map(stations::of_member));
     }
-    all.sort_by(|a, b| (a.time, a.rank).cmp(&(b.time, b.rank)));
+    all.sort_by_key(|station| (station.time, station.rank));
     all
 }
 
