@@ -44,7 +44,7 @@ enum RegistrationError {
 
 /// Which file a socket is: one made anew under the same name is another.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct SocketFile {
+pub struct SocketFile {
     device: u64,
     inode: u64,
     changed: (i64, i64),
@@ -66,12 +66,8 @@ pub struct PluginWatcher {
     pub directory: PathBuf,
     pub csi: Arc<CsiManager>,
     /// By the path of the socket: which file it was, and the driver behind it.
-    pub registered: Mutex<HashMap<String, (SocketFileOf, String)>>,
+    pub registered: Mutex<HashMap<String, (SocketFile, String)>>,
 }
-
-/// Not to be looked into.
-#[derive(Debug, Clone, Copy)]
-pub struct SocketFileOf(SocketFile);
 
 impl PluginWatcher {
     /// Runs for as long as the node does.
@@ -144,7 +140,7 @@ impl PluginWatcher {
         let found = SocketFile::find(Path::new(path)).filter(|_| !is_hidden);
         let known = self.registered.lock().get(path).cloned();
         match (found, known) {
-            (Some(socket), Some((known, _))) if socket == known.0 => Ok(()),
+            (Some(socket), Some((known, _))) if socket == known => Ok(()),
             (Some(socket), _) => self.register(path, socket).await,
             (None, Some((_, driver))) => {
                 self.registered.lock().remove(path);
@@ -169,7 +165,7 @@ impl PluginWatcher {
         let error = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
         plugin.notify_registration(RegistrationStatus { plugin_registered: result.is_ok(), error }).await?;
         result?;
-        self.registered.lock().insert(path.into(), (SocketFileOf(socket), info.name.clone()));
+        self.registered.lock().insert(path.into(), (socket, info.name.clone()));
         tracing::info!(driver = info.name, "a CSI driver has registered");
         let left = self.csi.unstage_unused(&info.name).await;
         if let Err(error) = left {
